@@ -44,6 +44,8 @@ def optimize(
     providers: Sequence[str] = ("cpu",),
     target: Literal["onnx", "ort"] = "ort",
     fusions: Literal["default", "all", "none"] = "default",
+    costs: str | Path | None = None,
+    expect: str | Mapping[str, int | tuple[int, int]] | None = None,
     custom_op_libraries: Sequence[str] = (),
     finite_math: bool = True,
     bounded_error: bool = False,
@@ -93,6 +95,10 @@ def optimize(
         providers: Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names.
         target: Keep to the official opsets (onnx), or use ONNX Runtime's own ops too (ort).
         fusions: Fused ops to use: those that run faster on the provider (default), all, or none.
+        costs: Table of costs to ask before the shipped one; ortopt costs measure writes one.
+        expect: Sizes that symbolic dimensions are expected to have: forms are chosen for them. By name a size, or the
+            least and the greatest; a text is read as the flag's value: ``"batch=1,seq=1..512"``. Nothing is fixed: the
+            result runs at all sizes. Other dimensions have representative sizes.
         custom_op_libraries: Shared libraries of ops of your own, for every session that runs the model. The ops
             themselves are left as they are.
         finite_math: Allow forms in which a NaN or an infinity may spread to its neighbours. They are of level 3, and

@@ -78,6 +78,10 @@ class Listeners(Protocol):
         """A candidate has been refused."""
         ...
 
+    def weighed(self, transformer: Any, node: ir.Node, decision: fusions.Decision) -> None:
+        """What a fused form costs has been asked for."""
+        ...
+
 
 class Context:
     """What a transformer may know and do while it works on a graph.
@@ -415,7 +419,12 @@ class Context:
         elif isinstance(reason, fusions.Unwanted):
             self._workspace.declined[self.transformer.name, node] = reason.cost
         if self._observers.listens_to_refusals:
-            shown = with_claims(reason, node) if isinstance(reason, Refusal) else reason
+            decision = getattr(reason, "decision", None)
+            if decision is not None:
+                self._observers.weighed(self.transformer, node, decision)
+            shown = reason
+            if isinstance(reason, Refusal) and not isinstance(reason, fusions.Declined):
+                shown = with_claims(reason, node)
             self._observers.refused(self.transformer, node, str(shown))
 
     def replace(
@@ -465,7 +474,9 @@ class Context:
             if (node.domain, node.op_type) in fuses and costs.form_of(node) not in replaced:
                 fusions.check_convertible(node, self.options)
                 smaller = len(new) < len(matched)
-                fusions.check_wanted(node, self.options.fusions, self.options.providers, smaller=smaller)
+                decision = fusions.check_wanted(node, self.options, smaller=smaller)
+                if decision is not None and self._observers.listens_to_refusals:
+                    self._observers.weighed(self.transformer, matched[-1] if matched else node, decision)
 
     def _import_domain(self, node: ir.Node) -> None:
         imports = scope.of(scope.graph_of(node)).opset_imports

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import onnx_ir as ir
 
 from ortopt import placement
-from ortopt.analysis import costs, kernels
-from ortopt.analysis.costs import Cost, Form, Sizes, Verdict
+from ortopt.analysis import costs, kernels, node_sizes
+from ortopt.analysis.cost_tables import table_of
+from ortopt.analysis.costs import Cost, Form, Places, Verdict
 from ortopt.analysis.kernels import CPU, CUDA
+from ortopt.analysis.representative_sizes import Place, representative_places
 from ortopt.analysis.speeds import between
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal
+from ortopt.graph.symbolic import Dim
 from ortopt.options import Fusions, Options
 
 INSISTING = "--fusions all takes it anyway"
+
+_PLACES: Final = "ortopt.fusions.places"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided about a fused form, and by what.
+
+    Attributes:
+        form: The form.
+        taken: Whether it is taken.
+        cost: The row of the table that decided; None where the table has none.
+        places: The sizes at which it was asked for.
+        smaller: Whether the graph has fewer nodes with it.
+    """
+
+    form: Form
+    taken: bool
+    cost: Cost | None
+    places: Places
+    smaller: bool
 
 
 class Unwanted(Conflict):
@@ -25,34 +51,73 @@ class Unwanted(Conflict):
     Args:
         reason: Why, for the user.
         cost: What is known of it.
+        decision: What was decided, and by what; None where no single form was asked for.
     """
 
-    def __init__(self, reason: str, cost: Cost) -> None:
+    def __init__(self, reason: str, cost: Cost, decision: Decision | None = None) -> None:
         super().__init__(reason)
         self.cost = cost
+        self.decision = decision
 
 
-def check_wanted(node: ir.Node, fusions: Fusions, providers: Sequence[str], *, smaller: bool) -> None:
+class Declined(Refusal):
+    """A match that does not hold because the fused form is not worth it.
+
+    Args:
+        decision: What was decided, and by what.
+        root: The root of the pattern.
+    """
+
+    def __init__(self, decision: Decision, root: ir.Node) -> None:
+        assert decision.cost is not None
+        super().__init__(_not_worthwhile(decision.cost), root)
+        self.decision = decision
+
+
+def check_wanted(node: ir.Node, options: Options, *, smaller: bool) -> Decision | None:
     """Refuse a new node of a fused form that the run does not want.
 
     Args:
         node: The new node, in its graph.
-        fusions: Which fused forms the run takes.
-        providers: Execution providers, in order of preference.
+        options: Options of the run.
         smaller: Whether the graph has fewer nodes with it.
+
+    Returns:
+        What decided; None where nothing was asked for.
 
     Raises:
         Unwanted: If it is not worth it, with a reason that says what to do about it.
         Conflict: If no fused form is wanted.
     """
     form = costs.form_of(node)
-    if fusions is Fusions.NONE:
+    if options.fusions is Fusions.NONE:
         raise Conflict(_not_any(form))
-    if fusions is Fusions.ALL:
-        return
-    cost = _against(form, placement.provider_of(node, providers), costs.sizes_of(node), smaller=smaller)
-    if cost is not None:
-        raise Unwanted(_not_worthwhile(cost), cost)
+    if options.fusions is Fusions.ALL:
+        return None
+    asked = [node_sizes.sizes_of(node, place) for place in places_of(node, options)]
+    decision = _decided(form, placement.provider_of(node, options.providers), asked, options, smaller=smaller)
+    if not decision.taken:
+        assert decision.cost is not None
+        raise Unwanted(_not_worthwhile(decision.cost), decision.cost, decision)
+    return decision
+
+
+def places_of(node: ir.Node, options: Options) -> Sequence[Place]:
+    """The sizes of symbolic dimensions at which the costs of a node's forms are asked for.
+
+    Args:
+        node: The node, in its graph.
+        options: Options of the run.
+
+    Returns:
+        Those that the caller expects, else representative ones; one mapping for each way to call the model.
+    """
+    model = scope.of(scope.graph_of(node)).model
+    known: tuple[object, Sequence[Place]] | None = model.meta.get(_PLACES)
+    if known is None or known[0] != options.expect:
+        known = options.expect, representative_places(model, options.expect)
+        model.meta[_PLACES] = known
+    return known[1]
 
 
 def check_convertible(node: ir.Node, options: Options) -> None:
@@ -95,7 +160,7 @@ def check_worthwhile(ops: Sequence[tuple[str, str]], node: ir.Node, options: Opt
     if not ops or options.fusions is not Fusions.DEFAULT:
         return
     provider = placement.provider_of(node, options.providers)
-    cost = None if provider is None else costs.shipped().loser(ops, provider)
+    cost = None if provider is None else table_of(options.costs).loser(ops, provider)
     if cost is not None:
         raise Unwanted(_not_worthwhile(cost), cost)
 
@@ -113,7 +178,7 @@ def elsewhere(node: ir.Node, wanted: Sequence[str], ops: Sequence[tuple[str, str
     names = " or ".join(map(_named, wanted))
     if provider is None:
         return f"it serves {names}, and no chosen provider has a kernel of {node.op_type}"
-    cost = costs.shipped().loser(ops, provider)
+    cost = table_of(options.costs).loser(ops, provider)
     if cost is not None and cost.speed is not None:
         return f"it serves {names}: {explained(cost)}, where this node runs"
     flags = " or ".join(f"--provider {_short(name).lower()}" for name in wanted)
@@ -129,13 +194,13 @@ def _short(provider: str) -> str:
     return provider.removesuffix("ExecutionProvider")
 
 
-def preferred(root: ir.Node, forms: Sequence[Form], sizes: Sizes | None = None) -> Form:
+def preferred(root: ir.Node, forms: Sequence[Form], sizes: Mapping[str, Dim] | None = None) -> Form:
     """The one of several forms of a computation that the run takes: a question for rules that have a choice.
 
     Args:
         root: The root of the pattern; its graph says what the run wants, and the root's provider is the form's.
         forms: The forms that are possible here, the simplest first, which is taken where nobody knows better.
-        sizes: The sizes that are known.
+        sizes: The sizes that are known, by the names of the table.
 
     Returns:
         The fastest, as far as that is known, of those that are wanted.
@@ -147,25 +212,23 @@ def preferred(root: ir.Node, forms: Sequence[Form], sizes: Sizes | None = None) 
     provider = placement.provider_of(root, options.providers)
     if options.fusions is Fusions.NONE:
         raise Refusal(_not_any(forms[0]), root)
-    against = {
-        form: None if options.fusions is Fusions.ALL else _against(form, provider, sizes or {}, smaller=True)
-        for form in forms
-    }
-    wanted = [form for form, cost in against.items() if cost is None]
-    if not wanted:
-        worst = against[forms[0]]
-        assert worst is not None
-        raise Refusal(_not_worthwhile(worst), root)
-    fastest = None if provider is None else costs.shipped().fastest(wanted, provider, sizes)
+    factors = {name: (dim,) for name, dim in (sizes or {}).items()}
+    asked = [node_sizes.evaluated(factors, place) for place in places_of(root, options)]
+    wanted = list(forms)
+    if options.fusions is not Fusions.ALL:
+        decisions = [_decided(form, provider, asked, options, smaller=True) for form in forms]
+        wanted = [decision.form for decision in decisions if decision.taken]
+        if not wanted:
+            raise Declined(decisions[0], root)
+    fastest = None if provider is None else table_of(options.costs).fastest(wanted, provider, asked)
     return fastest or wanted[0]
 
 
-def _against(form: Form, provider: str | None, sizes: Sizes, *, smaller: bool) -> Cost | None:
-    """What is known against a form: it loses, or is not known to be faster and does not make the graph smaller."""
-    cost = None if provider is None else costs.shipped().find(form, provider, sizes)
-    if cost is None or cost.verdict is Verdict.PAYS or (smaller and cost.verdict is not Verdict.LOSES):
-        return None
-    return cost
+def _decided(form: Form, provider: str | None, asked: Places, options: Options, *, smaller: bool) -> Decision:
+    """Whether a form is taken: not where it loses, or is not known to be faster and does not make the graph smaller."""
+    cost = None if provider is None else table_of(options.costs).find(form, provider, asked)
+    taken = cost is None or cost.verdict is Verdict.PAYS or (smaller and cost.verdict is not Verdict.LOSES)
+    return Decision(form, taken, cost, asked, smaller)
 
 
 def _not_any(form: Form) -> str:
@@ -195,4 +258,15 @@ def _not_worthwhile(cost: Cost) -> str:
     return f"{explained(cost)}; {INSISTING}"
 
 
-__all__ = ["Unwanted", "check_convertible", "check_wanted", "check_worthwhile", "elsewhere", "explained", "preferred"]
+__all__ = [
+    "Decision",
+    "Declined",
+    "Unwanted",
+    "check_convertible",
+    "check_wanted",
+    "check_worthwhile",
+    "elsewhere",
+    "explained",
+    "places_of",
+    "preferred",
+]

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ortopt.fusions import Decision
 from ortopt.transformer import GraphTransformer
 
 
@@ -114,6 +115,9 @@ class Observer:
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
         """A candidate has been refused: it stays as it is."""
 
+    def weighed(self, transformer: GraphTransformer, node: ir.Node, decision: Decision) -> None:
+        """What a fused form costs has been asked for, for the nodes around one; called where `refused` is."""
+
     def failed(self, transformer: GraphTransformer, graph: ir.Graph, reason: str) -> None:
         """A transformer raised; its changes have been taken back, and the run continues without it."""
 
@@ -178,6 +182,12 @@ class Observers:
         for observer in self.all:
             if observer.listens_to_refusals:
                 observer.refused(transformer, node, reason)
+
+    def weighed(self, transformer: GraphTransformer, node: ir.Node, decision: Decision) -> None:
+        """Call every observer that listens to refusals."""
+        for observer in self.all:
+            if observer.listens_to_refusals:
+                observer.weighed(transformer, node, decision)
 
     def failed(self, transformer: GraphTransformer, graph: ir.Graph, reason: str) -> None:
         """Call every observer."""

@@ -255,6 +255,19 @@ class Files(Kind):
         return [argument for path in value for argument in (flag, path)]
 
 
+class File(Kind):
+    """A file that is there, or None."""
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is there."""
+        if value is None:
+            return None
+        path = os.fspath(value)
+        if not isinstance(path, str) or not os.path.isfile(path):  # noqa: PTH113 -- as above
+            raise UsageError(f"{name}: there is no file {path!r}")
+        return path
+
+
 class Sizes(Kind):
     """Sizes by name."""
 
@@ -280,6 +293,29 @@ class Sizes(Kind):
     def arguments(self, flag: str, value: Any) -> list[str]:
         """A flag for each size."""
         return [argument for name, size in value.items() for argument in (flag, f"{name}={size}")]
+
+
+class Extents(Kind):
+    """By name a size, or the least and the greatest one."""
+
+    is_list = True
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it maps names to sizes or ranges, or is a text that does."""
+        if isinstance(value, str):
+            return named_extents(name, (value,))
+        if value is not None and not isinstance(value, Mapping):
+            raise UsageError(f"{name} maps names of dimensions to sizes, e.g. {{'seq': (1, 512)}}, not {value!r}")
+        return {dim: _extent(name, dim, extent) for dim, extent in (value or {}).items()}
+
+    def parsed(self, flag: str, text: Any) -> Any:
+        """The sizes from texts of the form NAME=SIZE or NAME=LOW..HIGH."""
+        return named_extents(flag, text)
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """A flag for each name."""
+        texts = (f"{name}={low}" if low == high else f"{name}={low}..{high}" for name, (low, high) in value.items())
+        return [argument for text in texts for argument in (flag, text)]
 
 
 class Shapes(Kind):
@@ -383,6 +419,43 @@ def _sizes(flag: str, text: str) -> Iterator[tuple[str, int]]:
             raise UsageError(f"{flag} takes NAME=VALUE, several separated by commas, not {text!r}")
         yield match[1].strip(), int(match[2])
         rest = rest[match.end() :] if match[3] else None
+
+
+def _extent(option: str, dim: object, extent: object) -> tuple[int, int]:
+    """The least and the greatest size of a dimension."""
+    if not isinstance(dim, str):
+        raise UsageError(f"{option} maps names of dimensions to sizes; {dim!r} is no name")
+    what = f"the expected size of dimension {dim}"
+    ends = extent if isinstance(extent, tuple | list) else (extent, extent)
+    if len(ends) != 2:
+        raise UsageError(f"{what} is a number, or the least and the greatest, not {extent!r}")
+    low, high = (whole_number(what, end) for end in ends)
+    if low > high:
+        raise UsageError(f"{what} cannot be from {low} to {high}: the least comes first")
+    return low, high
+
+
+def named_extents(flag: str, values: tuple[str, ...]) -> dict[str, tuple[int, int]]:
+    """The sizes in the values of a flag that may be repeated and takes lists: ``batch=1,seq=1..512``.
+
+    Raises:
+        UsageError: If a value is none, a range is empty, or a name is given twice.
+    """
+    extents: dict[str, tuple[int, int]] = {}
+    for value in values:
+        rest: str | None = value
+        while rest is not None:
+            match = re.match(r"(.*?\S.*?)=\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?(,|$)", rest, flags=re.ASCII | re.DOTALL)
+            if match is None:
+                raise UsageError(
+                    f"{flag} takes NAME=SIZE or NAME=LOW..HIGH, several separated by commas, not {value!r}"
+                )
+            name = match[1].strip()
+            extent = _extent(flag, name, (int(match[2]), int(match[3] or match[2])))
+            if extents.setdefault(name, extent) != extent:
+                raise UsageError(f"{flag} {name} is given twice")
+            rest = rest[match.end() :] if match[4] else None
+    return extents
 
 
 def named_shapes(flag: str, values: tuple[str, ...]) -> dict[str, tuple[int | None, ...]]:

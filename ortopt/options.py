@@ -17,6 +17,8 @@ from typing import Any
 from ortopt.option_kinds import (
     Choice,
     Count,
+    Extents,
+    File,
     Files,
     Kind,
     Names,
@@ -150,6 +152,22 @@ class Options:
         Choice(Fusions),
         "--fusions",
         "Fused ops to use: those that run faster on the provider (default), all, or none.",
+    )
+    costs: str | None = _option(
+        None,
+        File(),
+        "--costs",
+        "Table of costs to ask before the shipped one; ortopt costs measure writes one.",
+        metavar="FILE",
+        says="the shipped table",
+    )
+    expect: Mapping[str, tuple[int, int]] = _option(
+        dict,
+        Extents(),
+        "--expect",
+        "Sizes that symbolic dimensions are expected to have: forms are chosen for them.",
+        metavar="NAME=SIZE|LOW..HIGH,...",
+        says="representative sizes",
     )
     custom_op_libraries: tuple[str, ...] = _option(
         (),

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.context import Context
 from ortopt.errors import OptimizationCancelled, RegistrationError
+from ortopt.fusions import Declined
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, detach_orphans, discard, new_nodes
 from ortopt.graph.index import OpIndex
@@ -314,7 +315,8 @@ class RuleDriver:
             self._check_private(found.nodes, root, getattr(found, "replaced", ()))
         except Refusal as refusal:
             if context._observers.listens_to_refusals:
-                context.refuse(root, str(with_claims(refusal, root, rule.match)))
+                told = with_claims(refusal, root, rule.match)
+                context.refuse(root, told if isinstance(told, Declined) else str(told))
             return None
         nodes = tuple(found.nodes)
         if not context._ask(nodes, "", root):

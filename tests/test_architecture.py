@@ -27,7 +27,7 @@ LAYERS = (
     "registry rule_batch batch_runner manager instrumentation",
     "verification measurement zoo",
     "optimization",
-    "api extraction tuning",
+    "api extraction tuning cost_measurement",
     "runtime",
     "reporting benchmarking testing",
     "regression",

@@ -13,21 +13,27 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.facts import dims_of
+from ortopt.analysis.representative_sizes import Extent
 
 HYSTERESIS: Final = 0.03
 """By how much a form must be faster to be called so: a form that wins by less loses to the simpler graph."""
 
 _SHIPPED: Final = Path(__file__).with_name("data") / "costs.json"
 
-Sizes = Mapping[str, int]
-"""Sizes of a computation by name (``rows``); what is left out is not known."""
+Sizes = Mapping[str, int | Extent]
+"""Sizes of a computation by name (see `ortopt.analysis.node_sizes`), each a number or the least and the greatest value;
+what is left out is not known."""
+
+Places = Sequence[Sizes]
+"""The sizes at which a question is asked: a form must not lose at any of them."""
+
+_ANYWHERE: Final[Places] = ({},)
 
 
 class Verdict(enum.Enum):
@@ -86,7 +92,28 @@ class Cost:
 
     def holds_at(self, sizes: Sizes) -> bool:
         """Whether it may be about these sizes."""
-        return all(low <= sizes[name] <= high for name, (low, high) in self.at.items() if name in sizes)
+        return all(_meet(extent, sizes[name]) for name, extent in self.at.items() if name in sizes)
+
+
+def _meet(extent: tuple[int, float], size: int | Extent) -> bool:
+    """Whether a size may be in a range."""
+    low, high = (size, size) if isinstance(size, int) else size
+    return low <= extent[1] and extent[0] <= high
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """With what a table was measured; empty texts where it does not say.
+
+    Attributes:
+        onnxruntime: The version of ONNX Runtime.
+        processor: The processor, and which of its instructions count.
+        threads: Threads within an op.
+    """
+
+    onnxruntime: str = ""
+    processor: str = ""
+    threads: int = 1
 
 
 class CostTable:
@@ -96,32 +123,47 @@ class CostTable:
         name: Its name, for reports.
         digest: The hash of its content.
         costs: Its rows.
+        measured: With what it was measured.
+        over: The table that it is laid over: what that one says of forms that this one does not know counts.
     """
 
-    def __init__(self, name: str, digest: str, costs: Iterable[Cost]) -> None:
+    def __init__(
+        self,
+        name: str,
+        digest: str,
+        costs: Iterable[Cost],
+        measured: Circumstances | None = None,
+        over: CostTable | None = None,
+    ) -> None:
         self.name = name
         self.digest = digest
-        self.costs = tuple(costs)
+        self.own = tuple(costs)
+        self.measured = measured or Circumstances()
+        self.over = over
+        known = {(cost.form, cost.provider) for cost in self.own}
+        below = () if over is None else over.costs
+        self.costs: tuple[Cost, ...] = (*self.own, *(cost for cost in below if (cost.form, cost.provider) not in known))
         self._rows: dict[tuple[Form, str], list[Cost]] = {}
         self._of_op: dict[tuple[str, str, str], list[Cost]] = {}
         for cost in self.costs:
             self._rows.setdefault((cost.form, cost.provider), []).append(cost)
             self._of_op.setdefault((cost.form.domain, cost.form.op_type, cost.provider), []).append(cost)
 
-    def find(self, form: Form, provider: str, sizes: Sizes | None = None) -> Cost | None:
+    def find(self, form: Form, provider: str, places: Places = _ANYWHERE) -> Cost | None:
         """What a form costs on a provider, or None where the table has no row.
 
-        A variant without a row costs what the usual form does. Of several rows that may be about the sizes, the most
-        cautious counts: a form must not lose at any of them.
+        A variant without a row costs what the usual form does. Of all rows that may be about the sizes, the most
+        cautious counts: a form must not lose at any of them. Where the table knows other sizes only, a form that loses
+        somewhere is taken to lose, and any other is not known.
 
         Args:
             form: The form.
             provider: The execution provider's full name.
-            sizes: The sizes that are known.
+            places: The sizes at which it is asked for.
         """
         rows = self._rows.get((form, provider)) or self._rows.get((form._replace(variant=""), provider), [])
-        fitting = [cost for cost in rows if cost.holds_at(sizes or {})] or rows
-        return min(fitting, key=lambda cost: _MOST_CAUTIOUS_FIRST.index(cost.verdict), default=None)
+        answers = [answer for sizes in places if (answer := _most_cautious(rows, sizes)) is not None]
+        return min(answers, key=_caution, default=None)
 
     def loser(self, ops: Iterable[tuple[str, str]], provider: str) -> Cost | None:
         """A row of the first of several ops, if each of them is known to lose in all its forms and at all sizes.
@@ -134,28 +176,48 @@ class CostTable:
         losing = all(each and all(cost.verdict is Verdict.LOSES for cost in each) for each in rows)
         return rows[0][0] if rows and losing else None
 
-    def fastest(self, forms: Sequence[Form], provider: str, sizes: Sizes | None = None) -> Form | None:
+    def fastest(self, forms: Sequence[Form], provider: str, places: Places = _ANYWHERE) -> Form | None:
         """The fastest of several forms of one computation, or None where that is not known.
 
         Args:
-            forms: The forms, the simplest first: another one wins only if it is faster by more than `HYSTERESIS`.
+            forms: The forms, the simplest first: another one wins only if it is faster by more than `HYSTERESIS`
+                somewhere, and slower nowhere.
             provider: The execution provider's full name.
-            sizes: The sizes that are known.
+            places: The sizes at which it is asked for.
         """
-        best: tuple[Form, tuple[float, float]] | None = None
+        best: tuple[Form, tuple[float, ...]] | None = None
         for form in forms:
-            cost = self.find(form, provider, sizes)
-            if cost is None or cost.speed is None:
+            speed = self._speed(form, provider, places)
+            if speed is None:
                 return None
-            order = 0 if best is None else _compare(cost.speed, best[1])
+            order = 0 if best is None else _compare(speed, best[1])
             if order is None:
                 return None
             if best is None or order > 0:
-                best = form, cost.speed
+                best = form, speed
         return None if best is None else best[0]
 
+    def _speed(self, form: Form, provider: str, places: Places) -> tuple[float, ...] | None:
+        """The least and the greatest speed of a form at each of several places."""
+        costs = [self.find(form, provider, [sizes]) for sizes in places]
+        speeds = [cost.speed for cost in costs if cost is not None and cost.speed is not None]
+        return tuple(end for speed in speeds for end in speed) if speeds and len(speeds) == len(costs) else None
 
-def _compare(speed: tuple[float, float], other: tuple[float, float]) -> int | None:
+
+def _most_cautious(rows: Sequence[Cost], sizes: Sizes) -> Cost | None:
+    """The row that counts at some sizes."""
+    fitting = [cost for cost in rows if cost.holds_at(sizes)]
+    nearest = min(fitting or rows, key=_caution, default=None)
+    if fitting or nearest is None or nearest.verdict is Verdict.LOSES:
+        return nearest
+    return replace(nearest, verdict=Verdict.UNKNOWN, speed=None)
+
+
+def _caution(cost: Cost) -> int:
+    return _MOST_CAUTIOUS_FIRST.index(cost.verdict)
+
+
+def _compare(speed: tuple[float, ...], other: tuple[float, ...]) -> int | None:
     """1 if a speed is clearly greater, -1 if clearly less, 0 if neither at any size, None if that depends on sizes."""
     ratios = [ours / theirs for ours, theirs in zip(speed, other, strict=True)]
     greater = any(ratio > 1 + HYSTERESIS for ratio in ratios)
@@ -239,16 +301,6 @@ def form_of(node: ir.Node) -> Form:
     return Form(node.domain, node.op_type, next((name for name, holds in variants if holds(node)), ""))
 
 
-def sizes_of(node: ir.Node) -> Sizes:
-    """What is known of a node's sizes: ``rows`` is the product of its first operand's dimensions but the last."""
-    value = node.inputs[0] if node.inputs else None
-    leading = None if value is None else dims_of(value)
-    if not leading:
-        return {}
-    known = [dim for dim in leading[:-1] if isinstance(dim, int)]
-    return {"rows": math.prod(known)} if len(known) == len(leading) - 1 else {}
-
-
 def read(content: bytes) -> CostTable:
     """The table that a file holds.
 
@@ -257,7 +309,11 @@ def read(content: bytes) -> CostTable:
     """
     data = json.loads(content)
     costs = [_cost(row, data["sources"]) for row in data["costs"]]
-    return CostTable(data["name"], hashlib.sha256(content).hexdigest(), costs)
+    measured = data.get("measured", {})
+    circumstances = Circumstances(
+        measured.get("onnxruntime", ""), measured.get("processor", ""), measured.get("threads", 1)
+    )
+    return CostTable(data["name"], hashlib.sha256(content).hexdigest(), costs, circumstances)
 
 
 def _cost(row: Mapping[str, Any], sources: Mapping[str, str]) -> Cost:
@@ -275,6 +331,21 @@ def _cost(row: Mapping[str, Any], sources: Mapping[str, str]) -> Cost:
     )
 
 
+def in_sizes(at: Mapping[str, tuple[int, float]]) -> str:
+    """Ranges of sizes for people, e.g. ``rows 2 or more, past 0 to 128``.
+
+    Args:
+        at: The least and the greatest value of each; a greatest value may be infinite.
+    """
+    return ", ".join(f"{name} {_range(low, high)}" for name, (low, high) in at.items())
+
+
+def _range(low: int, high: float) -> str:
+    if low == high:
+        return f"{low}"
+    return f"{low} or more" if high == math.inf else f"{low} to {high:.0f}"
+
+
 @functools.cache
 def shipped() -> CostTable:
     """The table that ships with ortopt."""
@@ -283,14 +354,16 @@ def shipped() -> CostTable:
 
 __all__ = [
     "HYSTERESIS",
+    "Circumstances",
     "Cost",
     "CostTable",
     "Form",
+    "Places",
     "Sizes",
     "Verdict",
     "form_of",
+    "in_sizes",
     "read",
     "shipped",
-    "sizes_of",
     "verdict_of",
 ]

@@ -41,8 +41,7 @@ def override(model: ir.Model, dims: Mapping[str, int], shapes: Shapes | None = N
         if name in symbols:
             chosen[name] = size
         elif name not in used:
-            known = ", ".join(sorted(symbols)) or "none"
-            raise UsageError(f"no input has a dimension named {name}; the names: {known}")
+            raise UsageError(_no_such_dimension(name, symbols))
     given = {_input(model.graph.inputs, name): tuple(shape) for name, shape in (shapes or {}).items()}
     for value, shape in given.items():
         _choose(value, shape, chosen)
@@ -71,6 +70,38 @@ def is_symbol(dim: Dim) -> str | None:
         return None
     (name,) = names
     return name if symbolic.substitute(dim, {name: 7}) == 7 else None
+
+
+def summands(name: str, names: list[str]) -> list[str]:
+    """The symbols whose sum an attention mask's length is, in the names that exporters give."""
+    parts = name.split("_plus_") if "_plus_" in name else []
+    if not parts and ("total" in name or "cache" in name):
+        parts = [
+            next((other for other in names if other != name and word in other and "total" not in other), "")
+            for word in ("past", "seq")
+        ]
+    return parts if parts and all(part in names and part != name for part in parts) else []
+
+
+def check_names(model: ir.Model, names: Iterable[str]) -> None:
+    """Check that a model's inputs have symbolic dimensions of some names.
+
+    Args:
+        model: The model.
+        names: The names.
+
+    Raises:
+        UsageError: If one is unknown, with those that there are.
+    """
+    symbols = _symbols(model.graph.inputs)
+    for name in names:
+        if name not in symbols:
+            raise UsageError(_no_such_dimension(name, symbols))
+
+
+def _no_such_dimension(name: str, symbols: set[str]) -> str:
+    known = ", ".join(sorted(symbols)) or "none"
+    return f"no input has a dimension named {name}; the names: {known}"
 
 
 def _symbols(inputs: Iterable[ir.Value]) -> set[str]:
@@ -193,4 +224,4 @@ def _forget_computed_shapes(model: ir.Model) -> None:
                 value.shape = None
 
 
-__all__ = ["Shapes", "is_symbol", "override", "sizes_of_symbols"]
+__all__ = ["Shapes", "check_names", "is_symbol", "override", "sizes_of_symbols", "summands"]

@@ -73,13 +73,16 @@ def _explain_blocks(
 def _explain_all(model: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]) -> None:
     """Sum up what every pass does and does not."""
     from ortopt.errors import UsageError
-    from ortopt.reporting import reasons
+    from ortopt.reporting import choices, reasons
 
     if alone:
         raise UsageError("--alone is for one pass: name it")
     options, listener, run, _ = _with_every_pass(model, level, flags)
     names = [chosen.transformer.name for chosen in run.selected]
-    data = {"schema": 1, "model": model, "level": options.level, "passes": reasons.summary(listener, names)}
+    data = {
+        **{"schema": 1, "model": model, "level": options.level, "passes": reasons.summary(listener, names)},
+        **choices.as_data(listener.forms, options.costs),
+    }
     if as_json:
         click.echo(json.dumps(data, indent=2))
     else:
@@ -121,7 +124,7 @@ def _explain_pass(model: str, name: str, level: int | None, alone: bool, as_json
     for failure in result.summary.failures:
         if failure.transformer == kind.name or not as_json:
             warn(failure)
-    data = describe(listener, kind.name, options.level, shape_arithmetic(result))
+    data = describe(listener, kind.name, options.level, shape_arithmetic(result), options.costs)
     if as_json:
         click.echo(json.dumps(data, indent=2))
     else:
@@ -159,7 +162,13 @@ def _transformed(
     return run, result
 
 
-def describe(listener: Explanation, name: str, level: int, left: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def describe(
+    listener: Explanation,
+    name: str,
+    level: int,
+    left: Iterable[Mapping[str, Any]] = (),
+    table: str | None = None,
+) -> dict[str, Any]:
     """What a pass did and did not, as data that json can write.
 
     Args:
@@ -167,7 +176,10 @@ def describe(listener: Explanation, name: str, level: int, left: Iterable[Mappin
         name: The pass's name.
         level: The highest level that ran.
         left: What is left of shape arithmetic, and who needs it (see `ortopt.reporting.report.shape_arithmetic`).
+        table: The file of the table of costs; None is the one that ships.
     """
+    from ortopt.reporting import choices
+
     needs = {node["node"]: node["why"] for node in left}
     return {
         "schema": 1,
@@ -182,11 +194,12 @@ def describe(listener: Explanation, name: str, level: int, left: Iterable[Mappin
             | ({"needed_by": needs[refusal.node]} if refusal.node in needs else {})
             for refusal in listener.refusals
         ],
+        **choices.as_data(listener.forms, table),
     }
 
 
 def _show(data: dict[str, Any]) -> None:
-    from ortopt.reporting import report, tables
+    from ortopt.reporting import choices, report, tables
     from ortopt.reporting.reasons import split
 
     out = report.console(sys.stdout)
@@ -212,11 +225,12 @@ def _show(data: dict[str, Any]) -> None:
         tables.say(out, f"{len(nodes)} refused: {one_line(reason)}", "bold")
         for node in nodes:
             tables.say(out, f"  {one_line(node)}")
+    choices.show(data, out)
 
 
 def _show_all(data: dict[str, Any]) -> None:
     """Print what every pass did and did not."""
-    from ortopt.reporting import report, tables
+    from ortopt.reporting import choices, report, tables
 
     out = report.console(sys.stdout)
     busy = [row for row in data["passes"] if row["rewrites"] or row["refusals"]]
@@ -229,4 +243,6 @@ def _show_all(data: dict[str, Any]) -> None:
     idle = len(data["passes"]) - len(busy)
     out.print()
     tables.say(out, f"{idle} more passes ran and found no candidate")
+    choices.show(data, out)
+    out.print()
     tables.say(out, f"ortopt explain {one_line(data['model'])} PASS lists the candidates of one, each with its reason")

@@ -31,6 +31,7 @@ COMMANDS = (
     "extract",
     "info",
     "passes",
+    "costs",
     "zoo",
 )
 USAGE, BAD_INPUT, INTERNAL = 1, 2, 70

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt.former_names import present_name, warn_former_name
+from ortopt.fusions import Decision
 from ortopt.observers import Observer
 from ortopt.terminal_text import node_name
 from ortopt.transformer import GraphTransformer
@@ -47,6 +48,19 @@ class OfferedRewrite:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class WeighedForm:
+    """A fused form that the table of costs was asked for.
+
+    Attributes:
+        transformer: Name of the transformer.
+        decision: What was decided, and by what.
+    """
+
+    transformer: str
+    decision: Decision
+
+
 class Explanation(Observer):
     """Collects what transformers refused and what they rewrote.
 
@@ -64,18 +78,27 @@ class Explanation(Observer):
         self._names = names | set(map(present_name, names))
         self._refusals: dict[tuple[str, ir.Node], RefusedCandidate] = {}
         self._latest: tuple[str, Sequence[ir.Node]] | None = None
+        self._forms: dict[tuple[str, ir.Node], WeighedForm] = {}
+        self._asked: list[tuple[tuple[str, ir.Node], WeighedForm]] = []
         self.rewrites: list[OfferedRewrite] = []
 
     def begin(self) -> None:
         """Forget an earlier run."""
         self._refusals.clear()
         self._latest = None
+        self._forms.clear()
+        self._asked.clear()
         self.rewrites.clear()
 
     @property
     def refusals(self) -> list[RefusedCandidate]:
         """The candidates that were not rewritten later; for one that was refused twice, the last reason."""
         return list(self._refusals.values())
+
+    @property
+    def forms(self) -> list[WeighedForm]:
+        """The fused forms that the table was asked for: those that came, and those that were left out for good."""
+        return list(self._forms.values())
 
     def refusals_of(self, node: ir.Node) -> list[RefusedCandidate]:
         """What was refused at a node, by each transformer the last reason.
@@ -97,7 +120,24 @@ class Explanation(Observer):
             self._latest = (transformer.name, nodes)
             for node in nodes:
                 self._refusals.pop((transformer.name, node), None)
+                self._forms.pop((transformer.name, node), None)
+        self._asked.clear()
         return True
+
+    def weighed(self, transformer: GraphTransformer, node: ir.Node, decision: Decision) -> None:
+        """Record what was decided: what is taken, once its rewrite is made."""
+        if self._names and transformer.name not in self._names:
+            return
+        form = WeighedForm(transformer.name, decision)
+        if decision.taken:
+            self._asked.append(((transformer.name, node), form))
+        else:
+            self._forms[transformer.name, node] = form
+
+    def rewrote(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int) -> None:
+        """A rewrite has been made: the forms in it are taken."""
+        self._forms.update(self._asked)
+        self._asked.clear()
 
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
         """Record a refusal; one that follows the offer of a rewrite of the same node takes that rewrite back."""
@@ -111,4 +151,4 @@ class Explanation(Observer):
         )
 
 
-__all__ = ["Explanation", "OfferedRewrite", "RefusedCandidate"]
+__all__ = ["Explanation", "OfferedRewrite", "RefusedCandidate", "WeighedForm"]

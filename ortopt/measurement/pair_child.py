@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ortopt._deferred_sympy import defer_sympy
-from ortopt.measurement.child import Order, serve
+from ortopt.measurement.child import Order, failure, serve
 
 WARM_UP = 2
 
@@ -23,6 +23,7 @@ def compare(order: Order) -> dict[str, Any]:
     Args:
         order: ``models`` are two paths, ``inputs`` folders of stored inputs, ``providers`` full names, ``threads`` is 0
             for ONNX Runtime's default, ``seconds`` and ``pairs`` bound the timed calls on each of the inputs.
+            ``as_loaded`` is false where ONNX Runtime must not optimize the models.
 
     Returns:
         For each of the inputs the ratios of the first model's time to the second's, and the median of the first's, in
@@ -35,6 +36,8 @@ def compare(order: Order) -> dict[str, Any]:
     from ortopt.verification.input_sets import inputs_from
 
     options, quiet = quiet_options(order["threads"])
+    if not order.get("as_loaded", True):
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     for provider in order["providers"]:
         usable(provider)  # loads the libraries that the provider looks for
     sessions = [
@@ -54,6 +57,27 @@ def compare(order: Order) -> dict[str, Any]:
     return {"inputs": [pairs(inputs_from(Path(folder))) for folder in order["inputs"]]}
 
 
+def answer(order: Order) -> dict[str, Any]:
+    """Time two models, or several pairs of them one after the other.
+
+    Args:
+        order: As `compare` takes it; or ``each`` is a list of ``models``, ``inputs`` and ``as_loaded``, and the rest is
+            the same for all.
+
+    Returns:
+        As `compare` does; or ``each`` is a list of such answers, of a pair that does not run with its ``error``.
+    """
+    if "each" not in order:
+        return compare(order)
+    answers = []
+    for one in order["each"]:
+        try:
+            answers.append(compare({**order, **one}))
+        except Exception as error:  # whatever ONNX Runtime raises: the other pairs may run
+            answers.append(failure(error, opens=True))
+    return {"each": answers}
+
+
 def _pairs(timed: Callable[[int], float], order: Order) -> dict[str, Any]:
     for which in (0, 1) * WARM_UP:
         timed(which)
@@ -70,4 +94,4 @@ def _pairs(timed: Callable[[int], float], order: Order) -> dict[str, Any]:
 
 if __name__ == "__main__":
     defer_sympy()
-    serve(compare)
+    serve(answer)

@@ -20,6 +20,9 @@ _CHILD: Final = "ortopt.measurement.pair_child"
 _PATIENCE: Final = 120.0
 _LEAST_PAIRS: Final = 12
 
+CLEAR: Final = 0.02
+"""By how much an interval must be away from 1, or how narrow it must be, to be clear."""
+
 
 @dataclass(frozen=True, slots=True)
 class Speed:
@@ -56,7 +59,7 @@ class Contest:
     seconds: float = 0.5
     rounds: int = 5
     pairs: int = 40
-    clear: float = 0.02
+    clear: float = CLEAR
 
 
 def compare(
@@ -97,13 +100,103 @@ def compare(
         speeds = tuple(
             Speed(*interval(own), statistics.median(times)) for own, times in zip(ratios, seconds, strict=True)
         )
-        if number and all(_is_clear(speed, len(own), contest.clear) for speed, own in zip(speeds, ratios, strict=True)):
+        if number and all(is_clear(speed, len(own), contest.clear) for speed, own in zip(speeds, ratios, strict=True)):
             break
     return speeds
 
 
-def _is_clear(speed: Speed, pairs: int, margin: float) -> bool:
-    """Whether the interval is on one side of 1, or narrow around it."""
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two models that are timed against each other on the same inputs.
+
+    Attributes:
+        first: The other one.
+        second: The model.
+        inputs: A folder of stored inputs.
+        as_loaded: Whether ONNX Runtime optimizes both when it loads them.
+    """
+
+    first: Path
+    second: Path
+    inputs: Path
+    as_loaded: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one process has measured of a pair.
+
+    Attributes:
+        ratios: The first one's time over the second one's, call by call.
+        seconds: The median of the first one's time.
+        error: Why there are none; empty if there are.
+    """
+
+    ratios: tuple[float, ...] = ()
+    seconds: float = 0.0
+    error: str = ""
+
+
+def sample(
+    pairs: Sequence[Pair], contest: Contest, *, swapped: bool = False, token: CancellationToken = NEVER
+) -> list[Sample]:
+    """Time several pairs of models, one after the other in one process.
+
+    Args:
+        pairs: The pairs.
+        contest: How they are timed; each pair in one round.
+        swapped: Whether the second model of a pair is opened first.
+        token: Cancellation token.
+
+    Returns:
+        What was measured of each; where the process died, of the pairs that it would have answered an error.
+    """
+    each = [
+        {
+            "models": [str(pair.second), str(pair.first)] if swapped else [str(pair.first), str(pair.second)],
+            "inputs": [str(pair.inputs)],
+            "as_loaded": pair.as_loaded,
+        }
+        for pair in pairs
+    ]
+    answered, status = child_processes.run(
+        _CHILD,
+        request=json.dumps({**_settings(contest), "each": each}).encode(),
+        seconds=_PATIENCE + 2 * contest.seconds * len(pairs),
+        token=token,
+    )
+    try:
+        rows: list[dict[str, Any]] = json.loads(answered)["each"]
+    except (ValueError, KeyError):
+        return [Sample(error=f"its process died ({status})")] * len(pairs)
+    return [_sample(row, swapped) for row in rows]
+
+
+def _sample(row: dict[str, Any], swapped: bool) -> Sample:
+    if "error" in row:
+        return Sample(error=row["error"])
+    (own,) = row["inputs"]
+    ratios = tuple(1 / ratio if swapped else ratio for ratio in own["ratios"] if ratio > 0)
+    return Sample(ratios, own["seconds"] if ratios else 0.0, "" if ratios else "no call took any time")
+
+
+def _settings(contest: Contest) -> dict[str, Any]:
+    return {
+        "providers": list(contest.providers),
+        "threads": contest.threads,
+        "seconds": contest.seconds,
+        "pairs": contest.pairs,
+    }
+
+
+def is_clear(speed: Speed, pairs: int, margin: float = CLEAR) -> bool:
+    """Whether an interval is on one side of 1, or narrow around it.
+
+    Args:
+        speed: The interval.
+        pairs: How many calls of each it was made of.
+        margin: How far away from 1, or how narrow, it must be.
+    """
     away = speed.low > 1 + margin or speed.high < 1 - margin
     return pairs >= _LEAST_PAIRS and (away or speed.high - speed.low < margin)
 
@@ -114,10 +207,7 @@ def _ask(
     order = {
         "models": [str(path) for path in models],
         "inputs": [str(path) for path in inputs],
-        "providers": list(contest.providers),
-        "threads": contest.threads,
-        "seconds": contest.seconds,
-        "pairs": contest.pairs,
+        **_settings(contest),
     }
     answered, _ = child_processes.run(_CHILD, request=json.dumps(order).encode(), seconds=_PATIENCE, token=token)
     try:
@@ -128,4 +218,4 @@ def _ask(
     return rows
 
 
-__all__ = ["Contest", "Speed", "compare"]
+__all__ = ["CLEAR", "Contest", "Pair", "Sample", "Speed", "compare", "is_clear", "sample"]

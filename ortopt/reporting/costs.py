@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from ortopt.analysis import costs
-from ortopt.analysis.costs import Cost, Form
+from ortopt.analysis.cost_tables import table_of
+from ortopt.analysis.costs import Cost, CostTable, Form
+from ortopt.analysis.representative_sizes import representative_places
 from ortopt.analysis.speeds import between
 from ortopt.optimization.result import OptimizeResult
 from ortopt.options import Options
+from ortopt.terminal_text import one_line
+
+_DIGITS: Final = 16
+"""How many of a hash's digits people are shown."""
 
 
 def fused_forms(result: OptimizeResult, options: Options | None) -> dict[str, Any]:
@@ -20,33 +26,56 @@ def fused_forms(result: OptimizeResult, options: Options | None) -> dict[str, An
         options: Options of the run; the defaults if None.
 
     Returns:
-        ``table`` and ``sha256``; ``taken``: for each op that there is more of, what the table knows of it on the
-        chosen providers; ``declined``: the forms that were not worth it, and how many candidates there were.
+        ``table``, ``sha256`` and ``over``: the table and the one that it is laid over; ``sizes``: those at which it was
+        asked; ``taken``: for each op that there is more of, what the table knows of it on the chosen providers;
+        ``declined``: the forms that were not worth it, and how many candidates there were.
     """
-    table = costs.shipped()
+    options = options or Options()
+    table = table_of(options.costs)
     before, after = result.summary.before.ops, result.summary.after.ops
     more = {_form(op): count - before.get(op, 0) for op, count in after.items() if count > before.get(op, 0)}
-    providers = (options or Options()).providers
-    known = [(cost, more[cost.form]) for cost in table.costs if cost.form in more and cost.provider in providers]
+    known = [
+        (cost, more[cost.form]) for cost in table.costs if cost.form in more and cost.provider in options.providers
+    ]
     return {
-        "table": table.name,
-        "sha256": table.digest,
-        "taken": [{**_row(cost), "count": count} for cost, count in known],
+        **described(table),
+        "sizes": [extents(place) for place in representative_places(result.model, options.expect)],
+        "taken": [{**as_row(cost), "count": count} for cost, count in known],
         "declined": [
-            {"pass": refusal.transformer, **_row(refusal.cost), "count": refusal.count}
+            {"pass": refusal.transformer, **as_row(refusal.cost), "count": refusal.count}
             for refusal in result.summary.declined
         ],
     }
 
 
+def described(table: CostTable) -> dict[str, Any]:
+    """Which table it is, as data that json can write.
+
+    Args:
+        table: The table.
+    """
+    over = None if table.over is None else {"table": table.over.name, "sha256": table.over.digest}
+    return {"table": table.name, "sha256": table.digest, "over": over}
+
+
+def table_in_words(data: Mapping[str, Any]) -> str:
+    """A table for people, e.g. ``mine (sha256 0123456789abcdef) over ortopt-onnxruntime-1.31 (sha256 …)``.
+
+    Args:
+        data: From `described`.
+    """
+    name = f"{one_line(data['table'])} (sha256 {data['sha256'][:_DIGITS]})"
+    return f"{name} over {table_in_words({**data['over'], 'over': None})}" if data["over"] else name
+
+
 def known(ops: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """What the table knows of some ops, in all their forms, as data that json can write.
+    """What the table that ships knows of some ops, in all their forms, as data that json can write.
 
     Args:
         ops: The ops, as (domain, op type).
     """
     wanted = frozenset(ops)
-    return [_row(cost) for cost in costs.shipped().costs if cost.form[:2] in wanted]
+    return [as_row(cost) for cost in costs.shipped().costs if cost.form[:2] in wanted]
 
 
 def in_words(row: Mapping[str, Any]) -> str:
@@ -64,7 +93,17 @@ def _form(op: str) -> Form:
     return Form(domain, op_type)
 
 
-def _row(cost: Cost) -> dict[str, Any]:
+def extents(sizes: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Sizes as json has them: of each the least and the greatest."""
+    return {name: [size, size] if isinstance(size, int) else list(size) for name, size in sizes.items()}
+
+
+def as_row(cost: Cost) -> dict[str, Any]:
+    """A row of a table as data that json can write.
+
+    Args:
+        cost: The row.
+    """
     return {
         "op": str(cost.form._replace(variant="")),
         "variant": cost.form.variant,
@@ -76,4 +115,4 @@ def _row(cost: Cost) -> dict[str, Any]:
     }
 
 
-__all__ = ["fused_forms", "in_words", "known"]
+__all__ = ["as_row", "described", "extents", "fused_forms", "in_words", "known", "table_in_words"]

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import ortopt
 from ortopt.analysis.blocks import FAMILIES
+from ortopt.analysis.costs import in_sizes
 from ortopt.analysis.releases import Requirement, parse_release
 from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
@@ -19,7 +20,7 @@ from ortopt.graph import scope
 from ortopt.optimization.missing_providers import NotShown
 from ortopt.options import Numerics
 from ortopt.reporting import half_precision
-from ortopt.reporting.costs import fused_forms
+from ortopt.reporting.costs import fused_forms, table_in_words
 from ortopt.reporting.profiles import show as show_profile
 from ortopt.reporting.tables import FittingTable, say, table
 from ortopt.semantics.op_traits import SHAPE_QUERIES
@@ -316,6 +317,7 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
     for row in data["numerics"]:
         yield f"numbers: {row['pass']}: {row['error_bound'] or _FINITE}"
     yield from half_precision.lines(data["half_precision"])
+    yield f"costs: {table_in_words(data['costs'])}{_expected(data['options'])}"
     yield f"fixed point: {_fixed_point(data)}"
     yield f"verification: {_verification(data)}"
     if quantized := of_quantizers(data["verification"]):
@@ -328,6 +330,12 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         return
     beside = f" with {one_line(output['data'])}" if output["data"] else ""
     yield f"written: {one_line(output['path'] or 'stdout')}{beside}: {in_short(data)}"
+
+
+def _expected(options: Mapping[str, Any] | None) -> str:
+    """For which sizes forms were chosen, where the caller said so."""
+    expected = {} if options is None else options.get("expect") or {}
+    return f", for {in_sizes({name: tuple(extent) for name, extent in expected.items()})}" if expected else ""
 
 
 def in_short(data: Mapping[str, Any]) -> str:

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 
 import onnx_ir as ir
 
+from ortopt.analysis.representative_sizes import Extent, representative_sizes
 from ortopt.errors import OrtoptError
-from ortopt.tuning.sizes import representative_sizes
 from ortopt.verification.draws import Draw, initial_draws
 from ortopt.verification.input_sets import store_inputs
 from ortopt.verification.inputs import Interface
@@ -37,6 +37,7 @@ def stored_inputs(
     runs: Callable[[Path], bool],
     *,
     sizes: Mapping[str, int],
+    expected: Mapping[str, Extent] | None = None,
     given: Mapping[str, Any] | None = None,
 ) -> Iterator[StoredInputs]:
     """Inputs that a model runs on, one for each of its representative sizes.
@@ -46,6 +47,7 @@ def stored_inputs(
         folder: A folder for them.
         runs: Whether the model runs on stored inputs.
         sizes: Sizes that the caller has chosen.
+        expected: Sizes that the caller expects.
         given: Inputs that are used instead.
     """
     if given is not None:
@@ -55,7 +57,7 @@ def stored_inputs(
         return
     interface = Interface(model)
     count = 0
-    for number, chosen in enumerate(representative_sizes(model, sizes)):
+    for number, chosen in enumerate(representative_sizes(model, sizes, expected)):
         stored = _drawn(interface, chosen, _AT_EACH_SIZE, folder / f"{number}", runs)
         if stored is not None:
             count += 1

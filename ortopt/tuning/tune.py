@@ -228,7 +228,10 @@ class _Tuner:
             return compare(original.path, original.path, [folder], brief, token=self._token) is not None
 
         folder = self._folder / "inputs"
-        for stored in stored_inputs(original.result.model, folder, runs, sizes=self._options.dims, given=inputs):
+        options = self._options
+        for stored in stored_inputs(
+            original.result.model, folder, runs, sizes=options.dims, expected=options.expect, given=inputs
+        ):
             self._inputs.append(stored.folder)
             self._tuning.sizes = (*self._tuning.sizes, stored.sizes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from ortopt.analysis.dimensions import summands
 from ortopt.graph import symbolic
 from ortopt.verification.draws import Draw
 from ortopt.verification.model_inputs import ModelInput
@@ -94,17 +95,6 @@ def _by_denotation(inputs: list[ModelInput], chosen: Mapping[str, int]) -> dict[
     return sizes
 
 
-def summands(name: str, names: list[str]) -> list[str]:
-    """The symbols whose sum an attention mask's length is, in the names that exporters give."""
-    parts = name.split("_plus_") if "_plus_" in name else []
-    if not parts and ("total" in name or "cache" in name):
-        parts = [
-            next((other for other in names if other != name and word in other and "total" not in other), "")
-            for word in ("past", "seq")
-        ]
-    return parts if parts and all(part in names and part != name for part in parts) else []
-
-
 def _wanted(name: str, position: int, how: Draw) -> int:
     if how.size is not None:
         return how.size
@@ -127,4 +117,4 @@ def _natural_size(name: str, position: int) -> int:
     return (2, 6, 4, 7, 3)[position % 5]
 
 
-__all__ = ["DimensionSizes", "summands", "symbols_of"]
+__all__ = ["DimensionSizes", "symbols_of"]

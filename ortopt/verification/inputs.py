@@ -15,12 +15,12 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.analysis.dimensions import Shapes
+from ortopt.analysis.dimensions import Shapes, summands
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope, symbolic
 from ortopt.terminal_text import quoted
-from ortopt.verification.dimension_sizes import DimensionSizes, summands, symbols_of
+from ortopt.verification.dimension_sizes import DimensionSizes, symbols_of
 from ortopt.verification.draws import Draw
 from ortopt.verification.model_inputs import ModelInput, is_undefined_without_elements
 from ortopt.verification.numbers import drawn_of, integers_of, is_free_integer, is_wide_integer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ def test_rows_that_ship(cost: Cost) -> None:
     assert cost.speed is None or cost.verdict is costs.verdict_of(cost.speed)
     assert cost.provider in (CPU, CUDA)
     assert cost.instead_of
+    assert all(low >= 0 for low, _ in cost.at.values())
     assert cost.source
     assert kernels.schema(form.domain, form.op_type, 1000) is not None, "there is no such op"
     if cost.provider == CUDA:
@@ -60,11 +62,22 @@ def test_a_variant_without_a_row_costs_what_the_usual_form_does() -> None:
 def test_a_form_must_not_lose_at_any_size() -> None:
     few, many = row(FAST, (1.2, 1.3), rows=(0, 1)), row(FAST, (0.8, 0.9), rows=(14, 100))
     known = table(few, many)
-    assert known.find(FAST, CPU, {"rows": 1}) is few
-    assert known.find(FAST, CPU, {"rows": 14}) is many
+    assert known.find(FAST, CPU, [{"rows": 1}]) is few
+    assert known.find(FAST, CPU, [{"rows": 14}]) is many
     assert known.find(FAST, CPU) is many
-    assert known.find(FAST, CPU, {"columns": 3}) is many
-    assert known.find(FAST, CPU, {"rows": 5}) is many  # nobody has measured five
+    assert known.find(FAST, CPU, [{"columns": 3}]) is many
+    assert known.find(FAST, CPU, [{"rows": 5}]) is many  # nobody has measured five
+    assert known.find(FAST, CPU, [{"rows": 1}, {"rows": 128}]) is many
+    assert known.find(FAST, CPU, [{"rows": (0, 1)}]) is few
+    assert known.find(FAST, CPU, [{"rows": (1, 512)}]) is many  # what is expected in a range may be anywhere in it
+
+
+def test_where_only_other_sizes_were_measured_nothing_is_known() -> None:
+    known = table(row(FAST, (1.2, 1.3), channels=(16, math.inf)))
+    pays, unknown = (known.find(FAST, CPU, [{"channels": count}]) for count in (64, 4))
+    assert pays is known.costs[0]
+    assert unknown is not None
+    assert (unknown.verdict, unknown.speed) == (Verdict.UNKNOWN, None)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +106,13 @@ def test_verdicts(speed: tuple[float, float], verdict: Verdict) -> None:
 )
 def test_the_fastest(fast: tuple[float, float] | None, slow: tuple[float, float] | None, expected: Form | None) -> None:
     assert table(row(FAST, fast), row(SLOW, slow)).fastest([SLOW, FAST], CPU) == expected
+
+
+def test_the_fastest_at_several_sizes() -> None:
+    simple = row(SLOW, (1.0, 1.0))
+    few, many = row(FAST, (1.2, 1.2), rows=(0, 1)), row(FAST, (0.9, 0.9), rows=(2, math.inf))
+    for places, expected in (([{"rows": 1}], FAST), ([{"rows": 7}], SLOW), ([{"rows": 1}, {"rows": 7}], None)):
+        assert table(simple, few, many).fastest([SLOW, FAST], CPU, places) == expected
 
 
 def test_ops_that_can_only_lose() -> None:
@@ -130,12 +150,6 @@ def test_the_fastest_of_forms_without_a_row_is_not_known() -> None:
 def test_forms_of_nodes(statement: str, form: Form) -> None:
     model = parse(f"main (float[2,8,8] x, float[24] b) => (float[a,b,c] y) {{ {statement} }}", 23)
     assert costs.form_of(model.graph[0]) == form
-
-
-@pytest.mark.parametrize(("shape", "sizes"), [("2,3,8", {"rows": 6}), ("2,3,K", {"rows": 6}), ("N,3,8", {}), ("", {})])
-def test_sizes_of_nodes(shape: str, sizes: dict[str, int]) -> None:
-    model = parse(f"main (float[{shape}] x) => (float[{shape}] y) {{ y = Neg (x) }}")
-    assert costs.sizes_of(model.graph[0]) == sizes
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from ortopt import api
+from ortopt.analysis.representative_sizes import representative_sizes
 from ortopt.cli.group import commands
 from ortopt.errors import OptimizationCancelled, UsageError
 from ortopt.measurement.pairs import Speed
@@ -19,7 +20,6 @@ from ortopt.serialization.save import save
 from ortopt.testing import parse
 from ortopt.tuning import tune as tuning_module
 from ortopt.tuning.choices import Choices, read_choices
-from ortopt.tuning.sizes import representative_sizes
 from ortopt.tuning.tune import Tuning, tune
 
 WEIGHTS = ",".join(str(0.25 * ((5 * place) % 7 - 3)) for place in range(32))

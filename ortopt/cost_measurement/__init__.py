@@ -1,0 +1,1 @@
+"""Measuring what forms cost on this machine: a table of costs of one's own."""

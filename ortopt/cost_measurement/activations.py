@@ -1,0 +1,197 @@
+"""Activations and normalizations that are one op, against their arithmetic."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from ortopt.analysis.costs import Form
+from ortopt.cost_measurement.entries import MICROSOFT, Entry, Given, TwoForms, cases, normal, scalars, shape
+
+_CONSTANTS: Final = scalars(
+    r=1.4142135,
+    one=1.0,
+    half=0.5,
+    three=3.0,
+    k=0.044715,
+    w=0.7978846,
+    a=1.702,
+    zero=0.0,
+    two=2.0,
+    eps=1e-5,
+)
+_ERF: Final = "h = Div (x, r) e = Erf (h) o = Add (e, one) p = Mul (x, o) y = Mul (p, half)"
+_TANH: Final = """x3 = Pow (x, three) c = Mul (x3, k) s = Add (x, c) q = Mul (s, w) e = Tanh (q) o = Add (e, one)
+    p = Mul (x, o) y = Mul (p, half)"""
+_ROWS: Final = cases(rows=(1, 1, 16, 128), columns=(256, 3072, 768, 3072))
+_BIAS_ROWS: Final = cases(rows=(1, 1, 2, 14, 64, 512), columns=(768, 3072, 768, 768, 3072, 3072))
+_NORM_ROWS: Final = cases(rows=(1, 1, 16, 128), columns=(64, 768, 768, 2048))
+_ELEMENTS: Final = cases(rows=(1, 16, 64), columns=(128, 768, 3136))
+
+
+def _unary(
+    name: str, instead_of: str, before: str, after: str, opset: int, sizes: tuple[Given, ...], domain: str = ""
+) -> Entry:
+    """An op of one operand."""
+
+    def build(given: Given) -> TwoForms:
+        inputs = {"x": normal(given["rows"], given["columns"])}
+        return TwoForms(inputs, before, after, _CONSTANTS, opset=opset, repeats=True)
+
+    return Entry(Form(domain, name), instead_of, build, sizes)
+
+
+def _with_bias(name: str, plain: str, variant: str = "") -> Entry:
+    """A Gelu with its bias inside."""
+
+    def build(given: Given) -> TwoForms:
+        inputs = {"x": normal(given["rows"], given["columns"])}
+        before = f"t = Add (x, b) y = {MICROSOFT}.{plain} (t)"
+        weights = {"b": normal(given["columns"])}
+        return TwoForms(inputs, before, f"y = {MICROSOFT}.{name} (x, b)", weights, repeats=True)
+
+    return Entry(Form(MICROSOFT, name, variant), f"Add and {plain}", build, _BIAS_ROWS)
+
+
+def _norm(
+    name: str, before: str, after: str, opset: int, domain: str = "", instead_of: str = "its arithmetic"
+) -> Entry:
+    """A normalization of rows; ``k`` is what a skip adds."""
+
+    def build(given: Given) -> TwoForms:
+        rows, columns = given["rows"], given["columns"]
+        weights = _CONSTANTS | {
+            "g": normal(columns),
+            "b": normal(columns),
+            "ax": shape(-1),
+            "skip": normal(rows, columns),
+        }
+        return TwoForms({"x": normal(rows, columns)}, before, after, weights, opset=opset, repeats=True)
+
+    return Entry(Form(domain, name), instead_of, build, _NORM_ROWS)
+
+
+_LAYER: Final = """m = ReduceMean (x, ax) d = Sub (x, m) q = Pow (d, two) v = ReduceMean (q, ax) ve = Add (v, eps)
+    st = Sqrt (ve) nn = Div (d, st) sc = Mul (nn, g) y = Add (sc, b)"""
+_RMS: Final = """q = Pow (x, two) v = ReduceMean (q, ax) ve = Add (v, eps) st = Sqrt (ve) rc = Div (one, st)
+    nn = Mul (x, rc) y = Mul (nn, g)"""
+_ELU: Final = "e = Exp (x) d = Sub (e, one) c = Greater (x, zero) y = Where (c, x, d)"
+_EPSILON: Final = "<epsilon = 0.00001>"
+
+
+def _prelu(given: Given) -> TwoForms:
+    channels, side = given["channels"], given["side"]
+    weights = {"s": np.abs(normal(channels, 1, 1)) % np.float32(0.9)}
+    return TwoForms(
+        {"x": normal(1, channels, side, side)},
+        "m = Mul (x, s) y = Max (x, m)",
+        "y = PRelu (x, s)",
+        weights,
+        repeats=True,
+    )
+
+
+def _group_norm(given: Given) -> TwoForms:
+    channels, side, groups = given["channels"], given["side"], 8
+    weights = {
+        "flat": shape(0, groups, -1),
+        "full": shape(1, channels, side, side),
+        "one": np.ones(groups, np.float32),
+        "nul": np.zeros(groups, np.float32),
+        "g": normal(channels),
+        "b": normal(channels),
+        "g4": normal(channels).reshape(channels, 1, 1),
+        "b4": normal(channels).reshape(channels, 1, 1),
+    }
+    before = f"""r = Reshape (x, flat) n = InstanceNormalization {_EPSILON} (r, one, nul) q = Reshape (n, full)
+        m = Mul (q, g4) y = Add (m, b4)"""
+    after = f"y = GroupNormalization <num_groups = {groups}, epsilon = 0.00001> (x, g, b)"
+    return TwoForms({"x": normal(1, channels, side, side)}, before, after, weights, opset=21, repeats=True)
+
+
+def _embedding(given: Given) -> TwoForms:
+    length, hidden, words = given["rows"], given["columns"], 1000
+    inputs = {
+        "x": (np.arange(length, dtype=np.int32) * 7 % words).reshape(1, length),
+        "t": np.zeros((1, length), np.int32),
+    }
+    weights = {
+        "w": normal(words, hidden),
+        "p": normal(512, hidden),
+        "s": normal(2, hidden),
+        "g": normal(hidden),
+        "b": normal(hidden),
+        "ids": np.arange(length, dtype=np.int64).reshape(1, length),
+    }
+    before = """a = Gather (w, x) c = Gather (p, ids) d = Gather (s, t) e = Add (a, d) f = Add (e, c)
+        y = LayerNormalization <axis = -1, epsilon = 0.00001> (f, g, b)"""
+    after = f"y, mask = {MICROSOFT}.EmbedLayerNormalization {_EPSILON} (x, t, w, p, s, g, b)"
+    return TwoForms(inputs, before, after, weights)
+
+
+ENTRIES: Final = (
+    _unary("Gelu", "its arithmetic", _ERF, "y = Gelu (x)", 20, _ROWS),
+    _unary("Gelu", "its arithmetic", _ERF, f"y = {MICROSOFT}.Gelu (x)", 18, _ROWS, MICROSOFT),
+    _unary("FastGelu", "its arithmetic", _TANH, f"y = {MICROSOFT}.FastGelu (x)", 18, _ROWS, MICROSOFT),
+    _unary(
+        "QuickGelu",
+        "Sigmoid and the products",
+        "h = Mul (x, a) e = Sigmoid (h) y = Mul (x, e)",
+        f"y = {MICROSOFT}.QuickGelu <alpha = 1.702> (x)",
+        18,
+        _ROWS,
+        MICROSOFT,
+    ),
+    _unary("Swish", "Sigmoid and Mul", "e = Sigmoid (x) y = Mul (x, e)", "y = Swish (x)", 24, _ROWS),
+    _unary("Elu", "Exp, Sub, Greater and Where", _ELU, "y = Elu (x)", 18, _ELEMENTS),
+    _unary("Celu", "Exp, Sub, Greater and Where", _ELU, "y = Celu (x)", 18, _ELEMENTS),
+    _unary(
+        "Softplus", "Exp, Add and Log", "e = Exp (x) o = Add (e, one) y = Log (o)", "y = Softplus (x)", 18, _ELEMENTS
+    ),
+    _unary(
+        "Mish",
+        "Exp, Add, Log, Tanh and Mul",
+        "e = Exp (x) o = Add (e, one) l = Log (o) t = Tanh (l) y = Mul (x, t)",
+        "y = Mish (x)",
+        18,
+        _ELEMENTS,
+    ),
+    Entry(Form("", "PRelu"), "Mul and Max, or two Relus", _prelu, cases(channels=(64, 64, 16), side=(8, 56, 112))),
+    _with_bias("BiasGelu", "Gelu"),
+    _with_bias("FastGelu", "FastGelu", "with bias"),
+    _norm("LayerNormalization", _LAYER, f"y = LayerNormalization {_EPSILON} (x, g, b)", 18),
+    _norm("RMSNormalization", _RMS, f"y = RMSNormalization {_EPSILON} (x, g)", 23),
+    _norm("SimplifiedLayerNormalization", _RMS, f"y = SimplifiedLayerNormalization {_EPSILON} (x, g)", 18),
+    _norm(
+        "SkipLayerNormalization",
+        f"t = Add (x, skip) y = LayerNormalization {_EPSILON} (t, g, b)",
+        f"y = {MICROSOFT}.SkipLayerNormalization {_EPSILON} (x, skip, g, b)",
+        18,
+        MICROSOFT,
+        "Add and LayerNormalization",
+    ),
+    _norm(
+        "SkipSimplifiedLayerNormalization",
+        f"t = Add (x, skip) y = SimplifiedLayerNormalization {_EPSILON} (t, g)",
+        f"y = {MICROSOFT}.SkipSimplifiedLayerNormalization {_EPSILON} (x, skip, g)",
+        18,
+        MICROSOFT,
+        "Add and RMSNormalization",
+    ),
+    Entry(
+        Form("", "GroupNormalization"),
+        "Reshape, InstanceNormalization, Reshape, Mul and Add",
+        _group_norm,
+        cases(channels=(64, 64), side=(8, 32)),
+    ),
+    Entry(
+        Form(MICROSOFT, "EmbedLayerNormalization"),
+        "Gathers, Adds and LayerNormalization",
+        _embedding,
+        cases(rows=(1, 16, 128, 512), columns=(128, 768, 768, 768)),
+    ),
+)
+"""What is measured of activations and normalizations."""
+
+__all__ = ["ENTRIES"]

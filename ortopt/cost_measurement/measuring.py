@@ -1,0 +1,198 @@
+"""Measures forms on this machine: each beside what it stands for, in turns, again and again until time is over."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import onnx
+
+from ortopt.analysis.providers import CPU
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.cost_measurement.entries import Entry, Given, models
+from ortopt.errors import OptimizationCancelled
+from ortopt.measurement.intervals import interval
+from ortopt.measurement.pairs import Contest, Pair, Sample, Speed, is_clear, sample
+from ortopt.verification.input_sets import store_inputs
+
+SECONDS: Final = 180.0
+"""How long measuring all forms takes, about, unless the caller says otherwise."""
+
+_ROUNDS: Final = 3
+"""How often each pair is timed, at least, if time allows: each time in another process, which opens the other first."""
+
+_OVERHEAD: Final = 0.03
+"""Seconds that it takes to open a pair."""
+
+_CHUNK: Final = 12
+"""Pairs in a process: few enough to say soon what was measured."""
+
+_MOST_PAIRS: Final = 300
+_LEAST_SECONDS, _MOST_SECONDS = 0.01, 1.0
+
+
+@dataclass(slots=True)
+class Case:
+    """A form at some sizes, and what was measured of it.
+
+    Attributes:
+        entry: The form.
+        given: The sizes.
+        ratios: The time of what it stands for over its own, call by call.
+        seconds: Medians of the time of what it stands for, one a process.
+        error: Why it could not be measured; empty if it could.
+    """
+
+    entry: Entry
+    given: Given
+    ratios: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    error: str = ""
+
+    @property
+    def speed(self) -> Speed | None:
+        """How fast the form is, compared with what it stands for; None where that was not measured."""
+        return Speed(*interval(self.ratios), statistics.median(self.seconds)) if self.ratios else None
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether more calls would say nothing new."""
+        speed = self.speed
+        return bool(self.error) or (speed is not None and is_clear(speed, len(self.ratios)))
+
+    def add(self, taken: Sample) -> None:
+        """Add what a process has measured."""
+        self.error = "" if self.ratios else taken.error
+        self.ratios += taken.ratios
+        if taken.ratios:
+            self.seconds.append(taken.seconds)
+
+
+@dataclass(slots=True)
+class Measurement:
+    """What was measured.
+
+    Attributes:
+        cases: Each form at each of its sizes.
+        provider: The execution provider's full name.
+        threads: Threads within an op.
+        stopped: Whether it was interrupted.
+        seconds: How long it took.
+    """
+
+    cases: list[Case]
+    provider: str
+    threads: int
+    stopped: bool = False
+    seconds: float = 0.0
+
+
+def measure(
+    entries: Iterable[Entry],
+    *,
+    seconds: float = SECONDS,
+    threads: int = 1,
+    provider: str = CPU,
+    said: Callable[[Sequence[Case]], None] | None = None,
+    token: CancellationToken = NEVER,
+) -> Measurement:
+    """Measure forms.
+
+    Args:
+        entries: The forms.
+        seconds: When no further process is started.
+        threads: Threads within an op.
+        provider: The execution provider's full name.
+        said: Called with the cases of a form when each has been measured for the first time.
+        token: Ends measuring; what was measured until then is kept.
+
+    Returns:
+        What was measured.
+    """
+    cases = [Case(entry, given) for entry in entries for given in entry.cases]
+    measurement = Measurement(cases, provider, threads)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="ortopt-costs-") as folder:
+        contest = Contest((provider,), threads, _share(seconds, len(cases)), pairs=_MOST_PAIRS)
+        rounds = _Rounds(cases, Path(folder), contest, started + seconds, said, token)
+        try:
+            rounds.run()
+        except OptimizationCancelled:
+            measurement.stopped = True
+    measurement.seconds = time.monotonic() - started
+    return measurement
+
+
+def _share(seconds: float, count: int) -> float:
+    """Seconds of timed calls that a pair has in one process."""
+    return min(max(seconds / _ROUNDS / max(count, 1) - _OVERHEAD, _LEAST_SECONDS), _MOST_SECONDS)
+
+
+class _Rounds:
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        folder: Path,
+        contest: Contest,
+        deadline: float,
+        said: Callable[[Sequence[Case]], None] | None,
+        token: CancellationToken,
+    ) -> None:
+        self._cases = cases
+        self._folder = folder
+        self._contest = contest
+        self._deadline = deadline
+        self._said = said
+        self._token = token
+        self._pairs: dict[int, Pair] = {}
+
+    def run(self) -> None:
+        """Time all pairs, then again those that are not clear, until time is over."""
+        number = 0
+        while time.monotonic() < self._deadline:
+            left = [place for place, case in enumerate(self._cases) if number < 2 or not case.is_clear]
+            if not left:
+                return
+            for start in range(0, len(left), _CHUNK):
+                if time.monotonic() >= self._deadline:
+                    return
+                self._measure(left[start : start + _CHUNK], swapped=number % 2 == 1)
+            number += 1
+
+    def _measure(self, places: Sequence[int], *, swapped: bool) -> None:
+        first = [place for place in places if not (self._cases[place].ratios or self._cases[place].error)]
+        taken = sample([self._pair(place) for place in places], self._contest, swapped=swapped, token=self._token)
+        if len(places) > 1 and all(one.error for one in taken):  # the process died of one of them
+            for place in places:
+                self._measure([place], swapped=swapped)
+            return
+        for place, one in zip(places, taken, strict=True):
+            self._cases[place].add(one)
+        self._say(first)
+
+    def _say(self, places: Sequence[int]) -> None:
+        """Tell of the forms of which the last case has now been measured."""
+        for entry in dict.fromkeys(id(self._cases[place].entry) for place in places):
+            own = [case for case in self._cases if id(case.entry) == entry]
+            if self._said is not None and all(case.ratios or case.error for case in own):
+                self._said(own)
+
+    def _pair(self, place: int) -> Pair:
+        """The models and inputs of a case, written when they are first asked for."""
+        if place not in self._pairs:
+            case = self._cases[place]
+            forms = case.entry.build(case.given)
+            before, after, inputs = (self._folder / f"{place}.{end}" for end in ("before.onnx", "after.onnx", "inputs"))
+            for path, model in zip((before, after), models(forms), strict=True):
+                onnx.save(model, path)
+            store_inputs(dict(forms.inputs), inputs)
+            self._pairs[place] = Pair(before, after, inputs, case.entry.as_loaded)
+        return self._pairs[place]
+
+
+__all__ = ["SECONDS", "Case", "Measurement", "measure"]

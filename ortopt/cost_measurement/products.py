@@ -1,0 +1,159 @@
+"""Products: merged, with transposed operands, with an activation or a bias inside, with weights of few bits."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from ortopt.analysis.costs import Form
+from ortopt.cost_measurement.entries import (
+    MICROSOFT,
+    Entry,
+    Given,
+    TwoForms,
+    cases,
+    integers,
+    normal,
+    scalars,
+    shape,
+    weight,
+)
+
+_BLOCK: Final = 32
+_SHAPES: Final = cases(rows=(1, 16, 128), columns=(256, 256, 256), outputs=(256, 256, 256))
+
+
+def _siblings(given: Given) -> TwoForms:
+    rows, columns, outputs = given["rows"], given["columns"], given["outputs"] // 3
+    parts = [weight(columns, outputs) * np.float32(1 + number) for number in range(3)]
+    weights = {
+        **{f"w{number}": part for number, part in enumerate(parts)},
+        "w": np.concatenate(parts, axis=1),
+        "s": shape(outputs, outputs, outputs),
+    }
+    before = "a = MatMul (x, w0) b = MatMul (x, w1) c = MatMul (x, w2) y = Sum (a, b, c)"
+    after = "m = MatMul (x, w) a, b, c = Split <axis = 1> (m, s) y = Sum (a, b, c)"
+    return TwoForms({"x": normal(rows, columns)}, before, after, weights)
+
+
+def _gemm(given: Given) -> TwoForms:
+    rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
+    weights = {"w": weight(columns, outputs), "b": normal(outputs)}
+    after = f'y = {MICROSOFT}.FusedGemm <activation = "Relu"> (x, w, b)'
+    return TwoForms({"x": normal(rows, columns)}, "c = Gemm (x, w, b) y = Relu (c)", after, weights, repeats=True)
+
+
+def _scaled(given: Given) -> TwoForms:
+    """A scaled product with a transposed second operand, as scores of attention are."""
+    batch, rows, columns = given["batch"], given["length"], given["columns"]
+    inputs = {"x": normal(1, batch, rows, columns), "z": normal(1, batch, rows, columns)}
+    before = "t = Transpose <perm = [0, 1, 3, 2]> (z) p = MatMul (x, t) y = Mul (p, k)"
+    after = f"y = {MICROSOFT}.FusedMatMul <alpha = 0.125, transB = 1> (x, z)"
+    return TwoForms(inputs, before, after, scalars(k=0.125))
+
+
+def _transposed_first(given: Given) -> TwoForms:
+    rows, columns = given["rows"], given["columns"]
+    inputs = {"x": normal(columns, rows), "z": normal(columns, columns)}
+    before = "t = Transpose <perm = [1, 0]> (x) y = MatMul (t, z)"
+    return TwoForms(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transA = 1> (x, z)")
+
+
+def _transposed_batch(given: Given) -> TwoForms:
+    batch, rows, columns = given["batch"], given["length"], given["columns"]
+    inputs = {"x": normal(rows, batch, columns), "z": normal(batch, columns, columns)}
+    before = "t = Transpose <perm = [1, 0, 2]> (x) y = MatMul (t, z)"
+    return TwoForms(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transBatchA = 1> (x, z)")
+
+
+def _einsum(given: Given) -> TwoForms:
+    batch, rows, columns = given["batch"], given["length"], given["columns"]
+    inputs = {"x": normal(1, rows, batch, columns), "z": normal(1, rows, batch, columns)}
+    before = """a = Transpose <perm = [0, 2, 1, 3]> (x) b = Transpose <perm = [0, 2, 3, 1]> (z) y = MatMul (a, b)"""
+    return TwoForms(inputs, before, 'y = Einsum <equation = "bshd,bthd->bhst"> (x, z)')
+
+
+def _few_bits(given: Given) -> TwoForms:
+    """A product with a weight of 4 bits in blocks: its outputs are rows of the packed weight."""
+    import ml_dtypes
+
+    rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
+    blocks = columns // _BLOCK
+    packed = integers(np.uint8, 0, 256, outputs, blocks, _BLOCK // 2)
+    numbers = np.stack([packed & 15, packed >> 4], axis=-1).reshape(outputs, columns)
+    weights = {
+        "q": packed,
+        "s": np.full(outputs * blocks, 0.01, np.float32),
+        "w4": numbers.T.astype(ml_dtypes.uint4),
+        "s2": np.full((blocks, outputs), 0.01, np.float32),
+        "z2": np.full((blocks, outputs), 8, np.uint8).astype(ml_dtypes.uint4),
+    }
+    before = f"d = DequantizeLinear <axis = 0, block_size = {_BLOCK}> (w4, s2, z2) y = MatMul (x, d)"
+    attributes = f"K = {columns}, N = {outputs}, bits = 4, block_size = {_BLOCK}"
+    after = f"y = {MICROSOFT}.MatMulNBits <{attributes}> (x, q, s)"
+    return TwoForms({"x": normal(rows, columns)}, before, after, weights, opset=21)
+
+
+def _conv(given: Given) -> TwoForms:
+    channels, side = given["channels"], given["side"]
+    weights = {"w": weight(channels, channels, 3, 3)}
+    after = f'y = {MICROSOFT}.FusedConv <pads = [1, 1, 1, 1], activation = "Relu"> (x, w)'
+    before = "c = Conv <pads = [1, 1, 1, 1]> (x, w) y = Relu (c)"
+    return TwoForms({"x": normal(1, channels, side, side)}, before, after, weights, repeats=True)
+
+
+def _conv_with_sum(given: Given) -> TwoForms:
+    channels, side = given["channels"], given["side"]
+    weights = {"w": weight(channels, channels, 3, 3), "b": normal(channels)}
+    conv = "Conv <pads = [1, 1, 1, 1]>"
+    before = f"c = {conv} (x, w, b) d = {conv} (c, w, b) a = Add (d, c) r = Relu (a) y = {conv} (r, w, b)"
+    fused = f'{MICROSOFT}.FusedConv <pads = [1, 1, 1, 1], activation = "Relu">'
+    after = f"c = {conv} (x, w, b) r = {fused} (c, w, b, c) y = {conv} (r, w, b)"
+    return TwoForms({"x": normal(1, channels, side, side)}, before, after, weights)
+
+
+_IMAGES: Final = cases(channels=(16, 32, 64), side=(56, 28, 14))
+_MATRICES: Final = cases(batch=(4, 12, 12, 12), length=(16, 16, 128, 512), columns=(64, 64, 64, 64))
+_NBITS: Final = cases(rows=(1, 16, 128, 1), columns=(64, 256, 256, 1024), outputs=(64, 256, 256, 1024))
+
+ENTRIES: Final = (
+    Entry(
+        Form("", "MatMul", "merged with siblings"),
+        "one MatMul for each part",
+        _siblings,
+        cases(
+            rows=(1, 1, 1, 2, 16, 128), columns=(64, 256, 768, 256, 256, 768), outputs=(192, 768, 2304, 768, 768, 2304)
+        ),
+    ),
+    Entry(Form(MICROSOFT, "FusedGemm"), "Gemm and its activation", _gemm, _SHAPES, as_loaded=True),
+    Entry(Form(MICROSOFT, "FusedMatMul"), "Mul or Transpose, and MatMul", _scaled, _MATRICES),
+    Entry(
+        Form(MICROSOFT, "FusedMatMul", "transA"),
+        "Transpose and MatMul",
+        _transposed_first,
+        cases(rows=(1, 16, 128, 512), columns=(64, 256, 256, 256)),
+    ),
+    Entry(Form(MICROSOFT, "FusedMatMul", "transBatch"), "Transpose and MatMul", _transposed_batch, _MATRICES),
+    Entry(Form("", "Einsum"), "MatMul and Transposes", _einsum, _MATRICES),
+    Entry(Form(MICROSOFT, "MatMulNBits"), "DequantizeLinear of the whole weight and a product", _few_bits, _NBITS),
+    Entry(
+        Form(MICROSOFT, "MatMulNBits", "instead of ONNX Runtime's own"),
+        "DequantizeLinear and MatMul, of which ONNX Runtime makes the same kernel with activations of 8 bits when it"
+        " loads a model",
+        _few_bits,
+        _NBITS,
+        as_loaded=True,
+    ),
+    Entry(Form(MICROSOFT, "FusedConv"), "Conv and its activation", _conv, _IMAGES, as_loaded=True),
+    Entry(
+        Form(MICROSOFT, "FusedConv", "with a sum"),
+        "Conv, Add and an activation",
+        _conv_with_sum,
+        _IMAGES,
+        as_loaded=True,
+    ),
+)
+"""What is measured of products and convolutions."""
+
+__all__ = ["ENTRIES"]

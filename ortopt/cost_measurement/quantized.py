@@ -1,0 +1,211 @@
+"""Kernels of integers, against the quantized units of which ONNX Runtime makes such kernels when it loads a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from ortopt.analysis.costs import Form
+from ortopt.cost_measurement.entries import MICROSOFT, Array, Entry, Given, TwoForms, cases, integers, normal, scalars
+
+_SAME_AT_LOAD: Final = "of which ONNX Runtime makes the same kernel when it loads a model"
+_SIGNED: Final = "of signed integers"
+_PREFERS_UNSIGNED: Final = (
+    "a unit that ONNX Runtime gives unsigned integers when it loads a model, where the processor prefers them"
+)
+
+_Kind = type[np.generic]
+_Builder = Callable[[Given, Any], TwoForms]
+
+_ELEMENTS: Final = cases(rows=(16, 64), columns=(256, 3136))
+_IMAGES: Final = cases(channels=(32, 128, 512), side=(56, 28, 7))
+_SHAPES: Final = cases(rows=(1, 16, 128), columns=(256, 256, 256), outputs=(256, 256, 256))
+_IN: Final = "xs, xz"
+_OUT: Final = "ys, yz"
+
+
+def _scales(kind: _Kind) -> dict[str, Array]:
+    """Scales and zero points of operands and results."""
+    middle = 0 if np.issubdtype(kind, np.signedinteger) else 128
+    points = {name: np.full((), middle, kind) for name in ("xz", "zz", "yz")}
+    return points | scalars(xs=0.02, zs=0.03, ys=0.04, ws=0.005, bs=1e-4) | {"wz": np.zeros((), np.int8)}
+
+
+def _numbers(kind: _Kind, *shape: int) -> Array:
+    low = -128 if np.issubdtype(kind, np.signedinteger) else 0
+    return integers(kind, low, low + 256, *shape)
+
+
+def _result(kind: _Kind) -> str:
+    return "int8[]" if np.issubdtype(kind, np.signedinteger) else "uint8[]"
+
+
+def _unary(op: str, attributes: str = "", extra: str = "") -> _Builder:
+    """An op of one operand; `extra` are attributes of the quantized kernel alone."""
+
+    def build(given: Given, kind: _Kind) -> TwoForms:
+        image = (1, *(given[name] for name in ("channels", "side", "side") if name in given))
+        x = _numbers(kind, *(image if "side" in given else (given["rows"], given["columns"])))
+        own = f"<{attributes}>" if attributes else ""
+        both = ", ".join(part for part in (attributes, extra) if part)
+        before = f"f = DequantizeLinear (x, {_IN}) g = {op} {own} (f) y = QuantizeLinear (g, {_OUT})"
+        after = f"y = {MICROSOFT}.QLinear{op} {f'<{both}>' if both else ''} (x, {_IN}, {_OUT})"
+        return TwoForms({"x": x}, before, after, _scales(kind), _result(kind))
+
+    return build
+
+
+def _binary(op: str) -> _Builder:
+    def build(given: Given, kind: _Kind) -> TwoForms:
+        shape = given["rows"], given["columns"]
+        inputs = {"x": _numbers(kind, *shape), "z": _numbers(kind, *shape)[::-1].copy()}
+        before = f"""f = DequantizeLinear (x, {_IN}) e = DequantizeLinear (z, zs, zz) g = {op} (f, e)
+            y = QuantizeLinear (g, {_OUT})"""
+        after = f"y = {MICROSOFT}.QLinear{op} (x, {_IN}, z, zs, zz, {_OUT})"
+        return TwoForms(inputs, before, after, _scales(kind), _result(kind))
+
+    return build
+
+
+def _concat(given: Given, kind: _Kind) -> TwoForms:
+    shape = given["rows"], given["columns"]
+    inputs = {"x": _numbers(kind, *shape), "z": _numbers(kind, *shape)[::-1].copy()}
+    before = f"""f = DequantizeLinear (x, {_IN}) e = DequantizeLinear (z, zs, zz) g = Concat <axis = 1> (f, e)
+        y = QuantizeLinear (g, {_OUT})"""
+    after = f"y = {MICROSOFT}.QLinearConcat <axis = 1> ({_OUT}, x, {_IN}, z, zs, zz)"
+    return TwoForms(inputs, before, after, _scales(kind), _result(kind))
+
+
+def _where(given: Given, kind: _Kind) -> TwoForms:
+    shape = given["rows"], given["columns"]
+    inputs = {"c": normal(*shape) > 0, "x": _numbers(kind, *shape), "z": _numbers(kind, *shape)[::-1].copy()}
+    before = f"""f = DequantizeLinear (x, {_IN}) e = DequantizeLinear (z, zs, zz) g = Where (c, f, e)
+        y = QuantizeLinear (g, {_OUT})"""
+    after = f"y = {MICROSOFT}.QLinearWhere (c, x, {_IN}, z, zs, zz, {_OUT})"
+    return TwoForms(inputs, before, after, _scales(kind), _result(kind))
+
+
+def _conv(given: Given, kind: _Kind) -> TwoForms:
+    channels, side = given["channels"], given["side"]
+    weights = _scales(kind) | {"w": integers(np.int8, -64, 64, channels, channels, 3, 3)}
+    pads = "<pads = [1, 1, 1, 1]>"
+    before = f"""f = DequantizeLinear (x, {_IN}) e = DequantizeLinear (w, ws, wz) g = Conv {pads} (f, e)
+        y = QuantizeLinear (g, {_OUT})"""
+    after = f"y = QLinearConv {pads} (x, {_IN}, w, ws, wz, {_OUT})"
+    return TwoForms({"x": _numbers(kind, 1, channels, side, side)}, before, after, weights, _result(kind))
+
+
+def _matmul(given: Given, kind: _Kind) -> TwoForms:
+    rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
+    weights = _scales(kind) | {"w": integers(np.int8, -64, 64, columns, outputs)}
+    before = f"""f = DequantizeLinear (x, {_IN}) e = DequantizeLinear (w, ws, wz) g = MatMul (f, e)
+        y = QuantizeLinear (g, {_OUT})"""
+    after = f"y = QLinearMatMul (x, {_IN}, w, ws, wz, {_OUT})"
+    return TwoForms({"x": _numbers(kind, rows, columns)}, before, after, weights, _result(kind))
+
+
+def _gemm(given: Given, kind: _Kind) -> TwoForms:
+    rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
+    weights = _scales(kind) | {
+        "w": integers(np.int8, -64, 64, columns, outputs),
+        "b": integers(np.int32, -1000, 1000, outputs),
+        "bz": np.zeros((), np.int32),
+    }
+    before = f"""f = DequantizeLinear (x, {_IN}) e = DequantizeLinear (w, ws, wz) d = DequantizeLinear (b, bs, bz)
+        g = Gemm (f, e, d) y = QuantizeLinear (g, {_OUT})"""
+    after = f"y = {MICROSOFT}.QGemm (x, {_IN}, w, ws, wz, b, {_OUT})"
+    return TwoForms({"x": _numbers(kind, rows, columns)}, before, after, weights, _result(kind))
+
+
+def _dynamic(given: Given) -> TwoForms:
+    rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
+    weights = _scales(np.uint8) | {"w": integers(np.int8, -64, 64, columns, outputs)}
+    before = """q, s, z = DynamicQuantizeLinear (x) i = MatMulInteger (q, w, z, wz) c = Cast <to = 1> (i)
+        m = Mul (s, ws) y = Mul (c, m)"""
+    after = f"y = {MICROSOFT}.DynamicQuantizeMatMul (x, w, ws, wz)"
+    return TwoForms({"x": normal(rows, columns)}, before, after, weights)
+
+
+def _to_float(given: Given, kind: _Kind) -> TwoForms:
+    rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
+    weights = _scales(kind) | {"w": integers(np.int8, -64, 64, columns, outputs)}
+    weights["both"] = weights["xs"] * weights["ws"]
+    before = "i = MatMulInteger (x, w, xz, wz) c = Cast <to = 1> (i) y = Mul (c, both)"
+    after = f"y = {MICROSOFT}.MatMulIntegerToFloat (x, w, xs, ws, xz, wz)"
+    return TwoForms({"x": _numbers(kind, rows, columns)}, before, after, weights)
+
+
+def _of(build: _Builder, kind: _Kind) -> Callable[[Given], TwoForms]:
+    return lambda given: build(given, kind)
+
+
+_UNITS: Final[tuple[tuple[str, str, str, _Builder, tuple[Given, ...]], ...]] = (
+    ("", "QLinearConv", "Conv", _conv, _IMAGES),
+    ("", "QLinearMatMul", "MatMul", _matmul, _SHAPES),
+    (MICROSOFT, "QGemm", "Gemm", _gemm, _SHAPES),
+    (MICROSOFT, "QLinearAdd", "Add", _binary("Add"), _ELEMENTS),
+    (MICROSOFT, "QLinearMul", "Mul", _binary("Mul"), _ELEMENTS),
+    (MICROSOFT, "QLinearConcat", "Concat", _concat, _ELEMENTS),
+    (MICROSOFT, "QLinearWhere", "Where", _where, _ELEMENTS),
+    (MICROSOFT, "QLinearSigmoid", "Sigmoid", _unary("Sigmoid"), _ELEMENTS),
+    (MICROSOFT, "QLinearLeakyRelu", "LeakyRelu", _unary("LeakyRelu", "alpha = 0.1"), _ELEMENTS),
+    (
+        MICROSOFT,
+        "QLinearSoftmax",
+        "Softmax",
+        _unary("Softmax", "axis = -1", "opset = 18"),
+        cases(rows=(192, 1536), columns=(16, 128)),
+    ),
+    (MICROSOFT, "QLinearGlobalAveragePool", "GlobalAveragePool", _unary("GlobalAveragePool"), _IMAGES),
+    (
+        MICROSOFT,
+        "QLinearAveragePool",
+        "AveragePool",
+        _unary("AveragePool", "kernel_shape = [3, 3], pads = [1, 1, 1, 1]"),
+        _IMAGES,
+    ),
+)
+"""Of each quantized unit the kernel's domain and op, the op in floats, the models and the sizes."""
+
+ENTRIES: Final = (
+    *(
+        Entry(
+            Form(domain, op),
+            f"DequantizeLinear, {of} and QuantizeLinear, {_SAME_AT_LOAD}",
+            _of(build, np.uint8),
+            sizes,
+            as_loaded=True,
+        )
+        for domain, op, of, build, sizes in _UNITS
+    ),
+    *(
+        Entry(Form(domain, op, _SIGNED), _PREFERS_UNSIGNED, _of(build, np.int8), sizes, as_loaded=True)
+        for domain, op, _, build, sizes in _UNITS
+    ),
+    Entry(
+        Form(MICROSOFT, "DynamicQuantizeMatMul"),
+        f"DynamicQuantizeLinear, MatMulInteger, Cast and Mul, {_SAME_AT_LOAD}",
+        _dynamic,
+        _SHAPES,
+        as_loaded=True,
+    ),
+    Entry(
+        Form(MICROSOFT, "MatMulIntegerToFloat"),
+        f"MatMulInteger, Cast and Mul, {_SAME_AT_LOAD}",
+        _of(_to_float, np.uint8),
+        _SHAPES,
+        as_loaded=True,
+    ),
+    Entry(
+        Form(MICROSOFT, "MatMulIntegerToFloat", _SIGNED),
+        _PREFERS_UNSIGNED,
+        _of(_to_float, np.int8),
+        _SHAPES,
+        as_loaded=True,
+    ),
+)
+"""What is measured of quantized units."""
+
+__all__ = ["ENTRIES"]

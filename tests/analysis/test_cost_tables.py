@@ -1,0 +1,77 @@
+"""A table of the caller's counts before the one that ships."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortopt.analysis import costs
+from ortopt.analysis.cost_tables import read_file, table_of
+from ortopt.analysis.costs import Form, Verdict
+from ortopt.analysis.kernels import CPU
+from ortopt.errors import UsageError
+
+ROW = {"op": "Gelu", "provider": CPU, "verdict": "loses", "speed": [0.5, 0.6], "instead_of": "its parts", "source": "s"}
+
+
+def written(folder: Path, **changed: Any) -> str:
+    table = {"name": "mine", "sources": {"s": "made up"}, "costs": [ROW], **changed}
+    path = folder / "mine.json"
+    path.write_text(json.dumps(table))
+    return str(path)
+
+
+def test_without_a_file_it_is_the_one_that_ships() -> None:
+    assert table_of(None) is costs.shipped()
+
+
+def test_what_the_file_knows_counts_and_of_the_rest_what_ships(tmp_path: Path) -> None:
+    table = table_of(written(tmp_path))
+    gelu = table.find(Form("", "Gelu"), CPU)
+    assert gelu is not None
+    assert gelu.verdict is Verdict.LOSES
+    assert table.find(Form("", "Attention"), CPU) is costs.shipped().find(Form("", "Attention"), CPU)
+    assert table.name == "mine"
+    assert table.over is costs.shipped()
+    assert read_file(written(tmp_path)).over is None
+
+
+def test_a_copy_of_what_ships_is_what_ships(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.json"
+    copy.write_bytes((Path(costs.__file__).with_name("data") / "costs.json").read_bytes())
+    assert table_of(str(copy)) is costs.shipped()
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    first = table_of(written(tmp_path))
+    assert table_of(written(tmp_path, name="another one")).name == "another one"
+    assert first.name == "mine"
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "it has no name": {"name": 3},
+    "it needs sources and costs": {"costs": {}},
+    "row 1 is no object": {"costs": [3]},
+    "row 1 has no text 'op'": {"costs": [{**ROW, "op": None}]},
+    "row 1 has the verdict 'wins', which is none of": {"costs": [{**ROW, "verdict": "wins"}]},
+    "row 1 names the source 'x'": {"costs": [{**ROW, "source": "x"}]},
+    "row 1 has a speed that is not two positive numbers": {"costs": [{**ROW, "speed": [2, 1]}]},
+    "row 1 has sizes that are not two numbers": {"costs": [{**ROW, "at": {"rows": 3}}]},
+}
+
+
+@pytest.mark.parametrize("because", BROKEN)
+def test_a_file_that_is_no_table(tmp_path: Path, because: str) -> None:
+    with pytest.raises(UsageError, match=f"is no table of costs: {because}"):
+        table_of(written(tmp_path, **BROKEN[because]))
+
+
+def test_a_file_that_is_no_json_or_not_there(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("{")
+    with pytest.raises(UsageError, match="is no table of costs"):
+        table_of(str(tmp_path / "x"))
+    with pytest.raises(UsageError, match="No such file"):
+        table_of(str(tmp_path / "y"))
