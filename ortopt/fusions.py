@@ -224,21 +224,20 @@ def preferred(root: ir.Node, forms: Sequence[Form], sizes: Mapping[str, Dim] | N
     return fastest or wanted[0]
 
 
-def check_faster(root: ir.Node, form: Form, sizes: Mapping[str, Dim]) -> None:
+def check_faster(root: ir.Node, form: Form, sizes: Mapping[str, Sequence[Dim]]) -> None:
     """Refuse a form that is to stand for another fused one, unless it is faster: no ``--fusions`` wants both.
 
     Args:
         root: The node that it is to stand for.
         form: The form.
-        sizes: The sizes that are known, by the names of the table.
+        sizes: The sizes that are known, by the names of the table: each the product of some dimensions.
 
     Raises:
         Refusal: If it is not known to be faster.
     """
     options = scope.of(scope.graph_of(root)).options
     provider = placement.provider_of(root, options.providers)
-    factors = {name: (dim,) for name, dim in sizes.items()}
-    asked = [node_sizes.evaluated(factors, place) for place in places_of(root, options)]
+    asked = [node_sizes.evaluated(sizes, place) for place in places_of(root, options)]
     decision = _decided(form, provider, asked, options, smaller=False)
     if not decision.taken:
         assert decision.cost is not None
