@@ -88,7 +88,7 @@ class MaskedSoftmaxConversion(RewriteRule[Found]):
             largest = ir.node("ReduceMax", [found.scores], {"axes": [found.axis]})
         else:
             largest = ir.node("ReduceMax", [found.scores, constant([found.axis])])
-        least = ir.node("Sub", [largest.outputs[0], constant(np.float32(DISTANCE))])
+        least = ir.node("Sub", [largest.outputs[0], constant(np.array(DISTANCE, np.float32))])
         held = ir.node("Max", [found.scores, least.outputs[0]])
         return ir.node("Softmax", [held.outputs[0]], {"axis": found.axis})
 

@@ -8,8 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_near
+from ortopt.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -30,6 +32,7 @@ from ortopt.patterns.scaled_constant import scaled
 from ortopt.rule import RewriteRule
 
 MICROSOFT = "com.microsoft"
+FORM = Form(MICROSOFT, "QuickGelu", "with its scale in the layers")
 LINEAR = ("Gemm", "MatMul")
 SCALE_OF_THE_OP = 1.702
 """What QuickGelu's attribute is where it is left out."""
@@ -65,6 +68,7 @@ class QuickGeluScaleFolding(RewriteRule[Found]):
         alpha = float(attribute(root, "alpha", SCALE_OF_THE_OP))
         need(alpha != 1, "its scale is 1", root)
         need(math.isfinite(alpha) and alpha != 0, "its scale is no factor", root)
+        check_faster(root, FORM, {})
         (x,) = inputs(root, 1)
         need(dtype(x) == FLOAT, "its numbers are not single-precision", x)
         need_near(1.0, (alpha,), FLOAT, root)
