@@ -224,6 +224,26 @@ def preferred(root: ir.Node, forms: Sequence[Form], sizes: Mapping[str, Dim] | N
     return fastest or wanted[0]
 
 
+def check_faster(root: ir.Node, form: Form, sizes: Mapping[str, Sequence[Dim]]) -> None:
+    """Refuse a form that is to stand for another fused one, unless it is faster: no ``--fusions`` wants both.
+
+    Args:
+        root: The node that it is to stand for.
+        form: The form.
+        sizes: The sizes that are known, by the names of the table: each the product of some dimensions.
+
+    Raises:
+        Refusal: If it is not known to be faster.
+    """
+    options = scope.of(scope.graph_of(root)).options
+    provider = placement.provider_of(root, options.providers)
+    asked = [node_sizes.evaluated(sizes, place) for place in places_of(root, options)]
+    decision = _decided(form, provider, asked, options, smaller=False)
+    if not decision.taken:
+        assert decision.cost is not None
+        raise Refusal(explained(decision.cost), root)
+
+
 def _decided(form: Form, provider: str | None, asked: Places, options: Options, *, smaller: bool) -> Decision:
     """Whether a form is taken: not where it loses, or is not known to be faster and does not make the graph smaller."""
     cost = None if provider is None else table_of(options.costs).find(form, provider, asked)
@@ -263,6 +283,7 @@ __all__ = [
     "Declined",
     "Unwanted",
     "check_convertible",
+    "check_faster",
     "check_wanted",
     "check_worthwhile",
     "elsewhere",

@@ -35,8 +35,10 @@ HEIGHT = 2
 BLOCK = 16
 """Channels that the widest kernel takes at once; others take 8."""
 
-SHORT = 100
-"""Signals of fixed length below are as fast as they are: the layout changes cost what the kernel gains."""
+SHORT, WIDE = 100, 64
+"""Signals of fixed length below, with fewer channels, are as fast as they are: the layout changes cost what the kernel
+gains, 0.90 to 1.07. With as many channels it is 1.02 to 4.8 times as fast from 4 positions on, and depthwise 1.07 to
+6.5."""
 
 LISTS = {"kernel_shape": (1,), "strides": (1,), "dilations": (1,), "pads": (0, 0)}
 """What the attributes say of the height."""
@@ -75,7 +77,8 @@ class Conv1dConversion(RewriteRule[Found]):
         outputs, channels, kernel = static_dims(weight, rank=3)
         array_of(weight)
         _check_pays(outputs, channels, kernel, attribute(root, "group", 1))
-        need(not isinstance(shape[-1], int) or shape[-1] >= SHORT, "the signals are short", x)
+        lasting = not isinstance(shape[-1], int) or shape[-1] >= SHORT
+        need(lasting or outputs >= WIDE or channels == 1, "the signals are short, and of few channels", x)
         return Found((root,))
 
     def rewrite(self, found: Found) -> ir.Node:

@@ -14,12 +14,10 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
     Refusal,
-    array_of,
     attribute,
     dims,
     dtype,
     inputs,
-    is_constant,
     is_op,
     is_used_once,
     keeps_rank,
@@ -29,8 +27,8 @@ from ortopt.graph.match import (
     scalar,
     tensor_of,
 )
-from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.scaled_constant import scaled
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 
@@ -38,11 +36,6 @@ REARRANGING = RESHAPING | {"Identity", "Transpose"}
 LINEAR = ("Gemm", "MatMul")
 ABOVE = frozenset((*REARRANGING, *LINEAR, "Add"))
 MAX_MOVES = 6
-MAX_BYTES = 1 << 25
-"""Larger weights stay mapped from the file: a scaled copy would be in memory."""
-
-SMALL_BYTES = 1 << 14
-"""Biases are often alike, and shared: so few bytes may be stored anew."""
 
 
 class Found(NamedTuple):
@@ -91,9 +84,9 @@ class ScaleFolding(RewriteRule[Found]):
         places.append((layer, 1))
         if optional(layer, 2) is not None and attribute(layer, "beta", 1.0) != 0:
             places.append((layer, 2))
-        scaled = {(node, position): _scaled(node.inputs[position], factor) for node, position in places}
+        contents = {(node, position): scaled(node.inputs[position], factor) for node, position in places}
         need_near(1.0, (factor,), dtype(at), number)
-        return Found(tuple(reversed(path)), scaled)
+        return Found(tuple(reversed(path)), contents)
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the layer and the nodes after it, up to the scaling node."""
@@ -125,32 +118,3 @@ def _producer_for_it_alone(value: ir.Value, root: ir.Node) -> ir.Node:
     ):
         raise Refusal("no linear layer is above it alone", value)
     return node
-
-
-def _scaled(value: ir.Value | None, factor: float) -> np.ndarray:
-    """A scaled constant, if every number in it stays finite and keeps all its digits."""
-    if value is None or not is_constant(value):
-        raise Refusal("the weights are no constant", value)
-    tensor = tensor_of(value)
-    need(tensor.dtype in FLOATS, "the weights are no floats", value)
-    private = use_count(value) == 1 or tensor.nbytes <= SMALL_BYTES
-    need(private and not value.is_graph_output(), "the weights are used elsewhere", value)
-    need(tensor.nbytes <= MAX_BYTES, "the weights are large", value)
-    content = array_of(value)
-    wide = content.astype(np.float64 if tensor.dtype == ir.DataType.DOUBLE else np.float32)
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        result: np.ndarray = np.asarray(wide * np.asarray(factor, wide.dtype)).astype(content.dtype)
-        back = result.astype(wide.dtype)
-    smallest = SMALLEST[tensor.dtype]
-    fine = np.isfinite(back) & ((np.abs(back) >= smallest) | (wide == 0))
-    need(bool(fine.all()), "a weight would overflow or vanish", value)
-    return result
-
-
-SMALLEST = {
-    ir.DataType.FLOAT: 2.0**-126,
-    ir.DataType.DOUBLE: 2.0**-1022,
-    ir.DataType.FLOAT16: 2.0**-14,
-    ir.DataType.BFLOAT16: 2.0**-126,
-}
-"""Numbers from here on have all their digits."""

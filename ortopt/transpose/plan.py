@@ -97,7 +97,10 @@ _HANDLERS: dict[tuple[str, str], Handler] = {}
 
 
 def typical_size(dim: Dim) -> int:
-    """A dimension, or what it counts where it is not known."""
+    """A dimension, or what it counts where it is not known.
+
+    What strided ops leave of a short signal is nothing: such a dimension counts as one that is not known.
+    """
     return dim if isinstance(dim, int) else _typical(dim.value)
 
 
@@ -107,7 +110,7 @@ def _typical(text: str | None) -> int:
         return TYPICAL_SIZE
     dim = symbolic.canonical(text)
     size = symbolic.substitute(dim, dict.fromkeys(symbolic.symbols(dim), TYPICAL_SIZE))
-    return max(size, 1) if isinstance(size, int) else TYPICAL_SIZE
+    return size if isinstance(size, int) and size > 1 else TYPICAL_SIZE
 
 
 def handles(*ops: str, domain: str = "") -> Callable[[Handler], Handler]:

@@ -42,6 +42,8 @@ REWRITTEN = {
     "automatic padding in front": model('auto_pad = "SAME_LOWER", strides = [2]'),
     "groups": model("group = 2, pads = [1, 1]", weight=(32, 16, 3)),
     "each channel by itself": model("group = 32, pads = [1, 1]", weight=(32, 1, 3)),
+    "each channel of a short signal": model("group = 32, pads = [1, 1]", weight=(32, 1, 3), length="5"),
+    "many channels of a short signal": model(channels=64, weight=(64, 64, 3), length="5"),
     "fewer outputs": model(weight=(16, 32, 5)),
     "as few inputs": model(channels=16, weight=(16, 16, 3)),
 }

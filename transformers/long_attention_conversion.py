@@ -1,0 +1,77 @@
+"""Over long sequences ONNX Runtime's MultiHeadAttention never holds all scores: it works block by block, in cache."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.analysis.costs import Form
+from ortopt.analysis.kernels import CPU
+from ortopt.fusions import check_faster
+from ortopt.graph.match import FLOAT, Dim, attribute, dims, dtype, inputs, need, same_dim
+from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+MICROSOFT = "com.microsoft"
+INSTEAD = Form(MICROSOFT, "MultiHeadAttention", "instead of Attention")
+QKV = 3
+
+
+class Found(NamedTuple):
+    """The Attention, its operands, its heads and its scale."""
+
+    nodes: tuple[ir.Node, ...]
+    operands: tuple[ir.Value, ...]
+    heads: int
+    scale: float | None
+
+
+class LongAttentionConversion(RewriteRule[Found]):
+    """``Attention(q, k, v)`` without a mask, over a long sequence → ``com.microsoft.MultiHeadAttention(q, k, v)``.
+
+    Its kernel computes the softmax as it goes where nothing is added to the scores: 1.1 to 1.4 times as fast from 1024
+    positions on, and slower than Attention's over short sequences.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = ("Attention",)
+    opsets = (23, NEWEST_OPSET)
+    providers = (CPU,)
+    targets = (Target.ORT,)
+    produces = ((MICROSOFT, "MultiHeadAttention"),)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """Queries, keys and values of one length, with heads side by side, and nothing else."""
+        operands = inputs(root, QKV)
+        need(all(value is None for value in root.inputs[QKV:]), "it has a mask, or a past", root)
+        need(
+            not any(output.uses() or output.is_graph_output() for output in root.outputs[1:]),
+            "more is asked of it",
+            root,
+        )
+        for name in ("is_causal", "softcap", "qk_matmul_output_mode", "softmax_precision"):
+            need(not attribute(root, name, 0), f"MultiHeadAttention has no {name}", root)
+        heads = attribute(root, "q_num_heads", 0)
+        need(heads > 0, "heads come first", root)
+        need(heads == attribute(root, "kv_num_heads", 0), "query heads share keys", root)
+        scale = attribute(root, "scale", None)
+        need(scale is None or scale > 0, "MultiHeadAttention takes such a scale for none", root)
+        need(all(dtype(value) == FLOAT for value in operands), "its numbers are not single-precision", root)
+        check_faster(root, INSTEAD, {"length": (_length(operands, root),)})
+        return Found((root,), operands, heads, scale)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the op of ONNX Runtime."""
+        scale = {} if found.scale is None else {"scale": found.scale}
+        return ir.node("MultiHeadAttention", found.operands, {"num_heads": found.heads, **scale}, domain=MICROSOFT)
+
+
+def _length(operands: tuple[ir.Value, ...], root: ir.Node) -> Dim:
+    """How many positions there are."""
+    shapes = [dims(value, 3) for value in operands]
+    for axis, what in ((1, "lengths"), (2, "sizes")):
+        first, *others = (shape[axis] for shape in shapes)
+        need(all(same_dim(first, other) for other in others), f"the {what} are not known to be equal", root)
+    return shapes[0][1]
