@@ -57,7 +57,9 @@ WEIGHTS = {
     "phi3_past__ts18": 0x6E5682B3,
     "phi_past_fp16__fp16": 0x8FA7B6B4,
     "picodet__ts13": 0x3B564B99,
+    "picodet_fixed__ts11": 0xC6D13391,
     "pitch_detector__ts17": 0x6A21CFB1,
+    "pp_ocr5_detector__ts17": 0x6FA59B22,
     "qwen2_past__dyn18": 0xB5C1F3E7,
     "regnet__ts15": 0x5FB4E82F,
     "resnet18__dyn18raw": 0xD5D74D2A,
@@ -73,6 +75,7 @@ WEIGHTS = {
     "t5_encoder__ts17": 0x7D730087,
     "text_detector__dyn18": 0x175EC670,
     "text_recognizer__ts13": 0x2F298CD0,
+    "text_recognizer_lcnet3__ts11": 0x8BA1BD8D,
     "unet_diffusion__ts17": 0xA097EDDB,
     "vae_decoder__dyn18": 0x6726C30B,
     "vit_tiny__dyn20raw": 0x3ABC67CE,
@@ -80,6 +83,8 @@ WEIGHTS = {
     "wav2vec2__ts17": 0x588D361D,
     "whisper_decoder_past__dyn19raw": 0x7B74791E,
     "whisper_tiny_encoder__ts17": 0x2FB24664,
+    "yolo_v10ish__ts17": 0xD7C4822A,
+    "yolo_v4ish__ts17": 0x4995C174,
     "yolo_v8ish__ts17": 0x1138C317,
 }
 LIGHT = tuple(name for name in zoo.names() if name.startswith("light_"))
