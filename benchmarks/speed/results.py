@@ -117,10 +117,13 @@ def _known(data: Any) -> Any:
 
 def read(path: Path) -> Result:
     """A result that was written."""
-    data = json.loads(path.read_text(encoding="utf-8"))
-    data["timings"] = [_timing(row) for row in data["timings"]]
-    data["loaded"] = {tool: tuple(nodes) for tool, nodes in data["loaded"].items()}
-    return Result(**data)
+    return result_of(json.loads(path.read_text(encoding="utf-8")))
+
+
+def result_of(data: Mapping[str, Any]) -> Result:
+    """A result of its data (`Result.as_dict`)."""
+    loaded = {tool: tuple(nodes) for tool, nodes in data["loaded"].items()}
+    return Result(**{**data, "timings": [_timing(row) for row in data["timings"]], "loaded": loaded})
 
 
 def _timing(row: dict[str, Any]) -> Timing:
