@@ -45,16 +45,6 @@ def count(path: Path) -> Nodes:
     )
 
 
-def is_quantized(path: Path) -> bool:
-    """Whether a model has ops that quantize, or read what is quantized."""
-    import onnx
-
-    model = onnx.load_model(path, load_external_data=False)
-    return any(
-        one in node.op_type for node in _walk(model.graph.node) for one in ("Quant", "QLinear", "Integer", "NBits")
-    )
-
-
 def _walk(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node

@@ -301,7 +301,7 @@ def test_models_are_members_of_the_zoo_files_or_folders(models: dict[str, str]) 
     assert list(dict(command.models(""))) == list(zoo.names())
 
 
-def test_reorders_and_quantized_models_are_seen(tmp_path: Path) -> None:
+def test_reorders_are_counted(tmp_path: Path) -> None:
     text = """main (float[1,16,4,4] x) => (float[1,16,4,4] y) {
       z = com.microsoft.nchwc.ReorderInput (x)
       y = com.microsoft.nchwc.ReorderOutput <channels = 16> (z)
@@ -309,5 +309,3 @@ def test_reorders_and_quantized_models_are_seen(tmp_path: Path) -> None:
     header = HEADER.replace("]>", ', "com.microsoft.nchwc" : 1]>')
     onnx.save(onnx.parser.parse_model(header + text), tmp_path / "model.onnx")
     assert graphs.count(tmp_path / "model.onnx") == graphs.Nodes(total=2, fused=2, reorders=2)
-    assert graphs.is_quantized(zoo.skeleton("bert_small_int8__dynamic_int8"))
-    assert not graphs.is_quantized(zoo.skeleton("resnet18__ts13nf"))

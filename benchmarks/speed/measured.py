@@ -83,9 +83,9 @@ def measured(name: str, source: Path, plan: Plan, folder: Path) -> Result:
 
 
 def _floors(made: Mapping[str, Path], inputs: Path, folder: Path, plan: Plan, result: Result) -> list[dict[str, Any]]:
-    """The floor of a model, and of ours where kernels are quantized: their form is a choice; the faster counts."""
+    """The floor of a model, and of ours: the form of heavy nodes is a choice, too, and the faster counts."""
     sources = {FLOOR: made[ORIGINAL]}
-    if results.OURS in made and graphs.is_quantized(made[ORIGINAL]):
+    if results.OURS in made:
         sources[results.OTHER_FLOOR] = made[results.OURS]
     versions = []
     for name, source in sources.items():
