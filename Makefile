@@ -11,6 +11,7 @@ FUZZ ?=
 FOREIGN ?=
 EXPORTS ?=
 REACH ?=
+SPEED ?=
 
 BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
@@ -44,9 +45,9 @@ format: $(VENV_TEST)/.installed ## let ruff format and repair the sources
 	$(TEST)/ruff check --fix .
 	$(TEST)/ruff format .
 
-bench: $(VENV_TEST)/.bench ## ortopt beside its peers on the zoo; BENCH="--models A,B --repeat 3" narrows it
+bench: $(VENV_TEST)/.bench ## ortopt beside its peers on the zoo; BENCH="--models A,B --repeat 3" and SPEED="--models A,B --seconds 600" narrow it
 	$(TEST)/python -m benchmarks.bench $(BENCH)
-	$(TEST)/python -m benchmarks.speed
+	$(TEST)/python -m benchmarks.speed $(SPEED)
 	$(TEST)/python -m benchmarks.half_precision
 
 bench-kernels: $(VENV_TEST)/.installed ## what forms cost on this machine: a table of costs; BENCH="--threads 1,2 --seconds 600"

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnx
 
+BLOCKED = "com.microsoft.nchwc"
+REORDERS = ("ReorderInput", "ReorderOutput")
 STANDARD = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training")
 
 
@@ -19,11 +21,13 @@ class Nodes:
 
     Attributes:
         total: How many.
-        fused: How many of them are of no standard domain: what ONNX Runtime fuses to.
+        fused: How many of them are of no standard domain: what ONNX Runtime fuses to, reorders included.
+        reorders: How many of them only change the layout, to ONNX Runtime's blocked one or back.
     """
 
     total: int
     fused: int
+    reorders: int = 0
 
 
 def count(path: Path) -> Nodes:
@@ -34,7 +38,11 @@ def count(path: Path) -> Nodes:
     bodies = [model.graph.node, *(function.node for function in model.functions)]
     local = {function.domain for function in model.functions}
     nodes = [node for body in bodies for node in _walk(body) if node.op_type != "Constant"]
-    return Nodes(len(nodes), sum(node.domain not in (*STANDARD, *local) for node in nodes))
+    return Nodes(
+        len(nodes),
+        sum(node.domain not in (*STANDARD, *local) for node in nodes),
+        sum(node.domain == BLOCKED and node.op_type in REORDERS for node in nodes),
+    )
 
 
 def _walk(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

@@ -14,20 +14,30 @@ OURS = ("ortopt", "ortopt_onnx1")
 PEERS = ("onnxslim", "onnxsim", "onnxscript")
 ORT = ("ort_basic", "ort_extended")
 ALL = (*OURS, *PEERS, *ORT)
+FUSIONS = "onnxscript_ort"
+"""onnxscript's optimizer, then its fusions for ONNX Runtime."""
+
+TUNED = "ortopt_tuned"
 _OPTIONS = {"ortopt": ("-O3",), "ortopt_onnx1": ("-O1", "--target", "onnx")}
 _ANY_SIZE = 1 << 40  # bytes
 _INLINE_LIMIT = 1_900_000_000  # protobuf writes 2 GB at most, and the graph needs some of it
 
 
-def command(tool: str, source: Path, out: Path, *, unlimited: bool = False) -> list[str | Path]:
+def command(
+    tool: str, source: Path, out: Path, *, unlimited: bool = False, tune_seconds: float = 60.0
+) -> list[str | Path]:
     """What to run so that `tool` reads `source` and writes `out`, as a user would: in one process, from nothing.
 
     Args:
-        tool: A name in `ALL`.
+        tool: A name in `ALL`, `FUSIONS` or `TUNED`.
         source: The model.
         out: Where the result goes.
         unlimited: Whether constants may be folded whatever they weigh; else each tool has its own default.
+        tune_seconds: How long `TUNED` may measure.
     """
+    if tool == TUNED:
+        tuning = ("--tune", "--tune-seconds", str(tune_seconds))
+        return [*command("ortopt", source, out, unlimited=unlimited), *tuning]
     if tool in _OPTIONS:
         quiet = ("--no-verify", "--quiet", *(("--max-growth", str(_ANY_SIZE)) if unlimited else ()))
         return [sys.executable, "-m", "ortopt", "optimize", source, "-o", out, *_OPTIONS[tool], *quiet]
@@ -47,7 +57,8 @@ def versions() -> dict[str, str]:
 
 def missing(tool: str) -> bool:
     """Whether the tool's package is not installed."""
-    return tool in PEERS and importlib.util.find_spec(tool) is None
+    package = "onnxscript" if tool == FUSIONS else tool
+    return package in PEERS and importlib.util.find_spec(package) is None
 
 
 def _onnxslim(source: str, out: str) -> None:
@@ -70,6 +81,17 @@ def _onnxscript(source: str, out: str, **limits: Any) -> None:
 
     model = onnx_ir.load(source)
     optimizer.optimize(model, **limits)
+    onnx_ir.save(model, out)
+
+
+def _onnxscript_ort(source: str, out: str) -> None:
+    import onnx_ir
+    from onnxscript import optimizer
+    from onnxscript.rewriter import ort_fusions
+
+    model = onnx_ir.load(source)
+    optimizer.optimize(model)
+    model, _ = ort_fusions.optimize_for_ort(model)
     onnx_ir.save(model, out)
 
 
@@ -111,6 +133,7 @@ _WORKERS: Mapping[str, Callable[[str, str], None]] = {
     "onnxslim": _onnxslim,
     "onnxsim": _onnxsim,
     "onnxscript": _onnxscript,
+    FUSIONS: _onnxscript_ort,
     "onnx_ir": _onnx_ir,
     "ort_basic": _ort("ORT_ENABLE_BASIC"),
     "ort_extended": _ort("ORT_ENABLE_EXTENDED"),
@@ -125,6 +148,17 @@ _UNLIMITED_WORKERS: Mapping[str, Callable[[str, str], None]] = {
 }
 
 
+def work(tool: str, source: str, out: str, *, unlimited: bool = False) -> None:
+    """Let a tool of this process read `source` and write `out`.
+
+    Args:
+        tool: A name of a peer, of ONNX Runtime or `FUSIONS`.
+        source: The model.
+        out: Where the result goes.
+        unlimited: Whether constants may be folded whatever they weigh.
+    """
+    (_UNLIMITED_WORKERS if unlimited else _WORKERS)[tool](source, out)
+
+
 if __name__ == "__main__":
-    workers = _UNLIMITED_WORKERS if sys.argv[4:] == ["unlimited"] else _WORKERS
-    workers[sys.argv[1]](*sys.argv[2:4])
+    work(*sys.argv[1:4], unlimited=sys.argv[4:] == ["unlimited"])

@@ -12,13 +12,13 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks import bench, cuda, generators, graphs, half_precision, kernels, latency, scale, shapes, speed, tools
+from benchmarks import bench, cuda, generators, graphs, half_precision, kernels, latency, scale, shapes, tools
 from benchmarks.process import measure
 from benchmarks.tables import exponent, geometric_mean, machine, markdown, number, quartiles, speedups
 from ortopt.analysis.cost_tables import read_file
 from ortopt.cost_measurement.catalog import ENTRIES
 from ortopt.cost_measurement.measuring import Case, Measurement
-from ortopt.measurement.pairs import Sample, Speed
+from ortopt.measurement.pairs import Sample
 
 FACTS = {
     "machine": {"cpu": "Abacus", "cores": 2, "memory_gib": 4, "system": "Linux wood", "python": "3.13.0", "load": 0.5},
@@ -415,29 +415,6 @@ def test_conversions_are_compared_on_the_models_that_all_tools_convert() -> None
     assert "| ours | 2 of 2 | 2 of 2 | 0.002 | 2 | 3 | 4 | 9 | 1 | 1 | 1 |" in text
     assert "| other | 1 of 2 | 0 of 2 | nan | 7 | 8 | 10 | 11 | 2 | 1 | 2 |" in text
     assert "the 1 models" in text
-
-
-def test_the_table_of_speeds_has_a_line_for_each_size_and_means_over_models() -> None:
-    def row(model: str, sizes: str, tool: str, median: float | None) -> speed.Row:
-        return speed.Row(model, sizes, tool, None if median is None else Speed(median, median, median, 0.002))
-
-    rows = [
-        row("a", "seq 1", "ours", 2.0),
-        row("a", "seq 1", "theirs", 1.0),
-        row("a", "seq 9", "ours", 0.5),
-        row("a", "seq 9", "theirs", 1.0),
-        row("b", "as they are", "ours", 4.0),
-        row("b", "as they are", "theirs", None),
-    ]
-    assert speed.mean(rows, "ours") == pytest.approx(2.0)  # the sizes of a: 1, b: 4
-    assert speed.mean(rows, "theirs") == pytest.approx(1.0)
-    lines = speed.table(rows, ["ours", "theirs"]).splitlines()
-    assert lines[2:5] == [
-        "| a | seq 1 | 2.00 | 2.00 | 1.00 |",
-        "| a | seq 9 | 2.00 | 0.50 | 1.00 |",
-        "| b | as they are | 2.00 | 4.00 | - |",
-    ]
-    assert lines[5] == "| **geometric mean** | | | 2.000 | 1.000 |"
 
 
 def test_kernels_are_written_as_tables_of_costs(tmp_path: Path) -> None:

@@ -27,7 +27,24 @@ from ortopt.verification.verify import verify
 
 LEVELS = (1, 2, 3)
 WEIGHT_BYTES = 1 << 16
-SKELETONS = tuple(name for name in zoo.names() if not name.startswith("light_"))
+WIDE = {
+    *("albert__dyn19", "conformer__ts17", "convnextv2__dyn18"),
+    *("dinov2__ts17", "hifigan__dyn18", "mobilevit__dyn20"),
+    *("phi3_past__ts18", "picodet__ts13", "picodet_fixed__ts11"),
+    *("pitch_detector__ts17", "pp_ocr5_detector__ts17", "qwen2_past__dyn18"),
+    *("regnet__ts15", "roberta__ts14", "rt_detr__ts16"),
+    *("segformer__ts17", "text_detector__dyn18", "text_recognizer__ts13"),
+    *("text_recognizer_lcnet3__ts11", "vae_decoder__dyn18", "wav2vec2__ts17"),
+    *("yolo_v10ish__ts17", "yolo_v4ish__ts17"),
+}
+"""Members for the benchmark of speed: `ortopt check models` (``make zoo``) verifies each at every level, but they are
+too slow to all be here. rt_detr's outputs are no continuous function of its inputs: it takes the best forty places."""
+
+SAMPLE = ("albert__dyn19", "picodet__ts13", "text_recognizer__ts13")
+"""Those of them that are here: of each exporter, with and without products, recurrent and open sizes."""
+
+TESTED = tuple(name for name in zoo.names() if name not in WIDE or name in SAMPLE)
+SKELETONS = tuple(name for name in TESTED if not name.startswith("light_"))
 HASHED = ("bert_small__dyn20raw", "control_flow__script17", "deberta_v2__ts13", "resnet18_qdq__qdq", "yolo_v8ish__ts17")
 NOT_FUSED = {
     "com.microsoft.nchwc::ReorderInput",
@@ -98,7 +115,7 @@ def nodes(body: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
                 yield from nodes(attribute.g.node)
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", TESTED)
 def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path: Path) -> None:
     original = Written(zoo.grow(name, tmp_path / "original.onnx"))
     inputs = zoo.inputs(name)

@@ -25,6 +25,7 @@ MENU: dict[str, dict[str, str]] = {
         "Fusion groups": "groups.md",
         "The runtime": "runtime.md",
         "Figures": "benchmarks.md",
+        "Forms that are not taken": "losers.md",
     },
     "Passes": {},
     "Python": {},
