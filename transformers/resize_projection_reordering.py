@@ -27,6 +27,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    opset,
     optional,
     plain_attributes,
     rank,
@@ -35,7 +36,12 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.patterns.convolution_activation import separate_activation
+from ortopt.rule import RewriteRule
+
+MICROSOFT = "com.microsoft"
+
+OLDEST_OPSET = 11
 
 RESIZE, ADD, CONCAT = 40, 15, 15
 """What an element of a result costs, in multiplications with addition of a convolution: measured on a CPU."""
@@ -73,14 +79,15 @@ class ResizeProjectionReordering(RewriteRule[Found]):
     """``Conv(Concat(x, Resize(z)))`` with a 1x1 kernel → ``Conv(x) + Resize(Conv(z))``, where that is less work."""
 
     levels = (TransformerLevel.LEVEL3,)
-    roots = ("Conv",)
-    opsets = (11, NEWEST_OPSET)
+    roots = ("Conv", f"{MICROSOFT}::FusedConv")
     lookback = 2
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """A convolution of single points, and parts of which some are enlarged along spatial axes only."""
         x, weight = inputs(root, 2)
+        need(opset(root, "") >= OLDEST_OPSET, "before opset 11, a Resize says less", root)
+        need(optional(root, 3) is None, "it adds another value", root)
         _check_points(root, weight)
         nodes: list[ir.Node] = [root]
         values: Sequence[ir.Value] = (x,)
@@ -104,18 +111,19 @@ class ResizeProjectionReordering(RewriteRule[Found]):
         weight = array_of(root.inputs[1])
         kind = tensor_of(root.inputs[1]).dtype
         bias = root.inputs[2:3]
+        plain = [each for name, each in root.attributes.items() if not name.startswith("activation")]
         total: ir.Value | None = None
         start = 0
         for part in found.parts:
             own = constant(np.ascontiguousarray(weight[:, start : start + part.channels]), kind)
             start += part.channels
-            value = ir.Node("", "Conv", [part.source, own, *bias], root.attributes.values()).outputs[0]
+            value = ir.Node("", "Conv", [part.source, own, *bias], plain).outputs[0]
             bias = ()
             if part.resize is not None:
                 value = _resized(part.resize, value, weight.shape[0])
             total = value if total is None else ir.node("Add", [total, value]).outputs[0]
         assert total is not None
-        return total
+        return separate_activation(root, total)
 
 
 def _check_points(root: ir.Node, weight: ir.Value) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.graph.edit import constant
 from ortopt.graph.match import attribute, need, opset, optional, scalar
 from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
@@ -62,4 +63,22 @@ def fused_convolution(
     return node
 
 
-__all__ = ["ACTIVATIONS", "fused_convolution", "parameters_of"]
+def separate_activation(convolution: ir.Node, value: ir.Value) -> ir.Value:
+    """Apply the activation of a fused convolution to another value, from opset 11 on.
+
+    Args:
+        convolution: A FusedConv, or a Conv, which has no activation.
+        value: What the convolution computes, before its activation.
+    """
+    kind = attribute(convolution, "activation", "")
+    if not kind:
+        return value
+    parameters = attribute(convolution, "activation_params", ())
+    if kind == "Clip":
+        bounds = [constant(np.float32(bound)) for bound in parameters]
+        return ir.node(kind, [value, *bounds]).outputs[0]
+    named = dict(zip(("alpha", "beta"), parameters, strict=False))
+    return ir.node(kind, [value], named).outputs[0]
+
+
+__all__ = ["ACTIVATIONS", "fused_convolution", "parameters_of", "separate_activation"]

@@ -41,6 +41,33 @@ def test_several_maps() -> None:
     check_rewrites(PASS, text, ops={"Conv": 3, "Resize": 2, "Concat": 0, "Add": 2})
 
 
+@pytest.mark.parametrize(
+    ("activation", "plain"),
+    [
+        ('"Relu"', "Relu (u)"),
+        ('"LeakyRelu", activation_params = [0.5]', "LeakyRelu <alpha = 0.5> (u)"),
+        ('"HardSigmoid", activation_params = [0.25, 0.75]', "HardSigmoid <alpha = 0.25, beta = 0.75> (u)"),
+        ('"Clip", activation_params = [-1.0, 2.0]', "Clip (u, low, high)"),
+    ],
+)
+def test_an_activation_in_the_convolution(activation: str, plain: str) -> None:
+    """It is applied to the sum."""
+    form = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> '
+    maps = "float[1,16,8,8] x, float[1,8,4,4] z"
+    resized = 'Resize <mode = "linear"> (z, , s)'
+    numbers = NUMBERS.split(", ")
+    parts = [", ".join(numbers[24 * i + at] for i in range(8) for at in range(*ends)) for ends in ((0, 16), (16, 24))]
+    weights = f"<float[8,16,1,1] w0 = {{{parts[0]}}}, float[8,8,1,1] w1 = {{{parts[1]}}}{BIAS}{TWICE}"
+    bounds = ", float low = {-1}, float high = {2}" if "Clip" in plain else ""
+    check_rewrites(
+        PASS,
+        f"{form}{head(maps, constants=BIAS + TWICE)} {{ r = {resized} c = Concat <axis = 1> (x, r)"
+        f" y = com.microsoft.FusedConv <activation = {activation}> (c, w, b) }}",
+        after=f"{form}main ({maps}) => (float[A,8,H,W] y) {weights}{bounds}>"
+        f' {{ p = Conv (x, w0, b) q = Conv (z, w1) r = Resize <mode = "linear"> (q, , s) u = Add (p, r) y = {plain} }}',
+    )
+
+
 def test_sizes_name_the_channels() -> None:
     """They become those of the result."""
     text = (
