@@ -73,11 +73,11 @@ def separate_activation(convolution: ir.Node, value: ir.Value) -> ir.Value:
     kind = attribute(convolution, "activation", "")
     if not kind:
         return value
-    parameters = attribute(convolution, "activation_params", ())
+    parameters: Sequence[float] = attribute(convolution, "activation_params", ())
     if kind == "Clip":
-        bounds = [constant(np.float32(bound)) for bound in parameters]
+        bounds = [constant(np.array(bound, np.float32)) for bound in parameters]
         return ir.node(kind, [value, *bounds]).outputs[0]
-    named = dict(zip(("alpha", "beta"), parameters, strict=False))
+    named: dict[str, float] = dict(zip(("alpha", "beta"), parameters, strict=False))
     return ir.node(kind, [value], named).outputs[0]
 
 
