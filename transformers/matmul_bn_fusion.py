@@ -6,27 +6,21 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.magnitudes import need_digits, need_scaled_near
-from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
     Refusal,
     array_of,
-    attribute,
-    dims,
     inputs,
     is_op,
     need,
     rank,
-    same_dim,
     tensor_of,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.batch_normalization import scale_and_shift
+from ortopt.patterns.columns import LONGEST_PATH, moved, path_to
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.semantics.op_traits import RESHAPING
-
-LONGEST = 4
 
 
 class Found(NamedTuple):
@@ -47,16 +41,13 @@ class MatMulBnFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     roots = ("BatchNormalization",)
     opsets = (7, NEWEST_OPSET)
-    lookback = LONGEST + 1
+    lookback = LONGEST_PATH + 1
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """A matrix times a constant matrix, and a path on which the columns become the second axis."""
-        path: list[ir.Node] = []
-        node = inputs(root, 1)[0].producer()
-        while node is not None and is_op(node, *RESHAPING, "Transpose") and len(path) < LONGEST:
-            path.insert(0, node)
-            node = inputs(node, 1)[0].producer()
+        path, product = path_to(inputs(root, 1)[0])
+        node = product.producer()
         if node is None or not is_op(node, "MatMul"):
             raise Refusal("no MatMul comes before", root)
         a, weight = inputs(node, 2)
@@ -66,7 +57,7 @@ class MatMulBnFusion(RewriteRule[Found]):
         matrix = array_of(weight)
         position = rank(a) - 1
         for step in path:
-            position = _moved(step, position)
+            position = moved(step, position)
         need(position == 1, "the columns are not the channels", root)
         scale, shift = scale_and_shift(root, matrix.shape[1])
         kind = tensor.dtype.numpy()
@@ -90,22 +81,3 @@ class MatMulBnFusion(RewriteRule[Found]):
         for step in path:
             node = ir.Node("", step.op_type, [node.outputs[0], *step.inputs[1:]], list(step.attributes.values()))
         return node
-
-
-def _moved(node: ir.Node, position: int) -> int:
-    """The new position of an axis that a node moves, but neither splits nor joins.
-
-    Raises:
-        Refusal: If it is not known, or the axis is cut or joined with another one.
-    """
-    source = dims(inputs(node, 1)[0])
-    if node.op_type == "Transpose":
-        order = attribute(node, "perm", tuple(reversed(range(len(source)))))
-        need(sorted(order) == list(range(len(source))), "it is no permutation", node)
-        return order.index(position)
-    result = dims(node.outputs[0])
-    before = symbolic.product(source[:position])
-    for axis, dim in enumerate(result):
-        if same_dim(dim, source[position]) and same_dim(symbolic.product(result[:axis]), before):
-            return axis
-    raise Refusal("the columns may be cut or joined", node)

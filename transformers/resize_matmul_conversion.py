@@ -86,6 +86,8 @@ def _check_linear_pays(root: ir.Node) -> None:
     for size in static_dims(root.outputs[0]):
         elements *= size
     need(elements >= FEWEST_ELEMENTS, "the image is small", root)
-    beside = [root.inputs[0].producer() if root.inputs[0] else None, *users(root.outputs[0])]
+    readers = users(root.outputs[0])
+    joined = [user for reader in readers if is_op(reader, "Concat") for user in users(reader.outputs[0])]
+    beside = [root.inputs[0].producer() if root.inputs[0] else None, *readers, *joined]
     blocked = any(is_op(node, "Conv") or is_op(node, "FusedConv", domain="com.microsoft") for node in beside)
     need(not blocked, "a convolution beside it works on blocks of channels, as the kernel does", root)

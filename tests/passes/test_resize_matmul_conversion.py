@@ -115,3 +115,10 @@ def test_linear_interpolation_beside_a_convolution_stays(side: str) -> None:
     conv = {"before": "x = Conv (i, w)"} if side == "before" else {"behind": "y = Conv (r, w)"}
     text = cubic(**LARGE, **conv).replace("float[4] s", f"float[64,64,1,1] w = {{{weight}}}, float[4] s")
     check_keeps(PASS, text, "a convolution beside it")
+
+
+def test_linear_interpolation_stays_before_a_concat_for_a_convolution() -> None:
+    """`resize_projection_reordering` looks for it."""
+    weight = ", ".join(["0.5"] * 64 * 64)
+    text = cubic(**LARGE, behind="c = Concat <axis = 1> (r) y = Conv (c, w)")
+    check_keeps(PASS, text.replace("float[4] s", f"float[64,64,1,1] w = {{{weight}}}, float[4] s"), "a convolution")
