@@ -1,26 +1,37 @@
-"""What is known of this machine's processor: for forms that are fast on processors like it only."""
+"""What this processor can do, as far as the operating system tells."""
 
 from __future__ import annotations
 
 import functools
 import platform
 from pathlib import Path
+from typing import Final
 
-CPUINFO = Path("/proc/cpuinfo")
-X86 = frozenset({"x86_64", "amd64"})
+X86: Final = frozenset({"AMD64", "i386", "i686", "x86_64"})
+
+_EXACT: Final = frozenset({"avx512_vnni", "avx_vnni"})
 
 
 @functools.cache
-def channel_block() -> int | None:
-    """How many channels ONNX Runtime's convolutions compute at once here: 16 with AVX-512, else 8; None: not known.
-
-    Only Linux says which instructions there are.
-    """
-    if platform.machine().lower() not in X86 or not CPUINFO.is_file():
-        return None
-    flags = next((line for line in CPUINFO.read_text("utf-8").splitlines() if line.startswith("flags")), "")
-    names = frozenset(flags.partition(":")[2].split())
-    return 16 if "avx512f" in names else 8 if "avx2" in names else None
+def features() -> frozenset[str]:
+    """The instruction sets of this processor by Linux's names; empty where nobody tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
+    return frozenset(flags.split())
 
 
-__all__ = ["channel_block"]
+def is_x86() -> bool:
+    """Whether this is an x86 processor."""
+    return platform.machine() in X86
+
+
+def saturates_products() -> bool:
+    """Whether sums of two products of unsigned and signed bytes saturate at 16 bits: with AVX2 and without VNNI."""
+    known = features()
+    return is_x86() and "avx2" in known and not known & _EXACT
+
+
+__all__ = ["features", "is_x86", "saturates_products"]

@@ -1,8 +1,6 @@
 """What is known of the processor."""
 
-from __future__ import annotations
-
-from pathlib import Path
+import platform
 
 import pytest
 
@@ -10,32 +8,17 @@ from ortopt.system import processor
 
 
 @pytest.mark.parametrize(
-    ("machine", "flags", "block"),
+    ("machine", "flags", "saturates"),
     [
-        ("x86_64", "fpu avx2 avx512f avx512bw", 16),
-        ("AMD64", "fpu avx2 avx512", 8),
-        ("x86_64", "fpu avx", None),
-        ("aarch64", "avx512f", None),
+        ("x86_64", {"avx2"}, True),
+        ("AMD64", {"avx2", "avx512f"}, True),
+        ("x86_64", {"avx2", "avx512_vnni"}, False),
+        ("x86_64", {"sse4_1"}, False),
+        ("x86_64", set(), False),
+        ("aarch64", {"avx2"}, False),
     ],
 )
-def test_blocks_follow_from_instructions(
-    machine: str, flags: str, block: int | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    file = tmp_path / "cpuinfo"
-    file.write_text(f"processor : 0\nflags\t\t: {flags}\n", encoding="utf-8")
-    monkeypatch.setattr(processor, "CPUINFO", file)
-    monkeypatch.setattr(processor.platform, "machine", lambda: machine)
-    processor.channel_block.cache_clear()
-    try:
-        assert processor.channel_block() == block
-    finally:
-        processor.channel_block.cache_clear()
-
-
-def test_without_a_list_of_instructions_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "none")
-    processor.channel_block.cache_clear()
-    try:
-        assert processor.channel_block() is None
-    finally:
-        processor.channel_block.cache_clear()
+def test_saturates_products(monkeypatch: pytest.MonkeyPatch, machine: str, flags: set[str], saturates: bool) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(processor, "features", lambda: frozenset(flags))
+    assert processor.saturates_products() is saturates
