@@ -5,10 +5,16 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt.graph import scope
-from ortopt.system.processor import channel_block
+from ortopt.system import processor
 
 BLOCKS = (8, 16)
 """On x86 processors without AVX-512, and with it."""
+
+
+def channel_block() -> int | None:
+    """How many channels are computed at once on this processor; None where nobody knows."""
+    known = processor.features() if processor.is_x86() else frozenset()
+    return 16 if "avx512f" in known else 8 if "avx2" in known else None
 
 
 def blocks_that_count(node: ir.Node) -> tuple[int, ...]:
@@ -21,4 +27,4 @@ def blocks_that_count(node: ir.Node) -> tuple[int, ...]:
     return BLOCKS if own is None else (own,)
 
 
-__all__ = ["BLOCKS", "blocks_that_count"]
+__all__ = ["BLOCKS", "blocks_that_count", "channel_block"]
