@@ -184,19 +184,6 @@ MEMBERS: Mapping[str, Member] = {
     "pitch_detector__ts17": Member(
         networks.PitchDetector, floats("frames", 2, 1024, axes={0: "batch"}), "ts", 17, kind=""
     ),
-    "rt_detr__ts16": Member(
-        hugging_face(
-            "rt_detr", "RTDetrForObjectDetection",
-            backbone_config={
-                "model_type": "rt_detr_resnet", "embedding_size": 32, "hidden_sizes": [32, 64, 128, 256],
-                "depths": [1, 1, 1, 1], "layer_type": "basic", "out_features": ["stage2", "stage3", "stage4"],
-            },
-            encoder_in_channels=[64, 128, 256], encoder_hidden_dim=128, encoder_ffn_dim=256, d_model=128,
-            decoder_in_channels=[128, 128, 128], decoder_ffn_dim=256, decoder_layers=2, num_queries=40,
-            encoder_attention_heads=4, decoder_attention_heads=4, num_labels=20, anchor_image_size=[160, 160],
-        ),
-        image(160, batch=False), "ts", 16, (attention(3, 4),),
-    ),
     "picodet__ts13": Member(networks.Detector, image(160), "ts", 13, kind=""),
     "text_detector__dyn18": Member(networks.TextDetector, image(160, batch=False), "dynamo", 18, kind=""),
     "text_recognizer__ts13": Member(

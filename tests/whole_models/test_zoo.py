@@ -66,7 +66,6 @@ WEIGHTS = {
     "resnet18__ts13nf": 0x65FDD7A4,
     "resnet18_qdq__qdq": 0xEED8FBAD,
     "roberta__ts14": 0xA23F99EB,
-    "rt_detr__ts16": 0x4E00C564,
     "sam_encoder__ts19": 0xF66EC524,
     "segformer__ts17": 0x376ACACE,
     "superres__ts13": 0x3A054848,
