@@ -12,13 +12,10 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks import bench, cuda, generators, graphs, half_precision, kernels, latency, scale, shapes, speed, tools
+from benchmarks import bench, cuda, generators, graphs, half_precision, latency, scale, shapes, speed, tools
 from benchmarks.process import measure
 from benchmarks.tables import exponent, geometric_mean, machine, markdown, number, quartiles, speedups
-from ortopt.analysis.cost_tables import read_file
-from ortopt.cost_measurement.catalog import ENTRIES
-from ortopt.cost_measurement.measuring import Case, Measurement
-from ortopt.measurement.pairs import Sample, Speed
+from ortopt.measurement.pairs import Speed
 
 FACTS = {
     "machine": {"cpu": "Abacus", "cores": 2, "memory_gib": 4, "system": "Linux wood", "python": "3.13.0", "load": 0.5},
@@ -438,14 +435,3 @@ def test_the_table_of_speeds_has_a_line_for_each_size_and_means_over_models() ->
         "| b | as they are | 2.00 | 4.00 | - |",
     ]
     assert lines[5] == "| **geometric mean** | | | 2.000 | 1.000 |"
-
-
-def test_kernels_are_written_as_tables_of_costs(tmp_path: Path) -> None:
-    entry = next(entry for entry in ENTRIES if entry.form.op_type == "Gelu")
-    cases = [Case(entry, given) for given in entry.cases[:2]]
-    cases[0].add(Sample((2.0,) * 20, 3e-6))
-    kernels.write([Measurement(cases, "CPUExecutionProvider", 2)], tmp_path)
-    assert read_file(str(tmp_path / "kernels-2.json")).own == ()  # not all sizes were measured
-    lines = (tmp_path / "kernels.md").read_text().splitlines()
-    assert lines[2] == "| Gelu | float32 | rows 1, columns 256 | 2 | 3.0 | 2.00 | 2.00 to 2.00 |"
-    assert "not measured" in lines[3]
