@@ -14,11 +14,10 @@ from ortopt.cost_measurement.catalog import ENTRIES, without_entry
 from ortopt.cost_measurement.entries import Entry, TwoForms, models, normal
 
 CHOSEN_BY_RULES = {
-    "merged with siblings",
-    "instead of ONNX Runtime's own",
-    "instead of Attention",
-    "instead of floats",
-    "of 8 bits",
+    *("merged with siblings", "one for each part", "instead of ONNX Runtime's own", "instead of Attention"),
+    *("instead of floats", "of 8 bits", "of held scores", "with its scale in the layers", "of rolled rows"),
+    *("of linear interpolation", "of cubic interpolation", "of the phases of cubic interpolation"),
+    *("with four pixels as channels", "with groups merged to blocks"),
 }
 """Variants that no node shows by itself: the rule that makes them says so."""
 
@@ -56,7 +55,7 @@ def test_both_forms_compute_the_same_and_one_is_the_form(entry: Entry) -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=named)
 def test_sizes_have_names(entry: Entry) -> None:
-    own = {"side", "heads", "kv_heads", "size", "second"}
+    own = {"side", "heads", "kv_heads", "size", "second", "scale", "kernel", "group"}
     assert all(given.keys() <= {*node_sizes.NAMES, *own} for given in entry.cases)
     assert len({tuple(given.items()) for given in entry.cases}) == len(entry.cases)
 
