@@ -12,13 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks import bench, cuda, generators, graphs, half_precision, kernels, latency, scale, shapes, tools
+from benchmarks import bench, cuda, generators, graphs, half_precision, latency, scale, shapes, tools
 from benchmarks.process import measure
 from benchmarks.tables import exponent, geometric_mean, machine, markdown, number, quartiles, speedups
-from ortopt.analysis.cost_tables import read_file
-from ortopt.cost_measurement.catalog import ENTRIES
-from ortopt.cost_measurement.measuring import Case, Measurement
-from ortopt.measurement.pairs import Sample
 
 FACTS = {
     "machine": {"cpu": "Abacus", "cores": 2, "memory_gib": 4, "system": "Linux wood", "python": "3.13.0", "load": 0.5},
@@ -415,14 +411,3 @@ def test_conversions_are_compared_on_the_models_that_all_tools_convert() -> None
     assert "| ours | 2 of 2 | 2 of 2 | 0.002 | 2 | 3 | 4 | 9 | 1 | 1 | 1 |" in text
     assert "| other | 1 of 2 | 0 of 2 | nan | 7 | 8 | 10 | 11 | 2 | 1 | 2 |" in text
     assert "the 1 models" in text
-
-
-def test_kernels_are_written_as_tables_of_costs(tmp_path: Path) -> None:
-    entry = next(entry for entry in ENTRIES if entry.form.op_type == "Gelu")
-    cases = [Case(entry, given) for given in entry.cases[:2]]
-    cases[0].add(Sample((2.0,) * 20, 3e-6))
-    kernels.write([Measurement(cases, "CPUExecutionProvider", 2)], tmp_path)
-    assert read_file(str(tmp_path / "kernels-2.json")).own == ()  # not all sizes were measured
-    lines = (tmp_path / "kernels.md").read_text().splitlines()
-    assert lines[2] == "| Gelu | float32 | rows 1, columns 256 | 2 | 3.0 | 2.00 | 2.00 to 2.00 |"
-    assert "not measured" in lines[3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,12 @@ from ortopt.cost_measurement.entries import (
 
 _BLOCK: Final = 32
 _SHAPES: Final = cases(rows=(1, 16, 128), columns=(256, 256, 256), outputs=(256, 256, 256))
+
+
+def _parts(given: Given) -> TwoForms:
+    """The other way round: a product that is split."""
+    forms = _siblings(given)
+    return replace(forms, before=forms.after, after=forms.before)
 
 
 def _siblings(given: Given) -> TwoForms:
@@ -143,6 +150,12 @@ ENTRIES: Final = (
         cases(
             rows=(1, 1, 1, 2, 16, 128), columns=(64, 256, 768, 256, 256, 768), outputs=(192, 768, 2304, 768, 768, 2304)
         ),
+    ),
+    Entry(
+        Form("", "MatMul", "one for each part"),
+        "one MatMul and a Split",
+        _parts,
+        cases(rows=(1, 8, 16, 128, 197), columns=(384, 384, 384, 768, 768), outputs=(384, 1152, 1152, 2304, 2304)),
     ),
     Entry(Form(MICROSOFT, "FusedGemm"), "Gemm and its activation", _gemm, _SHAPES, as_loaded=True),
     Entry(Form(MICROSOFT, "FusedMatMul"), "Mul or Transpose, and MatMul", _scaled, _MATRICES),
