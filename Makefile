@@ -55,6 +55,9 @@ bench-groups: $(VENV_TEST)/.installed ## groups against plain ONNX Runtime: call
 bench-report: $(VENV_TEST)/.installed ## size of the report's page, and how fast a Chromium shows it
 	$(TEST)/python -m benchmarks.report $(BENCH)
 
+bench-kernels: $(VENV_TEST)/.installed ## what forms cost on this machine: a table of costs; BENCH="--threads 1,2 --seconds 600"
+	$(TEST)/python -m benchmarks.kernels $(BENCH)
+
 abuse: $(VENV_TEST)/.installed ## 64 threads calling one session with changing shapes for a minute
 	ORTOPT_TEST_ABUSE_SECONDS=60 $(TEST)/python -m pytest tests/runtime/test_abuse.py
 

@@ -162,7 +162,7 @@ def check_worthwhile(ops: Sequence[tuple[str, str]], node: ir.Node, options: Opt
     provider = placement.provider_of(node, options.providers)
     cost = None if provider is None else table_of(options.costs).loser(ops, provider)
     if cost is not None:
-        raise Unwanted(_not_worthwhile(cost), cost)
+        raise Unwanted(_not_worthwhile(cost), cost, Decision(cost.form, False, cost, (), False))
 
 
 def elsewhere(node: ir.Node, wanted: Sequence[str], ops: Sequence[tuple[str, str]], options: Options) -> str:

@@ -45,8 +45,8 @@ def shown() -> str:
 
 
 def words(text: str) -> list[str]:
-    """A sample without what differs from run to run: numbers, and how many spaces they need."""
-    return re.sub(r"[\d.,]+(e-\d+)?", "0", text).split()
+    """A sample without what differs from run to run: numbers, hashes, and how many spaces they need."""
+    return re.sub(r"\b[0-9a-f]{16}\b|[\d.,]+(e-\d+)?", "0", text).split()
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ _VERDICTS: Final = frozenset(verdict.value for verdict in Verdict)
 def table_of(path: str | None) -> CostTable:
     """The table that a run asks: the one that ships, or that of a file laid over it.
 
-    What the file says of a form on a provider counts, and nothing else about that form there; of forms that it does not
-    know, the table that ships does.
+    What the file says of a form on a provider, at all sizes or in a range of them, counts; of forms and ranges that it
+    does not know, the table that ships does.
 
     Args:
         path: The file; None is the table that ships.

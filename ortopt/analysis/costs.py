@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -124,7 +124,8 @@ class CostTable:
         digest: The hash of its content.
         costs: Its rows.
         measured: With what it was measured.
-        over: The table that it is laid over: what that one says of forms that this one does not know counts.
+        over: The table that it is laid over: what that one says of forms, or of ranges of sizes, that this one does not
+            know counts.
     """
 
     def __init__(
@@ -140,9 +141,9 @@ class CostTable:
         self.own = tuple(costs)
         self.measured = measured or Circumstances()
         self.over = over
-        known = {(cost.form, cost.provider) for cost in self.own}
-        below = () if over is None else over.costs
-        self.costs: tuple[Cost, ...] = (*self.own, *(cost for cost in below if (cost.form, cost.provider) not in known))
+        known = {(cost.form, cost.provider, tuple(cost.at.items())) for cost in self.own}
+        below = () if over is None else (cost for cost in over.costs if not _is_known(cost, known))
+        self.costs: tuple[Cost, ...] = (*self.own, *below)
         self._rows: dict[tuple[Form, str], list[Cost]] = {}
         self._of_op: dict[tuple[str, str, str], list[Cost]] = {}
         for cost in self.costs:
@@ -202,6 +203,11 @@ class CostTable:
         costs = [self.find(form, provider, [sizes]) for sizes in places]
         speeds = [cost.speed for cost in costs if cost is not None and cost.speed is not None]
         return tuple(end for speed in speeds for end in speed) if speeds and len(speeds) == len(costs) else None
+
+
+def _is_known(cost: Cost, known: Collection[tuple[Form, str, tuple[tuple[str, tuple[int, float]], ...]]]) -> bool:
+    """Whether a table has a row about the same form and sizes, or about all sizes."""
+    return any((cost.form, cost.provider, at) in known for at in ((), tuple(cost.at.items())))
 
 
 def _most_cautious(rows: Sequence[Cost], sizes: Sizes) -> Cost | None:

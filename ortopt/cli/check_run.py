@@ -20,6 +20,7 @@ from ortopt.regression import junit, markdown, page, shards, sources
 from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, plain_options
 from ortopt.regression.check import Plan, Running
+from ortopt.regression.facts import versions
 from ortopt.regression.latency import Latency
 from ortopt.regression.pool import Pool
 from ortopt.regression.results import Check, Status
@@ -157,6 +158,7 @@ def _check_options(cases: Sequence[Case]) -> None:
 
 def _running(cases: Sequence[Case], flags: Mapping[str, Any], baseline: Baseline | None) -> Running:
     plan = Plan(_runner(flags), baseline, accept=flags["update"], strict=flags["strict"])
+    plan.versions = versions({case.settings.options.get("costs") for case in cases} or {None})
     if flags["changed_since"]:
         plan.changed_since = baselines.read(Path(flags["changed_since"]))
     if flags["shard"]:

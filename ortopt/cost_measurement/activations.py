@@ -80,6 +80,27 @@ _ELU: Final = "e = Exp (x) d = Sub (e, one) c = Greater (x, zero) y = Where (c, 
 _EPSILON: Final = "<epsilon = 0.00001>"
 
 
+def _held_scores(given: Given) -> TwoForms:
+    """A Softmax of masked scores; held, none is so far below the greatest that it would be a denormal number."""
+    rows = columns = given["rows"]
+    weights = {"m": np.where(np.tri(rows, columns) > 0, 0, np.float32(-1e9)).astype(np.float32)} | scalars(c=80.0)
+    before = "a = Add (x, m) y = Softmax <axis = -1> (a)"
+    after = """a = Add (x, m) t = ReduceMax <keepdims = 1> (a, ax) l = Sub (t, c) h = Max (a, l)
+        y = Softmax <axis = -1> (h)"""
+    return TwoForms({"x": normal(8, rows, columns)}, before, after, weights | {"ax": shape(-1)})
+
+
+def _scale_in_layers(given: Given) -> TwoForms:
+    """QuickGelu between two small layers, which take its scale."""
+    rows, columns, narrow, alpha = given["rows"], given["columns"], 8, np.float32(1.702)
+    first, second = normal(narrow, columns), normal(columns, narrow) / np.float32(columns)
+    weights = {"w": first, "v": second, "w1": first * alpha, "v1": second / alpha}
+    gelu = f"{MICROSOFT}.QuickGelu"
+    before = f"h = MatMul (x, w) g = {gelu} <alpha = 1.702> (h) y = MatMul (g, v)"
+    after = f"h = MatMul (x, w1) g = {gelu} <alpha = 1.0> (h) y = MatMul (g, v1)"
+    return TwoForms({"x": normal(rows, narrow)}, before, after, weights)
+
+
 def _prelu(given: Given) -> TwoForms:
     channels, side = given["channels"], given["side"]
     weights = {"s": np.abs(normal(channels, 1, 1)) % np.float32(0.9)}
@@ -158,6 +179,15 @@ ENTRIES: Final = (
         _ELEMENTS,
     ),
     Entry(Form("", "PRelu"), "Mul and Max, or two Relus", _prelu, cases(channels=(64, 64, 16), side=(8, 56, 112))),
+    Entry(
+        Form("", "Softmax", "of held scores"), "Softmax of masked scores", _held_scores, cases(rows=(16, 64, 128, 512))
+    ),
+    Entry(
+        Form(MICROSOFT, "QuickGelu", "with its scale in the layers"),
+        "QuickGelu of another scale than 1",
+        _scale_in_layers,
+        cases(rows=(1, 16, 128, 512), columns=(2048, 3072, 3072, 2048)),
+    ),
     _with_bias("BiasGelu", "Gelu"),
     _with_bias("FastGelu", "FastGelu", "with bias"),
     _norm("LayerNormalization", _LAYER, f"y = LayerNormalization {_EPSILON} (x, g, b)", 18),

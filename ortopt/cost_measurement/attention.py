@@ -120,6 +120,13 @@ def _multi_head(given: Given) -> TwoForms:
     return TwoForms(sizes.operands(), _spelled_out(sizes), after, sizes.shapes())
 
 
+def _multi_head_of_attention(given: Given) -> TwoForms:
+    sizes = _Sizes(given)
+    before = f"y = Attention <q_num_heads = {sizes.heads}, kv_num_heads = {sizes.keys}> (q, k, v)"
+    after = f"y = {MICROSOFT}.MultiHeadAttention <num_heads = {sizes.heads}> (q, k, v)"
+    return TwoForms(sizes.operands(), before, after, sizes.shapes(), opset=23)
+
+
 def _multi_head_with_bias(given: Given) -> TwoForms:
     sizes = _Sizes(given)
     biases = [normal(sizes.heads * sizes.size) * np.float32(0.1 + number) for number in range(3)]
@@ -216,6 +223,12 @@ ENTRIES: Final = (
         cases(length=(1, 16, 128), heads=(4, 4, 4)),
     ),
     Entry(Form(MICROSOFT, "MultiHeadAttention"), _CORE, _multi_head, _WITH_PAST),
+    Entry(
+        Form(MICROSOFT, "MultiHeadAttention", "instead of Attention"),
+        "Attention of ai.onnx without a mask",
+        _multi_head_of_attention,
+        cases(length=(16, 128, 512, 1024, 2048), heads=(8, 8, 8, 8, 4)),
+    ),
     Entry(Form(MICROSOFT, "MultiHeadAttention", "with bias"), _CORE, _multi_head_with_bias, _LENGTHS),
     Entry(
         Form(MICROSOFT, "MultiHeadAttention", "with repeated heads"),

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ortopt.analysis.costs import CostTable
-from ortopt.cost_measurement import activations, attention, products, quantized
+from ortopt.cost_measurement import activations, attention, images, products, quantized
 from ortopt.cost_measurement.entries import Entry
 
-ENTRIES: tuple[Entry, ...] = (*activations.ENTRIES, *attention.ENTRIES, *products.ENTRIES, *quantized.ENTRIES)
+ENTRIES: tuple[Entry, ...] = (
+    *activations.ENTRIES,
+    *attention.ENTRIES,
+    *products.ENTRIES,
+    *images.ENTRIES,
+    *quantized.ENTRIES,
+)
 
 
 def without_entry(table: CostTable, provider: str) -> Iterable[str]:

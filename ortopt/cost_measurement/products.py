@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -22,6 +24,12 @@ from ortopt.cost_measurement.entries import (
 
 _BLOCK: Final = 32
 _SHAPES: Final = cases(rows=(1, 16, 128), columns=(256, 256, 256), outputs=(256, 256, 256))
+
+
+def _parts(given: Given) -> TwoForms:
+    """The other way round: a product that is split."""
+    forms = _siblings(given)
+    return replace(forms, before=forms.after, after=forms.before)
 
 
 def _siblings(given: Given) -> TwoForms:
@@ -54,14 +62,19 @@ def _scaled(given: Given) -> TwoForms:
 
 
 def _transposed_first(given: Given) -> TwoForms:
-    rows, columns = given["rows"], given["columns"]
-    inputs = {"x": normal(columns, rows), "z": normal(columns, columns)}
-    before = "t = Transpose <perm = [1, 0]> (x) y = MatMul (t, z)"
+    batch, rows, columns = given["batch"], given["length"], given["columns"]
+    inputs = {"x": normal(batch, columns, rows), "z": normal(batch, columns, columns)}
+    before = "t = Transpose <perm = [0, 2, 1]> (x) y = MatMul (t, z)"
     return TwoForms(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transA = 1> (x, z)")
 
 
 def _transposed_batch(given: Given) -> TwoForms:
+    """Matrices that lie between rows, of the first operand or (``second``) of the other one."""
     batch, rows, columns = given["batch"], given["length"], given["columns"]
+    if given.get("second"):
+        inputs = {"x": normal(batch, rows, columns), "z": normal(columns, batch, columns)}
+        before = "t = Transpose <perm = [1, 0, 2]> (z) y = MatMul (x, t)"
+        return TwoForms(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transBatchB = 1> (x, z)")
     inputs = {"x": normal(rows, batch, columns), "z": normal(batch, columns, columns)}
     before = "t = Transpose <perm = [1, 0, 2]> (x) y = MatMul (t, z)"
     return TwoForms(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transBatchA = 1> (x, z)")
@@ -74,25 +87,37 @@ def _einsum(given: Given) -> TwoForms:
     return TwoForms(inputs, before, 'y = Einsum <equation = "bshd,bthd->bhst"> (x, z)')
 
 
-def _few_bits(given: Given) -> TwoForms:
-    """A product with a weight of 4 bits in blocks: its outputs are rows of the packed weight."""
+def _few_bits(bits: int, *, unpacked: bool = False) -> Callable[[Given], TwoForms]:
+    """A product with a weight of few bits in blocks, whose outputs are rows of the packed weight.
+
+    Args:
+        bits: How many.
+        unpacked: Whether it stands for a weight of floats; else for one that is dequantized.
+    """
     import ml_dtypes
 
-    rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
-    blocks = columns // _BLOCK
-    packed = integers(np.uint8, 0, 256, outputs, blocks, _BLOCK // 2)
-    numbers = np.stack([packed & 15, packed >> 4], axis=-1).reshape(outputs, columns)
-    weights = {
-        "q": packed,
-        "s": np.full(outputs * blocks, 0.01, np.float32),
-        "w4": numbers.T.astype(ml_dtypes.uint4),
-        "s2": np.full((blocks, outputs), 0.01, np.float32),
-        "z2": np.full((blocks, outputs), 8, np.uint8).astype(ml_dtypes.uint4),
-    }
-    before = f"d = DequantizeLinear <axis = 0, block_size = {_BLOCK}> (w4, s2, z2) y = MatMul (x, d)"
-    attributes = f"K = {columns}, N = {outputs}, bits = 4, block_size = {_BLOCK}"
-    after = f"y = {MICROSOFT}.MatMulNBits <{attributes}> (x, q, s)"
-    return TwoForms({"x": normal(rows, columns)}, before, after, weights, opset=21)
+    def build(given: Given) -> TwoForms:
+        rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
+        blocks = columns // _BLOCK
+        packed = integers(np.uint8, 0, 256, outputs, blocks, _BLOCK * bits // 8)
+        halves = np.stack([packed & 15, packed >> 4], axis=-1) if bits == 4 else packed
+        numbers, kind = halves.reshape(outputs, columns).T, ml_dtypes.uint4 if bits == 4 else np.uint8
+        middle = 1 << (bits - 1)
+        weights = {
+            "q": packed,
+            "s": np.full(outputs * blocks, 0.01, np.float32),
+            "w": numbers.astype(kind),
+            "s2": np.full((blocks, outputs), 0.01, np.float32),
+            "z2": np.full((blocks, outputs), middle, np.uint8).astype(kind),
+            "f": (numbers.astype(np.float32) - middle) * np.float32(0.01),
+        }
+        before = f"d = DequantizeLinear <axis = 0, block_size = {_BLOCK}> (w, s2, z2) y = MatMul (x, d)"
+        attributes = f"K = {columns}, N = {outputs}, bits = {bits}, block_size = {_BLOCK}"
+        after = f"y = {MICROSOFT}.MatMulNBits <{attributes}> (x, q, s)"
+        before = "y = MatMul (x, f)" if unpacked else before
+        return TwoForms({"x": normal(rows, columns)}, before, after, weights, opset=21)
+
+    return build
 
 
 def _conv(given: Given) -> TwoForms:
@@ -126,22 +151,46 @@ ENTRIES: Final = (
             rows=(1, 1, 1, 2, 16, 128), columns=(64, 256, 768, 256, 256, 768), outputs=(192, 768, 2304, 768, 768, 2304)
         ),
     ),
+    Entry(
+        Form("", "MatMul", "one for each part"),
+        "one MatMul and a Split",
+        _parts,
+        cases(rows=(1, 8, 16, 128, 197), columns=(384, 384, 384, 768, 768), outputs=(384, 1152, 1152, 2304, 2304)),
+    ),
     Entry(Form(MICROSOFT, "FusedGemm"), "Gemm and its activation", _gemm, _SHAPES, as_loaded=True),
     Entry(Form(MICROSOFT, "FusedMatMul"), "Mul or Transpose, and MatMul", _scaled, _MATRICES),
     Entry(
         Form(MICROSOFT, "FusedMatMul", "transA"),
         "Transpose and MatMul",
         _transposed_first,
-        cases(rows=(1, 16, 128, 512), columns=(64, 256, 256, 256)),
+        cases(batch=(1, 1, 12, 12, 12), length=(1, 128, 16, 128, 512), columns=(64, 256, 64, 64, 64)),
     ),
-    Entry(Form(MICROSOFT, "FusedMatMul", "transBatch"), "Transpose and MatMul", _transposed_batch, _MATRICES),
+    Entry(
+        Form(MICROSOFT, "FusedMatMul", "transBatch"),
+        "Transpose and MatMul",
+        _transposed_batch,
+        (*_MATRICES, *({**given, "second": 1} for given in _MATRICES)),
+    ),
     Entry(Form("", "Einsum"), "MatMul and Transposes", _einsum, _MATRICES),
-    Entry(Form(MICROSOFT, "MatMulNBits"), "DequantizeLinear of the whole weight and a product", _few_bits, _NBITS),
+    Entry(Form(MICROSOFT, "MatMulNBits"), "DequantizeLinear of the whole weight and a product", _few_bits(4), _NBITS),
     Entry(
         Form(MICROSOFT, "MatMulNBits", "instead of ONNX Runtime's own"),
         "DequantizeLinear and MatMul, of which ONNX Runtime makes the same kernel with activations of 8 bits when it"
         " loads a model",
-        _few_bits,
+        _few_bits(4),
+        _NBITS,
+        as_loaded=True,
+    ),
+    Entry(
+        Form(MICROSOFT, "MatMulNBits", "of 8 bits"),
+        "DequantizeLinear of the whole weight and a product",
+        _few_bits(8),
+        _NBITS,
+    ),
+    Entry(
+        Form(MICROSOFT, "MatMulNBits", "instead of floats"),
+        "the floats, which ONNX Runtime computes when it loads a model",
+        _few_bits(4, unpacked=True),
         _NBITS,
         as_loaded=True,
     ),

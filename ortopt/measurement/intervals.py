@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Final
 
 CONFIDENCE: Final = 0.95
@@ -23,16 +23,25 @@ def interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> tuple[f
         The lower end, the median, the upper end.
     """
     ordered, count = sorted(ratios), len(ratios)
-    cut = 0
-    while cut + 1 <= (count - 1) // 2 and _coverage(count, cut + 1) >= confidence:
-        cut += 1
+    cut = _cut(count, confidence)
     return ordered[cut], statistics.median(ordered), ordered[count - 1 - cut]
 
 
-def _coverage(count: int, cut: int) -> float:
-    """The probability that the median lies between what is left of ordered samples when some are cut off each end."""
-    tail = sum(math.comb(count, index) for index in range(cut + 1))
-    return 1.0 - math.ldexp(2 * tail, -count)
+def _cut(count: int, confidence: float) -> int:
+    """How many of ordered samples may be cut off each end so that the median lies between the others, most probably.
+
+    The median is outside if more than so many of the samples fell on one side of it: a sum of binomials, as integers,
+    since thousands of samples are more than floats can count.
+    """
+    outside = Fraction(1 - confidence) / 2 * (1 << count)
+    cut, ways, tail = 0, 1, 1
+    while cut + 1 <= (count - 1) // 2:
+        ways = ways * (count - cut) // (cut + 1)
+        tail += ways
+        if tail > outside:
+            break
+        cut += 1
+    return cut
 
 
 __all__ = ["CONFIDENCE", "interval"]

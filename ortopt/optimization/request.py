@@ -8,6 +8,7 @@ from typing import Any
 
 from ortopt.analysis import providers as execution
 from ortopt.analysis import releases
+from ortopt.analysis.cost_tables import table_of
 from ortopt.errors import UsageError
 from ortopt.options import Options, declarations
 
@@ -34,6 +35,8 @@ def make_options(**values: Any) -> Options:
         values["providers"] = tuple(dict.fromkeys(map(execution.normalize, values["providers"])))
         if not values["providers"]:
             raise UsageError("at least one execution provider is needed")
+    if values.get("costs") is not None:
+        table_of(values["costs"])  # what is no table is told of before a run begins
     return Options(**values)
 
 

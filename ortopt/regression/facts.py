@@ -41,17 +41,21 @@ _ROUNDED: Final = 3  # significant digits of what is measured
 _STANDARD: Final = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
 
 
-def versions() -> dict[str, str]:
-    """The versions that results depend on, the table of costs among them."""
-    from ortopt.analysis import costs
+def versions(costs: Iterable[str | None] = (None,)) -> dict[str, str]:
+    """The versions that results depend on, the tables of costs among them.
+
+    Args:
+        costs: The files of the tables; None is the one that ships.
+    """
+    from ortopt.analysis.cost_tables import table_of
     from ortopt.reporting import reproducer_folder
 
     known = reproducer_folder.versions()
     packages = {"onnxruntime-gpu": "onnxruntime"}
     kept = {packages.get(name, name): version for name, version in known.items()}
-    table = costs.shipped()
+    tables = {f"{table.name} {table.digest[:16]}" for table in map(table_of, costs)}
     found: dict[str, str] = {name: kept[name] for name in ("ortopt", "onnx", "onnx-ir", "onnxruntime") if name in kept}
-    return {**found, "costs": f"{table.name} {table.digest[:16]}"}
+    return {**found, "costs": ", ".join(sorted(tables))}
 
 
 def hash_of(paths: Iterable[Path]) -> str:

@@ -76,7 +76,8 @@ def why(row: Mapping[str, Any]) -> str:
 
 def _sizes_in_words(sizes: Mapping[str, Any], named: Mapping[str, Any]) -> str:
     """The sizes that a row names, or those that say most."""
-    shown = named if any(name in sizes for name in named) else ("rows", "columns")
+    usual = ("length", "past") if "past" in sizes else ("rows", "columns")
+    shown = named if any(name in sizes for name in named) else usual
     return in_sizes({name: tuple(sizes[name]) for name in shown if name in sizes})
 
 
@@ -95,7 +96,7 @@ def show(data: Mapping[str, Any], out: Console) -> None:
         (row["form"], "taken" if row["taken"] else "left out", row["count"], one_line(why(row)))
         for row in data["choices"]
     )
-    out.print(table(("form", "", "times", "why"), rows, text=2, prose="why"))
+    out.print(table(("form", "", "asked", "why"), rows, text=2, prose="why"))
 
 
 def at_of(cost: Cost) -> dict[str, list[float | None]]:

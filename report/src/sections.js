@@ -40,9 +40,17 @@ export function summary(report) {
     h('div', { class: 'columns' },
       h('div', null, h('h3', null, 'Sizes'), table(['', 'before', 'after', 'change'], sizes),
         h('p', null, h('strong', null, 'Needs: '), needs),
+        costs(report.costs),
         blocks(report.blocks)),
       h('div', null, h('h3', null, 'Nodes by op'), byOp(nodes.by_op))),
     options(report.options));
+}
+
+function costs(decided) {
+  if (!decided) return null;
+  const named = ({ table, sha256 }) => `${table} (sha256 ${sha256.slice(0, 16)})`;
+  const over = decided.over ? ` over ${named(decided.over)}` : '';
+  return h('p', null, h('strong', null, 'Table of costs: '), `${named(decided)}${over}`);
 }
 
 function blocks(families) {

@@ -39,6 +39,15 @@ def test_what_the_file_knows_counts_and_of_the_rest_what_ships(tmp_path: Path) -
     assert read_file(written(tmp_path)).over is None
 
 
+def test_of_a_range_of_sizes_that_the_file_does_not_know_what_ships_counts(tmp_path: Path) -> None:
+    form = Form("com.microsoft", "BiasGelu")
+    row = {**ROW, "op": str(form), "at": {"rows": [0, 1]}}
+    table = table_of(written(tmp_path, costs=[row]))
+    few, many = (table.find(form, CPU, [{"rows": count}]) for count in (1, 7))
+    assert few is table.own[0]
+    assert many is costs.shipped().find(form, CPU, [{"rows": 7}])
+
+
 def test_a_copy_of_what_ships_is_what_ships(tmp_path: Path) -> None:
     copy = tmp_path / "copy.json"
     copy.write_bytes((Path(costs.__file__).with_name("data") / "costs.json").read_bytes())

@@ -85,3 +85,5 @@ def test_an_interval_holds_the_median_and_leaves_extremes_out() -> None:
     assert 35 < low < 45
     assert 55 < high < 65
     assert interval([2.0]) == (2.0, 2.0, 2.0)
+    low, median, high = interval([float(sample) for sample in range(5001)])  # more than floats can count
+    assert 2420 < low < median == 2500 < high < 2580

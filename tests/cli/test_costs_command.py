@@ -1,0 +1,184 @@
+"""``ortopt costs``, and what ``--costs`` and ``--expect`` do to a run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ortopt.analysis import costs
+from ortopt.analysis.costs import Form
+from ortopt.cli.group import commands
+from ortopt.cost_measurement import catalog, measuring
+from ortopt.cost_measurement.entries import Entry, TwoForms, cases, normal
+from ortopt.measurement.pairs import Pair, Sample
+from ortopt.serialization.save import save
+from ortopt.testing import parse
+
+FORM = Form("com.microsoft", "BiasGelu")
+ENTRY = Entry(
+    FORM, "Add and Gelu", lambda given: TwoForms({"x": normal(given["rows"], 4)}, "y = Neg (x)", "y = Abs (x)"),
+    cases(rows=(1, 128)),
+)  # fmt: skip
+WEIGHTS = ",".join(["0.5"] * 8)
+TABLE = ",".join(["0.25"] * 32)
+MODEL = f"""main (int64[batch,seq] ids) => (float[batch,seq,8] y)
+    <float[8] b = {{{WEIGHTS}}}, float[4,8] w = {{{TABLE}}}, float h = {{0.5}}, float o = {{1.0}},
+    float r = {{1.4142135}}> {{
+    x = Gather (w, ids) t = Add (x, b) d = Div (t, r) e = Erf (d) a = Add (e, o) p = Mul (t, a) y = Mul (p, h)
+}}"""
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(commands, words)
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    save(parse(MODEL), tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def table(path: Path, verdict: str, speed: list[float], **more: Any) -> Path:
+    row = {
+        "op": str(FORM),
+        "provider": "CPUExecutionProvider",
+        "verdict": verdict,
+        "speed": speed,
+        "instead_of": "Add and Gelu",
+        "source": "s",
+        **more,
+    }
+    path.write_text(json.dumps({"name": path.stem, "sources": {"s": "made up"}, "costs": [row]}))
+    return path
+
+
+def answers(ratio: float) -> Any:
+    def sample(pairs: Sequence[Pair], *_: Any, **__: Any) -> list[Sample]:
+        return [Sample((ratio,) * 20, 1e-5) for _ in pairs]
+
+    return sample
+
+
+def test_measure_writes_a_table_that_a_run_takes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "ENTRIES", (ENTRY,))
+    monkeypatch.setattr(measuring, "sample", answers(1.5))
+    done = invoke("costs", "measure", "-o", "mine.json", "--name", "mine")
+    assert done.exit_code == 0, done.output
+    assert "[1/1] com.microsoft::BiasGelu: rows 2 or more: 1.50× faster, rows 0 to 1: 1.50× faster" in done.output
+    assert "written: mine.json: 1 forms" in done.output
+    report = optimized("--costs", "mine.json")
+    assert (report["table"], report["over"]["table"]) == ("mine", costs.shipped().name)
+    assert [row["op"] for row in report["taken"]] == [str(FORM)] * 2
+
+
+def optimized(*flags: str) -> dict[str, Any]:
+    """What a run says about costs."""
+    done = invoke("optimize", "m.onnx", "out.onnx", "--overwrite", "--no-verify", "-q", "--json", "-", *flags)
+    assert done.exit_code == 0, done.output
+    costs_of: dict[str, Any] = json.loads(done.stdout)["costs"]
+    return costs_of
+
+
+def test_measuring_that_is_not_clear_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(catalog, "ENTRIES", (ENTRY,))
+
+    def noisy(pairs: Sequence[Pair], *_: Any, **__: Any) -> list[Sample]:
+        return [Sample((0.5, 1.7), 1e-5) for _ in pairs]
+
+    monkeypatch.setattr(measuring, "sample", noisy)
+    done = invoke("costs", "measure", "--seconds", "0.05", "-o", "mine.json")
+    assert done.exit_code == 0, done.output
+    assert f"not clear in this time, and left out: {FORM}" in done.output
+    assert json.loads(Path("mine.json").read_bytes())["costs"] == []
+
+
+@pytest.mark.parametrize(("name", "message"), [("cpuu", "did you mean cpu"), ("qnn", "cannot be measured here")])
+def test_a_provider_that_is_not_here(name: str, message: str) -> None:
+    done = invoke("costs", "measure", "--provider", name)
+    assert done.exit_code != 0
+    assert message in done.output
+
+
+def test_what_is_expected_decides(model: Path) -> None:
+    usual = optimized()
+    assert usual["sizes"] == [{"batch": [1, 1], "seq": [length, length]} for length in (16, 128)]
+    assert [(row["op"], row["count"]) for row in usual["declined"]] == [(str(FORM), 1)]
+    one = optimized("--expect", "seq=1")
+    assert one["sizes"] == [{"batch": [1, 1], "seq": [1, 1]}]
+    assert str(FORM) in {row["op"] for row in one["taken"]}
+    many = optimized("--expect", "seq=1..64")
+    assert [row["op"] for row in many["declined"]] == [str(FORM)]
+
+
+def test_the_report_names_the_table_and_what_was_expected(model: Path) -> None:
+    done = invoke("optimize", "m.onnx", "out.onnx", "--no-verify", "--expect", "seq=1..64", "--html", "page.html")
+    assert f"costs: {costs.shipped().name} (sha256 {costs.shipped().digest[:16]}), for seq 1 to 64" in done.output
+    found = re.search(r'id="data">([^<]*)</script>', Path("page.html").read_text(encoding="utf-8"))
+    assert found
+    page = json.loads(zlib.decompress(base64.b64decode(found[1])))
+    assert page["report"]["costs"]["sha256"] == costs.shipped().digest
+
+
+@pytest.mark.parametrize("command", ["optimize", "explain", "bisect"])
+def test_a_name_that_no_dimension_has(model: Path, command: str) -> None:
+    done = invoke(command, "m.onnx", "--expect", "sq=1")
+    assert "no input has a dimension named sq; the names: batch, seq" in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seq=3..1", "cannot be from 3 to 1"),
+        ("seq", "takes NAME=SIZE or NAME=LOW..HIGH"),
+        ("seq=1,seq=2", "is given twice"),
+    ],
+)
+def test_expectations_that_make_no_sense(model: Path, text: str, message: str) -> None:
+    assert message in invoke("optimize", "m.onnx", "--expect", text).output
+
+
+def test_explain_gives_the_numbers_that_decided(model: Path) -> None:
+    done = invoke("explain", "m.onnx", "bias_gelu_fusion")
+    assert f"chosen by the table of costs {costs.shipped().name}" in done.output
+    assert "here rows 16; or rows 128" in done.output
+    data = json.loads(invoke("explain", "m.onnx", "--expect", "seq=1", "--json").stdout)
+    (row,) = [row for row in data["choices"] if row["pass"] == "bias_gelu_fusion"]
+    assert (row["form"], row["taken"], row["count"]) == (str(FORM), True, 1)
+    assert row["cost"]["at"] == {"rows": [0, 1]}
+    assert row["asked"][0]["rows"] == [1, 1]
+
+
+def test_a_table_that_is_none(model: Path) -> None:
+    Path("broken.json").write_text("{}")
+    for words in (("optimize", "m.onnx", "--costs", "broken.json"), ("costs", "show", "--costs", "broken.json")):
+        assert "broken.json is no table of costs: it has no name" in invoke(*words).output
+    assert "there is no file" in invoke("optimize", "m.onnx", "--costs", "none.json").output
+
+
+def test_show(tmp_path: Path) -> None:
+    mine = table(tmp_path / "mine.json", "loses", [0.5, 0.6], sizes="one row", at={"rows": [0, 1]})
+    done = invoke("costs", "show", "--costs", str(mine))
+    assert "mine (sha256" in done.output
+    assert f"over {costs.shipped().name}" in done.output
+    data = json.loads(invoke("costs", "show", "--costs", str(mine), "--json").stdout)
+    assert [(row["op"], row["at"]) for row in data["costs"] if row["own"]] == [(str(FORM), {"rows": [0, 1]})]
+
+
+def test_compare(tmp_path: Path) -> None:
+    slow = table(tmp_path / "slow.json", "loses", [0.5, 0.6])
+    fast = table(tmp_path / "fast.json", "pays", [1.5, 1.6])
+    done = invoke("costs", "compare", str(slow), str(fast))
+    assert "loses, 1.67× to 2.00× slower" in done.output
+    assert "pays, 1.50× to 1.60× faster" in done.output
+    assert "no verdict differs" in invoke("costs", "compare", str(slow), str(slow)).output
+    assert "only B knows" in invoke("costs", "compare", str(slow), "shipped").output

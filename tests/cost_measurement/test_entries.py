@@ -1,0 +1,86 @@
+"""What is measured: every form with a verdict has two models that compute the same, one of them by that form."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+from ortopt.analysis import costs, node_sizes
+from ortopt.analysis.kernels import CPU
+from ortopt.cost_measurement.catalog import ENTRIES, without_entry
+from ortopt.cost_measurement.entries import Entry, TwoForms, models, normal
+
+CHOSEN_BY_RULES = {
+    "merged with siblings",
+    "instead of ONNX Runtime's own",
+    "instead of Attention",
+    "instead of floats",
+    "of 8 bits",
+}
+"""Variants that no node shows by itself: the rule that makes them says so."""
+
+NOISY = {"MatMulNBits": 0.02}
+"""Ops of which one form rounds activations to 8 bits: how far apart results may then be."""
+
+STANDARD_OPS = {
+    *("one for each part", "of held scores", "with its scale in the layers", "of rolled rows"),
+    *("of linear interpolation", "of cubic interpolation", "of the phases of cubic interpolation"),
+    *("with four pixels as channels", "with groups merged to blocks"),
+}
+"""Variants of standard ops in several nodes, which rules choose as well."""
+
+
+def named(entry: Entry) -> str:
+    return str(entry.form)
+
+
+def test_every_form_of_the_table_can_be_measured() -> None:
+    assert not list(without_entry(costs.shipped(), CPU)), "add an entry to ortopt/cost_measurement"
+
+
+def test_no_form_is_measured_twice() -> None:
+    forms = [entry.form for entry in ENTRIES]
+    assert len(forms) == len(set(forms))
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=named)
+def test_both_forms_compute_the_same_and_one_is_the_form(entry: Entry) -> None:
+    forms = entry.build(entry.cases[0])
+    both = models(forms)
+    if entry.form.variant not in CHOSEN_BY_RULES | STANDARD_OPS:
+        made = {costs.form_of(node) for node in ir.serde.deserialize_model(both[1]).graph}
+        assert entry.form in made
+    expected, got = (run(model, forms, as_loaded=entry.as_loaded) for model in both)
+    if np.issubdtype(expected.dtype, np.integer):  # a unit may round to the neighbour
+        assert np.abs(expected.astype(int) - got.astype(int)).max() <= 1
+        return
+    tolerance = NOISY.get(entry.form.op_type, 1e-5) if entry.as_loaded else 1e-5
+    assert np.abs(expected - got).max() <= tolerance * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=named)
+def test_sizes_have_names(entry: Entry) -> None:
+    own = {"side", "heads", "kv_heads", "size", "second", "scale", "kernel", "group"}
+    assert all(given.keys() <= {*node_sizes.NAMES, *own} for given in entry.cases)
+    assert len({tuple(given.items()) for given in entry.cases}) == len(entry.cases)
+
+
+def test_a_form_is_repeated_where_a_call_of_it_takes_no_time() -> None:
+    few, many = (
+        TwoForms({"x": normal(1, n)}, "t = Neg (x) y = Neg (t)", "y = Abs (x)", repeats=True) for n in (8, 90_000)
+    )
+    assert [len(model.graph.node) for model in models(few)] == [16, 8]
+    assert [len(model.graph.node) for model in models(many)] == [2, 1]
+
+
+def run(model: onnx.ModelProto, forms: TwoForms, *, as_loaded: bool) -> np.ndarray:  # type: ignore[type-arg]
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    if not as_loaded:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[CPU])
+    (result,) = session.run(["y"], dict(forms.inputs))
+    return np.asarray(result)
