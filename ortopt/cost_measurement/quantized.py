@@ -137,6 +137,27 @@ def _to_float(given: Given, kind: _Kind) -> TwoForms:
     return TwoForms({"x": _numbers(kind, rows, columns)}, before, after, weights)
 
 
+def _depthwise(given: Given) -> TwoForms:
+    """The same integers in a ConvInteger and in a Conv of floats, each with its own weight for each channel."""
+    channels, side = given["channels"], given["side"]
+    w = integers(np.int8, -64, 64, channels, 1, 3, 3)
+    weights = _scales(np.uint8) | {"w": (w.astype(np.int16) + 128).astype(np.uint8), "f": w.astype(np.float32)}
+    weights |= {"one": np.ones((), np.float32)}
+    attributes = f"<group = {channels}, pads = [1, 1, 1, 1]>"
+    before = f"i = ConvInteger {attributes} (x, w, xz, xz) y = Cast <to = 1> (i)"
+    after = f"d = DequantizeLinear (x, one, xz) y = Conv {attributes} (d, f)"
+    return TwoForms({"x": _numbers(np.uint8, 1, channels, side, side)}, before, after, weights)
+
+
+def _integer_conv(given: Given) -> TwoForms:
+    channels, side = given["channels"], given["side"]
+    w = integers(np.int8, -64, 64, channels, channels, 3, 3)
+    weights = _scales(np.uint8) | {"w": w, "u": (w.astype(np.int16) + 128).astype(np.uint8)}
+    pads = "<pads = [1, 1, 1, 1]>"
+    before, after = (f"y = ConvInteger {pads} (x, {operands})" for operands in ("w, xz, wz", "u, xz, xz"))
+    return TwoForms({"x": _numbers(np.uint8, 1, channels, side, side)}, before, after, weights, "int32[]")
+
+
 def _of(build: _Builder, kind: _Kind) -> Callable[[Given], TwoForms]:
     return lambda given: build(given, kind)
 
@@ -205,6 +226,10 @@ ENTRIES: Final = (
         _SHAPES,
         as_loaded=True,
     ),
+    Entry(
+        Form("", "Conv", "instead of ConvInteger"), "ConvInteger with at most 3 channels a group", _depthwise, _IMAGES
+    ),
+    Entry(Form("", "ConvInteger", "of unsigned weights"), "ConvInteger by signed weights", _integer_conv, _IMAGES),
 )
 """What is measured of quantized units."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import platform
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ortopt.observers import Observer
 from ortopt.options import Options
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
+from ortopt.system import processor
 from ortopt.testing import all_fusions, parse
 from ortopt.transformer import Context, GraphTransformer
 from tests.all_passes.pass_examples import examples
@@ -133,6 +135,13 @@ def untouched(name: str, number: int) -> bytes:
     model, level, options = list(runs(name))[number]
     apply(name, model, level, options, Announced(most=0))
     return to_bytes(model)
+
+
+@pytest.fixture(autouse=True)
+def saturating_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that all passes serve, those for processors with AVX2 and without VNNI among them."""
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(processor, "features", lambda: frozenset({"avx2"}))
 
 
 @pytest.mark.parametrize("name", PASSES)

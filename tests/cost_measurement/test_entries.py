@@ -18,6 +18,8 @@ CHOSEN_BY_RULES = {
     "instead of ONNX Runtime's own",
     "instead of Attention",
     "instead of floats",
+    "instead of ConvInteger",
+    "of unsigned weights",
     "of 8 bits",
 }
 """Variants that no node shows by itself: the rule that makes them says so."""
