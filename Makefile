@@ -17,7 +17,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo docs test lint format bench bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes foreign faults fuzz-loader gpu bench-gpu wheel clean
+.PHONY: help demo docs test lint format bench bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes foreign faults fuzz-loader gpu bench-gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -49,6 +49,9 @@ bench: $(VENV_TEST)/.bench ## ortopt beside its peers on the zoo; BENCH="--model
 	$(TEST)/python -m benchmarks.bench $(BENCH)
 	$(TEST)/python -m benchmarks.speed $(SPEED)
 	$(TEST)/python -m benchmarks.half_precision
+
+bench-decode: $(VENV_TEST)/.installed ## decode loops: ONNX Runtime's run and IOBinding, -O3, shared buffers; BENCH="--models A,B" narrows it
+	$(TEST)/python -m benchmarks.decode $(BENCH)
 
 bench-groups: $(VENV_TEST)/.installed ## groups against plain ONNX Runtime: calls, memory, creation
 	$(TEST)/python -m benchmarks.sessions $(BENCH)

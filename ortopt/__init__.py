@@ -33,12 +33,14 @@ if TYPE_CHECKING:
     from ortopt.observers import HistoryEntry, Observer
     from ortopt.options import Numerics, Options, Target, TransformerLevel
     from ortopt.rule import RewriteRule
+    from ortopt.runtime.decoding.decode_loop import DecodeLoop
     from ortopt.runtime.session import InferenceSession
     from ortopt.transformer import GraphTransformer
 
 _HOMES = {
     "CancellationToken": "cancellation",
     "Context": "context",
+    "DecodeLoop": "runtime.decoding.decode_loop",
     "GraphTransformer": "transformer",
     "GraphTransformerManager": "manager",
     "HistoryEntry": "observers",
@@ -85,6 +87,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "CancellationToken",
     "Context",
+    "DecodeLoop",
     "GraphTransformer",
     "GraphTransformerManager",
     "HistoryEntry",

@@ -12,7 +12,19 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks import bench, cuda, generators, graphs, half_precision, latency, scale, shapes, tools
+from benchmarks import (
+    bench,
+    cuda,
+    decode,
+    decoders,
+    generators,
+    graphs,
+    half_precision,
+    latency,
+    scale,
+    shapes,
+    tools,
+)
 from benchmarks.process import measure
 from benchmarks.tables import exponent, geometric_mean, machine, markdown, number, quartiles, speedups
 
@@ -411,3 +423,21 @@ def test_conversions_are_compared_on_the_models_that_all_tools_convert() -> None
     assert "| ours | 2 of 2 | 2 of 2 | 0.002 | 2 | 3 | 4 | 9 | 1 | 1 | 1 |" in text
     assert "| other | 1 of 2 | 0 of 2 | nan | 7 | 8 | 10 | 11 | 2 | 1 | 2 |" in text
     assert "the 1 models" in text
+
+
+def test_a_decode_benchmark_steps_alike_in_all_ways(tmp_path: Path) -> None:
+    small = decoders.Decoder(layers=1, heads=4, key_heads=2, size=8, inner=16)
+    path = decoders.write(small, tmp_path / "decoder.onnx")
+    tasks = [decode.Task(way, str(path), 2, 3, 2, 1) for way in decode.WAYS]
+    steps = [decode.stepping(task) for task in tasks]
+    for _ in range(3):
+        first, *others = [next(each) for each in steps]
+        for other in others:
+            np.testing.assert_allclose(other, first, rtol=1e-4, atol=1e-5)
+
+
+def test_a_line_of_the_decode_benchmark_has_the_ratios_of_each_round() -> None:
+    rows = {way: [{"cpu": 2.0 / (1 + i), "wall": 1.0}] * 3 for i, way in enumerate(decode.WAYS)}
+    line = decode.line("small", 8, 1, rows)
+    assert line == ("| small | 8 | 1 | 1000.00 | 0.50 (0.50 to 0.50) | 1.50 (1.50 to 1.50) | 2.00 (2.00 to 2.00) |")
+    assert decode.table([line]).count("\n") == 3

@@ -113,7 +113,7 @@ def broadcast(a: Dim, b: Dim) -> Dim:
 
 
 def broadcast_from(dim: Dim) -> tuple[Dim, ...]:
-    """What a dimension is broadcast from: the dimension itself, unless `broadcast` made it; nothing if it is unknown."""
+    """What a dimension is broadcast from: itself, unless `broadcast` made it; nothing if it is unknown."""
     if isinstance(dim, int):
         return (dim,)
     if dim.value is None:
