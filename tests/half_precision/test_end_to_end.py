@@ -123,7 +123,7 @@ def test_a_layer_that_overflows_is_found_and_kept_alone() -> None:
 def test_masks_are_no_overflow() -> None:
     """Where a layer overflows, attention with a mask of -3.4e38 stays in 16 bits."""
     text = OVERFLOWING.replace("float[4,8] x)", "float[4,8] x, bool[4,8] m)").replace(
-        "y = MatMul (n, w) }", "s = Where (m, n, low) p = Softmax (s) y = MatMul (p, w) }"
+        "y = MatMul (n, w) }", "s = Where (m, a, low) p = Softmax (s) q = MatMul (p, w) y = Add (q, n) }"
     )
     model = parse(text.replace(" a = MatMul", " low = Constant <value_float = -3.4028235e38> () a = MatMul"))
     given = {**feeds(2.0), "m": np.arange(32).reshape(4, 8) % 3 > 0}
