@@ -60,7 +60,7 @@ def ops(model: ir.Model, dtype: ir.DataType) -> list[str]:
 
 
 ZOO = {
-    "control_flow__script17": 3,
+    "control_flow__script17": 2,
     "greedy_loop__script17": 2,
     "lstm_tagger__ts13": 2,
     "superres__ts13": 2,
