@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.half_precision.constants import Fit
+from ortopt.graph import scope
+from ortopt.half_precision.constants import Fit, Magnitudes
 from ortopt.half_precision.division import Division
 from ortopt.half_precision.units import Use
 from ortopt.semantics.op_traits import MOVING
+
+_FEW: Final = 1 << 16
 
 _CARRIES: Final = MOVING | {"Add", "Concat", "ConstantOfShape", "Mul", "Neg", "Pad", "Sub", "Trilu", "Where"}
 """Ops whose results have large numbers where an operand has: masks are made of them."""
@@ -47,4 +51,33 @@ def masks_above(values: Iterable[ir.Value], division: Division) -> Iterator[Use 
                 yield Use(node, at)
 
 
-__all__ = ["masks_above"]
+def masked_values(model: ir.Model, magnitudes: Magnitudes) -> frozenset[ir.Value]:
+    """The values that are large in float32 because a mask is in them: in 16 bits the mask is smaller, and they fit.
+
+    Args:
+        model: The model in float32.
+        magnitudes: The magnitudes of its constants.
+    """
+    found: set[ir.Value] = set()
+    for graph in scope.graphs(model):
+        for node in graph:
+            if node.domain or node.op_type not in _CARRIES:
+                continue
+            fill = node.attributes.get("value") if node.op_type == "ConstantOfShape" else None
+            is_filled = fill is not None and not fill.is_ref() and magnitudes.fit_of(fill.as_tensor()) is Fit.MASK
+            operands = [value for value in node.inputs if value is not None]
+            if is_filled or any(
+                value in found or magnitudes.fit(value, node) is Fit.MASK or _is_infinite(value) for value in operands
+            ):
+                found.update(node.outputs)
+    return frozenset(found)
+
+
+def _is_infinite(value: ir.Value) -> bool:
+    """Whether a value is a constant with infinities: in 16 bits they are the same."""
+    tensor = semantics.constant_tensor(value)
+    is_small = tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.size <= _FEW
+    return tensor is not None and is_small and bool(np.isinf(tensor.numpy()).any())
+
+
+__all__ = ["masked_values", "masks_above"]

@@ -18,6 +18,7 @@ from ortopt.graph import scope
 from ortopt.half_precision.conversion import casts, convert
 from ortopt.half_precision.division import Division
 from ortopt.half_precision.formats import BFLOAT16, FLOAT16, Format
+from ortopt.half_precision.masks import masked_values
 from ortopt.half_precision.rounded_copy import rounded_copy
 from ortopt.half_precision.units import Units
 from ortopt.optimization.half_precision_measurement import Measurement
@@ -115,7 +116,8 @@ class HalfPrecisionConversion:
     def _searched(self, measurement: Measurement, before: float) -> Kept[ir.Node]:
         """What must stay: what is beyond the range in float32 already, and what a search finds beside."""
         nodes = self._nodes_of_16_bits()
-        beyond = measurement.beyond(nodes, self._form.largest) if math.isinf(before) else []
+        masked = masked_values(self.model, self._units.magnitudes)
+        beyond = measurement.beyond(nodes, self._form.largest, masked) if math.isinf(before) else []
         self._units = self._units.without(beyond, BEYOND)
         others = [node for node in nodes if node not in set(beyond)]
         probes = max(_LEAST_PROBES, MAX_PROBES // max(1, nbytes(self.model) // _LARGE))

@@ -80,18 +80,24 @@ class Measurement:
         except WorkerError:
             return math.inf
 
-    def beyond(self, nodes: Sequence[ir.Node], largest: float) -> list[ir.Node]:
+    def beyond(
+        self, nodes: Sequence[ir.Node], largest: float, besides: Collection[ir.Value] = frozenset()
+    ) -> list[ir.Node]:
         """The nodes that give or read numbers that are beyond a range in float32.
 
         Args:
             nodes: Nodes of the model.
             largest: The end of the range.
+            besides: Values that may be.
         """
         values = {
             value.name or "": value
             for node in nodes
             for value in node.outputs
-            if value.name and node.graph is self._model.graph and value.dtype == ir.DataType.FLOAT
+            if value.name
+            and node.graph is self._model.graph
+            and value.dtype == ir.DataType.FLOAT
+            and value not in besides
         }
         large = {values[name] for name in self._larger_than(largest, values)}
         return [node for node in nodes if not large.isdisjoint((*node.inputs, *node.outputs))]
