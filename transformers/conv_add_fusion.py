@@ -9,16 +9,16 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class ConvAddFusion(RewriteRule[Folded]):
-    """``Conv(x, W, b) + c`` → ``Conv(x, W, b + c)``, ``- c`` and ``ConvTranspose`` too."""
+    """``Conv(x, W, b) + c`` → ``Conv(x, W, b + c)``, ``- c``, a Sum of both and ``ConvTranspose`` too."""
 
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL3)
-    roots = ("Add", "Sub")
+    roots = ("Add", "Sub", "Sum")
     opsets = (7, NEWEST_OPSET)  # before, an attribute said how the second operand broadcasts
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Folded:
         """A constant that differs along the channels only."""
-        if root.op_type == "Add":
+        if root.op_type != "Sub":
             convolution, other = operand_from(root, *CONVOLUTIONS)
             return fold(convolution, root, None, per_channel(other, convolution))
         x, other = inputs(root, 2)

@@ -9,7 +9,7 @@ WEIGHT = "float[3,2,1,1] w = {1, 2, 3, 4, 5, 6}"
 
 
 @pytest.mark.parametrize("shape", ["", "[1]", "[1,1]", "[1,1,1,1]", "[3,1,1]", "[1,3,1,1]"])
-@pytest.mark.parametrize("op", ["Add (a, c)", "Add (c, a)", "Sub (a, c)"])
+@pytest.mark.parametrize("op", ["Add (a, c)", "Add (c, a)", "Sub (a, c)", "Sum (a, c)"])
 @pytest.mark.parametrize("bias", ["", ", k"])
 def test_fuses(shape: str, op: str, bias: str) -> None:
     content = "0.5, 0.25, -3" if "3" in shape else "0.5"
@@ -18,7 +18,7 @@ def test_fuses(shape: str, op: str, bias: str) -> None:
         PASS,
         before=f"""main (float[N,2,4,4] x) => (float[N,3,4,4] y) <{WEIGHT}, float{shape} c = {{{content}}}{extra}> {{
             a = Conv (x, w{bias}) y = {op} }}""",
-        ops={"Conv": 1, "Add": 0, "Sub": 0},
+        ops={"Conv": 1, "Add": 0, "Sub": 0, "Sum": 0},
     )
 
 
