@@ -13,7 +13,6 @@ from ortopt.graph.match import (
     FLOATS,
     array_of,
     attribute,
-    dims,
     dtype,
     inputs,
     is_constant,
@@ -23,12 +22,11 @@ from ortopt.graph.match import (
     optional,
     plain_attributes,
     producer,
-    same_dim,
     tensor_of,
     users,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.channels import of_channels
+from ortopt.patterns.channels import of_input_channels
 from ortopt.patterns.convolution import vector
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -67,13 +65,9 @@ class AddConvFusion(RewriteRule[Found]):
         gone = not moved.is_graph_output() and all(is_op(user, "Conv") and not _is_padded(user) for user in others)
         need(gone, "the sum is used elsewhere", moved)
         content = array_of(weight).astype(np.float64)
-        shape = dims(x)
-        need(content.ndim >= 3 and len(shape) == content.ndim, "it is no convolution", root)
-        group = attribute(root, "group", 1)
-        need(same_dim(shape[1], content.shape[1] * group), "the number of channels is not fixed", x)
-        shift = of_channels(number, content.shape[1] * group, len(shape))
+        shift = of_input_channels(number, root, x)
         shift = -shift if is_op(addition, "Sub") else shift
-        return Found((root,), x, self._bias(root, content, group, shift, number))
+        return Found((root,), x, self._bias(root, content, attribute(root, "group", 1), shift, number))
 
     def _bias(self, root: ir.Node, weight: np.ndarray, group: int, shift: np.ndarray, about: ir.Value) -> np.ndarray:
         """The bias with what becomes of the shift, if nothing overflows."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.analysis.magnitudes import need_near
+from ortopt.analysis.magnitudes import need_digits, need_near, need_no_larger
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -21,14 +21,17 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     optional,
-    plain_attributes,
     rank,
     small_array,
     tensor_of,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.columns import LONGEST_PATH, moved, path_to
+from ortopt.patterns.convolution import need_points
 from ortopt.rule import RewriteRule
+
+COPY, INFER = 0, -1
+"""What a Reshape's target says of a size that is that of the operand, and of one that follows from the others."""
 
 MAX_WORK = 1 << 30
 """Multiplications that the product of the weights may take: about a second."""
@@ -76,11 +79,12 @@ class LinearConvFusion(RewriteRule[Found]):
         need(rank(a) >= 2, "it multiplies a vector", a)
         position, places = rank(a) - 1, []
         for step in path:
-            position = moved(step, position)
+            before, position = position, moved(step, position)
             places.append(position)
-            _check_target(step)
+            _check_step(step, before, position)
         need(position == 1, "the columns are not the channels", root)
-        left, right = tensor_of(first), _points(root, kernel)
+        need_points(root, kernel)
+        left, right = tensor_of(first), array_of(kernel).reshape(tensor_of(kernel).shape.numpy()[:2]).T
         need(left.dtype in FLOATS and left.dtype == tensor_of(kernel).dtype, "the weights are no floats", first)
         need(len(left.shape) == 2 and left.shape.numpy()[1] == right.shape[0], "the weights do not fit", root)
         (rows, between), columns = left.shape.numpy(), right.shape[1]
@@ -97,6 +101,7 @@ class LinearConvFusion(RewriteRule[Found]):
         need(finite, "a folded number would not be finite", root)
         gain = np.abs(of_layer).sum(axis=0)  # of the layer, for an input of magnitude 1
         need_near(gain, (1.0, np.abs(weight).sum(axis=0).max(initial=0.0)), left.dtype, root)
+        need_digits(weight, of_layer, left.dtype, root)
         return Found((*nodes, *path, root), a, tuple(path), tuple(places), rounded, rounded_bias)
 
     def rewrite(self, found: Found) -> ir.Value:
@@ -109,7 +114,7 @@ class LinearConvFusion(RewriteRule[Found]):
             operands = [value, *step.inputs[1:]]
             if step.op_type == "Reshape":
                 target = [int(size) for size in small_array(operands[1])]
-                if target[place] > 0:
+                if target[place] != INFER:
                     target[place] = found.weight.shape[1]
                 operands[1] = constant(target)
             value = ir.Node("", step.op_type, operands, list(step.attributes.values())).outputs[0]
@@ -134,23 +139,24 @@ def _layer(total: ir.Value) -> tuple[tuple[ir.Node, ...], ir.Value, ir.Value, ir
     return (node, *nodes), a, weight, summand
 
 
-def _check_target(step: ir.Node) -> None:
-    """Refuse a Reshape whose target cannot be written for another number of channels."""
+def _check_step(step: ir.Node, before: int, behind: int) -> None:
+    """Refuse a node that would do something else with another number of columns.
+
+    Args:
+        step: A node that moves axes.
+        before: Where the columns are in its operand.
+        behind: Where they are in its result.
+    """
+    if step.op_type == "Squeeze":
+        named = "axes" in step.attributes or optional(step, 1) is not None
+        need(named, "a Squeeze would take a single column away", step)
     if step.op_type == "Reshape":
         target = optional(step, 1)
         need(target is not None and is_constant(target), "the target of a Reshape is no constant", step)
         need(attribute(step, "allowzero", 0) == 0, "the target of a Reshape may hold zeros", step)
-
-
-def _points(root: ir.Node, kernel: ir.Value) -> np.ndarray:
-    """The weights of a convolution of single points, a row for each input."""
-    shape = tensor_of(kernel).shape.numpy()
-    need(len(shape) > 2 and set(shape[2:]) == {1}, "the kernel is larger than a point", root)
-    attributes = plain_attributes(root)
-    plain = attribute(root, "group", 1) == 1 and set(attribute(root, "strides", (1,))) == {1}
-    padded = "pads" in attributes and any(attribute(root, "pads", (0,)))
-    need(plain and not padded, "it has groups, strides or padding", root)
-    return array_of(kernel).reshape(shape[0], shape[1]).T
+        sizes = small_array(target)
+        copied = before != behind and before < len(sizes) and sizes[before] == COPY
+        need(not copied, "a Reshape gives the number of columns to another axis", step)
 
 
 def _bias(root: ir.Node, summand: ir.Value | None, of_points: np.ndarray) -> np.ndarray | None:
@@ -162,6 +168,8 @@ def _bias(root: ir.Node, summand: ir.Value | None, of_points: np.ndarray) -> np.
     if summand is not None:
         content = array_of(summand).astype(np.float64)
         need(content.ndim == 1 and content.shape[0] == of_points.shape[0], "it adds more than a row", summand)
+        behind = np.abs(of_points).sum(axis=1)
+        need_no_larger(np.abs(content), (1.0, behind), tensor_of(summand).dtype, summand)
         total = total + content @ of_points
     if own is not None:
         need(is_constant(own), "the bias is no constant", own)

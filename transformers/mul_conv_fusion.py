@@ -13,7 +13,6 @@ from ortopt.graph.match import (
     FLOATS,
     array_of,
     attribute,
-    dims,
     dtype,
     inputs,
     is_op,
@@ -23,11 +22,10 @@ from ortopt.graph.match import (
     optional,
     plain_attributes,
     producer,
-    same_dim,
     tensor_of,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.channels import of_channels
+from ortopt.patterns.channels import of_input_channels
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 MAX_BYTES = 1 << 25
@@ -65,11 +63,7 @@ class MulConvFusion(RewriteRule[Found]):
         tensor = tensor_of(weight)
         need(is_used_once(weight) and tensor.nbytes <= MAX_BYTES, "the weights are large, or used elsewhere", weight)
         content = array_of(weight)
-        shape = dims(x)
-        need(content.ndim >= 3 and len(shape) == content.ndim, "it is no convolution", root)
-        channels = content.shape[1] * attribute(root, "group", 1)
-        need(same_dim(shape[1], channels), "the number of channels is not fixed", x)
-        factors = of_channels(number, channels, len(shape))
+        factors = of_input_channels(number, root, x)
         need(bool((factors != 0).all()), "a factor is 0", number)
         if is_op(scaling, "Div"):
             factors = 1 / factors

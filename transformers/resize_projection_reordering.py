@@ -7,7 +7,7 @@ fast the other way round (SegFormer's head, feature pyramids).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,6 @@ import onnx_ir as ir
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
-    FLOATS,
     Dim,
     Refusal,
     array_of,
@@ -29,13 +28,13 @@ from ortopt.graph.match import (
     need,
     opset,
     optional,
-    plain_attributes,
     rank,
     same_dim,
     small_array,
     tensor_of,
 )
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.convolution import need_points
 from ortopt.patterns.convolution_activation import separate_activation
 from ortopt.rule import RewriteRule
 
@@ -88,7 +87,7 @@ class ResizeProjectionReordering(RewriteRule[Found]):
         x, weight = inputs(root, 2)
         need(opset(root, "") >= OLDEST_OPSET, "before opset 11, a Resize says less", root)
         need(optional(root, 3) is None, "it adds another value", root)
-        _check_points(root, weight)
+        need_points(root, weight)
         nodes: list[ir.Node] = [root]
         values: Sequence[ir.Value] = (x,)
         if is_op(x.producer(), "Concat"):
@@ -124,18 +123,6 @@ class ResizeProjectionReordering(RewriteRule[Found]):
             total = value if total is None else ir.node("Add", [total, value]).outputs[0]
         assert total is not None
         return separate_activation(root, total)
-
-
-def _check_points(root: ir.Node, weight: ir.Value) -> None:
-    """Refuse a convolution that is not of single points, or whose weights are no constant."""
-    tensor = tensor_of(weight)
-    shape = tensor.shape.numpy()
-    need(tensor.dtype in FLOATS, "the weights are no floats", weight)
-    need(len(shape) > 2 and set(shape[2:]) == {1}, "the kernel is larger than a point", root)
-    attributes: Mapping[str, ir.Attr] = plain_attributes(root)
-    plain = attribute(root, "group", 1) == 1 and set(attribute(root, "strides", (1,))) == {1}
-    padded = "pads" in attributes and any(attribute(root, "pads", (0,)))
-    need(plain and not padded, "it has groups, strides or padding", root)
 
 
 def _part(value: ir.Value) -> Part:

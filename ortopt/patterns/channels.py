@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import facts, symbolic
-from ortopt.graph.match import Dim, array_of, need
+from ortopt.graph.match import Dim, array_of, attribute, dims, inputs, need, same_dim, tensor_of
 
 
 def of_channels(value: ir.Value, channels: int, rank: int) -> np.ndarray:
@@ -30,6 +30,24 @@ def of_channels(value: ir.Value, channels: int, rank: int) -> np.ndarray:
     return numbers
 
 
+def of_input_channels(value: ir.Value, convolution: ir.Node, x: ir.Value) -> np.ndarray:
+    """A constant operand beside what goes into a convolution as one float64 for each channel.
+
+    Args:
+        value: The other operand of an elementwise node before the convolution.
+        convolution: A Conv with constant weights.
+        x: The operand that is no constant; it has the shape of the convolution's input.
+
+    Raises:
+        Refusal: If the number of channels is not fixed, or for a reason of `of_channels`.
+    """
+    shape, kernel = dims(x), tensor_of(inputs(convolution, 2)[1]).shape.numpy()
+    need(len(kernel) >= 3 and len(shape) == len(kernel), "it is no convolution", convolution)
+    channels = kernel[1] * attribute(convolution, "group", 1)
+    need(same_dim(shape[1], channels), "the number of channels is not fixed", x)
+    return of_channels(value, channels, len(shape))
+
+
 def is_surely_positive(dim: Dim, node: ir.Node) -> bool:
     """Whether a dimension is at least 1 wherever the model runs.
 
@@ -42,4 +60,4 @@ def is_surely_positive(dim: Dim, node: ir.Node) -> bool:
     return symbolic.is_positive(dim, positive)
 
 
-__all__ = ["is_surely_positive", "of_channels"]
+__all__ = ["is_surely_positive", "of_channels", "of_input_channels"]

@@ -19,6 +19,7 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     optional,
+    plain_attributes,
     tensor_of,
 )
 
@@ -96,6 +97,18 @@ def vector(value: ir.Value, length: int) -> Array:
     """
     need(dims(value) == (length,), "it is not one number a channel", value)
     return array_of(value).astype(np.float64)
+
+
+def need_points(root: ir.Node, weight: ir.Value) -> None:
+    """Refuse a convolution that is not of single points, each by itself, or whose weights are no constant."""
+    tensor = tensor_of(weight)
+    shape = tensor.shape.numpy()
+    need(tensor.dtype in FLOATS, "the weights are no floats", weight)
+    need(len(shape) > 2 and set(shape[2:]) == {1}, "the kernel is larger than a point", root)
+    attributes = plain_attributes(root)
+    plain = attribute(root, "group", 1) == 1 and set(attribute(root, "strides", (1,))) == {1}
+    padded = "pads" in attributes and any(attribute(root, "pads", (0,)))
+    need(plain and not padded, "it has groups, strides or padding", root)
 
 
 def fold(convolution: ir.Node, after: ir.Node, scale: Array | None, shift: Array | None) -> Folded:

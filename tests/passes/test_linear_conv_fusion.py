@@ -43,6 +43,8 @@ def test_columns_that_become_an_image(layer: str, convolution: str, constants: s
         ("N,3", "N,5,1,1", ", int64[2] a = {2, 3}", "i = Unsqueeze (s, a)"),
         ("N,3", "N,5,1", ", int64[3] a = {-1, 4, 1}", "i = Reshape (s, a)"),
         ("6,3", "6,5,1", ", int64[3] a = {6, -1, 1}", "i = Reshape (s, a)"),
+        ("1,4,3", "4,5,1", ", int64[3] a = {4, 0, 1}", "i = Reshape (s, a)"),
+        ("2,1,3", "2,5,1", ", int64[1] d = {1}, int64[1] a = {2}", "q = Squeeze (s, d) i = Unsqueeze (q, a)"),
         ("N,3", "N,5,1", ", int64[3] a = {0, 0, 1}", "i = Reshape (s, a)"),
         ("2,3,3", "2,5,3", "", "i = Transpose <perm = [0, 2, 1]> (s)"),
     ],
@@ -90,6 +92,18 @@ KEPT = {
         weight=floats("w", "5,6,1,1", 30), target="int64[4] t = {0, 6, 4, 1}", to_image="i = Reshape (s, t)"
     ),
     "may be cut or joined": model(to_image="i = Reshape (s, t)"),
+    "a single column": model(
+        weight=floats("w", "1,4,1", 4), target="int64[1] t = {2}", given="1,2,1,3",
+        to_image="q = Squeeze (s) i = Unsqueeze (q, t)",
+    ),
+    "to another axis": model(
+        weight=floats("w", "5,4,1", 20), target="int64[3] t = {1, 4, 0}", given="1,1,4,3",
+        to_image="e = Transpose <perm = [0, 1, 3, 2]> (s) i = Reshape (e, t)",
+    ),
+    "larger than all that stay": model(
+        layer="p = MatMul (x, v) s = Add (p, b)", more=", float[4] b = {1e30, 1, 1, 1}",
+        weight="float[5,4,1,1] w = {" + ", ".join(["1e-12"] * 20) + "}",
+    ),
     "both weights together are larger": model(
         first=floats("v", "3,1", 3), weight=floats("w", "5,1,1,1", 5), target="int64[4] t = {0, 1, 2, 3}"
     ),
