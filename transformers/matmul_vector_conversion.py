@@ -8,7 +8,19 @@ import onnx_ir as ir
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import DOUBLE, FLOAT, dims, dtype, inputs, is_never_zero, need, opset, rank
+from ortopt.graph.match import (
+    DOUBLE,
+    FLOAT,
+    array_of,
+    dims,
+    dtype,
+    inputs,
+    is_constant,
+    is_never_zero,
+    need,
+    opset,
+    rank,
+)
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
@@ -45,8 +57,12 @@ class MatmulVectorConversion(RewriteRule[Forwarded]):
     def rewrite(self, found: Forwarded) -> ir.Node:
         """Build the product with a matrix of one column."""
         (old,) = found.nodes
-        column = _node("Unsqueeze", found.value, 1, old)
-        product = ir.node("MatMul", [old.inputs[0], column.outputs[0]])
+        vector = found.value
+        if is_constant(vector):  # at this level, constants are not folded any more
+            column = constant(array_of(vector).reshape(-1, 1), dtype(vector))
+        else:
+            column = _node("Unsqueeze", vector, 1, old).outputs[0]
+        product = ir.node("MatMul", [old.inputs[0], column])
         return _node("Squeeze", product.outputs[0], -1, old)
 
 

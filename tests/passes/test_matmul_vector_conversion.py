@@ -27,6 +27,16 @@ def test_double() -> None:
     check_rewrites(PASS, model("M,8", "8", "M", "double"), AFTER.format(dtype="double", a="M,8", b="8", y="M"))
 
 
+def test_a_constant_vector() -> None:
+    """It is stored as a column: a second run would have found an Unsqueeze of a constant."""
+    check_rewrites(
+        PASS,
+        "main (float[M,3] a) => (float[M] y) <float[3] b = {1, -2, 3}> { y = MatMul (a, b) }",
+        after="""main (float[M,3] a) => (float[M] y) <float[3,1] c = {1, -2, 3}, int64[1] last = {-1}> {
+            p = MatMul (a, c) y = Squeeze (p, last) }""",
+    )
+
+
 def test_axes_that_are_attributes() -> None:
     check_rewrites(PASS, model("M,8", "8", "M"), ops={"Unsqueeze": 1, "MatMul": 1, "Squeeze": 1}, opset=12)
 
