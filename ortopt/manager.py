@@ -178,10 +178,8 @@ class GraphTransformerManager:
         workspace: Workspace,
         level: TransformerLevel,
         cancellation: CancellationToken,
-        *,
-        cleanup: bool = False,
     ) -> bool:
-        """Apply a level's transformers in a workspace, or only those that run in a cleanup (see `apply_transformers`).
+        """Apply a level's transformers in a workspace (see `apply_transformers`).
 
         Raises:
             TransformerError: As there.
@@ -189,14 +187,13 @@ class GraphTransformerManager:
         """
         self._runner.modified = False
         self._runner.endless = ""
-        if not cleanup:  # the limit of an earlier round counts no more once all of the level runs again
-            self.bound_reached = [reached for reached in self.bound_reached if reached is not level]
+        self.bound_reached = [reached for reached in self.bound_reached if reached is not level]  # of an earlier round
         batches = self._batches_of(workspace, level)
         for number in range(1, self._steps + 1):
             step = Step(workspace, level, number, cancellation)
             changed = False
             for batch in batches:
-                if (batch.apply_once and number > 1) or (cleanup and not batch.runs_in_cleanup):
+                if batch.apply_once and number > 1:
                     continue
                 changed |= self._runner.run(batch, step)
             self._runner.modified |= changed

@@ -283,7 +283,7 @@ def _class_of_instance(transformer: GraphTransformer) -> Kind:
         def __init__(self, **_: object) -> None:
             self.__dict__.update(transformer.__dict__)
 
-    Instance.__module__, Instance.__qualname__ = kind.__module__, kind.__qualname__
+    Instance.__module__, Instance.__name__, Instance.__qualname__ = kind.__module__, kind.__name__, kind.__qualname__
     return Instance
 
 

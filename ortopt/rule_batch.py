@@ -29,7 +29,6 @@ class RuleBatch:
         apply_once: Whether it runs in the first step only.
         bypasses_editor: Whether it edits onnx-ir directly.
         level_independent: Whether it does the same at all levels, and is no rule.
-        runs_in_cleanup: Whether it runs again after higher levels have changed something.
         roots: The op types that its rules begin at.
         unchanged_at: By graph, when it last found nothing to do.
     """
@@ -40,7 +39,6 @@ class RuleBatch:
         self.apply_once = transformers[0].apply_once
         self.bypasses_editor = transformers[0].bypasses_editor
         self.level_independent = not self.is_rules and transformers[0].level_independent
-        self.runs_in_cleanup = self.is_rules or self.level_independent
         self.roots = frozenset(
             itertools.chain.from_iterable(t.roots for t in transformers if isinstance(t, RewriteRule))
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import onnx
+import onnx_ir as ir
 import pytest
 
 from ortopt import optimize
 from ortopt.options import TransformerLevel
+from ortopt.rule import Forwarded
 from ortopt.serialization.save import to_bytes
 from tests.verification.wrong_passes import Swap
 
@@ -149,6 +151,17 @@ def test_a_second_run_changes_nothing(name: str, level: int) -> None:
     assert to_bytes(twice.model) == once
 
 
+def test_a_rewrite_of_a_higher_level_below_an_if_lets_a_lower_one_see_the_if() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17]>
+        main (float[N,4] a, float[4,3] b, bool yes) => (float[N,3] y) {
+        y = If (yes) <
+            then_branch = then () => (float[N,3] p) { p = Einsum <equation = "ij,jk->ik"> (a, b) },
+            else_branch = else () => (float[N,3] e) { e = MatMul (a, b) }
+        >
+    }""")
+    assert [node.op_type for node in optimize(model, level=3).model.graph] == ["MatMul"]
+
+
 IN_FUNCTIONS = {
     "what a function gives is known once its body is rewritten": """
         <ir_version: 9, opset_import: ["" : 20, "local" : 1]>
@@ -184,6 +197,24 @@ class AndBack(Swap):
     levels = (TransformerLevel.LEVEL2,)
     roots = ("Neg",)
     becomes = "Elu"
+
+
+class LateConstant(Swap):
+    """Elu becomes Max with the Neg of a constant."""
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = ("Elu",)
+
+    def rewrite(self, found: Forwarded) -> ir.Node:
+        literal = ir.node("Constant", [], {"value_floats": [1.0, 2.0]})
+        return ir.node("Max", [found.value, ir.node("Neg", literal.outputs).outputs[0]])
+
+
+def test_constants_of_higher_levels_are_folded_in_the_same_run() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20]>
+        main (float[2] x) => (float[2] y) { y = Elu (x) }""")
+    result = optimize(model, level=3, verify=False, transformers=[LateConstant()])
+    assert [node.op_type for node in result.model.graph] == ["Max"]
 
 
 def test_levels_that_undo_one_another_are_told() -> None:

@@ -33,6 +33,7 @@ from ortopt.graph.match import inputs
 from ortopt.rule import Forwarded
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
+from ortopt.transformers.constant_folding import ConstantFolding
 
 LEVEL1, LEVEL2 = TransformerLevel.LEVEL1, TransformerLevel.LEVEL2
 CHAIN = "main (float[N] x) => (float[N] y) { a = Relu (x) b = Abs (a) c = Relu (b) d = Abs (c) y = Neg (d) }"
@@ -103,6 +104,8 @@ def test_register_keeps_a_list_per_level_and_refuses_a_second_of_the_same_name()
     assert [t.name for t in manager.transformers(1)] == ["renames"]
     with pytest.raises(RegistrationError, match=r"level 1 already has .*Renames.*Renames"):
         manager.register(Renames(), LEVEL1)
+    with pytest.raises(RegistrationError, match="two transformers are named constant_folding"):
+        optimize(parse(CHAIN), transformers=[ConstantFolding()])
 
 
 def test_register_without_a_level_uses_those_that_the_class_declares() -> None:

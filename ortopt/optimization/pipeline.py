@@ -263,20 +263,15 @@ class Pipeline:
     ) -> None:
         """Apply levels 1 to 3 until none of them finds anything to do.
 
-        After levels 2 and 3, the rules of level 1 run again, whose cost is in proportion to what has changed, and those
-        of its transformers that are independent of the level. The others, which walk whole graphs, run again where
-        these have found something, those that apply once as well.
+        Level 1 always runs again, so that what applies once a run of it sees what came later. That costs little: rules
+        look near what has changed, other transformers at graphs in which something has.
         """
         lowest = TransformerLevel.LEVEL1
         higher = [level for level in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3) if level <= self.options.level]
         manager.run(workspace, lowest, token)
         for _ in range(MAX_ROUNDS):
-            opsets = dict(workspace.model.opset_imports)
-            changed = [manager.run(workspace, level, token) for level in higher]
-            raised = workspace.model.opset_imports != opsets  # then there are other forms for what was left as it is
-            if manager.run(workspace, lowest, token, cleanup=True) or raised:
-                manager.run(workspace, lowest, token)
-            elif not any(changed):
+            changed = [manager.run(workspace, level, token) for level in (*higher, lowest)]
+            if not any(changed):
                 return
         manager.warn_limit(
             (lowest, *higher)[-1], f"{_ENDLESS}, the levels up to {(lowest, *higher)[-1].value} in the last one too"
