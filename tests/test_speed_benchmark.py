@@ -58,6 +58,14 @@ def test_the_floor_has_the_heavy_nodes_alone_one_after_the_other() -> None:
     np.testing.assert_allclose(1 / (1 + np.exp(-product)), run(parsed(CONVS), {"x": x})[0], rtol=1e-6)
 
 
+def test_an_input_that_nothing_reads_is_not_asked_for() -> None:
+    model = parsed(CONVS)
+    model.graph.input.append(onnx.helper.make_tensor_value_info("folded", onnx.TensorProto.INT64, [1]))
+    made = floor.floor(model, {"x": np.ones((1, 2, 4, 4), np.float32)})
+    assert made is not None
+    assert set(made.feeds) == {"x", "f"}
+
+
 def test_what_was_fused_into_a_convolution_is_not_in_the_floor() -> None:
     text = """main (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] w = {1, 2, 3, 4}> {
       y = com.microsoft.FusedConv <activation = "Relu", kernel_shape = [1, 1]> (x, w, , x)

@@ -77,6 +77,10 @@ def _values(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]]) -
     """Everything that the model computes."""
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
+    read = {name for node in whole.graph.node for name in node.input}
+    inputs = [value for value in whole.graph.input if value.name in read]  # a folded constant may have left its input
+    del whole.graph.input[:]
+    whole.graph.input.extend(inputs)
     known = {value.name for value in whole.graph.output}
     whole.graph.output.extend(
         onnx.ValueInfoProto(name=name)
