@@ -78,6 +78,7 @@ class ResizeProjectionReordering(RewriteRule[Found]):
     """``Conv(Concat(x, Resize(z)))`` with a 1x1 kernel → ``Conv(x) + Resize(Conv(z))``, where that is less work."""
 
     levels = (TransformerLevel.LEVEL3,)
+    after = ("interpolated_conv_decomposition",)
     roots = ("Conv", f"{MICROSOFT}::FusedConv")
     lookback = 2
     numerics = Numerics.REORDERED
