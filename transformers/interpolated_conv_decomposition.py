@@ -42,14 +42,17 @@ MICROSOFT = "com.microsoft"
 
 OLDEST_OPSET = 11
 
-RESIZE, MOVE, PRODUCT = 40, 15, 1.3
-"""What an element costs that is interpolated, that is joined, moved or added, and a multiplication of a MatMul, in
-multiplications of a convolution: measured on a CPU."""
+RESIZE, RESIZE_OF_BLOCKS, MOVE, PRODUCT = 90, 25, 15, 1.3
+"""What an element costs that is interpolated, by a kernel that has blocks of channels too, that is joined, moved or
+added, and a multiplication of a MatMul, in multiplications of a convolution: measured on a CPU."""
 
 GAIN = 0.85
 """What the decomposition must cost at most, compared with the convolution."""
 
 INFER = -1
+
+_OF_TOKENS = ("MatMul", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+"""Ops whose results are in no blocks of channels."""
 
 
 class Window(NamedTuple):
@@ -202,8 +205,9 @@ def _image(value: ir.Value, channels: int, outputs: int, windows: tuple[Window, 
         image = interpolated(resize)
     except Refusal:
         return None
-    if not image.has_products:
-        return None
+    points = windows[0].places == windows[1].places == 1
+    if not image.has_products or (points and _is_blocked(image)):
+        return None  # a blocked kernel interpolates the result of points faster (resize_projection_reordering)
     return (
         image
         if _cost_after(image, channels, outputs, windows) <= GAIN * _cost(image, channels, outputs, windows)
@@ -215,10 +219,16 @@ def _cost(image: Image, channels: int, outputs: int, windows: tuple[Window, Wind
     """What a convolution of an interpolated image costs; of points, the interpolation may be the last step."""
     rows, columns = windows
     results, places = rows.results * columns.results, rows.places * columns.places
-    whole = _area(image.after) * channels * (RESIZE + MOVE) + results * channels * outputs * places
+    resize = RESIZE_OF_BLOCKS if _is_blocked(image) else RESIZE
+    whole = _area(image.after) * channels * (resize + MOVE) + results * channels * outputs * places
     if places > 1:
         return whole
-    return min(whole, _area(image.before) * channels * outputs + results * outputs * (RESIZE + MOVE))
+    return min(whole, _area(image.before) * channels * outputs + results * outputs * (resize + MOVE))
+
+
+def _is_blocked(image: Image) -> bool:
+    """Whether a blocked layout may go on through the interpolation: not behind tokens, nor by a broken factor."""
+    return all(scale == int(scale) for scale in image.scales) and not is_op(image.x.producer(), *_OF_TOKENS)
 
 
 def _cost_after(image: Image, channels: int, outputs: int, windows: tuple[Window, Window]) -> float:
