@@ -78,6 +78,7 @@ ENDS_THE_PATH = {
     "packed_attention_fusion": "what it takes comes out of a MatMul",
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
     "parallel_conv_merging": "what it gives comes out of a convolution",
+    "interpolated_conv_decomposition": "what it gives comes out of convolutions",
     "resize_projection_reordering": "what it takes comes out of a convolution",
     "quick_gelu_scale_folding": "what it gives comes out of a MatMul or Gemm",
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
