@@ -153,8 +153,7 @@ class InterpolatedConvDecomposition(RewriteRule[Found]):
         stays = [part for part in found.parts if part.image is None]
         wide = [_columns(part, weight, found) for part in found.parts if part.image is not None]
         joined = wide[0] if len(wide) == 1 else ir.node("Concat", wide, {"axis": 2}).outputs[0]
-        of_rows = [found.rows.matrix(_matrices(part.image)[0]) for part in found.parts if part.image is not None]
-        product = ir.node("MatMul", [constant(np.concatenate(of_rows, axis=1), FLOAT), joined]).outputs[0]
+        product = _rows(found, joined, weight.shape[0])
         total = product
         if stays:
             total = ir.node("Add", [_convolution(root, stays, weight), product]).outputs[0]
@@ -206,7 +205,7 @@ def _image(value: ir.Value, channels: int, outputs: int, windows: tuple[Window, 
     except Refusal:
         return None
     points = windows[0].places == windows[1].places == 1
-    if not image.has_products or (points and _is_blocked(image)):
+    if not image.is_fixed or (points and _is_blocked(image)):
         return None  # a blocked kernel interpolates the result of points faster (resize_projection_reordering)
     return (
         image
@@ -279,6 +278,23 @@ def _columns(part: Part, weight: np.ndarray, found: Found) -> ir.Value:
         value = ir.node("Reshape", [beside.outputs[0], target]).outputs[0]
     of_columns = found.columns.matrix(_matrices(image)[1])
     return ir.node("MatMul", [value, constant(np.ascontiguousarray(of_columns.T), FLOAT)]).outputs[0]
+
+
+def _rows(found: Found, columns: ir.Value, outputs: int) -> ir.Value:
+    """The results' rows, of all parts together.
+
+    ONNX Runtime's MatMul refuses a matrix before a batch of no matrices. Where there may be no image, a convolution of
+    points does the same: 1.02 to 1.2 times as slow.
+    """
+    images = [part.image for part in found.parts if part.image is not None]
+    matrix = np.concatenate([found.rows.matrix(_matrices(image)[0]) for image in images], axis=1)
+    if all(image.is_filled for image in images):
+        return ir.node("MatMul", [constant(matrix, FLOAT), columns]).outputs[0]
+    results, read = matrix.shape
+    signals = ir.node("Reshape", [columns, constant([INFER, read, found.columns.results])])
+    points = ir.node("Conv", [signals.outputs[0], constant(np.ascontiguousarray(matrix[:, :, None]), FLOAT)])
+    target = constant([INFER, outputs, results, found.columns.results])
+    return ir.node("Reshape", [points.outputs[0], target]).outputs[0]
 
 
 def _convolution(root: ir.Node, stays: Sequence[Part], weight: np.ndarray) -> ir.Value:

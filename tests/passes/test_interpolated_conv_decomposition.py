@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
@@ -43,8 +46,8 @@ def decoder(
 NONE = "pads = [0, 0, 0, 0]"
 BOTH = {"Conv": 2, "MatMul": 2, "Resize": 0, "Concat": 0, "Add": 1}
 ALONE = {"Conv": 1, "MatMul": 2, "Resize": 0, "Add": 1}
-POINTS = {"maps": "float[1,8,9,10] x, float[1,16,3,4] z", "shape": (12, 24, 1, 1)}
-ONE = {"body": "y = Conv <{conv}> (r, w, b)", "maps": "float[1,16,3,2] z", "shape": (12, 16, 3, 3)}
+POINTS: dict[str, Any] = {"maps": "float[1,8,9,10] x, float[1,16,3,4] z", "shape": (12, 24, 1, 1)}
+ONE: dict[str, Any] = {"body": "y = Conv <{conv}> (r, w, b)", "maps": "float[1,16,3,2] z", "shape": (12, 16, 3, 3)}
 TRANSFORMATIONS = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
 
 REWRITTEN = {
@@ -110,11 +113,22 @@ def test_rewritten(name: str) -> None:
     check_rewrites(PASS, before, ops=ops, opset=opset)
 
 
+ANY_NUMBER = decoder(maps="float[N,8,9,10] x, float[N,16,3,2] z", sizes="1.0, 1.0, 3.0, 5.0", given="z, e, s")
+
+
+@pytest.mark.parametrize("images", [0, 1, 3])
+def test_any_number_of_images(images: int) -> None:
+    """ONNX Runtime's MatMul refuses a matrix before no matrices."""
+    drawn = np.random.default_rng(2)
+    shapes = {"x": (images, 8, 9, 10), "z": (images, 16, 3, 2)}
+    inputs = {name: drawn.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    after = {"Conv": 3, "MatMul": 1, "Resize": 0, "Concat": 0, "Add": 1}
+    made = check_rewrites(PASS, ANY_NUMBER, ops=after, numbers=images > 0, inputs=inputs)
+    session = ort.InferenceSession(ir.to_proto(made).SerializeToString())
+    assert session.run(None, inputs)[0].shape == (images, 12, 9, 10)
+
+
 STAYS = {
-    "there may be no image": (
-        decoder(maps="float[N,8,9,10] x, float[N,16,3,2] z", sizes="1.0, 1.0, 3.0, 5.0", given="z, e, s"),
-        "nothing before it is interpolated",
-    ),
     "sizes are not known": (
         decoder(maps="float[1,8,H,W] x, float[1,16,3,W] z", sizes="1.0, 1.0, 3.0, 1.0", given="z, e, s"),
         "height and width of its result are not fixed",

@@ -110,16 +110,12 @@ def test_sizes_of_another_image() -> None:
 
 def test_sizes_that_no_one_knows() -> None:
     """Representative sizes decide whether it is less work."""
-    large = "float[N,24,H,W] x, float[N,8,A,B] z"
     text = (
-        (
-            f"{head('float[N,3,H,W] i', constants=SHAPES)}"
-            " { p = AveragePool <kernel_shape = [4, 4], strides = [4, 4]> (i)"
-            " x = Concat <axis = 1> (p, p, p, p, p, p, p, p) n = Shape (i) b = Slice (n, zero, one) e = Slice (n, two, four) s = Concat <axis = 0> (b, number, e)"
-            ' r = Resize <mode = "linear"> (x, , , s) y = Conv (r, w) }'
-        )
-        .replace("SHAPES", large)
-        .replace("int64[1] zero", "int64[1] one = {1}, int64[1] zero")
+        f"{head('float[N,3,H,W] i', constants=SHAPES + ', int64[1] one = {1}')}"
+        " { p = AveragePool <kernel_shape = [4, 4], strides = [4, 4]> (i)"
+        " x = Concat <axis = 1> (p, p, p, p, p, p, p, p)"
+        " n = Shape (i) b = Slice (n, zero, one) e = Slice (n, two, four)"
+        ' s = Concat <axis = 0> (b, number, e) r = Resize <mode = "linear"> (x, , , s) y = Conv (r, w) }'
     )
     check_rewrites(PASS, text, ops={"Conv": 1, "Resize": 1, "Concat": 3})
 
@@ -127,8 +123,7 @@ def test_sizes_that_no_one_knows() -> None:
 def test_computed_sizes_of_as_many_channels() -> None:
     numbers = ", ".join(NUMBERS.split(", ")[:64])
     text = (
-        f"main (float[N,8,4,4] x, float[N,8,8,8] z) => (float[A,8,H,W] y) <float[8,16,1,1] w = {{{NUMBERS[:0]}"
-        f"{numbers}, {numbers}}}>"
+        f"main (float[N,8,4,4] x, float[N,8,8,8] z) => (float[A,8,H,W] y) <float[8,16,1,1] w = {{{numbers}, {numbers}}}>"
         ' { s = Shape (z) r = Resize <mode = "linear"> (x, , , s) c = Concat <axis = 1> (r, z) y = Conv (c, w) }'
     )
     check_rewrites(
