@@ -123,7 +123,8 @@ def test_sizes_that_no_one_knows() -> None:
 def test_computed_sizes_of_as_many_channels() -> None:
     numbers = ", ".join(NUMBERS.split(", ")[:64])
     text = (
-        f"main (float[N,8,4,4] x, float[N,8,8,8] z) => (float[A,8,H,W] y) <float[8,16,1,1] w = {{{numbers}, {numbers}}}>"
+        "main (float[N,8,4,4] x, float[N,8,8,8] z) => (float[A,8,H,W] y)"
+        f" <float[8,16,1,1] w = {{{numbers}, {numbers}}}>"
         ' { s = Shape (z) r = Resize <mode = "linear"> (x, , , s) c = Concat <axis = 1> (r, z) y = Conv (c, w) }'
     )
     check_rewrites(
