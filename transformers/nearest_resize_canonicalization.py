@@ -8,19 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.facts import contents
-from ortopt.graph.match import (
-    Refusal,
-    attribute,
-    dims,
-    inputs,
-    need,
-    optional,
-    plain_attributes,
-    small_array,
-    tensor_of,
-)
+from ortopt.graph.match import attribute, inputs, need, optional, plain_attributes
 from ortopt.options import TransformerLevel
+from ortopt.patterns.whole_scales import whole_scales
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 CANONICAL = ("asymmetric", "floor")
@@ -67,7 +57,7 @@ class NearestResizeCanonicalization(RewriteRule[Found]):
         need(modes in REPEATING, f"{modes[0]} with {modes[1]} may read from other places", root)
         need(attribute(root, "keep_aspect_ratio_policy", "stretch") == "stretch", "the sizes are only bounds", root)
         attributes = plain_attributes(root)
-        scales = _scales(root, x)
+        scales = whole_scales(root, x)
         written = modes == CANONICAL and "axes" not in attributes and optional(root, 3) is None
         need(not written, "it is written so", root)
         return Found((root,), scales)
@@ -78,36 +68,3 @@ class NearestResizeCanonicalization(RewriteRule[Found]):
         scales = constant(np.array(found.scales, np.float32))
         attributes = {"mode": "nearest", "coordinate_transformation_mode": CANONICAL[0], "nearest_mode": CANONICAL[1]}
         return ir.node("Resize", [root.inputs[0], root.inputs[1], scales], attributes)
-
-
-def _scales(root: ir.Node, x: ir.Value) -> tuple[int, ...]:
-    """How many times as long each axis becomes."""
-    shape = dims(x)
-    every: tuple[int, ...] = tuple(range(len(shape)))
-    axes = attribute(root, "axes", every)
-    scales, sizes = optional(root, 2), optional(root, 3)
-    if scales is not None and tensor_of(scales).size > 0:
-        listed = small_array(scales).astype(np.float64)
-        need(bool(np.all((listed >= 1) & (listed == np.floor(listed)))), "a scale is not whole", scales)
-        numbers = [int(scale) for scale in listed]
-    else:
-        known = None if sizes is None else contents(sizes)
-        if known is None:
-            raise Refusal("the sizes are not known", root)
-        fits = len(known) == len(axes) and all(-len(shape) <= axis < len(shape) for axis in axes)
-        need(fits, "the axes do not fit", root)
-        numbers = [_times(shape[axis], size, root) for axis, size in zip(axes, known, strict=True)]
-    need(len(numbers) == len(axes), "the axes do not fit", root)
-    result = [1] * len(shape)
-    for axis, number in zip(axes, numbers, strict=True):
-        result[axis] = number
-    return tuple(result)
-
-
-def _times(dim: object, size: object, root: ir.Node) -> int:
-    """How many times a dimension is contained in a size."""
-    whole = isinstance(dim, int) and isinstance(size, int) and dim > 0 and size >= dim and size % dim == 0
-    need(whole, "a size is not known to be a multiple of the dimension", root)
-    assert isinstance(dim, int)
-    assert isinstance(size, int)
-    return size // dim

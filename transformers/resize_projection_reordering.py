@@ -6,13 +6,15 @@ fast the other way round (SegFormer's head, feature pyramids).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.node_sizes import evaluated
+from ortopt.fusions import places_of
+from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
@@ -48,6 +50,9 @@ RESIZE, ADD, CONCAT = 40, 15, 15
 GAIN = 0.9
 """What the other order must cost at most, compared with this one."""
 
+LAST = 1 << 31
+"""An end of a Slice behind all that a shape has."""
+
 _NOT_LINEAR = ("tf_crop_and_resize", "tf_half_pixel_for_nn")
 
 
@@ -78,6 +83,7 @@ class ResizeProjectionReordering(RewriteRule[Found]):
     """``Conv(Concat(x, Resize(z)))`` with a 1x1 kernel → ``Conv(x) + Resize(Conv(z))``, where that is less work."""
 
     levels = (TransformerLevel.LEVEL3,)
+    after = ("interpolated_conv_decomposition",)
     roots = ("Conv", f"{MICROSOFT}::FusedConv")
     lookback = 2
     numerics = Numerics.REORDERED
@@ -147,25 +153,20 @@ def _share(resize: ir.Node, before: Sequence[Dim], after: Sequence[Dim]) -> floa
     """The size before as a share of that after; batch and channels are checked to be left alone."""
     scales = optional(resize, 2)
     axes = attribute(resize, "axes", tuple(range(len(before))))
-    spatial_only = all(at % len(before) > 1 for at in axes)
     if scales is not None and tensor_of(scales).size > 0:
         listed = small_array(scales).astype(np.float64)
         need(len(listed) == len(axes), "the axes do not fit", resize)
         kept = [scale for at, scale in zip(axes, listed, strict=True) if at % len(before) < 2]
         need(all(scale == 1 for scale in kept), "it resizes batch or channels", resize)
         return 1 / float(np.prod(listed))
-    sizes = optional(resize, 3)
-    known = None if sizes is None else contents(sizes)
-    stretches = attribute(resize, "keep_aspect_ratio_policy", "stretch") == "stretch"
-    numbers = known is not None and all(isinstance(size, int) for size in known)
-    need(stretches and (spatial_only or numbers), "the sizes are not known", resize)
-    areas = [
-        math.prod(dim for dim in shape[2:] if isinstance(dim, int))
-        for shape in (before, after)
-        if all(isinstance(dim, int) for dim in shape[2:])
-    ]
-    need(len(areas) == 2 and areas[1] > 0, "it is not known how much it enlarges", resize)
-    return areas[0] / areas[1]
+    need(attribute(resize, "keep_aspect_ratio_policy", "stretch") == "stretch", "the sizes are only bounds", resize)
+    areas = {"before": before[2:], "after": after[2:]}
+    shares = []
+    for place in places_of(resize, scope.of(scope.graph_of(resize)).options):
+        known = evaluated(areas, place)
+        need(len(known) == len(areas) and min(known["after"]) > 0, "it is not known how much it enlarges", resize)
+        shares += [small / large for small, large in zip(known["before"], known["after"], strict=True)]
+    return max(shares)
 
 
 def _cost_before(parts: Sequence[Part], outputs: int) -> float:
@@ -185,12 +186,23 @@ def _resized(old: ir.Node, value: ir.Value, channels: int) -> ir.Value:
     """A value resized as another was, with its own number of channels."""
     operands = list(old.inputs)
     operands[0] = value
-    sizes = optional(old, 3)
-    if sizes is not None:
-        known = [size for size in contents(sizes) or () if isinstance(size, int)]
-        own = dims(old.inputs[0]) if old.inputs[0] is not None else ()
+    sizes, source = optional(old, 3), old.inputs[0]
+    if sizes is not None and source is not None:
+        own = dims(source)
         axes = attribute(old, "axes", tuple(range(len(own))))
-        if any(at % len(own) == 1 for at in axes):
-            told = [channels if at % len(own) == 1 else size for at, size in zip(axes, known, strict=True)]
-            operands[3] = constant(told)
+        named = [position for position, at in enumerate(axes) if at % len(own) == 1]
+        if named and not same_dim(own[1], channels):
+            operands[3] = _with_element(sizes, named[0], channels)
     return ir.Node("", "Resize", operands, old.attributes.values()).outputs[0]
+
+
+def _with_element(sizes: ir.Value, position: int, number: int) -> ir.Value:
+    """A vector with another number at a position."""
+    known = contents(sizes)
+    if known is not None and all(isinstance(size, int) for size in known):
+        return constant([number if at == position else size for at, size in enumerate(known) if isinstance(size, int)])
+    parts = [
+        ir.node("Slice", [sizes, constant([start]), constant([end])]).outputs[0]
+        for start, end in ((0, position), (position + 1, LAST))
+    ]
+    return ir.node("Concat", [parts[0], constant([number]), parts[1]], {"axis": 0}).outputs[0]

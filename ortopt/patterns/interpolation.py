@@ -114,13 +114,17 @@ class Image(NamedTuple):
     is_filled: bool
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether its sizes, but for the number of images, are known, and not 0."""
+        return all(isinstance(size, int) and size > 0 for size in (*self.before, *self.after))
+
+    @property
     def has_products(self) -> bool:
         """Whether it can be multiplied by matrices: its sizes are known, and ONNX Runtime's MatMul takes its batch.
 
         That refuses a matrix as the left operand of a batch of no matrices.
         """
-        fixed = all(isinstance(size, int) and size > 0 for size in (*self.before, *self.after))
-        return fixed and self.is_filled
+        return self.is_fixed and self.is_filled
 
     @property
     def multiplications(self) -> float:

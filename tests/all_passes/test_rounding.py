@@ -59,6 +59,7 @@ ENDS_THE_PATH = {
     "gemm_bn_fusion": "what it scales comes out of a Gemm",
     "gemm_transpose_fusion": "what it turns is a Gemm",
     "group_norm_fusion": "what it scales is divided by a square root",
+    "interpolated_conv_decomposition": "what it gives comes out of convolutions",
     "instance_norm_fusion": "what it scales is divided by a square root",
     "group_query_attention_fusion": "what it gives comes out of a MatMul",
     "group_query_operand_folding": "what it gives comes out of a MatMul",

@@ -90,6 +90,52 @@ def test_sizes_of_some_axes() -> None:
     check_rewrites(PASS, text, ops={"Conv": 1, "Resize": 1}, opset=18)
 
 
+SHAPES = ", int64[1] zero = {0}, int64[1] two = {2}, int64[1] four = {4}, int64[1] number = {24}"
+
+
+def halves(numbers: str, half: int) -> str:
+    """Eight of each sixteen columns of two equal blocks of weights."""
+    every = (numbers + ", " + numbers).split(", ")
+    return ", ".join(each for row in range(8) for each in every[16 * row + 8 * half : 16 * row + 8 * half + 8])
+
+
+def test_sizes_of_another_image() -> None:
+    """The number of images is not known, and the channels become those of the result."""
+    text = (
+        f"{head('float[N,24,4,4] x, float[N,24,8,8] z')}"
+        ' { s = Shape (z) r = Resize <mode = "linear"> (x, , , s) c = Concat <axis = 1> (z, r) y = Conv (c, v) }'
+    ).replace("float[8,24,1,1] w = {", "float[8,48,1,1] v = {" + NUMBERS + ", ")
+    check_rewrites(PASS, text, ops={"Conv": 2, "Resize": 1, "Concat": 1, "Slice": 2, "Add": 1})
+
+
+def test_sizes_that_no_one_knows() -> None:
+    """Representative sizes decide whether it is less work."""
+    text = (
+        f"{head('float[N,3,H,W] i', constants=SHAPES + ', int64[1] one = {1}')}"
+        " { p = AveragePool <kernel_shape = [4, 4], strides = [4, 4]> (i)"
+        " x = Concat <axis = 1> (p, p, p, p, p, p, p, p)"
+        " n = Shape (i) b = Slice (n, zero, one) e = Slice (n, two, four)"
+        ' s = Concat <axis = 0> (b, number, e) r = Resize <mode = "linear"> (x, , , s) y = Conv (r, w) }'
+    )
+    check_rewrites(PASS, text, ops={"Conv": 1, "Resize": 1, "Concat": 3})
+
+
+def test_computed_sizes_of_as_many_channels() -> None:
+    numbers = ", ".join(NUMBERS.split(", ")[:64])
+    text = (
+        "main (float[N,8,4,4] x, float[N,8,8,8] z) => (float[A,8,H,W] y)"
+        f" <float[8,16,1,1] w = {{{numbers}, {numbers}}}>"
+        ' { s = Shape (z) r = Resize <mode = "linear"> (x, , , s) c = Concat <axis = 1> (r, z) y = Conv (c, w) }'
+    )
+    check_rewrites(
+        PASS,
+        text,
+        after="main (float[N,8,4,4] x, float[N,8,8,8] z) => (float[A,8,H,W] y)"
+        f" <float[8,8,1,1] v = {{{halves(numbers, 0)}}}, float[8,8,1,1] w = {{{halves(numbers, 1)}}}>"
+        ' { s = Shape (z) p = Conv (x, v) r = Resize <mode = "linear"> (p, , , s) q = Conv (z, w) y = Add (r, q) }',
+    )
+
+
 LINEAR = 'r = Resize <mode = "linear"> (x, , s)'
 
 
@@ -105,6 +151,12 @@ LINEAR = 'r = Resize <mode = "linear"> (x, , s)'
         (
             f"{head('float[1,24,H,W] x', constants=', int64[4] s = {1, 24, 8, 8}')}"
             ' { r = Resize <mode = "linear"> (x, , , s) y = Conv (r, w) }',
+            "it would be no less work",
+        ),
+        (
+            f"{head('float[1,24,4,4] x, float[1,24,H,W] z', constants=SHAPES)}"
+            ' { n = Shape (z) a = NonZero (z) b = Shape <start = 1> (a) c = Slice (n, zero, two)'
+            ' s = Concat <axis = 0> (c, b, b) r = Resize <mode = "linear"> (x, , , s) y = Conv (r, w) }',
             "it is not known how much it enlarges",
         ),
         (f"{head('float[N,12,5,6] x', 24, ', float[4] s = {1, 2, 1, 1}')} {{ {LINEAR} y = Conv (r, w) }}", "channels"),
