@@ -8,6 +8,7 @@ block needs a Reshape only where something else looks at its axes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -15,17 +16,25 @@ import onnx_ir as ir
 from ortopt.analysis.kernels import CPU
 from ortopt.context import Context
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, dims, is_constant, is_op, need, opset, plain_attributes, users
+from ortopt.graph.match import Refusal, dims, is_constant, is_op, need, opset, optional, plain_attributes, users
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.rows import bias_of, rows_of
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.transformer import GraphTransformer
 
+MICROSOFT = "com.microsoft"
+QKV = 3
+PAST = (4, 6, 7, 9)
+"""Inputs of MultiHeadAttention that ``com.microsoft.Attention`` has not."""
+
 INFER = -1
-ALLOWS_ZERO = 14
 SHAPE_HAS_AN_END = 15
 WORTH_OF_A_BIAS = 2
 """How many Reshapes cost as much as the Add of a bias: they move nothing."""
+
+
+SHAPE_AND_CONCAT = 2
+"""Nodes that give the shape where several axes are free; they serve all blocks, but there may be one block only."""
 
 
 class Block(NamedTuple):
@@ -65,24 +74,35 @@ class LeadingAxesMerging(GraphTransformer):
         rows: dict[ir.Node, tuple[ir.Value, ...]] = {}
         for node in context.cancellation.checked(tuple(graph)):
             try:
+                need(not _is_packable(node), "com.microsoft.Attention takes it in", node)
                 rows[node] = rows_of(node)
             except Refusal as refusal:
                 if is_op(node, "MatMul"):
                     context.refuse(node, refusal.reason)
         changed = False
+        shapes = _Shapes(context)
         for block in _blocks(rows):
             context.cancellation.check()
-            last = block.nodes[-1]
             if _gain(block) <= 0:
-                context.refuse(last, "the Reshapes around would cost more than the biases")
+                context.refuse(block.nodes[-1], "the Reshapes around would cost more than the biases")
                 continue
-            try:
-                replacements = _merged(block)
-            except Refusal as refusal:
-                context.refuse(last, refusal.reason)
-                continue
-            changed |= context.substitute(replacements, before=last, origin=block.nodes, nodes=block.nodes)
+            changed |= context.attempt(block.nodes, partial(_merge, block, shapes, context), candidate=block.nodes[-1])
         return changed
+
+
+def _is_packable(node: ir.Node) -> bool:
+    """Whether a node gives queries, keys or values that `packed_attention_fusion` may take in with their layers."""
+    if not is_op(node, "Add", "MatMul"):
+        return False
+    readers = users(node.outputs[0])
+    if is_op(node, "MatMul") and any(map(_is_packable, readers)):
+        return True
+    return any(
+        is_op(user, "MultiHeadAttention", domain=MICROSOFT)
+        and node.outputs[0] in user.inputs[:QKV]
+        and all(optional(user, position) is None for position in PAST)
+        for user in readers
+    )
 
 
 def _blocks(rows: Mapping[ir.Node, tuple[ir.Value, ...]]) -> list[Block]:
@@ -121,15 +141,29 @@ def _gain(block: Block) -> int:
     biases = sum(bias_of(node) is not None for node in block.nodes)
     entries = sum(not is_constant(value) and not is_op(value.producer(), *RESHAPING) for value in block.entering)
     members = set(block.nodes)
-    exits = 0
+    exits, free = 0, False
     for value in block.leaving:
         readers = [user for user in users(value) if user not in members]
         exits += value.is_graph_output() or not all(is_op(user, *RESHAPING) for user in readers)
+        free |= sum(not isinstance(dim, int) for dim in dims(value)) > 1
+    exits += SHAPE_AND_CONCAT * free
     return WORTH_OF_A_BIAS * biases - entries - exits if biases else 0
 
 
-def _merged(block: Block) -> dict[ir.Value, ir.Value]:
-    """New values for those that leave a block, of nodes with two axes."""
+def _merge(block: Block, shapes: _Shapes, context: Context) -> list[ir.Node]:
+    """Let values of nodes with two axes stand for those that leave a block."""
+    flat = _flat(block)
+    targets, made = shapes.of(block)
+    replaced = {
+        value: ir.node("Reshape", [flat[value], target], {"allowzero": 1} if target.producer() else {}).outputs[0]
+        for value, target in targets.items()
+    }
+    new = context.replace(replaced, before=block.nodes[-1], origin=block.nodes)
+    return made + new
+
+
+def _flat(block: Block) -> dict[ir.Value, ir.Value]:
+    """The values of a block with two axes, of new nodes."""
     biases = {node: found for node in block.nodes if (found := bias_of(node)) is not None}
     within = {product for product, _ in biases.values()}
     flat: dict[ir.Value, ir.Value] = {}
@@ -143,8 +177,7 @@ def _merged(block: Block) -> dict[ir.Value, ir.Value]:
             flat[node.outputs[0]] = ir.node("Gemm", [flat[x], matrix, bias]).outputs[0]
         elif node not in within:
             flat[node.outputs[0]] = _of_two_axes(node, block.rows[node], flat).outputs[0]
-    back = _Back(block)
-    return {value: back.reshaped(value, flat[value]) for value in block.leaving}
+    return flat
 
 
 def _columns(value: ir.Value) -> int:
@@ -162,35 +195,47 @@ def _of_two_axes(node: ir.Node, rows: Sequence[ir.Value], flat: Mapping[ir.Value
     return ir.Node(node.domain, node.op_type, operands, attributes)
 
 
-class _Back:
-    """Makes the Reshapes at the end of a block.
+class _Shapes:
+    """The shapes that Reshapes at the ends of blocks need: constants, or computed once for all blocks.
 
     Args:
-        block: The block.
+        context: The context.
     """
 
-    def __init__(self, block: Block) -> None:
-        self._at = block.nodes[-1]
-        self._like = block.entering[0]  # it is there before anything of the block is
-        self._leading: ir.Value | None = None
-        self._targets: dict[int, ir.Value] = {}
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._known: dict[tuple[str, ...], ir.Value] = {}
 
-    def reshaped(self, value: ir.Value, flat: ir.Value) -> ir.Value:
-        """Give a value with two axes the axes of another one."""
-        shape = dims(value)
-        free = [dim for dim in shape if not isinstance(dim, int)]
-        need(0 not in shape, "an axis is empty", value)
-        if len(free) <= 1:
-            target = constant([dim if isinstance(dim, int) else INFER for dim in shape])
-            return ir.node("Reshape", [flat, target]).outputs[0]
-        columns = _columns(value)
-        if columns not in self._targets:
-            self._targets[columns] = self._target(columns)
-        return ir.node("Reshape", [flat, self._targets[columns]], {"allowzero": 1}).outputs[0]
+    def of(self, block: Block) -> tuple[dict[ir.Value, ir.Value], list[ir.Node]]:
+        """The shapes of what leaves a block; those of more than one free axis are put in front of the block.
 
-    def _target(self, columns: int) -> ir.Value:
-        """The sizes at run time."""
-        need(opset(self._at, "") >= max(ALLOWS_ZERO, SHAPE_HAS_AN_END), "the opset has no Shape of some axes", self._at)
-        if self._leading is None:
-            self._leading = ir.node("Shape", [self._like], {"start": 0, "end": -1}).outputs[0]
-        return ir.node("Concat", [self._leading, constant([columns])], {"axis": 0}).outputs[0]
+        Returns:
+            The shapes, and the nodes that have been added for them.
+        """
+        targets, nodes = {}, list[ir.Node]()
+        for value in block.leaving:
+            shape = dims(value)
+            need(0 not in shape, "an axis is empty", value)
+            if sum(not isinstance(dim, int) for dim in shape) <= 1:
+                targets[value] = constant([dim if isinstance(dim, int) else INFER for dim in shape])
+            else:
+                targets[value] = self._computed(value, block.entering[0], nodes)
+        if nodes:
+            first = block.nodes[0]
+            need(opset(first, "") >= SHAPE_HAS_AN_END, "the opset has no Shape of some axes", first)
+            self._context.edit.insert(nodes, first)
+        return targets, nodes
+
+    def _computed(self, value: ir.Value, like: ir.Value, nodes: list[ir.Node]) -> ir.Value:
+        key = tuple(map(str, dims(value)))
+        leading = key[:-1]
+        for wanted in (leading, key):
+            if wanted in self._known and (node := self._known[wanted].producer()) and (node.graph or node in nodes):
+                continue
+            if wanted is leading:
+                node = ir.node("Shape", [like], {"start": 0, "end": -1})
+            else:
+                node = ir.node("Concat", [self._known[leading], constant([_columns(value)])], {"axis": 0})
+            nodes.append(node)
+            self._known[wanted] = node.outputs[0]
+        return self._known[key]
