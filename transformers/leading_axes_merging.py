@@ -120,7 +120,7 @@ def _blocks(rows: Mapping[ir.Node, tuple[ir.Value, ...]]) -> list[Block]:
         while pending:
             nodes.append(node := pending.pop())
             for value in (*rows[node], node.outputs[0]):
-                near = [other for other in sharing[value] if other in left]
+                near = [other for other in dict.fromkeys(sharing[value]) if other in left]
                 pending += near
                 for other in near:
                     del left[other]
