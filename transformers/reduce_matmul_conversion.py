@@ -22,6 +22,7 @@ from ortopt.graph.match import (
     dtype,
     inputs,
     integers,
+    is_never_zero,
     is_op,
     need,
     opset,
@@ -37,6 +38,7 @@ MEASURED = (1 << 13, 1 << 16)
 
 AXES_ARE_AN_INPUT_FROM = 18
 SUM_HAS_AN_INPUT_FROM = 13
+SHAPE_HAS_AN_END = 15
 
 
 class Found(NamedTuple):
@@ -83,6 +85,8 @@ class ReduceMatmulConversion(RewriteRule[Found]):
         smallest, longest = MEASURED
         need(math.prod(inner) >= smallest and 1 < size <= longest, "it is too small, or too long", x)
         need(root.op_type in SQUARES or not _has_batches(shape[: axes[0]]), "axes come before, and it is as fast", x)
+        fits = _is_never_empty(x, axes[0], root) or opset(root) >= SHAPE_HAS_AN_END
+        need(fits, "there may be nothing, and the opset has no Shape of some axes", root)
         return Found((root,), x, axes[0], size)
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -95,8 +99,7 @@ class ReduceMatmulConversion(RewriteRule[Found]):
         if is_op(root, *SQUARES):
             x = ir.node("Mul", [x, x]).outputs[0]
         x = ir.node("Reshape", [x, constant([*leading, found.size, columns])]).outputs[0]
-        each = 1 / found.size if root.op_type == "ReduceMean" else 1
-        row = constant(np.full((1, found.size), each, np.float32), FLOAT)
+        row = _row(found, 1 / found.size if root.op_type == "ReduceMean" else 1.0)
         total = ir.node("MatMul", [row, x])
         if root.op_type == "ReduceL2":
             total = ir.node("Sqrt", [total.outputs[0]])
@@ -117,3 +120,18 @@ def _axes(root: ir.Node, rank: int) -> tuple[int, ...]:
 def _has_batches(leading: tuple[Dim, ...]) -> bool:
     """Whether more than one matrix is known to be summed up: a free size is expected to be 1."""
     return math.prod(size for size in leading if isinstance(size, int)) > 1
+
+
+def _row(found: Found, number: float) -> ir.Value:
+    """What the sums are products with: ONNX Runtime multiplies no single row by no matrices, so it is one for each."""
+    (root,) = found.nodes
+    if _is_never_empty(found.x, found.first, root):
+        return constant(np.full((1, found.size), number, np.float32), FLOAT)
+    leading = ir.node("Shape", [found.x], {"start": 0, "end": found.first})
+    shape = ir.node("Concat", [leading.outputs[0], constant([1, found.size])], {"axis": 0})
+    value = ir.tensor(np.array([number], np.float32))
+    return ir.node("ConstantOfShape", [shape.outputs[0]], {"value": value}).outputs[0]
+
+
+def _is_never_empty(x: ir.Value, first: int, at: ir.Node) -> bool:
+    return all(is_never_zero(dim, at) for dim in dims(x)[:first])
