@@ -81,6 +81,7 @@ ENDS_THE_PATH = {
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
     "parallel_conv_merging": "what it gives comes out of a convolution",
     "reduce_matmul_conversion": "what it gives is a sum",
+    "row_selection_reordering": "what it selects of comes out of a MatMul, or is computed alike",
     "resize_projection_reordering": "what it takes comes out of a convolution",
     "quick_gelu_scale_folding": "what it gives comes out of a MatMul or Gemm",
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
