@@ -83,6 +83,7 @@ ENDS_THE_PATH = {
     "reduce_matmul_conversion": "what it gives is a sum",
     "row_selection_reordering": "what it selects of comes out of a MatMul, or is computed alike",
     "resize_projection_reordering": "what it takes comes out of a convolution",
+    "query_selection_reordering": "what it gives comes out of a MatMul",
     "quick_gelu_scale_folding": "what it gives comes out of a MatMul or Gemm",
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
     "selu_fusion": "Elu is transcendental",
