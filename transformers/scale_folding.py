@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,11 +13,14 @@ from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
+    Dim,
     Refusal,
+    array_of,
     attribute,
     dims,
     dtype,
     inputs,
+    is_constant,
     is_op,
     is_used_once,
     keeps_rank,
@@ -25,6 +28,7 @@ from ortopt.graph.match import (
     operand_constant,
     optional,
     scalar,
+    static_dims,
     tensor_of,
 )
 from ortopt.options import Numerics, TransformerLevel
@@ -51,7 +55,8 @@ class Found(NamedTuple):
 class ScaleFolding(RewriteRule[Found]):
     """``(x·W + b) * c`` → ``x·(W * c) + b * c``, also ``/ c`` and through Reshape and Transpose.
 
-    Exporters scale the queries and keys of attention in this way, in each layer. For convolutions see
+    Exporters scale the queries and keys of attention in this way, in each layer. A number for each column is taken in
+    as well, where nothing moves columns: the layer scale of vision transformers. For convolutions see
     `conv_mul_fusion`.
     """
 
@@ -76,35 +81,70 @@ class ScaleFolding(RewriteRule[Found]):
         layer = path[-1]
         need(is_op(layer, *LINEAR), "no linear layer is above it alone", layer)
         need(len(dims(layer.outputs[0])) >= 2, "it is no matrix", layer)
-        factor = scalar(number)
-        need(dtype(at) in FLOATS and math.isfinite(factor) and factor != 0, "it is no factor", number)
-        need(keeps_rank(number, at), "the factor would raise the rank", number)
+        need(dtype(at) in FLOATS, "it is no factor", number)
+        factor = _factor(number, at, path)
+        need(bool((np.isfinite(factor) & (factor != 0)).all()), "it is no factor", number)
         if is_op(root, "Div"):
             factor = 1 / factor
         places.append((layer, 1))
         if optional(layer, 2) is not None and attribute(layer, "beta", 1.0) != 0:
             places.append((layer, 2))
-        contents = {(node, position): scaled(node.inputs[position], factor) for node, position in places}
-        need_near(1.0, (factor,), dtype(at), number)
+        contents = {(node, place): scaled(node.inputs[place], _turned(factor, node, place)) for node, place in places}
+        need_near(1.0, (np.abs(factor),), dtype(at), number)
         return Found(tuple(reversed(path)), contents)
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the layer and the nodes after it, up to the scaling node."""
-        constants: dict[ir.Value | None, ir.Value] = {}
-        for (old, position), content in found.scaled.items():
-            value = old.inputs[position]
-            if value not in constants:
-                constants[value] = constant(content, tensor_of(value).dtype)
+        constants = {
+            (old, position): constant(content, tensor_of(old.inputs[position]).dtype)
+            for (old, position), content in found.scaled.items()
+        }
         node = found.nodes[0]
         above: dict[ir.Value | None, ir.Value] = {}
         for old in found.nodes[:-1]:
             inputs = [
-                constants[value] if (old, position) in found.scaled else above.get(value, value)
+                constants[old, position] if (old, position) in constants else above.get(value, value)
                 for position, value in enumerate(old.inputs)
             ]
             node = ir.Node("", old.op_type, inputs, list(old.attributes.values()))
             above[old.outputs[0]] = node.outputs[0]
         return node
+
+
+def _factor(number: ir.Value, at: ir.Value, path: Sequence[ir.Node]) -> np.ndarray:
+    """One number, or one for each column of the layer at the end of a path."""
+    own = static_dims(number)
+    if math.prod(own) == 1:
+        need(keeps_rank(number, at), "the factor would raise the rank", number)
+        return np.asarray(scalar(number))
+    need(is_constant(number), "the factor is no constant", number)
+    need(not any(is_op(node, *REARRANGING) for node in path[1:]), "it is not one number, and columns are moved", number)
+    columns = dims(at)[-1]
+    of_columns = len(own) <= len(dims(at)) and math.prod(own[:-1]) == 1 and own[-1] == columns
+    need(of_columns, "it is not one number, nor one for each column", number)
+    for node in path[1:]:
+        need(_has_columns(node, columns), "what it scales has other columns", node)
+    return array_of(number).reshape(-1)
+
+
+def _has_columns(node: ir.Node, columns: Dim) -> bool:
+    """Whether the constants of a layer, or of the Add after it, have a number for each column of the result."""
+    if is_op(node, "Add"):
+        return all(dims(value)[-1:] == (columns,) for value in inputs(node, 2))
+    weight = dims(inputs(node, len(node.inputs))[1])
+    transposed = is_op(node, "Gemm") and attribute(node, "transB", 0)
+    summand = optional(node, 2)
+    return (
+        len(weight) > 1
+        and weight[-2 if transposed else -1] == columns
+        and (summand is None or dims(summand)[-1:] == (columns,))
+    )
+
+
+def _turned(factor: np.ndarray, node: ir.Node, place: int) -> np.ndarray:
+    """The factor, along the axis of the columns."""
+    turned = factor.size > 1 and is_op(node, "Gemm") and place == 1 and attribute(node, "transB", 0)
+    return factor[:, None] if turned else factor
 
 
 def _producer_for_it_alone(value: ir.Value, root: ir.Node) -> ir.Node:

@@ -23,12 +23,12 @@ SMALLEST = {
 """Numbers from here on have all their digits."""
 
 
-def scaled(value: ir.Value | None, factor: float) -> np.ndarray:
+def scaled(value: ir.Value | None, factor: float | np.ndarray) -> np.ndarray:
     """A scaled constant, if every number in it stays finite and keeps all its digits.
 
     Args:
         value: Weights, or a bias, that nothing else uses, or that are small.
-        factor: What they are scaled with.
+        factor: What they are scaled with; an array broadcasts to them.
 
     Raises:
         Refusal: If they cannot be scaled.

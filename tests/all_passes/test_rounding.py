@@ -40,6 +40,7 @@ REORDERED = sorted(
 
 ENDS_THE_PATH = {
     "add_conv_fusion": "what it gives comes out of a convolution",
+    "add_matmul_fusion": "what it gives comes out of a MatMul",
     "attention_fusion": "what it gives comes out of a MatMul",
     "bias_gelu_fusion": "Gelu is transcendental",
     "bias_softmax_fusion": "Softmax is transcendental",
@@ -65,6 +66,7 @@ ENDS_THE_PATH = {
     "group_query_operand_folding": "what it gives comes out of a MatMul",
     "grouped_heads_merging": "what it gives comes out of a MatMul",
     "long_attention_conversion": "what it gives comes out of a MatMul",
+    "leading_axes_merging": "what it adds a bias to comes out of a MatMul",
     "masked_softmax_conversion": "Softmax is transcendental",
     "linear_conv_fusion": "what it gives comes out of a MatMul",
     "matmul_bn_fusion": "what it scales comes out of a MatMul",
@@ -79,7 +81,10 @@ ENDS_THE_PATH = {
     "packed_attention_fusion": "what it takes comes out of a MatMul",
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
     "parallel_conv_merging": "what it gives comes out of a convolution",
+    "reduce_matmul_conversion": "what it gives is a sum",
+    "row_selection_reordering": "what it selects of comes out of a MatMul, or is computed alike",
     "resize_projection_reordering": "what it takes comes out of a convolution",
+    "query_selection_reordering": "what it gives comes out of a MatMul",
     "quick_gelu_scale_folding": "what it gives comes out of a MatMul or Gemm",
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
     "selu_fusion": "Elu is transcendental",

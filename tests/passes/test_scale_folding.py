@@ -41,6 +41,38 @@ def test_a_gemm() -> None:
     )
 
 
+LAYER_SCALE = """main (float[N,S,2] x, float[N,S,3] skip) => (float[N,S,3] y)
+    <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {1, 2, 3}, float[3] c = {4, 0.5, -2}> {
+    m = MatMul (x, w) a = Add (b, m) p = Mul (a, c) y = Add (p, skip) }"""
+
+
+@pytest.mark.parametrize("factor", ["float[3] c", "float[1,1,3] c"])
+def test_a_number_for_each_column(factor: str) -> None:
+    check_rewrites(
+        PASS,
+        LAYER_SCALE.replace("float[3] c", factor),
+        """main (float[N,S,2] x, float[N,S,3] skip) => (float[N,S,3] y)
+            <float[2,3] w = {4, 1, -6, 16, 2.5, -12}, float[3] b = {4, 1, -6}> {
+            m = MatMul (x, w) a = Add (b, m) y = Add (a, skip) }""",
+    )
+
+
+@pytest.mark.parametrize("attributes", ["alpha = 0.5, beta = 2.0", "transB = 1"])
+def test_a_number_for_each_column_of_a_gemm(attributes: str) -> None:
+    text = GEMM.replace("float c = {4}", "float[2] c = {4, 3}").replace("alpha = 0.5, beta = 2.0", attributes)
+    check_rewrites(PASS, text, ops={"Gemm": 1})
+
+
+def test_a_matrix_that_is_its_own_summand() -> None:
+    """The columns of the weights are rows of the same constant."""
+    check_rewrites(
+        PASS,
+        """main (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}, float[2] c = {4, 3}> {
+            g = Gemm <transB = 1> (x, w, w) y = Div (g, c) }""",
+        ops={"Gemm": 1},
+    )
+
+
 @pytest.mark.parametrize(
     ("because", "text"),
     [
@@ -49,7 +81,12 @@ def test_a_gemm() -> None:
         ("not a constant", HEADS.replace("(float[N,S,4] x)", "(float[N,S,4] x, float[4] b)").replace("float[4] b = {1, 2, 3, 4}, ", "")),  # noqa: E501
         ("weights are no constant", GEMM.replace("x)", "x, float[2,2] w)", 1).replace("float[2,2] w = {1, 2, 3, 4}, ", "")),  # noqa: E501
         ("divides", HEADS.replace("Mul (t, c)", "Div (c, t)")),
-        ("not one number", GEMM.replace("float c = {4}", "float[2] c = {4, 4}")),
+        ("nor one for each column", GEMM.replace("float c = {4}", "float[1,2,1] c = {4, 4}").replace("[N,2] y", "[1,2,2] y").replace("[N,2] x", "[2,2] x")),  # noqa: E501
+        ("columns are moved", HEADS.replace("float c = {0.5}", "float[2] c = {0.5, 2}")),
+        ("it is no factor", GEMM.replace("float c = {4}", "float[2] c = {4, 0}")),
+        ("other columns", GEMM.replace("float c = {4}", "float[2] c = {4, 3}").replace("float[2] b = {5, 6}", "float[1] b = {5}")),  # noqa: E501
+        ("it is no matrix", "main (float[2] x) => (float[2] y) <float[2,2] w = {1, 2, 3, 4}, float[2] c = {4, 3}> { m = MatMul (x, w) y = Mul (m, c) }"),  # noqa: E501
+        ("other columns", "main (float[5,2,2] x) => (float[5,2] y) <float[2] w = {1, 2}, float[2] c = {4, 3}> { m = MatMul (x, w) y = Mul (m, c) }"),  # noqa: E501
         ("it is no factor", GEMM.replace("c = {4}", "c = {0}")),
         ("raise the rank", GEMM.replace("float c", "float[1,1,1] c").replace("[N,2] y", "[1,N,2] y")),
         ("overflow or vanish", GEMM.replace("c = {4}", "c = {1e38}")),

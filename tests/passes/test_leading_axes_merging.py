@@ -1,0 +1,124 @@
+"""Blocks of linear layers and of what treats each row by itself work on two axes, and their biases are Gemms'."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from ortopt import testing
+from ortopt.options import Options, Target
+from ortopt.serialization.save import to_bytes
+from ortopt.testing import check_keeps, check_rewrites, parse
+
+PASS = "leading_axes_merging"
+W = "float[4,4] w = {1, 2, 0, 1, 0.5, 0, 1, 1, 0, 1, 1, 0, 2, 0, 0, 1}, float[4] b = {1, -2, 3, 0.5}"
+V = "float[4,8] v = {1, 0, 2, 0, 1, 0, 1, 0, 1, 1, 0, 2, 0, 1, 0, 1, 0, 1, 0, 0, 1, 2, 1, 0, 1, 0, 1, 0, 2, 0, 0, 1}"
+BIASES = f"{W}, {V}, float[8] e = {{1, 2, 3, 4, 5, 6, 7, 8}}"
+LAYERS = "m = MatMul (x, w) a = Add (b, m) r = Gelu (a) n = MatMul (r, v)"
+
+
+def model(nodes: str, x: str = "float[N,3,4]", y: str = "float[N,3,8]", constants: str = BIASES) -> str:
+    return f"main ({x} x) => ({y} y) <{constants}> {{ {nodes} }}"
+
+
+def test_two_layers() -> None:
+    check_rewrites(
+        PASS,
+        model(f"{LAYERS} y = Sum (n, e)"),
+        f"""main (float[N,3,4] x) => (float[N,3,8] y)
+            <{BIASES}, int64[2] two = {{-1, 4}}, int64[3] three = {{-1, 3, 8}}> {{
+            x2 = Reshape (x, two) a = Gemm (x2, w, b) r = Gelu (a) n = Gemm (r, v, e) y = Reshape (n, three) }}""",
+        opset=20,
+    )
+
+
+@pytest.mark.parametrize(("x", "y"), [("float[2,3,4]", "float[2,3,8]"), ("float[2,N,3,4]", "float[2,N,3,8]")])
+def test_other_axes(x: str, y: str) -> None:
+    check_rewrites(PASS, model(f"{LAYERS} y = Add (n, e)", x, y), ops={"Gemm": 2, "Reshape": 2, "Shape": 0}, opset=20)
+
+
+BLOCK = """l = LayerNormalization <axis = -1> (x, b, b) m = MatMul (l, w) a = Add (m, b) r = Gelu (a) n = MatMul (r, w)
+    c = Add (n, b) s = Add (c, x) k = LayerNormalization <axis = 2> (s, b) o = MatMul (k, w) q = Add (o, b)
+    g = Mul (q, q) t = Sub (g, b) y = Add (t, k)"""
+
+
+def test_a_block_with_residuals() -> None:
+    """Normalizations, residuals and activations are on the way; the size is computed, for it is not known."""
+    check_rewrites(
+        PASS,
+        model(BLOCK, "float[N,S,4]", "float[N,S,4]", W),
+        ops={"Gemm": 3, "MatMul": 0, "Reshape": 2, "Shape": 1, "Concat": 1, "LayerNormalization": 2},
+        opset=20,
+    )
+
+
+def test_two_blocks_share_a_shape() -> None:
+    """What looks at the axes stands between them."""
+    half = """m{0} = MatMul ({1}, w) a{0} = Add (m{0}, b) n{0} = MatMul (a{0}, w) c{0} = Add (n{0}, b)
+        o{0} = MatMul (c{0}, w)"""
+    between = "d1 = Add (o1, b) z = Softmax <axis = 1> (d1)"
+    text = f"{half.format(1, 'x')} {between} {half.format(2, 'z')} y = Add (o2, b)"
+    check_rewrites(
+        PASS,
+        model(text, "float[N,S,4]", "float[N,S,4]", W),
+        ops={"Gemm": 6, "Reshape": 4, "Shape": 1, "Concat": 1},
+    )
+
+
+def test_a_matrix_that_is_no_constant() -> None:
+    text = "main (float[N,3,4] x, float[4,8] v) => (float[N,3,8] y) <" + W + ", float[8] e = {1, 2, 3, 4, 5, 6, 7, 8}>"
+    check_rewrites(PASS, f"{text} {{ {LAYERS} y = Add (n, e) }}", ops={"Gemm": 2}, opset=20)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2])
+def test_no_rows(batch: int) -> None:
+    """An empty batch gives an empty result, of the same shape."""
+    numbers = {"x": np.ones((batch, 0 if batch == 2 else 3, 4), np.float32)}
+    results = []
+    for after in (False, True):
+        read = parse(model(BLOCK, "float[N,S,4]", "float[N,S,4]", W), opset=20)
+        if after:
+            assert testing.run(PASS, read)[0]
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = ort.InferenceSession(to_bytes(read), options, ["CPUExecutionProvider"])
+        results.append(session.run(None, numbers)[0])
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
+
+
+KEPT = {
+    "the Reshapes around would cost": model("m = MatMul (x, w) y = Add (m, b)", y="float[N,3,4]"),
+    "rows are mixed": model("z = Softmax (x) m = MatMul (x, z) y = Add (m, b)", "float[N,4,4]", "float[N,4,4]", W),
+    "the size of a row is not fixed": "main (float[N,3,K] x, float[K,4] w, float[4] b) => (float[N,3,4] y) { m = MatMul (x, w) y = Add (m, b) }",  # noqa: E501
+    "fewer than three axes": model("m = MatMul (x, w) y = Add (m, b)", "float[N,4]", "float[N,4]"),
+    "not single-precision": "main (double[N,3,4] x, double[4,4] w, double[4] b) => (double[N,3,4] y) { m = MatMul (x, w) y = Add (m, b) }",  # noqa: E501
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("because", KEPT)
+def test_keeps(because: str) -> None:
+    check_keeps(PASS, KEPT[because], None if because == "rows are mixed" else because, opset=20)
+
+
+def test_axes_that_mean_something() -> None:
+    """A bias that differs from position to position is none, and what adds it stays, with three axes."""
+    constants = f"{BIASES}, float[3,1] p = {{1, 2, 3}}"
+    check_rewrites(
+        PASS,
+        model(f"{LAYERS} c = Add (n, e) y = Add (c, p)", constants=constants),
+        ops={"Gemm": 2, "Reshape": 2, "Add": 1},
+        opset=20,
+    )
+
+
+def test_projections_that_an_attention_may_take_in_stay() -> None:
+    text = f"""<ir_version: 9, opset_import: ["" : 20, "com.microsoft" : 1]>
+        main (float[N,S,4] x) => (float[N,S,4] y) <{W}> {{
+        mq = MatMul (x, w) q = Add (mq, b) mk = MatMul (x, w) k = Add (mk, b) mv = MatMul (x, w) v = Add (mv, b)
+        y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, v) }}"""
+    check_keeps(PASS, text, "com.microsoft.Attention takes it in")
+
+
+def test_another_target() -> None:
+    check_keeps(PASS, model(f"{LAYERS} y = Add (n, e)"), "--target onnx", opset=20, options=Options(target=Target.ONNX))

@@ -1,0 +1,247 @@
+"""A linear layer and its bias are one kernel where its rows lie along one axis; blocks of layers can keep them so.
+
+A MatMul of three axes leaves its bias to an Add, which reads and writes everything once more. What stands between the
+layers of a block (normalizations, activations, residuals) treats each row by itself, and works on two axes as well: the
+block needs a Reshape only where something else looks at its axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.analysis.kernels import CPU
+from ortopt.context import Context
+from ortopt.graph.edit import constant
+from ortopt.graph.match import Refusal, dims, is_constant, is_op, need, opset, optional, plain_attributes, users
+from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.rows import bias_of, rows_of
+from ortopt.semantics.op_traits import RESHAPING
+from ortopt.transformer import GraphTransformer
+
+MICROSOFT = "com.microsoft"
+QKV = 3
+PAST = (4, 6, 7, 9)
+"""Inputs of MultiHeadAttention that ``com.microsoft.Attention`` has not."""
+
+INFER = -1
+SHAPE_HAS_AN_END = 15
+WORTH_OF_A_BIAS = 2
+"""How many Reshapes cost as much as the Add of a bias: they move nothing."""
+
+
+SHAPE_AND_CONCAT = 2
+"""Nodes that give the shape where several axes are free; they serve all blocks, but there may be one block only."""
+
+
+class Block(NamedTuple):
+    """Nodes that treat each row by itself.
+
+    Attributes:
+        nodes: The nodes, in their order.
+        rows: For each of them, the operands that have rows.
+        entering: Values with rows from elsewhere.
+        leaving: Values with rows that are read elsewhere.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    rows: Mapping[ir.Node, tuple[ir.Value, ...]]
+    entering: tuple[ir.Value, ...]
+    leaving: tuple[ir.Value, ...]
+
+
+class LeadingAxesMerging(GraphTransformer):
+    """``Gelu(Add(MatMul(x, W), b))`` of three axes → the same of two: ``Gelu(Gemm(x, W, b))`` between two Reshapes.
+
+    This is done for whole blocks at once, where they have more biases than new Reshapes outweigh.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    after = (
+        *("bias_sum_conversion", "channel_affine_conversion", "matmul_conv_conversion", "matmul_split_decomposition"),
+        *(
+            "query_selection_reordering",
+            "residual_sum_conversion",
+            "roll_gather_fusion",
+            "row_selection_reordering",
+            "transpose_optimizer",
+        ),
+    )
+    providers = (CPU,)
+    targets = (Target.ORT,)
+    numerics = Numerics.REORDERED
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Find the blocks of a graph, and merge the axes of those that gain by it."""
+        rows: dict[ir.Node, tuple[ir.Value, ...]] = {}
+        for node in context.cancellation.checked(tuple(graph)):
+            try:
+                need(not _is_packable(node), "com.microsoft.Attention takes it in", node)
+                rows[node] = rows_of(node)
+            except Refusal as refusal:
+                if is_op(node, "MatMul"):
+                    context.refuse(node, refusal.reason)
+        changed = False
+        shapes = _Shapes(context)
+        for block in _blocks(rows):
+            context.cancellation.check()
+            if _gain(block) <= 0:
+                context.refuse(block.nodes[-1], "the Reshapes around would cost more than the biases")
+                continue
+            changed |= context.attempt(block.nodes, partial(_merge, block, shapes, context), candidate=block.nodes[-1])
+        return changed
+
+
+def _is_packable(node: ir.Node) -> bool:
+    """Whether a node gives queries, keys or values that `packed_attention_fusion` may take in with their layers."""
+    if not is_op(node, "Add", "MatMul"):
+        return False
+    readers = users(node.outputs[0])
+    if is_op(node, "MatMul") and any(map(_is_packable, readers)):
+        return True
+    return any(
+        is_op(user, "MultiHeadAttention", domain=MICROSOFT)
+        and node.outputs[0] in user.inputs[:QKV]
+        and all(optional(user, position) is None for position in PAST)
+        for user in readers
+    )
+
+
+def _blocks(rows: Mapping[ir.Node, tuple[ir.Value, ...]]) -> list[Block]:
+    """Nodes that share values with rows, together."""
+    place = {node: position for position, node in enumerate(rows)}
+    sharing: dict[ir.Value, list[ir.Node]] = {}
+    for node, operands in rows.items():
+        for value in (*operands, node.outputs[0]):
+            sharing.setdefault(value, []).append(node)
+    blocks = []
+    left = dict.fromkeys(rows)
+    while left:
+        nodes, pending = [], [next(iter(left))]
+        del left[pending[0]]
+        while pending:
+            nodes.append(node := pending.pop())
+            for value in (*rows[node], node.outputs[0]):
+                near = [other for other in dict.fromkeys(sharing[value]) if other in left]
+                pending += near
+                for other in near:
+                    del left[other]
+        blocks.append(_block(sorted(nodes, key=place.__getitem__), rows))
+    return blocks
+
+
+def _block(nodes: Sequence[ir.Node], rows: Mapping[ir.Node, tuple[ir.Value, ...]]) -> Block:
+    members = set(nodes)
+    made = [node.outputs[0] for node in nodes]
+    entering = dict.fromkeys(value for node in nodes for value in rows[node] if value.producer() not in members)
+    leaving = [value for value in made if value.is_graph_output() or not members.issuperset(users(value))]
+    return Block(tuple(nodes), {node: rows[node] for node in nodes}, tuple(entering), tuple(leaving))
+
+
+def _gain(block: Block) -> int:
+    """What is saved, in Reshapes: biases are worth more, and Reshapes that are there already cost nothing."""
+    biases = sum(bias_of(node) is not None for node in block.nodes)
+    entries = sum(not is_constant(value) and not is_op(value.producer(), *RESHAPING) for value in block.entering)
+    members = set(block.nodes)
+    exits, free = 0, False
+    for value in block.leaving:
+        readers = [user for user in users(value) if user not in members]
+        exits += value.is_graph_output() or not all(is_op(user, *RESHAPING) for user in readers)
+        free |= sum(not isinstance(dim, int) for dim in dims(value)) > 1
+    exits += SHAPE_AND_CONCAT * free
+    return WORTH_OF_A_BIAS * biases - entries - exits if biases else 0
+
+
+def _merge(block: Block, shapes: _Shapes, context: Context) -> list[ir.Node]:
+    """Let values of nodes with two axes stand for those that leave a block."""
+    flat = _flat(block)
+    targets, made = shapes.of(block)
+    replaced = {
+        value: ir.node("Reshape", [flat[value], target], {"allowzero": 1} if target.producer() else {}).outputs[0]
+        for value, target in targets.items()
+    }
+    new = context.replace(replaced, before=block.nodes[-1], origin=block.nodes)
+    return made + new
+
+
+def _flat(block: Block) -> dict[ir.Value, ir.Value]:
+    """The values of a block with two axes, of new nodes."""
+    biases = {node: found for node in block.nodes if (found := bias_of(node)) is not None}
+    within = {product for product, _ in biases.values()}
+    flat: dict[ir.Value, ir.Value] = {}
+    for value in block.entering:
+        flat[value] = ir.node("Reshape", [value, constant([INFER, _columns(value)])]).outputs[0]
+    for node in block.nodes:
+        if node in biases:
+            product, bias = biases[node]
+            x, matrix = product.inputs
+            assert x is not None
+            flat[node.outputs[0]] = ir.node("Gemm", [flat[x], matrix, bias]).outputs[0]
+        elif node not in within:
+            flat[node.outputs[0]] = _of_two_axes(node, block.rows[node], flat).outputs[0]
+    return flat
+
+
+def _columns(value: ir.Value) -> int:
+    size = dims(value)[-1]
+    assert isinstance(size, int)
+    return size
+
+
+def _of_two_axes(node: ir.Node, rows: Sequence[ir.Value], flat: Mapping[ir.Value, ir.Value]) -> ir.Node:
+    """A node that does with two axes what another one does with more."""
+    operands = [flat[value] if value is not None and value in rows else value for value in node.inputs]
+    attributes = [
+        ir.AttrInt64("axis", -1) if name == "axis" else attribute for name, attribute in plain_attributes(node).items()
+    ]
+    return ir.Node(node.domain, node.op_type, operands, attributes)
+
+
+class _Shapes:
+    """The shapes that Reshapes at the ends of blocks need: constants, or computed once for all blocks.
+
+    Args:
+        context: The context.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._known: dict[tuple[str, ...], ir.Value] = {}
+
+    def of(self, block: Block) -> tuple[dict[ir.Value, ir.Value], list[ir.Node]]:
+        """The shapes of what leaves a block; those of more than one free axis are put in front of the block.
+
+        Returns:
+            The shapes, and the nodes that have been added for them.
+        """
+        targets, nodes = {}, list[ir.Node]()
+        for value in block.leaving:
+            shape = dims(value)
+            need(0 not in shape, "an axis is empty", value)
+            if sum(not isinstance(dim, int) for dim in shape) <= 1:
+                targets[value] = constant([dim if isinstance(dim, int) else INFER for dim in shape])
+            else:
+                targets[value] = self._computed(value, block.entering[0], nodes)
+        if nodes:
+            first = block.nodes[0]
+            need(opset(first, "") >= SHAPE_HAS_AN_END, "the opset has no Shape of some axes", first)
+            self._context.edit.insert(nodes, first)
+        return targets, nodes
+
+    def _computed(self, value: ir.Value, like: ir.Value, nodes: list[ir.Node]) -> ir.Value:
+        key = tuple(map(str, dims(value)))
+        leading = key[:-1]
+        for wanted in (leading, key):
+            if wanted in self._known and (node := self._known[wanted].producer()) and (node.graph or node in nodes):
+                continue
+            if wanted is leading:
+                node = ir.node("Shape", [like], {"start": 0, "end": -1})
+            else:
+                node = ir.node("Concat", [self._known[leading], constant([_columns(value)])], {"axis": 0})
+            nodes.append(node)
+            self._known[wanted] = node.outputs[0]
+        return self._known[key]

@@ -1,0 +1,137 @@
+"""ONNX Runtime sums over axes in the middle element by element; a product with a row of ones is vectorized.
+
+Networks that keep channels last sum over height and width so: the response normalization of ConvNeXt V2, pooling at
+the end of vision transformers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.analysis.kernels import CPU
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    FLOAT,
+    Dim,
+    attribute,
+    dims,
+    dtype,
+    inputs,
+    integers,
+    is_never_zero,
+    is_op,
+    need,
+    opset,
+    optional,
+)
+from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+SQUARES = ("ReduceL2", "ReduceSumSquare")
+MEASURED = (1 << 13, 1 << 16)
+"""Elements that are summed up, at least, and the longest sum: the row of ones is stored."""
+
+
+AXES_ARE_AN_INPUT_FROM = 18
+SUM_HAS_AN_INPUT_FROM = 13
+SHAPE_HAS_AN_END = 15
+
+
+class Found(NamedTuple):
+    """The reduction.
+
+    Attributes:
+        nodes: The reduction.
+        x: What it sums up.
+        first: The first of its axes, which are neighbours.
+        size: The number of elements of each sum.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    first: int
+    size: int
+
+
+class ReduceMatmulConversion(RewriteRule[Found]):
+    """``ReduceSum<axes = [1, 2]>(x)`` → ``MatMul([1, 1, …], x)`` for axes before the last, also means and squares.
+
+    2.4 to 4 times as fast for squares, and 1.4 to 10 times for sums over the first axes, from 3x3 rows of 1280 to
+    56x56 of 128. Over axes behind others the kernel of sums is as fast.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = (*SQUARES, "ReduceMean", "ReduceSum")
+    opsets = (5, NEWEST_OPSET)  # before, a Reshape's shape was an attribute
+    providers = (CPU,)
+    targets = (Target.ORT,)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """Neighbouring axes of fixed sizes, and something behind them."""
+        x = inputs(root, len(root.inputs))[0]
+        shape = dims(x)
+        need(dtype(x) == FLOAT, "its numbers are not single-precision", x)
+        axes = _axes(root, len(shape))
+        neighbours = bool(axes) and axes == tuple(range(axes[0], axes[-1] + 1))
+        need(neighbours and axes[-1] < len(shape) - 1, "it sums over no axes in the middle", root)
+        inner = [size for size in shape[axes[0] :] if isinstance(size, int) and size > 0]
+        need(len(inner) == len(shape) - axes[0], "a size is not fixed", x)
+        size = math.prod(inner[: len(axes)])
+        smallest, longest = MEASURED
+        need(math.prod(inner) >= smallest and 1 < size <= longest, "it is too small, or too long", x)
+        need(root.op_type in SQUARES or not _has_batches(shape[: axes[0]]), "axes come before, and it is as fast", x)
+        fits = _is_never_empty(x, axes[0], root) or opset(root) >= SHAPE_HAS_AN_END
+        need(fits, "there may be nothing, and the opset has no Shape of some axes", root)
+        return Found((root,), x, axes[0], size)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the product, with one axis for those that are summed up, and one for those behind them."""
+        (root,) = found.nodes
+        shape = dims(found.x)
+        leading = [0] * found.first
+        columns = math.prod(size for size in shape[found.first :] if isinstance(size, int)) // found.size
+        x = found.x
+        if is_op(root, *SQUARES):
+            x = ir.node("Mul", [x, x]).outputs[0]
+        x = ir.node("Reshape", [x, constant([*leading, found.size, columns])]).outputs[0]
+        row = _row(found, 1 / found.size if root.op_type == "ReduceMean" else 1.0)
+        total = ir.node("MatMul", [row, x])
+        if root.op_type == "ReduceL2":
+            total = ir.node("Sqrt", [total.outputs[0]])
+        behind = [size for size in dims(root.outputs[0])[found.first :] if isinstance(size, int)]
+        return ir.node("Reshape", [total.outputs[0], constant([*leading, *behind])])
+
+
+def _axes(root: ir.Node, rank: int) -> tuple[int, ...]:
+    """The axes, from the front and sorted; empty where they are left out."""
+    none: tuple[int, ...] = ()
+    by_input = opset(root) >= (SUM_HAS_AN_INPUT_FROM if is_op(root, "ReduceSum") else AXES_ARE_AN_INPUT_FROM)
+    listed = optional(root, 1) if by_input else None
+    axes = integers(listed) if listed is not None else attribute(root, "axes", none)
+    need(all(-rank <= axis < rank for axis in axes), "an axis is out of range", root)
+    return tuple(sorted({axis % rank for axis in axes}))
+
+
+def _has_batches(leading: tuple[Dim, ...]) -> bool:
+    """Whether more than one matrix is known to be summed up: a free size is expected to be 1."""
+    return math.prod(size for size in leading if isinstance(size, int)) > 1
+
+
+def _row(found: Found, number: float) -> ir.Value:
+    """What the sums are products with: ONNX Runtime multiplies no single row by no matrices, so it is one for each."""
+    (root,) = found.nodes
+    if _is_never_empty(found.x, found.first, root):
+        return constant(np.full((1, found.size), number, np.float32), FLOAT)
+    leading = ir.node("Shape", [found.x], {"start": 0, "end": found.first})
+    shape = ir.node("Concat", [leading.outputs[0], constant([1, found.size])], {"axis": 0})
+    value = ir.tensor(np.array([number], np.float32))
+    return ir.node("ConstantOfShape", [shape.outputs[0]], {"value": value}).outputs[0]
+
+
+def _is_never_empty(x: ir.Value, first: int, at: ir.Node) -> bool:
+    return all(is_never_zero(dim, at) for dim in dims(x)[:first])

@@ -1,0 +1,89 @@
+"""What becomes of each part of a value can become of the value before it is split.
+
+Diffusion transformers compute six numbers for each channel in one layer, and give each part an axis for positions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    attribute,
+    axis,
+    inputs,
+    integers,
+    is_op,
+    is_used_once,
+    need,
+    opset,
+    optional,
+    plain_attributes,
+    rank,
+    users,
+)
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
+
+
+class Found(NamedTuple):
+    """The Split and the Unsqueezes of its parts, and the axes that they add, from the front."""
+
+    nodes: tuple[ir.Node, ...]
+    axes: tuple[int, ...]
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """What the Unsqueezes give."""
+        return tuple(node.outputs[0] for node in self.nodes[1:])
+
+
+class SplitUnsqueezeReordering(RewriteRule[Found]):
+    """``Unsqueeze(part)`` for all parts of a ``Split`` → ``Split(Unsqueeze(x))``."""
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = ("Split",)
+    opsets = (2, NEWEST_OPSET)
+    looks_downstream = True
+
+    def match(self, root: ir.Node) -> Found:
+        """Parts that nothing else reads, all of them with the same axes added."""
+        need(len(root.outputs) > 1, "there is one part only", root)
+        need(all(map(is_used_once, root.outputs)), "a part is used elsewhere, or not at all", root)
+        nodes = [users(part)[0] for part in root.outputs]
+        alike = all(is_op(node, "Unsqueeze") and node.graph is root.graph for node in nodes)
+        need(alike, "a part is not unsqueezed", root)
+        need(all(node.inputs[0] is part for node, part in zip(nodes, root.outputs, strict=True)), "it is an axis", root)
+        plain_attributes(root)
+        of = rank(root.outputs[0])
+        added = {_axes(node, of) for node in nodes}
+        need(len(added) == 1, "the parts get different axes", root)
+        return Found((root, *nodes), added.pop())
+
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+        """Build the Unsqueeze, and the Split of an axis that is further behind."""
+        root, *unsqueezed = found.nodes
+        x = inputs(root, len([value for value in root.inputs if value is not None]))[0]
+        of = rank(x)
+        behind = [place for place in range(of + len(found.axes)) if place not in found.axes]
+        if opset(root) >= AXES_ARE_AN_INPUT_FROM["Unsqueeze"]:
+            wide = ir.node("Unsqueeze", [x, constant(list(found.axes))])
+        else:
+            wide = ir.node("Unsqueeze", [x], {"axes": list(found.axes)})
+        kept = [entry for name, entry in root.attributes.items() if name != "axis"]
+        place = ir.AttrInt64("axis", behind[axis(root, of, 0)])
+        split = ir.Node("", "Split", [wide.outputs[0], *root.inputs[1:]], [*kept, place], num_outputs=len(root.outputs))
+        return {node.outputs[0]: part for node, part in zip(unsqueezed, split.outputs, strict=True)}
+
+
+def _axes(node: ir.Node, of: int) -> tuple[int, ...]:
+    """The axes that an Unsqueeze adds to a value of some rank, from the front."""
+    listed = optional(node, 1)
+    none: tuple[int, ...] = ()
+    axes = integers(listed) if listed is not None else attribute(node, "axes", none)
+    rank_after = of + len(axes)
+    need(all(-rank_after <= place < rank_after for place in axes), "an axis is out of range", node)
+    return tuple(sorted(place % rank_after for place in axes))
