@@ -26,6 +26,7 @@ from ortopt.graph.match import (
     only_user,
     operand_constant,
     operand_from,
+    optional,
     users,
 )
 from ortopt.options import Numerics, TransformerLevel
@@ -39,7 +40,7 @@ class Layer(NamedTuple):
     """What a linear layer adds to its product, now and then.
 
     Attributes:
-        last: The sum of product and bias, or the Gemm.
+        last: The sum of product and bias, the Gemm, or the attention that holds the layer.
         bias: The new bias.
     """
 
@@ -99,7 +100,6 @@ class ResidualBiasFolding(RewriteRule[Found]):
         row = _row(bias, rest)
         shift = _shifted(normalization, row)
         readers = [node for node in users(residual) if node is not root]
-        need(sum(value is residual for value in root.inputs) == 1, "the sum is of the same twice", root)
         layers = tuple(_layers(readers, residual, row))
         return Found((root, total, normalization, *(layer.last for layer in layers)), rest, shift, layers)
 
@@ -111,12 +111,12 @@ class ResidualBiasFolding(RewriteRule[Found]):
         total = ir.node(root.op_type, [normalization.outputs[0], found.rest])
         made = {root.outputs[0]: total.outputs[0], old.outputs[0]: normalization.outputs[0]}
         for last, bias in found.layers:
-            if is_op(last, "Gemm"):
-                operands = [normalization.outputs[0], last.inputs[1], constant(bias)]
-                node = ir.Node("", "Gemm", operands, list(last.attributes.values()))
-            else:
+            if is_op(last, "Add", "Sum"):
                 _, product = operand_constant(last)
                 node = ir.node(last.op_type, [product, constant(bias)])
+            else:
+                operands = [normalization.outputs[0], last.inputs[1], constant(bias), *last.inputs[3:]]
+                node = ir.Node(last.domain, last.op_type, operands, list(last.attributes.values()))
             made[last.outputs[0]] = node.outputs[0]
         return made
 
@@ -160,9 +160,12 @@ def _layers(readers: list[ir.Node], residual: ir.Value, row: Array) -> Iterator[
     """
     for node in readers:
         need(node.graph is residual.graph, "a subgraph uses the normalization's result", residual)
-        need(node.inputs[0] is residual and node.inputs[1] is not residual, "it is multiplied by itself", node)
+        need(residual not in node.inputs[1:], "the normalization's result is multiplied by what is no constant", node)
         if is_op(node, "Gemm"):
             yield _gemm(node, row)
+            continue
+        if is_op(node, "Attention", domain="com.microsoft"):
+            yield _packed_attention(node, row)
             continue
         need(is_op(node, "MatMul"), "the normalization's result is used by no linear layer", node)
         weight = _weight(inputs(node, 2)[1], (row.size,))
@@ -176,7 +179,7 @@ def _layers(readers: list[ir.Node], residual: ir.Value, row: Array) -> Iterator[
 
 
 def _gemm(node: ir.Node, row: Array) -> Layer:
-    x, weight, bias = inputs(node, 3)
+    _, weight, bias = inputs(node, 3)
     beta = attribute(node, "beta", 1.0)
     need(is_constant(bias) and beta != 0, "a linear layer has no bias", node)
     need(not attribute(node, "transA", 0), "a linear layer is of columns", node)
@@ -185,6 +188,17 @@ def _gemm(node: ir.Node, row: Array) -> Layer:
     need(dims(bias) == columns.shape[1:], "a linear layer's bias is no row", bias)
     factor = attribute(node, "alpha", 1.0) / beta
     return Layer(node, _in_single(array_of(bias) - factor * (row @ columns), bias))
+
+
+def _packed_attention(node: ir.Node, row: Array) -> Layer:
+    """The projections of queries, keys and values that ONNX Runtime's Attention computes itself."""
+    weight, bias = node.inputs[1], optional(node, 2)
+    if weight is None or bias is None:
+        raise Refusal("a linear layer has no bias", node)
+    need(not any(map(is_used, node.outputs[1:])), "its keys and values are used elsewhere", node)
+    columns = _weight(weight, (row.size,))
+    need(is_constant(bias) and dims(bias) == columns.shape[1:], "a linear layer's bias is no row", bias)
+    return Layer(node, _in_single(array_of(bias) - row @ columns, bias))
 
 
 def _weight(value: ir.Value, rows: tuple[int, ...], *, turned: bool = False) -> Array:

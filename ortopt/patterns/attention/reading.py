@@ -34,7 +34,7 @@ from ortopt.semantics.op_traits import RESHAPING
 _MICROSOFT = "com.microsoft"
 _OWN_OP = "MultiHeadAttention"
 _MOVES = (*sorted(RESHAPING), "Identity", "Transpose")
-_ON_SCORES = (*_MOVES, "Add", "Div", "Max", "Mul", "Softmax", "Sub", "Where")
+_ON_SCORES = (*_MOVES, "Add", "Div", "Max", "Mul", "Softmax", "Sub", "Tanh", "Where")
 _MAX_NODES = 24
 _LONGEST = 8
 
