@@ -18,6 +18,7 @@ from ortopt.graph.match import (
     dims,
     dtype,
     inputs,
+    is_constant,
     is_op,
     is_used_once,
     keeps_rank,
@@ -32,7 +33,8 @@ from ortopt.patterns.scaled_constant import scaled
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 
-REARRANGING = RESHAPING | {"Identity", "Transpose"}
+REARRANGING = RESHAPING | {"GatherElements", "Identity", "Transpose"}
+REPEATING = ("Expand", "Tile")
 LINEAR = ("Gemm", "MatMul")
 ABOVE = frozenset((*REARRANGING, *LINEAR, "Add"))
 MAX_MOVES = 6
@@ -49,7 +51,7 @@ class Found(NamedTuple):
 
 
 class ScaleFolding(RewriteRule[Found]):
-    """``(x·W + b) * c`` → ``x·(W * c) + b * c``, also ``/ c`` and through Reshape and Transpose.
+    """``(x·W + b) * c`` → ``x·(W * c) + b * c``, also ``/ c`` and through Reshape, Transpose and GatherElements.
 
     Exporters scale the queries and keys of attention in this way, in each layer. For convolutions see
     `conv_mul_fusion`.
@@ -75,13 +77,16 @@ class ScaleFolding(RewriteRule[Found]):
             path.append(_producer_for_it_alone(product, root))
         layer = path[-1]
         need(is_op(layer, *LINEAR), "no linear layer is above it alone", layer)
+        weights = _weights(layer)
+        if weights[0] is not layer:
+            path.append(weights[0])
         need(len(dims(layer.outputs[0])) >= 2, "it is no matrix", layer)
         factor = scalar(number)
         need(dtype(at) in FLOATS and math.isfinite(factor) and factor != 0, "it is no factor", number)
         need(keeps_rank(number, at), "the factor would raise the rank", number)
         if is_op(root, "Div"):
             factor = 1 / factor
-        places.append((layer, 1))
+        places.append(weights)
         if optional(layer, 2) is not None and attribute(layer, "beta", 1.0) != 0:
             places.append((layer, 2))
         contents = {(node, position): scaled(node.inputs[position], factor) for node, position in places}
@@ -105,6 +110,25 @@ class ScaleFolding(RewriteRule[Found]):
             node = ir.Node("", old.op_type, inputs, list(old.attributes.values()))
             above[old.outputs[0]] = node.outputs[0]
         return node
+
+
+def _weights(layer: ir.Node) -> tuple[ir.Node, int]:
+    """Where the weights of a layer are: in the layer, or what is repeated for it, as it is for each batch.
+
+    A MatMul may have them on the left, as products of positions with keys do.
+    """
+    places = (1, 0) if is_op(layer, "MatMul") else (1,)
+    for place in places:
+        if is_constant(layer.inputs[place]):
+            return layer, place
+    for place in places:
+        value = layer.inputs[place]
+        repeated = None if value is None else value.producer()
+        if repeated is None or not is_op(repeated, *REPEATING) or not is_constant(repeated.inputs[0]):
+            continue
+        if repeated.graph is layer.graph and is_used_once(repeated.outputs[0]):
+            return repeated, 0
+    return layer, 1
 
 
 def _producer_for_it_alone(value: ir.Value, root: ir.Node) -> ir.Node:
