@@ -23,7 +23,6 @@ from ortopt.graph.match import (
     is_used,
     is_used_once,
     need,
-    only_user,
     operand_constant,
     operand_from,
     optional,
@@ -169,13 +168,23 @@ def _layers(readers: list[ir.Node], residual: ir.Value, row: Array) -> Iterator[
             continue
         need(is_op(node, "MatMul"), "the normalization's result is used by no linear layer", node)
         weight = _weight(inputs(node, 2)[1], (row.size,))
-        product = node.outputs[0]
-        if not _gives_keys(product):
-            last = only_user(product)
-            need(is_op(last, "Add", "Sum"), "a linear layer has no bias", last)
-            bias, _ = operand_constant(last)
-            need(dims(bias) == weight.shape[1:], "a linear layer's bias is no row", bias)
-            yield Layer(last, _in_single(array_of(bias) - row @ weight, bias))
+        layer = _biased(node.outputs[0], row @ weight)
+        if layer is not None:
+            yield layer
+        else:
+            need(_gives_keys(node.outputs[0]), "a linear layer has no bias", node)
+
+
+def _biased(product: ir.Value, change: Array) -> Layer | None:
+    """The layer of a product, with a bias that is less by a change; None if nothing constant is added to it alone."""
+    user = users(product)[0] if is_used_once(product) else None
+    if user is None or not is_op(user, "Add", "Sum") or len(user.inputs) != 2:
+        return None
+    bias = user.inputs[1] if user.inputs[0] is product else user.inputs[0]
+    if bias is None or not is_constant(bias) or user.graph is not product.graph:
+        return None
+    need(dims(bias) == change.shape, "a linear layer's bias is no row", bias)
+    return Layer(user, _in_single(array_of(bias) - change, bias))
 
 
 def _gemm(node: ir.Node, row: Array) -> Layer:

@@ -23,7 +23,13 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention.constant_rows import as_row
-from ortopt.patterns.attention.reading import above_result, check_has_keys, check_read_by_it_alone, reading
+from ortopt.patterns.attention.reading import (
+    above_result,
+    check_has_keys,
+    check_read_by_it_alone,
+    may_have_biased_values,
+    reading,
+)
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
@@ -74,6 +80,7 @@ class ValueBiasFolding(RewriteRule[Found]):
         """The bias of the projection of an attention's result, whose values have a bias too."""
         behind = _projection(root)
         node = above_result(behind.x)
+        need(may_have_biased_values(node), "the values have no bias", node)
         block = reading(node)
         alone = block.result.value is behind.x and is_used_once(behind.x)
         need(alone, "the result of the attention is used elsewhere", behind.x)

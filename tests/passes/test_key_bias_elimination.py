@@ -114,7 +114,8 @@ PAST = "float[2,2,1,4] pk, float[2,2,1,4] pv"
 KEPT = {
     "no operand is a constant": model(inputs=f"{INPUTS}, float[8] b").replace(CONSTANTS["b"] + ", ", ""),
     "used elsewhere": model(outputs="float[2,3,8] y, float[2,5,8] kb"),
-    "not added to the keys": model(k="kb = Neg (k)", heads=f"{HEADS} qo = Add (qh, h)", scores=SCORES.replace("qh", "qo"), more="float[4] h = {1, 2, 3, 4}"),  # noqa: E501
+    "not read as keys": model(k="kb = Neg (k)", heads=f"{HEADS} qo = Add (qh, h)", scores=SCORES.replace("qh", "qo"), more="float[4] h = {1, 2, 3, 4}"),  # noqa: E501
+    "not added to the keys": model(k="k0 = Add (k, b) kb = Mul (k0, w)", more="float[8] w = {1, 2, 3, 4, 5, 6, 7, 8}"),
     "not the same at each position": model(k="kb = Add (k, w)", more="float[5,1] w = {1, 2, 3, 4, 5}"),
     "not finite": model(k="kb = Add (k, w)", more="float[8] w = {1, 2, inf, 4, 5, 6, 7, 8}"),
     "enlarges the sum": model(k="kb = Add (k, w)", inputs=INPUTS.replace("[2,5,8] k", "[1,5,8] k"), more=f"float[2,1,8] w = {{{', '.join(map(str, range(16)))}}}"),  # noqa: E501

@@ -77,9 +77,10 @@ def behind_keys(value: ir.Value) -> ir.Node:
     Raises:
         Refusal: If something else may read it.
     """
-    node = _after_moves(value, ("Div", "Mul"))
+    node, at_last = _after_moves(value, ("Div", "Mul"))
     if not is_product(node):
         return node
+    need(node.inputs[-1] is at_last, "it is not read as keys", node)  # queries are on the left: a cheap question
     at: ir.Node | None = node
     softmax = False
     for _ in range(_MAX_NODES):
@@ -110,6 +111,23 @@ def above_result(value: ir.Value) -> ir.Node:
     return node
 
 
+def may_have_biased_values(node: ir.Node) -> bool:
+    """Whether the values of an attention may come from an Add: a cheap question, before `reading`.
+
+    Args:
+        node: The attention: see `reading`.
+    """
+    for value in node.inputs:
+        above = None if value is None else value.producer()
+        for _ in range(_LONGEST):
+            if above is None or not is_op(above, *_MOVES, "Expand", "Gather", "Tile") or above.inputs[0] is None:
+                break
+            above = above.inputs[0].producer()
+        if is_op(above, "Add"):
+            return True
+    return False
+
+
 def check_read_by_it_alone(value: ir.Value, node: ir.Node) -> None:
     """Refuse if anything but an attention reads a value, or what it becomes on the way there.
 
@@ -120,7 +138,7 @@ def check_read_by_it_alone(value: ir.Value, node: ir.Node) -> None:
     Raises:
         Refusal: If something else does.
     """
-    need(_after_moves(value, ("Expand", "Gather", "Tile")) is node, "the values are used elsewhere", value)
+    need(_after_moves(value, ("Expand", "Gather", "Tile"))[0] is node, "the values are used elsewhere", value)
 
 
 def check_has_keys(node: ir.Node) -> None:
@@ -157,14 +175,15 @@ def _length(value: ir.Value) -> Dim:
     return dims(value)[-2]
 
 
-def _after_moves(value: ir.Value, more: tuple[str, ...]) -> ir.Node:
-    """The first reader of a value, each the only one, that does not just move, repeat or scale its elements."""
+def _after_moves(value: ir.Value, more: tuple[str, ...]) -> tuple[ir.Node, ir.Value]:
+    """The first reader of a value, each the only one, that does more than move, repeat or scale it; and its operand."""
     node = only_user(value)
     for _ in range(_LONGEST):
         if not is_op(node, *_MOVES, *more):
             break
-        node = only_user(node.outputs[0])
-    return node
+        value = node.outputs[0]
+        node = only_user(value)
+    return node, value
 
 
 def _of_product(node: ir.Node) -> Reading:
@@ -243,4 +262,12 @@ def _followed_down(view: View) -> View:
     return view
 
 
-__all__ = ["Reading", "above_result", "behind_keys", "check_has_keys", "check_read_by_it_alone", "reading"]
+__all__ = [
+    "Reading",
+    "above_result",
+    "behind_keys",
+    "check_has_keys",
+    "check_read_by_it_alone",
+    "may_have_biased_values",
+    "reading",
+]
