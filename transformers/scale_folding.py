@@ -36,7 +36,8 @@ from ortopt.patterns.scaled_constant import scaled
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 
-REARRANGING = RESHAPING | {"Identity", "Transpose"}
+REARRANGING = RESHAPING | {"GatherElements", "Identity", "Transpose"}
+REPEATING = ("Expand", "Tile")
 LINEAR = ("Gemm", "MatMul")
 ABOVE = frozenset((*REARRANGING, *LINEAR, "Add"))
 MAX_MOVES = 6
@@ -53,7 +54,7 @@ class Found(NamedTuple):
 
 
 class ScaleFolding(RewriteRule[Found]):
-    """``(x·W + b) * c`` → ``x·(W * c) + b * c``, also ``/ c`` and through Reshape and Transpose.
+    """``(x·W + b) * c`` → ``x·(W * c) + b * c``, also ``/ c`` and through Reshape, Transpose and GatherElements.
 
     Exporters scale the queries and keys of attention in this way, in each layer. A number for each column is taken in
     as well, where nothing moves columns: the layer scale of vision transformers. For convolutions see
@@ -80,13 +81,18 @@ class ScaleFolding(RewriteRule[Found]):
             path.append(_producer_for_it_alone(product, root))
         layer = path[-1]
         need(is_op(layer, *LINEAR), "no linear layer is above it alone", layer)
+        weights = _weights(layer)
+        if weights[0] is not layer:
+            path.append(weights[0])
         need(len(dims(layer.outputs[0])) >= 2, "it is no matrix", layer)
         need(dtype(at) in FLOATS, "it is no factor", number)
         factor = _factor(number, at, path)
+        plain = factor.size == 1 or weights == (layer, 1)
+        need(plain, "it is not one number, and the weights are on the left, or repeated", number)
         need(bool((np.isfinite(factor) & (factor != 0)).all()), "it is no factor", number)
         if is_op(root, "Div"):
             factor = 1 / factor
-        places.append((layer, 1))
+        places.append(weights)
         if optional(layer, 2) is not None and attribute(layer, "beta", 1.0) != 0:
             places.append((layer, 2))
         contents = {(node, place): scaled(node.inputs[place], _turned(factor, node, place)) for node, place in places}
@@ -145,6 +151,25 @@ def _turned(factor: np.ndarray, node: ir.Node, place: int) -> np.ndarray:
     """The factor, along the axis of the columns."""
     turned = factor.size > 1 and is_op(node, "Gemm") and place == 1 and attribute(node, "transB", 0)
     return factor[:, None] if turned else factor
+
+
+def _weights(layer: ir.Node) -> tuple[ir.Node, int]:
+    """Where the weights of a layer are: in the layer, or what is repeated for it, as it is for each batch.
+
+    A MatMul may have them on the left, as products of positions with keys do.
+    """
+    places = (1, 0) if is_op(layer, "MatMul") else (1,)
+    for place in places:
+        if is_constant(layer.inputs[place]):
+            return layer, place
+    for place in places:
+        value = layer.inputs[place]
+        repeated = None if value is None else value.producer()
+        if repeated is None or not is_op(repeated, *REPEATING) or not is_constant(repeated.inputs[0]):
+            continue
+        if repeated.graph is layer.graph and is_used_once(repeated.outputs[0]):
+            return repeated, 0
+    return layer, 1
 
 
 def _producer_for_it_alone(value: ir.Value, root: ir.Node) -> ir.Node:

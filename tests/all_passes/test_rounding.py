@@ -68,6 +68,7 @@ ENDS_THE_PATH = {
     "long_attention_conversion": "what it gives comes out of a MatMul",
     "leading_axes_merging": "what it adds a bias to comes out of a MatMul",
     "masked_softmax_conversion": "Softmax is transcendental",
+    "key_bias_elimination": "what it gives comes out of a MatMul",
     "linear_conv_fusion": "what it gives comes out of a MatMul",
     "matmul_bn_fusion": "what it scales comes out of a MatMul",
     "matmul_nbits_bias_fusion": "what it adds to comes out of a matrix product",
@@ -83,6 +84,7 @@ ENDS_THE_PATH = {
     "parallel_conv_merging": "what it gives comes out of a convolution",
     "reduce_matmul_conversion": "what it gives is a sum",
     "row_selection_reordering": "what it selects of comes out of a MatMul, or is computed alike",
+    "residual_bias_folding": "what it shifts is divided by a square root",
     "resize_projection_reordering": "what it takes comes out of a convolution",
     "query_selection_reordering": "what it gives comes out of a MatMul",
     "quick_gelu_scale_folding": "what it gives comes out of a MatMul or Gemm",
@@ -92,6 +94,7 @@ ENDS_THE_PATH = {
     "spatial_mean_conversion": "what it takes comes out of a convolution",
     "space_to_depth_fusion": "it keeps elementwise arithmetic",
     "upsampled_conv_decomposition": "what it gives comes out of convolutions",
+    "value_bias_folding": "what it gives comes out of a MatMul",
     "transpose_optimizer": "it keeps elementwise arithmetic",
 }
 """Passes whose rewrites are right here too: a matrix product, a sum or a transcendental function ends the path."""

@@ -101,6 +101,30 @@ def test_a_finite_mask_is_kept_above_what_the_kernel_takes_for_nothing() -> None
     check_rows(text, result, np.ones((2, 1, 3, 5), bool))
 
 
+@pytest.mark.parametrize("order", ["m, e", "e, m"])
+def test_a_mask_is_lifted_before_small_numbers_are_added(order: str) -> None:
+    """Such as a bias for distances: the mask has fewer elements than the sum."""
+    small = "m = Where (b, zero, low) e = Gather (table, i) n = Add ({order}) d = MatMul (qh, kt) z = Add (d, n)"
+    text = model(
+        f"{small.format(order=order)} p = Softmax <axis = -1> (z)",
+        inputs=f"{STATIC}, bool[2,1,1,5] b, int64[2,3,5] i",
+        more="float[2] table = {1.5, -2.5}",
+    )
+    result = check_rewrites(PASS, text, ops={"Attention": 1, "Where": 1, "Equal": 0, "Add": 1}, opset=23)
+    check_rows(text, result, np.ones((2, 1, 1, 5), bool), i=np.arange(30).reshape(2, 3, 5) % 2)
+
+
+@pytest.mark.parametrize("table", ["1e38, 0", "inf, 0"])
+def test_a_sum_with_large_numbers_is_lifted_as_a_whole(table: str) -> None:
+    text = model(
+        "m = Where (b, zero, low) e = Gather (table, i) n = Add (m, e) d = MatMul (qh, kt) z = Add (d, n)"
+        " p = Softmax <axis = -1> (z)",
+        inputs=f"{STATIC}, bool[2,1,1,5] b, int64[2,3,5] i",
+        more=f"float[2] table = {{{table}}}",
+    )
+    check_rewrites(PASS, text, ops={"Attention": 1, "Equal": 2}, opset=23)
+
+
 def test_a_shallow_mask_stays_as_it_is() -> None:
     text = model(BOOLEAN.format(fill="minus"), inputs=f"{STATIC}, bool[2,1,3,5] b")
     after = "o = Constant <value_float = 0.0> () f = Constant <value_float = -0.5> () w = Where (b, o, f)"
@@ -422,10 +446,10 @@ def compare(text: str, result: ir.Model, feeds: dict[str, np.ndarray]) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
-def check_rows(text: str, result: ir.Model, mask: np.ndarray) -> None:
+def check_rows(text: str, result: ir.Model, mask: np.ndarray, **more: np.ndarray) -> None:
     """Compare with rows that are masked in part and as a whole, by every number that masks."""
     sizes = {"q": (2, 3, 8), "k": (2, 5, 8), "v": (2, 5, 8)} if mask.shape[-1] == 5 else {"x": (2, 3, 8)}
-    feeds = {name: numbers(name, size) for name, size in sizes.items()}
+    feeds = {name: numbers(name, size) for name, size in sizes.items()} | more
     name = "b" if mask.dtype == bool else "m"
     fills = [False] if mask.dtype == bool else [-np.inf, np.finfo(np.float32).min, -1e9, -1e38, -3e38]
     for fill in fills:

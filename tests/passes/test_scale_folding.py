@@ -83,6 +83,8 @@ def test_a_matrix_that_is_its_own_summand() -> None:
         ("divides", HEADS.replace("Mul (t, c)", "Div (c, t)")),
         ("nor one for each column", GEMM.replace("float c = {4}", "float[1,2,1] c = {4, 4}").replace("[N,2] y", "[1,2,2] y").replace("[N,2] x", "[2,2] x")),  # noqa: E501
         ("columns are moved", HEADS.replace("float c = {0.5}", "float[2] c = {0.5, 2}")),
+        ("on the left, or repeated", "main (float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}, float[2] c = {4, 3}> { m = MatMul (w, x) y = Mul (m, c) }"),  # noqa: E501
+        ("other columns", "main (float[3,5,2] x) => (float[3,5,2] y) <float[1,2,2] w = {1, 2, 3, 4}, int64[3] s = {3, 1, 1}, float[2] c = {4, 3}> { r = Expand (w, s) m = MatMul (x, r) y = Mul (m, c) }"),  # noqa: E501
         ("it is no factor", GEMM.replace("float c = {4}", "float[2] c = {4, 0}")),
         ("other columns", GEMM.replace("float c = {4}", "float[2] c = {4, 3}").replace("float[2] b = {5, 6}", "float[1] b = {5}")),  # noqa: E501
         ("it is no matrix", "main (float[2] x) => (float[2] y) <float[2,2] w = {1, 2, 3, 4}, float[2] c = {4, 3}> { m = MatMul (x, w) y = Mul (m, c) }"),  # noqa: E501
@@ -163,3 +165,29 @@ def test_bfloat16_that_is_not_folded() -> None:
     one, other = (np.asarray(tensor_of(value).numpy(), np.float32) for value in left.inputs)
     assert one.tolist() == [[1, 2], [3, 4]]
     assert other.tolist() == [[4, 8], [12, 16]]
+
+
+WEIGHT = "float[2,2,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}"
+HALVED = WEIGHT.replace("{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}", "{0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 5.5, 6}")
+POSITIONS = "g = GatherElements <axis = -1> (m, i) y = Div (g, c)"
+POSITIONED = {
+    "on the right": (f"main (float[2,S,2] x, int64[2,S,3] i) => (float[2,S,3] y) <{WEIGHT}, float c = {{2}}>", "m = MatMul (x, w)"),  # noqa: E501
+    "on the left": (f"main (float[2,3,S] x, int64[2,2,S] i) => (float[2,2,S] y) <{WEIGHT}, float c = {{2}}>", "m = MatMul (w, x)"),  # noqa: E501
+    "repeated": (f"main (float[4,S,2] x, int64[4,S,3] i) => (float[4,S,3] y) <{WEIGHT}, int64[3] r = {{2, 1, 1}}, float c = {{2}}>", "t = Tile (w, r) m = MatMul (x, t)"),  # noqa: E501
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spelling", POSITIONED)
+def test_through_gathered_positions(spelling: str) -> None:
+    head, product = POSITIONED[spelling]
+    after = f"{head} {{ {product} y = GatherElements <axis = -1> (m, i) }}".replace(WEIGHT, HALVED)
+    shape = {"on the right": (2, 4, 3), "on the left": (2, 2, 4), "repeated": (4, 4, 3)}[spelling]
+    x = {"on the right": (2, 4, 2), "on the left": (2, 3, 4), "repeated": (4, 4, 2)}[spelling]
+    feeds = {"x": np.ones(x, np.float32) * 0.3, "i": np.arange(np.prod(shape)).reshape(shape) % 3}
+    check_rewrites(PASS, f"{head} {{ {product} {POSITIONS} }}", after.replace(", float c = {2}", ""), inputs=feeds)
+
+
+def test_keeps_what_is_repeated_and_used_elsewhere() -> None:
+    head, product = POSITIONED["repeated"]
+    text = f"{head} {{ {product} {POSITIONS} }}".replace("S,3] y)", "S,3] y, float[4,2,3] t)")
+    check_keeps(PASS, text, "weights are no constant")

@@ -17,6 +17,9 @@ FLOOR = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
 """Stands for the lowest number in masks: ONNX Runtime's kernel takes a row that has nothing above the lowest number for
 one without any key. What is added to either of them is lost by rounding: the softmax is the same."""
 
+NEGLIGIBLE = 2.0**100
+"""A number of no larger magnitude is lost by rounding where it is added to the lowest number, or to `FLOOR`."""
+
 MAX_HALF = 1024.0
 """In half precision, what is added to larger numbers is rounded to whole ones, which a kernel that computes in single
 precision does not do: only 0 and -inf, and numbers below, mask as exactly there as here."""
@@ -185,6 +188,8 @@ def _lifted(bias: ir.Value, *, guarded: bool) -> ir.Value:
             if not bias.uses():
                 discard([node])  # it was built for this sum alone
             return lifted
+    if how is Depth.FINITE and is_op(node, "Add") and (summed := _lifted_summand(node)) is not None:
+        return summed
     lowest = ir.node("Equal", [bias, constant(LOWEST)]).outputs[0]
     mask = ir.node("Where", [lowest, constant(FLOOR), bias]).outputs[0]
     if how is Depth.FINITE or guarded:
@@ -192,6 +197,19 @@ def _lifted(bias: ir.Value, *, guarded: bool) -> ir.Value:
     last = ir.node("ReduceMax", [bias, constant([-1])], {"keepdims": 1}).outputs[0]
     empty = ir.node("Equal", [last, constant(-math.inf)]).outputs[0]
     return ir.node("Where", [empty, constant(math.nan), mask]).outputs[0]
+
+
+def _lifted_summand(node: ir.Node | None) -> ir.Value | None:
+    """A sum of a mask and of small numbers, with the mask lifted before, which may have fewer elements; else None."""
+    assert node is not None
+    for mask, other in (node.inputs, node.inputs[::-1]):
+        small = bound(other)
+        if mask is not None and other is not None and small is not None and small <= NEGLIGIBLE:
+            lifted = ir.node("Add", [_lifted(mask, guarded=False), other]).outputs[0]
+            if not node.outputs[0].uses():
+                discard([node])  # it was built for this sum alone
+            return lifted
+    return None
 
 
 def _constant_lifted(value: ir.Value) -> ir.Value:

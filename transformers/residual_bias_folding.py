@@ -1,0 +1,228 @@
+"""A bias before a residual sum goes into the shift of the normalization that the other summand comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    FLOAT,
+    Refusal,
+    array_of,
+    attribute,
+    axis,
+    dims,
+    dtype,
+    inputs,
+    is_constant,
+    is_op,
+    is_used,
+    is_used_once,
+    need,
+    operand_constant,
+    operand_from,
+    optional,
+    users,
+)
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.attention.reading import behind_keys, reading
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+class Layer(NamedTuple):
+    """What a linear layer adds to its product, now and then.
+
+    Attributes:
+        last: The sum of product and bias, the Gemm, or the attention that holds the layer.
+        bias: The new bias.
+    """
+
+    last: ir.Node
+    bias: np.ndarray
+
+
+class Found(NamedTuple):
+    """The nodes that go, and what the new ones add.
+
+    Attributes:
+        nodes: The residual sum, the sum before it, the normalization, and what adds the layers' biases.
+        rest: What is added to the normalization's result, without its bias.
+        shift: The normalization's new shift.
+        layers: The linear layers that read the normalization's result.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    rest: ir.Value
+    shift: np.ndarray
+    layers: tuple[Layer, ...]
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The residual sum, the normalization's result, and those of the layers."""
+        root, _, normalization = self.nodes[:3]
+        return tuple(node.outputs[0] for node in (root, normalization, *(layer.last for layer in self.layers)))
+
+
+class ResidualBiasFolding(RewriteRule[Found]):
+    """``r = LayerNormalization(x, g, s)``, ``r + (y + b)``, ``r·W + c`` → ``s + b`` for s, ``c - b·W`` for c, no b.
+
+    What else reads the normalization's result are linear layers, whose biases take back what the shift adds; and keys
+    of attentions, which need no bias. So it is in a transformer that normalizes after its sums, in each layer.
+    """
+
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2, TransformerLevel.LEVEL3)
+    after = ("constant_folding", "key_bias_elimination", "layer_norm_fusion", "value_bias_folding")
+    roots = ("Add", "Sum")
+    opsets = (8, NEWEST_OPSET)  # before, Sum did not broadcast
+    lookback = 2
+    looks_downstream = True
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """A residual sum of a normalization's result, and of something with a bias."""
+        normalization, biased = operand_from(root, "LayerNormalization")
+        residual = normalization.outputs[0]
+        total = biased.producer()
+        if total is None or not is_op(total, "Add", "Sum"):
+            raise Refusal("nothing with a bias is added to the normalization", root)
+        bias, rest = operand_constant(total)
+        need(total.graph is normalization.graph is root.graph, "they are in several graphs", root)
+        need(is_used_once(biased), "what has the bias is used elsewhere", biased)
+        need(not residual.is_graph_output(), "the normalization's result is used elsewhere", residual)
+        need(not any(map(is_used, normalization.outputs[1:])), "mean and deviation are used", normalization)
+        row = _row(bias, rest)
+        shift = _shifted(normalization, row)
+        readers = [node for node in users(residual) if node is not root]
+        layers = tuple(_layers(readers, residual, row))
+        return Found((root, total, normalization, *(layer.last for layer in layers)), rest, shift, layers)
+
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+        """Build all that holds a constant with the new ones."""
+        root, _, old = found.nodes[:3]
+        operands = [*old.inputs[:2], constant(found.shift)]
+        normalization = ir.Node("", old.op_type, operands, list(old.attributes.values()))
+        total = ir.node(root.op_type, [normalization.outputs[0], found.rest])
+        made = {root.outputs[0]: total.outputs[0], old.outputs[0]: normalization.outputs[0]}
+        for last, bias in found.layers:
+            if is_op(last, "Add", "Sum"):
+                _, product = operand_constant(last)
+                node = ir.node(last.op_type, [product, constant(bias)])
+            else:
+                operands = [normalization.outputs[0], last.inputs[1], constant(bias), *last.inputs[3:]]
+                node = ir.Node(last.domain, last.op_type, operands, list(last.attributes.values()))
+            made[last.outputs[0]] = node.outputs[0]
+        return made
+
+
+def _row(bias: ir.Value, rest: ir.Value) -> Array:
+    need(dtype(rest) == FLOAT, "its numbers are not single-precision", rest)
+    need(len(dims(rest)) > 1 and dims(bias) == dims(rest)[-1:], "it is no bias of the last dimension", bias)
+    row: Array = array_of(bias).astype(np.float64)
+    need(bool(np.isfinite(row).all()), "the bias is not finite", bias)
+    return row
+
+
+def _shifted(normalization: ir.Node, row: Array) -> np.ndarray:
+    """The shift with the bias in it, which must be no larger than what the normalization gives: else digits are lost.
+
+    It gives numbers of mean 0 and deviation 1, times the scale, plus the shift.
+    """
+    x, scale, shift = inputs(normalization, 3)
+    rank = len(dims(x))
+    need(axis(normalization, rank, -1) == rank - 1, "the normalization is over several dimensions", normalization)
+    need(is_constant(scale) and is_constant(shift), "scale and shift are no constants", normalization)
+    need(dims(scale) == dims(shift) == row.shape, "the bias is of another size", shift)
+    contents = [array_of(value).astype(np.float64) for value in (scale, shift)]
+    size = sum(float(np.square(content).sum()) for content in contents)
+    need(float(np.square(row).sum()) <= size, "the bias is larger than what the normalization gives", normalization)
+    return _in_single(contents[1] + row, shift)
+
+
+def _in_single(content: Array, about: ir.Value) -> np.ndarray:
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = content.astype(np.float32)
+    need(bool(np.isfinite(single).all()), "a new constant would not be finite", about)
+    return single
+
+
+def _layers(readers: list[ir.Node], residual: ir.Value, row: Array) -> Iterator[Layer]:
+    """The linear layers among the readers, with the biases that take the row back.
+
+    Raises:
+        Refusal: If a reader is neither one nor the projection of keys.
+    """
+    for node in readers:
+        need(node.graph is residual.graph, "a subgraph uses the normalization's result", residual)
+        need(residual not in node.inputs[1:], "the normalization's result is multiplied by what is no constant", node)
+        if is_op(node, "Gemm"):
+            yield _gemm(node, row)
+            continue
+        if is_op(node, "Attention", domain="com.microsoft"):
+            yield _packed_attention(node, row)
+            continue
+        need(is_op(node, "MatMul"), "the normalization's result is used by no linear layer", node)
+        weight = _weight(inputs(node, 2)[1], (row.size,))
+        layer = _biased(node.outputs[0], row @ weight)
+        if layer is not None:
+            yield layer
+        else:
+            need(_gives_keys(node.outputs[0]), "a linear layer has no bias", node)
+
+
+def _biased(product: ir.Value, change: Array) -> Layer | None:
+    """The layer of a product, with a bias that is less by a change; None if nothing constant is added to it alone."""
+    user = users(product)[0] if is_used_once(product) else None
+    if user is None or not is_op(user, "Add", "Sum") or len(user.inputs) != 2:
+        return None
+    bias = user.inputs[1] if user.inputs[0] is product else user.inputs[0]
+    if bias is None or not is_constant(bias) or user.graph is not product.graph:
+        return None
+    need(dims(bias) == change.shape, "a linear layer's bias is no row", bias)
+    return Layer(user, _in_single(array_of(bias) - change, bias))
+
+
+def _gemm(node: ir.Node, row: Array) -> Layer:
+    _, weight, bias = inputs(node, 3)
+    beta = attribute(node, "beta", 1.0)
+    need(is_constant(bias) and beta != 0, "a linear layer has no bias", node)
+    need(not attribute(node, "transA", 0), "a linear layer is of columns", node)
+    turned = attribute(node, "transB", 0)
+    columns = _weight(weight, (row.size,), turned=bool(turned))
+    need(dims(bias) == columns.shape[1:], "a linear layer's bias is no row", bias)
+    factor = attribute(node, "alpha", 1.0) / beta
+    return Layer(node, _in_single(array_of(bias) - factor * (row @ columns), bias))
+
+
+def _packed_attention(node: ir.Node, row: Array) -> Layer:
+    """The projections of queries, keys and values that ONNX Runtime's Attention computes itself."""
+    weight, bias = node.inputs[1], optional(node, 2)
+    if weight is None or bias is None:
+        raise Refusal("a linear layer has no bias", node)
+    need(not any(map(is_used, node.outputs[1:])), "its keys and values are used elsewhere", node)
+    columns = _weight(weight, (row.size,))
+    need(is_constant(bias) and dims(bias) == columns.shape[1:], "a linear layer's bias is no row", bias)
+    return Layer(node, _in_single(array_of(bias) - row @ columns, bias))
+
+
+def _weight(value: ir.Value, rows: tuple[int, ...], *, turned: bool = False) -> Array:
+    need(is_constant(value) and len(dims(value)) == 2, "a linear layer's weight is no constant matrix", value)
+    need(dtype(value) == FLOAT, "its numbers are not single-precision", value)
+    content: Array = array_of(value).astype(np.float64)
+    content = content.T if turned else content
+    need(content.shape[:1] == rows, "a linear layer is of another width", value)
+    return content
+
+
+def _gives_keys(product: ir.Value) -> bool:
+    """Whether a value is the keys of an attention and nothing else: what is added to all of them changes nothing."""
+    try:
+        block = reading(behind_keys(product))
+    except Refusal:
+        return False
+    return block.keys.value is product and not set(block.keys.groups[-1]) & set(block.positions)

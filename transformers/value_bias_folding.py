@@ -1,0 +1,128 @@
+"""The bias of an attention's values goes through the attention, and into the bias of the projection behind it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    array_of,
+    attribute,
+    dims,
+    inputs,
+    is_constant,
+    is_op,
+    is_used_once,
+    need,
+    operand_constant,
+    producer,
+    tensor_of,
+)
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.attention.constant_rows import as_row
+from ortopt.patterns.attention.reading import (
+    above_result,
+    check_has_keys,
+    check_read_by_it_alone,
+    may_have_biased_values,
+    reading,
+)
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+
+class Found(NamedTuple):
+    """The two sums, and what becomes of them.
+
+    Attributes:
+        nodes: The sum of values and their bias; and the sum, or the Gemm, that adds the projection's bias.
+        values: The values without their bias.
+        bias: The projection's new bias.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    values: ir.Value
+    bias: np.ndarray
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The results of both."""
+        return tuple(node.outputs[0] for node in self.nodes)
+
+
+class Projection(NamedTuple):
+    """``factor · x · weight + bias``, for each row of x; what it holds of these are constants."""
+
+    x: ir.Value
+    weight: np.ndarray
+    bias: ir.Value
+    factor: float
+
+
+class ValueBiasFolding(RewriteRule[Found]):
+    """``softmax · (v + b) · W + c`` → ``softmax · v · W + (b · W + c)`` for constants b, W and c.
+
+    Probabilities add up to 1, so that b is added to each row of the result. Attentions that give 0 where a row is
+    masked as a whole, or where there are no keys, are left alone. The attention may be one op.
+    """
+
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2, TransformerLevel.LEVEL3)
+    after = ("constant_folding", "matmul_split_decomposition", "reshape_fusion")
+    roots = ("Add", "Gemm")
+    opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
+    lookback = 16
+    looks_downstream = True
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """The bias of the projection of an attention's result, whose values have a bias too."""
+        behind = _projection(root)
+        node = above_result(behind.x)
+        need(may_have_biased_values(node), "the values have no bias", node)
+        block = reading(node)
+        alone = block.result.value is behind.x and is_used_once(behind.x)
+        need(alone, "the result of the attention is used elsewhere", behind.x)
+        total = producer(block.values.value, "Add")
+        need(total.graph is root.graph, "the values come from another graph", total)
+        check_read_by_it_alone(total.outputs[0], node)
+        added, values = operand_constant(total)
+        need(block.adds_up, "where a row is masked as a whole, the result is 0", node)
+        check_has_keys(node)
+        row = as_row(added, values, block.values, block.result.groups[-1])
+        content = array_of(behind.bias)
+        with np.errstate(over="ignore", invalid="ignore"):
+            bias = (content + behind.factor * (row @ behind.weight.astype(np.float64))).astype(content.dtype)
+        need(bool(np.isfinite(bias).all()), "the projection's bias would not be finite", behind.bias)
+        return Found((total, root), values, bias)
+
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+        """Build the sum, or the Gemm, with the new bias."""
+        total, root = found.nodes
+        bias = constant(found.bias)
+        if is_op(root, "Add"):
+            _, product = operand_constant(root)
+            last = ir.node("Add", [product, bias])
+        else:
+            last = ir.Node("", "Gemm", [*root.inputs[:2], bias], list(root.attributes.values()))
+        return {total.outputs[0]: found.values, root.outputs[0]: last.outputs[0]}
+
+
+def _projection(root: ir.Node) -> Projection:
+    if is_op(root, "Add"):
+        bias, product = operand_constant(root)
+        x, weight = inputs(producer(product, "MatMul"), 2)
+        need(is_used_once(product), "the projection is used elsewhere", product)
+        turned, factor = 0, 1.0
+    else:
+        x, weight, bias = inputs(root, 3)
+        need(not attribute(root, "transA", 0), "the projection is of columns", root)
+        turned, beta = attribute(root, "transB", 0), attribute(root, "beta", 1.0)
+        need(is_constant(bias) and beta != 0, "no constant is added", root)
+        factor = attribute(root, "alpha", 1.0) / beta
+    need(is_constant(weight) and len(dims(weight)) == 2, "the projection's weight is no constant matrix", weight)
+    need(tensor_of(weight).dtype == tensor_of(bias).dtype == ir.DataType.FLOAT, "they are not single-precision", weight)
+    columns = array_of(weight).T if turned else array_of(weight)
+    need(dims(bias) == (columns.shape[1],), "the projection's bias is no row", bias)
+    return Projection(x, columns, bias, factor)
