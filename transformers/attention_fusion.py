@@ -10,15 +10,16 @@ from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.block import Attention, attention
 from ortopt.patterns.attention.contraction import PRODUCTS
 from ortopt.patterns.attention.emission import bias_of_rank_4, check_layouts, has_standard_op, operands, replacements
+from ortopt.patterns.attention.emptiness import guarded, may_be_empty
 from ortopt.rule import RewriteRule
 
 
 class AttentionFusion(RewriteRule[Attention]):
     """``Softmax(scale · q · kᵀ + mask) · v``, with heads split and joined → ``Attention(q, k, v, mask, past)``.
 
-    The standard operator where the opset has it and no dimension can be 0, which its kernel refuses; else ONNX
-    Runtime's MultiHeadAttention, for which key heads that query heads share are repeated, if nothing caps the scores,
-    and no row that can be masked as a whole is guarded.
+    The standard operator where the opset has it and no dimension can be 0, which its kernel refuses, or, where query
+    heads share keys, in an If that asks; else ONNX Runtime's MultiHeadAttention, for which key heads that query heads
+    share are repeated, if nothing caps the scores, and no row that can be masked as a whole is guarded.
     """
 
     levels = (TransformerLevel.LEVEL2,)
@@ -44,7 +45,10 @@ class AttentionFusion(RewriteRule[Attention]):
 
     def rewrite(self, found: Attention) -> dict[ir.Value, ir.Value]:
         """Build the attention: on values that are not split into heads where there are such ones."""
-        node = _standard(found) if has_standard_op(found) else _multi_head(found)
+        standard = has_standard_op(found)
+        node = _standard(found) if standard else _multi_head(found)
+        if standard and may_be_empty(found):
+            node = guarded(found, node)
         return replacements(found, node.outputs)
 
 

@@ -12,8 +12,9 @@ from ortopt.graph import scope
 from ortopt.graph.match import Refusal
 from ortopt.opset_conversion import raising
 from ortopt.options import TransformerLevel
-from ortopt.patterns.attention.block import attention, check_sizes_are_positive
+from ortopt.patterns.attention.block import attention
 from ortopt.patterns.attention.contraction import PRODUCTS
+from ortopt.patterns.attention.emptiness import check_standard_op
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
 from ortopt.patterns.rotary.block import ROOTS as ROTARY_ROOTS
 from ortopt.patterns.rotary.block import rotary, wants_standard_op
@@ -51,7 +52,7 @@ def _attention(root: ir.Node) -> None:
     Raises:
         Refusal: If it is none.
     """
-    check_sizes_are_positive(attention(root))
+    check_standard_op(attention(root))
 
 
 _WANTED: tuple[tuple[int, str, tuple[str, ...], Callable[[ir.Node], object]], ...] = (

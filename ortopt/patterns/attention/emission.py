@@ -9,18 +9,19 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, dtype, opset
-from ortopt.patterns.attention.block import Attention, check_sizes_are_positive
+from ortopt.patterns.attention.block import Attention
+from ortopt.patterns.attention.emptiness import check_standard_op
 
 STANDARD_FROM = 23
 """The version of ai.onnx that has Attention."""
 
 
 def has_standard_op(block: Attention) -> bool:
-    """Whether ai.onnx has an op for a block, whose kernel runs wherever the block does."""
+    """Whether ai.onnx has an op for a block, whose kernel runs wherever the block does, or in an If around it."""
     if block.keys_first or opset(block.core[0]) < STANDARD_FROM:
         return False
     try:
-        check_sizes_are_positive(block)
+        check_standard_op(block)
     except Refusal:
         return False
     return True
