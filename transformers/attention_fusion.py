@@ -9,7 +9,14 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.block import Attention, attention
 from ortopt.patterns.attention.contraction import PRODUCTS
-from ortopt.patterns.attention.emission import bias_of_rank_4, check_layouts, has_standard_op, operands, replacements
+from ortopt.patterns.attention.emission import (
+    bias_of_rank_4,
+    check_layouts,
+    has_standard_op,
+    key_positions,
+    operands,
+    replacements,
+)
 from ortopt.patterns.attention.emptiness import guarded, may_be_empty
 from ortopt.rule import RewriteRule
 
@@ -33,10 +40,11 @@ class AttentionFusion(RewriteRule[Attention]):
 
     def match(self, root: ir.Node) -> Attention:
         """The block, if there is an op for it."""
-        block = attention(root)
+        block = attention(root, occupied=True)  # the kernel runs only there
         if has_standard_op(block):
             check_layouts(block)
             return block
+        block = attention(root)
         if not block.flat or block.keys.count != block.queries.count:
             block = block.as_read()
         _check_own_op(block)
@@ -77,8 +85,9 @@ def _standard(block: Attention) -> ir.Node:
     if block.cap:
         attributes["softcap"] = block.cap
     if block.bias is not None:
-        bias = mask.lifted(block.bias.build(), guarded=block.guarded, kind=block.bias.kind)
-        bias = block.bias.full(bias, block.queries, block.read_keys)
+        length = key_positions(block) if block.bias.is_cut else None
+        bias = mask.lifted(block.bias.build(length), guarded=block.guarded, kind=block.bias.kind)
+        bias = block.bias.full(bias, block.queries, block.read_keys, length)
     if block.past is None:
         return ir.node("Attention", [query, key, value, *([] if bias is None else [bias])], attributes)
     inputs = [query, key, value, bias, block.past.key, block.past.value]

@@ -94,6 +94,36 @@ def test_an_input_of_the_model_tells_whether_there_is_anything() -> None:
     assert size.inputs[0].name == "ids"
 
 
+def cut_by(keys: str) -> dict[str, str]:
+    """Parts of a block whose mask is cut to as many positions as the heads of the keys have, by their shape."""
+    return CACHE | {
+        "inputs": CACHE["inputs"] + ", float[B,1,S,M] m", "constants": ", int64[1] none = {0}, int64[1] third = {3}",
+        "mask": f"""many = Shape <start = 2, end = 3> ({keys}) mc = Slice (m, none, many, third)
+            s = Add (z, mc) p = Softmax <axis = -1> (s)""",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("keys", ["kj", "keys"])
+@pytest.mark.parametrize("zeros", ["", " <allowzero = 1>"], ids=["0 copies", "0 stays"])
+def test_a_mask_that_is_cut_by_the_present(keys: str, zeros: str) -> None:
+    text = text_of(**cut_by(keys)).replace(" <allowzero = 1>", zeros)
+    result = check_rewrites(PASS, text, ops={"If": 1, "Attention": 1, "Softmax": 0, "Slice": 1}, opset=23)
+    before = parse(text, 23)
+    for batch, length, past, more in ((2, 3, 4, 0), (1, 1, 0, 3), (2, 0, 4, 2), (0, 3, 4, 1), (0, 0, 4, 1)):
+        draw = np.random.default_rng(past)
+        shapes = {"q": (batch, length, 16), "k": (batch, length, 8), "v": (batch, length, 8)}
+        shapes |= {"pk": (batch, 2, past, 4), "pv": (batch, 2, past, 4), "m": (batch, 1, length, past + length + more)}
+        feeds = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+        for expected, got in zip(results(before, feeds), results(result, feeds), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6, strict=True)
+
+
+def test_a_mask_that_is_cut_to_another_length_keeps_the_past_outside() -> None:
+    text = text_of(**cut_by("keys")).replace("(keys) mc", "(pk) mc")
+    text = text.replace("float[B,1,S,M] m", "float[B,1,S,1] m")
+    check_rewrites(PASS, text, ops={"If": 0, "Attention": 0, "com.microsoft::MultiHeadAttention": 1}, opset=23)
+
+
 def test_sizes_that_are_proven_need_no_if() -> None:
     text = text_of().replace("[B,S,", "[2,3,")
     check_rewrites(PASS, text, ops={"If": 0, "Attention": 1}, opset=23)

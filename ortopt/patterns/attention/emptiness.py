@@ -24,15 +24,19 @@ def may_be_empty(block: Attention) -> bool:
     return not all(_is_positive(dim, block) for dim in sizes)
 
 
-def check_guard(block: Attention) -> None:
+def check_guard(block: Attention, *, flat: bool) -> None:
     """Refuse a block that no If can keep from being empty: what it gives then must be there without the kernel.
+
+    Args:
+        block: The block.
+        flat: Whether its operands have heads side by side.
 
     Raises:
         Refusal: The reason.
     """
     reason = "a dimension may be 0, which the kernel of Attention refuses"
     grouped = block.keys.count != block.queries.count  # else MultiHeadAttention does, which expects 0
-    need(grouped and block.flat, reason, *block.core[:1])
+    need(grouped and flat, reason, *block.core[:1])
     alike = same_dim(block.keys.length, block.queries.length) or _is_positive(block.keys.length, block)
     need(alike and block.queries.size == block.values.size, reason, *block.core[:1])
 
@@ -103,7 +107,7 @@ def check_standard_op(block: Attention) -> None:
         Refusal: The reason.
     """
     if may_be_empty(block):
-        check_guard(block)
+        check_guard(block, flat=block.flat)
 
 
 __all__ = ["check_guard", "check_standard_op", "guarded", "may_be_empty"]

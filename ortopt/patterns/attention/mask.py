@@ -83,6 +83,8 @@ def _bound(value: ir.Value | None, level: int, infinite: float = math.inf) -> fl
         return _together(max, node.inputs[1:], level, infinite)
     if node.op_type == "Concat":
         return _together(max, node.inputs, level, infinite)
+    if node.op_type == "ScatterND" and node.attributes.get_string("reduction", "none") == "none":
+        return _together(max, (node.inputs[0], node.inputs[2]), level, infinite)
     if node.op_type in {"Add", "Sub"}:
         return _together(lambda a, b: a + b, node.inputs, level)
     if node.op_type == "Mul":
