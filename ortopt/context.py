@@ -452,6 +452,7 @@ class Context:
         matched = origin or self._changing or ()
 
         def accept(nodes: Sequence[ir.Node]) -> None:
+            nodes = [one for node in nodes for one in scope.with_nested(node)]
             for node in nodes:
                 if node.op_identifier() not in replaced_ops:  # an op of the model may stay, wherever it comes from
                     placement.check_defined(node, self.model, self.transformer.produces, self.level, self.options)

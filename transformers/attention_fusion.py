@@ -9,16 +9,24 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.block import Attention, attention
 from ortopt.patterns.attention.contraction import PRODUCTS
-from ortopt.patterns.attention.emission import bias_of_rank_4, check_layouts, has_standard_op, operands, replacements
+from ortopt.patterns.attention.emission import (
+    bias_of_rank_4,
+    check_layouts,
+    has_standard_op,
+    key_positions,
+    operands,
+    replacements,
+)
+from ortopt.patterns.attention.emptiness import guarded, may_be_empty
 from ortopt.rule import RewriteRule
 
 
 class AttentionFusion(RewriteRule[Attention]):
     """``Softmax(scale · q · kᵀ + mask) · v``, with heads split and joined → ``Attention(q, k, v, mask, past)``.
 
-    The standard operator where the opset has it and no dimension can be 0, which its kernel refuses; else ONNX
-    Runtime's MultiHeadAttention, for which key heads that query heads share are repeated, if nothing caps the scores,
-    and no row that can be masked as a whole is guarded.
+    The standard operator where the opset has it and no dimension can be 0, which its kernel refuses, or, where query
+    heads share keys, in an If that asks; else ONNX Runtime's MultiHeadAttention, for which key heads that query heads
+    share are repeated, if nothing caps the scores, and no row that can be masked as a whole is guarded.
     """
 
     levels = (TransformerLevel.LEVEL2,)
@@ -32,10 +40,11 @@ class AttentionFusion(RewriteRule[Attention]):
 
     def match(self, root: ir.Node) -> Attention:
         """The block, if there is an op for it."""
-        block = attention(root)
+        block = attention(root, occupied=True)  # the kernel runs only there
         if has_standard_op(block):
             check_layouts(block)
             return block
+        block = attention(root)
         if not block.flat or block.keys.count != block.queries.count:
             block = block.as_read()
         _check_own_op(block)
@@ -44,7 +53,10 @@ class AttentionFusion(RewriteRule[Attention]):
 
     def rewrite(self, found: Attention) -> dict[ir.Value, ir.Value]:
         """Build the attention: on values that are not split into heads where there are such ones."""
-        node = _standard(found) if has_standard_op(found) else _multi_head(found)
+        standard = has_standard_op(found)
+        node = _standard(found) if standard else _multi_head(found)
+        if standard and may_be_empty(found):
+            node = guarded(found, node)
         return replacements(found, node.outputs)
 
 
@@ -73,8 +85,9 @@ def _standard(block: Attention) -> ir.Node:
     if block.cap:
         attributes["softcap"] = block.cap
     if block.bias is not None:
-        bias = mask.lifted(block.bias.build(), guarded=block.guarded, kind=block.bias.kind)
-        bias = block.bias.full(bias, block.queries, block.read_keys)
+        length = key_positions(block) if block.bias.is_cut else None
+        bias = mask.lifted(block.bias.build(length), guarded=block.guarded, kind=block.bias.kind)
+        bias = block.bias.full(bias, block.queries, block.read_keys, length)
     if block.past is None:
         return ir.node("Attention", [query, key, value, *([] if bias is None else [bias])], attributes)
     inputs = [query, key, value, bias, block.past.key, block.past.value]

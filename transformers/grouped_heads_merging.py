@@ -43,6 +43,7 @@ class Found(NamedTuple):
         right: The heads that are repeated to become the second operand, each once.
         swapped: Whether the second operand is of these with the last two dimensions swapped.
         scaling: A Mul or Div by a number behind the repetition, or None.
+        turned: Whether the product reads the second operand with the last two dimensions swapped itself.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -50,27 +51,33 @@ class Found(NamedTuple):
     right: ir.Value
     swapped: bool
     scaling: ir.Node | None
+    turned: bool = False
 
 
 class GroupedHeadsMerging(RewriteRule[Found]):
-    """``MatMul(q, repeated heads)`` → ``Reshape(MatMul(Reshape(q), heads))``, a group of q's heads as rows of one."""
+    """``MatMul(q, repeated heads)`` → ``Reshape(MatMul(Reshape(q), heads))``, a group of q's heads as rows of one.
+
+    A FusedMatMul, with a scale or the heads transposed, stays one.
+    """
 
     levels = (TransformerLevel.LEVEL3,)
     after = ("attention_fusion",)
-    roots = ("MatMul",)
+    roots = ("MatMul", "com.microsoft::FusedMatMul")
     lookback = 6
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """A product with heads that are repeated."""
         left, right = inputs(root, 2)
+        moved = any(attribute(root, name, 0) for name in ("transA", "transBatchA", "transBatchB"))
+        need(not moved, "the product moves other dimensions than the last ones of its second operand", root)
         batch, count, _, _ = dims(left, 4)
         whole, heads, *_ = dims(right, 4)
         right, scaling = _unscaled(right)
         once, swapped = _repeated(right)
         need(count == heads and isinstance(count, int), "the heads are broadcast", left)
         need(same_dim(batch, whole), "the batches are not proven to be of one size", left)
-        return Found((root,), left, once, swapped, scaling)
+        return Found((root,), left, once, swapped, scaling, bool(attribute(root, "transB", 0)))
 
     def rewrite(self, found: Found) -> ir.Node:
         """The same product with fewer, higher matrices."""
@@ -79,14 +86,16 @@ class GroupedHeadsMerging(RewriteRule[Found]):
         _, fewer, rows, columns = dims(right)
         assert isinstance(count, int)
         assert isinstance(fewer, int)
-        if found.swapped:
+        if found.swapped != found.turned:
             columns = rows
+        if found.swapped:
             right = ir.node("Transpose", [right], {"perm": SWAPPED}).outputs[0]
         if found.scaling is not None:
             right = _scaled(right, found.scaling)
         shapes = _Shapes(left, found.nodes[0], batch, length)
         merged = ir.node("Reshape", [left, shapes.of(fewer, count // fewer, width)])
-        product = ir.node("MatMul", [merged.outputs[0], right])
+        root = found.nodes[0]
+        product = ir.Node(root.domain, root.op_type, [merged.outputs[0], right], root.attributes.values())
         return ir.node("Reshape", [product.outputs[0], shapes.of(count, 1, columns)])
 
 

@@ -12,8 +12,10 @@ from ortopt.graph import scope
 from ortopt.graph.match import Refusal
 from ortopt.opset_conversion import raising
 from ortopt.options import TransformerLevel
-from ortopt.patterns.attention.block import attention, check_sizes_are_positive
+from ortopt.patterns.attention.block import attention
 from ortopt.patterns.attention.contraction import PRODUCTS
+from ortopt.patterns.attention.emptiness import check_guard, may_be_empty
+from ortopt.patterns.attention.heads import Heads
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
 from ortopt.patterns.rotary.block import ROOTS as ROTARY_ROOTS
 from ortopt.patterns.rotary.block import rotary, wants_standard_op
@@ -51,7 +53,19 @@ def _attention(root: ir.Node) -> None:
     Raises:
         Refusal: If it is none.
     """
-    check_sizes_are_positive(attention(root))
+    block = attention(root, occupied=True)
+    if may_be_empty(block):
+        parts = (block.queries, block.keys, block.values)
+        check_guard(block, flat=block.flat or all(part.is_flat or _is_rotated(part) for part in parts))
+
+
+def _is_rotated(heads: Heads) -> bool:
+    """Whether heads are rotated, which RotaryEmbedding does side by side."""
+    node = heads.views[-1].value.producer()
+    try:
+        return node is not None and bool(rotary(node))
+    except Refusal:
+        return False
 
 
 _WANTED: tuple[tuple[int, str, tuple[str, ...], Callable[[ir.Node], object]], ...] = (

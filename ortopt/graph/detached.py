@@ -63,7 +63,8 @@ def new_nodes(values: Iterable[ir.Value]) -> list[ir.Node]:
             ordered[node] = None
             continue
         pending.append((node, True))
-        operands = [value.producer() for value in reversed(node.inputs) if value is not None]
+        used = [value for user in scope.with_nested(node) for value in user.inputs]  # captured in its graphs, too
+        operands = [value.producer() for value in reversed(used) if value is not None]
         pending.extend((producer, False) for producer in operands if producer is not None)
     return list(ordered)
 

@@ -136,8 +136,9 @@ class NodeEdits:
         for node in nodes:
             if origin:
                 self._inherit(node, origin)
-            self._names.name_node(node, before)
-            self._materialize_constants(node, before)
+            for own in scope.with_nested(node):
+                self._names.name_node(own, before)
+                self._materialize_constants(own, before)
             graph.insert_before(before, node)
             self._enter(graph, node)
             if _needs_int64_axes(node):

@@ -132,3 +132,25 @@ def test_an_attention_with_a_mask() -> None:
 )  # fmt: skip
 def test_what_stays(text: str, reason: str) -> None:
     check_keeps(PASS, text, reason)
+
+
+FUSED = {
+    "turned": (f"{REPEATED} y = com.microsoft.FusedMatMul <alpha = 0.5, transB = 1> (q, kr)", 0),
+    "transposed before": (SCORES.replace("MatMul (q", "com.microsoft.FusedMatMul <alpha = 0.5> (q"), 1),
+}
+
+
+@pytest.mark.parametrize("case", FUSED)
+def test_a_product_with_a_scale(case: str) -> None:
+    nodes, transposes = FUSED[case]
+    text = model(nodes, "float[2,6,S,8] q, float[2,2,T,8] k", "float[2,6,S,T] y")
+    ops = {"Expand": 0, "com.microsoft::FusedMatMul": 1, "MatMul": 0, "Transpose": transposes}
+    result = check_rewrites(PASS, text, ops=ops)
+    for keys in (1, 5):
+        compare(text, result, {"q": drawn(2, 6, 4, 8), "k": drawn(2, 2, keys, 8)})
+
+
+def test_a_product_that_moves_the_batch() -> None:
+    text = model(f"{REPEATED} y = com.microsoft.FusedMatMul <transA = 1> (q, kr)",
+                 "float[2,6,T,4] q, float[2,2,T,8] k", "float[2,6,4,8] y")  # fmt: skip
+    check_keeps(PASS, text, "the product moves other dimensions")

@@ -116,6 +116,8 @@ EMPTY = {
     "an empty batch beside none": model(
         "B,8,3", "8,4", "B,3,4", "t = Transpose <perm = [0, 2, 1]> (a) y = MatMul (t, b)"
     ),
+    "no key of a cache, moved": model("2,3,8", "N,2,8", "2,3,N", TRANSPOSED.format("[1, 2, 0]")),  # it ends the process
+    "no value of a cache, moved": model("2,3,K", "K,2,5", "2,3,5", TRANSPOSED.format("[1, 0, 2]")),  # so it does
     "no row, moved": model("M,2,8", "2,8,4", "2,M,4", "t = Transpose <perm = [1, 0, 2]> (a) y = MatMul (t, b)"),
 }
 

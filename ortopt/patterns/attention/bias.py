@@ -9,14 +9,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.graph import facts
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT16, Dim, Refusal, need, same_dim
+from ortopt.graph.match import FLOAT16, Dim, Refusal, is_op, need, same_dim
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
 from ortopt.patterns.attention.heads import Heads
 from ortopt.patterns.attention.layouts import Plan, build, plan, size_along, with_axes
 from ortopt.patterns.attention.scores import Kind, Step
-from ortopt.patterns.attention.sizes import dims
+from ortopt.patterns.attention.sizes import dims, settled
+
+_ENDS = 2
+"""The input of Slice that says where it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +32,23 @@ class Term:
         plan: How `step.value` gets into the layout; None where it is aligned as it is.
         shape: Of what the value has something for each: batch, head, query, key; None for what it has 1 of.
         repeated: Dimensions of 1 that are repeated first, and how often: a value, its dimension, divided by what.
+        cut: The Slice that gives `step.value`, if it leaves as many positions as there are keys; else None.
     """
 
     step: Step
     plan: Plan | None
     shape: tuple[Dim | None, ...]
     repeated: tuple[tuple[int, View, int, int], ...] = ()
+    cut: ir.Node | None = None
+
+    @property
+    def used(self) -> tuple[ir.Value, ...]:
+        """What the value is computed from, if not the value itself."""
+        if self.step.value is None:
+            return ()
+        if self.cut is None:
+            return (self.step.value,)
+        return tuple(value for place, value in enumerate(self.cut.inputs) if value is not None and place != _ENDS)
 
     @property
     def rank(self) -> int:
@@ -83,29 +98,36 @@ class Bias:
         return total
 
     @property
+    def is_cut(self) -> bool:
+        """Whether all that has something for each key is cut to as many positions as there are keys."""
+        wide = [term.cut is not None for term in self.terms if term.shape[3] is not None]
+        return bool(wide) and all(wide)
+
+    @property
     def values(self) -> tuple[ir.Value, ...]:
         """What is added, and what decides."""
-        return tuple(term.step.value for term in self.terms if term.step.value is not None)
+        return tuple(value for term in self.terms for value in term.used)
 
     @property
     def depth(self) -> mask.Depth:
         """How far down the elements go."""
         return mask.depth_of(self.bound())
 
-    def full(self, value: ir.Value, queries: Heads, keys: Heads) -> ir.Value:
+    def full(self, value: ir.Value, queries: Heads, keys: Heads, length: ir.Value | None = None) -> ir.Value:
         """The sum with a row for each query, and an element for each key: kernels do not broadcast along these.
 
         Args:
             value: What has become of the sum.
             queries: The queries.
             keys: The keys, with those of a past.
+            length: How many keys there are, if that is known otherwise.
         """
         if self.whole and self.shape[2]:
             return value
         rank = max(2, *(term.rank for term in self.terms))
         parts = [constant([1] * (rank - 2))] if rank > 2 else []
         parts.append(queries.positions())
-        parts.append(constant([1]) if self.whole else keys.positions())
+        parts.append(constant([1]) if self.whole else length or keys.positions())
         return ir.node("Expand", [value, ir.node("Concat", parts, {"axis": 0}).outputs[0]]).outputs[0]
 
     def check_full(self, queries: Heads, keys: Heads) -> None:
@@ -124,11 +146,15 @@ class Bias:
         missing = 4 - max(2, *(term.rank for term in self.terms))
         return with_axes("Unsqueeze", value, list(range(missing)), version) if missing else value
 
-    def build(self) -> ir.Value:
-        """The sum as a value of rank 4, or as the original has it."""
+    def build(self, length: ir.Value | None = None) -> ir.Value:
+        """The sum as a value of rank 4, or as the original has it.
+
+        Args:
+            length: How many keys there are, for what is cut to as many positions.
+        """
         total: ir.Value | None = None
         for term in self.terms:
-            total = _applied(term, total, self.kind)
+            total = _applied(term, total, self.kind, length)
         assert total is not None
         return total
 
@@ -143,13 +169,13 @@ def _bounded(step: Step, total: float, infinite: float) -> float | None:
     return max(total, fill)
 
 
-def _applied(term: Term, total: ir.Value | None, kind: ir.DataType) -> ir.Value | None:
+def _applied(term: Term, total: ir.Value | None, kind: ir.DataType, length: ir.Value | None) -> ir.Value | None:
     """The sum after one more step."""
     step = term.step
     if step.kind is Kind.RAISED:
         return None if total is None else ir.node("Max", [total, constant(step.number, kind)]).outputs[0]
     assert step.value is not None
-    value = _value(term)
+    value = _value(term, length)
     if step.kind is Kind.FILLED:
         kept = constant(np.zeros((), kind.numpy())) if total is None else total
         fill = constant(np.asarray(step.number, kind.numpy()))
@@ -159,10 +185,14 @@ def _applied(term: Term, total: ir.Value | None, kind: ir.DataType) -> ir.Value 
     return value if total is None else ir.node("Add", [total, value]).outputs[0]
 
 
-def _value(term: Term) -> ir.Value:
+def _value(term: Term, length: ir.Value | None) -> ir.Value:
     """What is added, or the condition, aligned to the scores."""
     value = term.step.value
     assert value is not None
+    if term.cut is not None:
+        inputs = list(term.cut.inputs)
+        inputs[_ENDS] = length
+        value = ir.node("Slice", inputs).outputs[0]
     if term.repeated:
         rank = len(dims(value))
         ones = [constant([1])] * rank
@@ -242,6 +272,27 @@ def _dim_of(group: Group, view: View, own: Sequence[Dim]) -> Dim:
     return next((dim for dim, part in zip(own, view.groups, strict=True) if part == group), group[0].size)
 
 
+def cut(bias: Bias, keys: Axis) -> Bias:
+    """A bias of which is known what of it is cut to as many positions as there are keys, wherever there is a batch.
+
+    Args:
+        bias: The bias.
+        keys: The axis of the keys.
+    """
+    found = replace(bias, terms=tuple(replace(term, cut=_cut(term.step.value, keys)) for term in bias.terms))
+    return found if found.is_cut else bias
+
+
+def _cut(value: ir.Value | None, keys: Axis) -> ir.Node | None:
+    """The Slice that leaves as many positions of one axis as there are keys; None if none does."""
+    node = None if value is None else value.producer()
+    if node is None or not is_op(node, "Slice") or len(node.inputs) <= _ENDS:
+        return None
+    ends = node.inputs[_ENDS]
+    known = None if ends is None else facts.all_contents(ends)
+    return node if known is not None and len(known) == 1 and keys.is_size(settled(known[0])) else None
+
+
 def check(bias: Bias) -> None:
     """Refuse what a kernel would not add as the original does.
 
@@ -257,4 +308,4 @@ def check(bias: Bias) -> None:
         need(bias.guarded or bias.depth is mask.Depth.SHALLOW, "a half-precision mask may leave no key", *about)
 
 
-__all__ = ["Bias", "Term", "check", "term"]
+__all__ = ["Bias", "Term", "check", "cut", "term"]

@@ -108,6 +108,7 @@ class Attention:
         cap: Where the scaled scores are bent before anything is added: ``cap · tanh(x / cap)``; 0 is nowhere.
         keys_first: Whether `keys` and `values` are read with their heads first, and queries side by side.
         by_head: What the queries of each head are multiplied by beside `scale`; empty for nothing.
+        occupied: Whether this holds only where there is a batch, and a position of it.
     """
 
     core: tuple[ir.Node, ...]
@@ -126,6 +127,7 @@ class Attention:
     cap: float = 0.0
     keys_first: bool = False
     by_head: tuple[float, ...] = ()
+    occupied: bool = False
 
     @property
     def biases(self) -> tuple[ir.Value, ...]:
@@ -217,11 +219,13 @@ class Attention:
         return {self.result.views[place].value: build(replace(made, view=View(value, made.view.parts)))}
 
 
-def attention(root: ir.Node) -> Attention:
+def attention(root: ir.Node, *, occupied: bool = False) -> Attention:
     """The block whose product of probabilities and values is a MatMul or an Einsum.
 
     Args:
         root: The product.
+        occupied: Whether it need hold only where there is a batch, and a position of it: what cuts a mask to as many
+            positions as the keys have, which they may be asked for, need not wait for them then.
 
     Raises:
         Refusal: If it is none, or computes something else.
@@ -229,10 +233,10 @@ def attention(root: ir.Node) -> Attention:
     softmax = any(leads_to_softmax(value) for value in root.inputs if value is not None)
     need(softmax, "no Softmax comes before", root.inputs[0])
     with where_there_is_a_batch(root):
-        return _attention(root)
+        return _attention(root, occupied=occupied)
 
 
-def _attention(root: ir.Node) -> Attention:
+def _attention(root: ir.Node, *, occupied: bool) -> Attention:
     product = contraction(root)
     need(product.factor == 1, "the product of probabilities and values is scaled", root)
     if not leads_to_softmax(product.left):
@@ -244,7 +248,7 @@ def _attention(root: ir.Node) -> Attention:
     _learn(product.right, product.right_letters, axes)
     found = scores(View(product.left, _parts(product.left_letters, axes)), queries, keys)
     values = View(product.right, _parts(product.right_letters, axes))
-    return _Block(root, product, axes, found, values, queries, keys, size).attention()
+    return _Block(root, product, axes, found, values, queries, keys, size).attention(occupied=occupied)
 
 
 def _roles_of(product: Contraction, axes: dict[str, Axis]) -> tuple[Axis, Axis, Axis]:
@@ -319,7 +323,7 @@ class _Block:
         pairs = ((self.found.queries, own), (self.found.keys, other))
         return all(set(leaves((axis,))) <= set(_of("".join(letters), groups)) for axis, letters in pairs)
 
-    def attention(self) -> Attention:
+    def attention(self, *, occupied: bool) -> Attention:
         """The block, checked."""
         found = self.found
         scale = found.scale * self.product.factor * self.queries.scale * self.keys.scale
@@ -337,8 +341,11 @@ class _Block:
         if bias is not None:
             bias.check_full(queries, read_keys)
         new_keys, new_values, past = _before(keys, values)
+        if occupied and bias is not None:
+            bias = biases.cut(bias, self.outer_keys)
         used = [*queries.values, *new_keys.values, *new_values.values, *(() if bias is None else bias.values)]
-        if past is not None and not ((bias is None or bias.whole) and _is_read_by_none(past, used, found.nodes)):
+        full = bias is None or bias.whole or bias.is_cut
+        if past is not None and not (full and _is_read_by_none(past, used, found.nodes)):
             new_keys, new_values, past = keys, values, None
         kinds = {dtype(part.views[0].value) for part in (queries, new_keys, new_values)}
         need(len(kinds) == 1, "queries, keys and values are of different types", self.root)
@@ -351,7 +358,7 @@ class _Block:
         result = Result(tuple(self.views), tuple(self.tail), roles)
         return Attention(
             (self.root, *found.nodes), (), queries, new_keys, new_values, read_keys, read_values, scale, bias, shape,
-            found.guarded, past, result, found.cap, by_head=self._by_head(heads),
+            found.guarded, past, result, found.cap, by_head=self._by_head(heads), occupied=occupied,
         )  # fmt: skip
 
     def _by_head(self, heads: Group) -> tuple[float, ...]:

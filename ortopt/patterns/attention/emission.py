@@ -9,18 +9,20 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, dtype, opset
-from ortopt.patterns.attention.block import Attention, check_sizes_are_positive
+from ortopt.patterns.attention.block import Attention
+from ortopt.patterns.attention.emptiness import check_standard_op
+from ortopt.patterns.attention.layouts import size_along
 
 STANDARD_FROM = 23
 """The version of ai.onnx that has Attention."""
 
 
 def has_standard_op(block: Attention) -> bool:
-    """Whether ai.onnx has an op for a block, whose kernel runs wherever the block does."""
+    """Whether ai.onnx has an op for a block, whose kernel runs wherever the block does, or in an If around it."""
     if block.keys_first or opset(block.core[0]) < STANDARD_FROM:
         return False
     try:
-        check_sizes_are_positive(block)
+        check_standard_op(block)
     except Refusal:
         return False
     return True
@@ -70,6 +72,14 @@ def _repeated(value: ir.Value, count: int, wanted: int) -> ir.Value:
     return ir.node("Gather", [value, constant(heads)], {"axis": 1}).outputs[0]
 
 
+def key_positions(block: Attention) -> ir.Value:
+    """How many keys there are, with those of a past: known before they are put together."""
+    new = block.keys.positions()
+    if block.past is None:
+        return new
+    return ir.node("Add", [size_along(block.past.key, 2), new]).outputs[0]
+
+
 def bias_of_rank_4(block: Attention) -> ir.Value:
     """What is added to the scores of a block that adds something, with a row for each query: as kernels want it."""
     assert block.bias is not None
@@ -91,4 +101,13 @@ def replacements(block: Attention, results: Sequence[ir.Value]) -> dict[ir.Value
     return replaced
 
 
-__all__ = ["STANDARD_FROM", "bias_of_rank_4", "check_layouts", "has_standard_op", "operands", "queries", "replacements"]
+__all__ = [
+    "STANDARD_FROM",
+    "bias_of_rank_4",
+    "check_layouts",
+    "has_standard_op",
+    "key_positions",
+    "operands",
+    "queries",
+    "replacements",
+]

@@ -84,8 +84,14 @@ def _bound(value: ir.Value | None, level: int, infinite: float = math.inf) -> fl
         return _bound(optional(node, 0), level + 1, infinite)
     if node.op_type == "Where":
         return _together(max, node.inputs[1:], level, infinite)
+    if node.op_type == "Trilu":  # what it leaves, and 0
+        return _bound(node.inputs[0], level + 1, infinite)
+    if node.op_type == "ConstantOfShape":
+        return _bound(_filled(node), level + 1, infinite)
     if node.op_type == "Concat":
         return _together(max, node.inputs, level, infinite)
+    if node.op_type == "ScatterND" and node.attributes.get_string("reduction", "none") == "none":
+        return _together(max, (node.inputs[0], node.inputs[2]), level, infinite)
     if node.op_type in {"Add", "Sub"}:
         return _together(lambda a, b: a + b, node.inputs, level)
     if node.op_type == "Mul":
@@ -95,6 +101,14 @@ def _bound(value: ir.Value | None, level: int, infinite: float = math.inf) -> fl
     if node.op_type == "Cast":
         return _cast_bound(node.inputs[0])
     return None
+
+
+def _filled(node: ir.Node) -> ir.Value | None:
+    """What a ConstantOfShape is full of; None where a function's caller decides it."""
+    value = node.attributes.get("value")
+    if value is None:
+        return constant(0.0)
+    return None if value.is_ref() else constant(value.as_tensor())
 
 
 def _together(

@@ -77,6 +77,12 @@ def dims(value: ir.Value, rank: int | None = None) -> Dims:
     return _settled(value, own, batch, _MAX_DEPTH)
 
 
+def settled(dim: Dim) -> Dim:
+    """A dimension, of a value that `dims` was asked for: what it turned out to be where there is a batch."""
+    batch = _batch.get()
+    return dim if batch is None or isinstance(dim, int) else symbolic.substitute(dim, batch.found)
+
+
 def _settled(value: ir.Value, own: Dims, batch: _Batch, depth: int) -> Dims:
     """Dimensions in which what a Reshape inferred is computed."""
     known = batch.known.get(value)
@@ -146,4 +152,4 @@ def _inferred(result: Dims, source: Dims | None, batch: _Batch) -> Dims:
     return (*result[: unknown[0]], size, *result[unknown[0] + 1 :])
 
 
-__all__ = ["dims", "shape_of", "where_there_is_a_batch"]
+__all__ = ["dims", "settled", "shape_of", "where_there_is_a_batch"]

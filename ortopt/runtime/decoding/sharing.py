@@ -11,6 +11,7 @@ from ortopt.analysis import shapes
 from ortopt.analysis.dimensions import override
 from ortopt.graph import symbolic
 from ortopt.runtime.decoding.cache_pairs import CachePair, find_pairs, source
+from ortopt.runtime.decoding.guards import without_guards
 from ortopt.runtime.decoding.shared_buffers import BufferSharing, SharedModel, Tokens
 from ortopt.runtime.execution.weights import Placed, place
 from ortopt.serialization.load import load
@@ -29,6 +30,7 @@ def share_cache(model: ir.Model, wanted: Mapping[str, str] | None) -> tuple[Shar
     Raises:
         UsageError: It cannot be done; the message has the reasons.
     """
+    without_guards(model)
     shapes.infer_model(model)
     pairs = find_pairs(model, wanted)
     shared = BufferSharing(model, pairs, _tokens(model, pairs)).apply()
@@ -58,7 +60,7 @@ def _tokens(model: ir.Model, pairs: Sequence[CachePair]) -> list[Tokens]:
     }
     if not batches:
         return tokens
-    single = load(model, checked=False)
+    single = load(model, checked=False)  # without guards, as the model
     override(single, batches)
     shapes.infer_model(single)
     return [_added(pair) for pair in find_pairs(single, {p.past.name or "": p.present.name or "" for p in pairs})]

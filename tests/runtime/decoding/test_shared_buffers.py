@@ -117,6 +117,21 @@ def test_attention(mask: str) -> None:
     agree(attention(mask), 23)
 
 
+def test_attention_in_an_if_that_asks_for_elements() -> None:
+    text = attention("float[batch,1,seq,T]")
+    head, _, body = text.partition("=> (float[batch,seq,16] y")
+    kernel = body.partition("{")[2].replace("y, ok, ov", "yt, kt, vt").rpartition("}")[0]
+    results = "(float[batch,seq,16] {0}, float[batch,2,T,4] {1}, float[batch,2,T,4] {2})"
+    text = f"""{head} => (float[batch,seq,16] y, float[batch,2,T,4] ok, float[batch,2,T,4] ov) {{
+        n = Size (q) some = Cast <to = 9> (n)
+        y, ok, ov = If (some) <
+            then_branch = one () => {results.format("yt", "kt", "vt")} {{ {kernel} }},
+            else_branch = none () => {results.format("yn", "kn", "vn")} {{
+                yn = Identity (q) kn = Identity (pk) vn = Identity (pv) }}>
+    }}"""
+    assert agree(text, 23)._session.copied == ()
+
+
 @pytest.mark.parametrize("mask", ["", "float[batch,2,seq,T]", "bool[seq,T]"])
 def test_attention_with_as_many_heads_of_keys(mask: str) -> None:
     agree(attention(mask, heads=2, scale="0.3"), 24)
