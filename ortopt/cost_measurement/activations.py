@@ -151,6 +151,16 @@ def _embedding(given: Given) -> TwoForms:
     return TwoForms(inputs, before, after, weights)
 
 
+def _lrn(given: Given) -> TwoForms:
+    """A normalization over windows of five channels."""
+    channels, side = given["channels"], given["side"]
+    weights = {**scalars(alpha=1e-4, one=1.0), "first": shape(1)}
+    before = """s = Mul (x, alpha) q = Mul (s, x) u = Unsqueeze (q, first)
+        p = AveragePool <kernel_shape = [5, 1, 1], pads = [2, 0, 0, 2, 0, 0], count_include_pad = 1> (u)
+        m = Squeeze (p, first) o = Add (m, one) r = Sqrt (o) t = Sqrt (r) d = Mul (r, t) y = Div (x, d)"""
+    return TwoForms({"x": normal(1, channels, side, side)}, before, "y = LRN <size = 5> (x)", weights)
+
+
 ENTRIES: Final = (
     _unary("Gelu", "its arithmetic", _ERF, "y = Gelu (x)", 20, _ROWS),
     _unary("Gelu", "its arithmetic", _ERF, f"y = {MICROSOFT}.Gelu (x)", 18, _ROWS, MICROSOFT),
@@ -177,6 +187,13 @@ ENTRIES: Final = (
         "y = Mish (x)",
         18,
         _ELEMENTS,
+    ),
+    Entry(
+        Form("", "LRN"),
+        "AveragePool, Sqrt and Div",
+        _lrn,
+        cases(channels=(16, 64, 96, 192, 512), side=(8, 56, 27, 28, 14)),
+        as_loaded=True,
     ),
     Entry(Form("", "PRelu"), "Mul and Max, or two Relus", _prelu, cases(channels=(64, 64, 16), side=(8, 56, 112))),
     Entry(

@@ -63,6 +63,7 @@ ENDS_THE_PATH = {
     "group_query_attention_fusion": "what it gives comes out of a MatMul",
     "group_query_operand_folding": "what it gives comes out of a MatMul",
     "grouped_heads_merging": "what it gives comes out of a MatMul",
+    "lrn_decomposition": "what it divides by comes out of a convolution, or a root",
     "long_attention_conversion": "what it gives comes out of a MatMul",
     "masked_softmax_conversion": "Softmax is transcendental",
     "linear_conv_fusion": "what it gives comes out of a MatMul",
