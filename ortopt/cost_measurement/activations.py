@@ -76,7 +76,7 @@ _LAYER: Final = """m = ReduceMean (x, ax) d = Sub (x, m) q = Pow (d, two) v = Re
     st = Sqrt (ve) nn = Div (d, st) sc = Mul (nn, g) y = Add (sc, b)"""
 _RMS: Final = """q = Pow (x, two) v = ReduceMean (q, ax) ve = Add (v, eps) st = Sqrt (ve) rc = Div (one, st)
     nn = Mul (x, rc) y = Mul (nn, g)"""
-_ELU: Final = "e = Exp (x) d = Sub (e, one) c = Greater (x, zero) y = Where (c, x, d)"
+_ELU: Final = "m = Min (x, zero) e = Exp (m) d = Sub (e, one) y = Max (x, d)"
 _EPSILON: Final = "<epsilon = 0.00001>"
 
 
@@ -175,8 +175,8 @@ ENTRIES: Final = (
         MICROSOFT,
     ),
     _unary("Swish", "Sigmoid and Mul", "e = Sigmoid (x) y = Mul (x, e)", "y = Swish (x)", 24, _ROWS),
-    _unary("Elu", "Exp, Sub, Greater and Where", _ELU, "y = Elu (x)", 18, _ELEMENTS),
-    _unary("Celu", "Exp, Sub, Greater and Where", _ELU, "y = Celu (x)", 18, _ELEMENTS),
+    _unary("Elu", "Min, Exp, Sub and Max", _ELU, "y = Elu (x)", 18, _ELEMENTS),
+    _unary("Celu", "Min, Exp, Sub and Max", _ELU, "y = Celu (x)", 18, _ELEMENTS),
     _unary(
         "Softplus", "Exp, Add and Log", "e = Exp (x) o = Add (e, one) y = Log (o)", "y = Softplus (x)", 18, _ELEMENTS
     ),
