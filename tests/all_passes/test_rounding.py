@@ -50,6 +50,7 @@ ENDS_THE_PATH = {
     "conv_bn_fusion": "what it scales comes out of a convolution",
     "conv_mul_fusion": "what it scales comes out of a convolution",
     "conv_split_decomposition": "what it takes comes out of a convolution",
+    "conv_transpose_decomposition": "what it gives comes out of a convolution",
     "conv1d_conversion": "what it gives comes out of a convolution",
     "elu_decomposition": "Elu is transcendental",
     "einsum_decomposition": "what it gives comes out of a matrix product, and products of elements are rounded alike",
