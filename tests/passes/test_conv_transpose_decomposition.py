@@ -1,6 +1,8 @@
-"""A transposed convolution of signals becomes a convolution with an output for each phase of the result."""
+"""A transposed convolution becomes a convolution with an output for each phase of the result."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -10,24 +12,31 @@ from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "conv_transpose_decomposition"
 OPS = {"Conv": 1, "Reshape": 2, "Transpose": 1, "ConvTranspose": 0}
+IMAGES = {"Conv": 1, "DepthToSpace": 1, "ConvTranspose": 0}
 CUT, WHOLE = OPS | {"Slice": 1}, OPS | {"Slice": 0}
 
 
 def model(
     attributes: str = "strides = [4], pads = [2, 2]",
     *,
-    weight: tuple[int, int, int] = (32, 16, 8),
+    weight: tuple[int, ...] = (32, 16, 8),
     signals: str = "2,32,64",
     bias: bool = True,
     kind: str = "float",
 ) -> str:
-    numbers = ",".join(str(0.25 * ((5 * place) % 7 - 3)) for place in range(weight[0] * weight[1] * weight[2]))
+    numbers = ",".join(str(0.25 * ((5 * place) % 7 - 3)) for place in range(math.prod(weight)))
     offsets = ",".join(str(place + 0.5) for place in range(weight[1]))
     shape = ",".join(map(str, weight))
+    result = ",".join("ABCD"[: len(weight)])
     more = f", {kind}[{weight[1]}] b = {{{offsets}}}" if bias else ""
-    return f"""main ({kind}[{signals}] x) => ({kind}[A,B,C] y) <{kind}[{shape}] w = {{{numbers}}}{more}> {{
+    return f"""main ({kind}[{signals}] x) => ({kind}[{result}] y) <{kind}[{shape}] w = {{{numbers}}}{more}> {{
         y = ConvTranspose <{attributes}> (x, w{", b" if bias else ""})
     }}"""
+
+
+def image(attributes: str = "strides = [2, 2], pads = [1, 1, 1, 1]", size: str = "1,32,16,17", kernel: int = 4) -> str:
+    outputs = 16 if kernel % 2 else 8
+    return model(attributes, weight=(32, outputs, kernel, kernel), signals=size)
 
 
 REWRITTEN = {
@@ -44,6 +53,11 @@ REWRITTEN = {
         ),
         WHOLE,
     ),
+    "images": (image(), IMAGES | {"Slice": 1}),
+    "all of the images": (image("strides = [2, 2]"), IMAGES | {"Slice": 0}),
+    "images cut on one side": (image("strides = [2, 2], pads = [0, 2, 1, 0]"), IMAGES | {"Slice": 1}),
+    "three strides of images": (image("strides = [3, 3], pads = [1, 2, 2, 3]", kernel=9), IMAGES | {"Slice": 1}),
+    "any number of images": (image(size="N,32,16,17"), IMAGES | {"Slice": 1}),
 }
 
 
@@ -82,7 +96,12 @@ KEPT = {
     "not two or more whole strides": model("strides = [3]"),
     "its channels fill no blocks": model(weight=(40, 16, 8), signals="2,40,64"),
     "it has few outputs": model(weight=(32, 8, 8)),
-    "the signals are short": model(signals="2,32,32"),
+    "the signals or images are small": model(signals="2,32,32"),
+    "the size of the images is not fixed": image(size="1,32,16,W"),
+    "its strides differ": image("strides = [2, 4]"),
+    "its phases are large blocks": image("strides = [4, 4]", kernel=8),
+    "its kernel is no square": model("strides = [2, 2]", weight=(32, 8, 4, 6), signals="1,32,16,16"),
+    "it is of no signals and no images": model(weight=(32, 8, 2, 2, 2), signals="1,32,8,8,8"),
     "Reshape cannot be told a dimension of 0": model(signals="N,32,L"),
     "the signals may be empty": model("strides = [4]", signals="2,32,L"),
     "no frame within the kernel": model("strides = [4], pads = [4, 4]"),
