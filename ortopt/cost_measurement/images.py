@@ -85,7 +85,7 @@ def _few_outputs(given: Given) -> TwoForms:
 
 def _transposed(given: Given) -> TwoForms:
     """A transposed convolution of signals with a kernel of two strides, as one with an output for each phase."""
-    channels, length, outputs, stride = given["channels"], given["length"], given["outputs"], given["stride"]
+    channels, length, outputs, stride = given["channels"], given["length"], given["outputs"], given["scale"]
     own = weight(channels, outputs, 2 * stride)
     phases = own.reshape(channels, outputs, 2, stride).transpose(1, 3, 0, 2)[..., ::-1]
     weights = {
@@ -170,7 +170,7 @@ ENTRIES: Final = (
         "ConvTranspose of signals",
         _transposed,
         cases(
-            channels=(512, 256, 128, 64), length=(75, 512, 3000, 12000), outputs=(256, 128, 64, 32), stride=(8, 4, 4, 2)
+            channels=(512, 256, 128, 64), length=(75, 512, 3000, 12000), outputs=(256, 128, 64, 32), scale=(8, 4, 4, 2)
         ),
         as_loaded=True,
     ),
