@@ -76,7 +76,7 @@ _LAYER: Final = """m = ReduceMean (x, ax) d = Sub (x, m) q = Pow (d, two) v = Re
     st = Sqrt (ve) nn = Div (d, st) sc = Mul (nn, g) y = Add (sc, b)"""
 _RMS: Final = """q = Pow (x, two) v = ReduceMean (q, ax) ve = Add (v, eps) st = Sqrt (ve) rc = Div (one, st)
     nn = Mul (x, rc) y = Mul (nn, g)"""
-_ELU: Final = "e = Exp (x) d = Sub (e, one) c = Greater (x, zero) y = Where (c, x, d)"
+_ELU: Final = "m = Min (x, zero) e = Exp (m) d = Sub (e, one) y = Max (x, d)"
 _EPSILON: Final = "<epsilon = 0.00001>"
 
 
@@ -151,6 +151,16 @@ def _embedding(given: Given) -> TwoForms:
     return TwoForms(inputs, before, after, weights)
 
 
+def _lrn(given: Given) -> TwoForms:
+    """A normalization over windows of five channels."""
+    channels, side = given["channels"], given["side"]
+    weights = {**scalars(alpha=1e-4, one=1.0), "first": shape(1)}
+    before = """s = Mul (x, alpha) q = Mul (s, x) u = Unsqueeze (q, first)
+        p = AveragePool <kernel_shape = [5, 1, 1], pads = [2, 0, 0, 2, 0, 0], count_include_pad = 1> (u)
+        m = Squeeze (p, first) o = Add (m, one) r = Sqrt (o) t = Sqrt (r) d = Mul (r, t) y = Div (x, d)"""
+    return TwoForms({"x": normal(1, channels, side, side)}, before, "y = LRN <size = 5> (x)", weights)
+
+
 ENTRIES: Final = (
     _unary("Gelu", "its arithmetic", _ERF, "y = Gelu (x)", 20, _ROWS),
     _unary("Gelu", "its arithmetic", _ERF, f"y = {MICROSOFT}.Gelu (x)", 18, _ROWS, MICROSOFT),
@@ -165,8 +175,8 @@ ENTRIES: Final = (
         MICROSOFT,
     ),
     _unary("Swish", "Sigmoid and Mul", "e = Sigmoid (x) y = Mul (x, e)", "y = Swish (x)", 24, _ROWS),
-    _unary("Elu", "Exp, Sub, Greater and Where", _ELU, "y = Elu (x)", 18, _ELEMENTS),
-    _unary("Celu", "Exp, Sub, Greater and Where", _ELU, "y = Celu (x)", 18, _ELEMENTS),
+    _unary("Elu", "Min, Exp, Sub and Max", _ELU, "y = Elu (x)", 18, _ELEMENTS),
+    _unary("Celu", "Min, Exp, Sub and Max", _ELU, "y = Celu (x)", 18, _ELEMENTS),
     _unary(
         "Softplus", "Exp, Add and Log", "e = Exp (x) o = Add (e, one) y = Log (o)", "y = Softplus (x)", 18, _ELEMENTS
     ),
@@ -177,6 +187,13 @@ ENTRIES: Final = (
         "y = Mish (x)",
         18,
         _ELEMENTS,
+    ),
+    Entry(
+        Form("", "LRN"),
+        "AveragePool, Sqrt and Div",
+        _lrn,
+        cases(channels=(16, 64, 96, 192, 512), side=(8, 56, 27, 28, 14)),
+        as_loaded=True,
     ),
     Entry(Form("", "PRelu"), "Mul and Max, or two Relus", _prelu, cases(channels=(64, 64, 16), side=(8, 56, 112))),
     Entry(

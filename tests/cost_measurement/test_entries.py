@@ -30,7 +30,7 @@ NOISY = {"MatMulNBits": 0.02}
 STANDARD_OPS = {
     *("one for each part", "of held scores", "with its scale in the layers", "of rolled rows"),
     *("of linear interpolation", "of cubic interpolation", "of the phases of cubic interpolation"),
-    *("with four pixels as channels", "with groups merged to blocks"),
+    *("with four pixels as channels", "with groups merged to blocks", "of the phases of a transposed convolution"),
 }
 """Variants of standard ops in several nodes, which rules choose as well."""
 
