@@ -21,6 +21,7 @@ CHOSEN_BY_RULES = {
     "instead of ConvInteger",
     "of unsigned weights",
     "of 8 bits",
+    "apart from its quantization",
 }
 """Variants that no node shows by itself: the rule that makes them says so."""
 
