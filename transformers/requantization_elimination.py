@@ -62,13 +62,32 @@ def _scaled(numbers: ir.Value) -> tuple[ir.Node, float]:
             break
         plain_attributes(node)
         numbers, other = inputs(node, 2)
-        if node.op_type == "Mul" and is_constant(numbers):
+        if node.op_type == "Mul" and _is_factor(numbers):
             numbers, other = other, numbers
-        number = scalar(other)
-        need(keeps_rank(other, numbers), "the factor would raise the rank", other)
+        number = _factor(other, numbers)
         need(FACTORS[0] <= number <= FACTORS[1], "the factor is negative, zero, very small or very large", other)
         factor = factor * number if node.op_type == "Mul" else factor / number
     raise Refusal("no DequantizeLinear comes before, through constant factors", numbers)
+
+
+def _is_factor(value: ir.Value) -> bool:
+    """Whether a value is a constant, or dequantized from one."""
+    node = value.producer()
+    return is_constant(value) or (is_dequantizer(node) and node is not None and is_constant(node.inputs[0]))
+
+
+def _factor(value: ir.Value, numbers: ir.Value) -> float:
+    """The one number of a constant, perhaps dequantized, that scales other numbers."""
+    node = value.producer()
+    if node is None or not is_dequantizer(node):
+        number, content = scalar(value), value
+    else:
+        plain_attributes(node)
+        mapping, content = scaling(node), inputs(node, 1)[0]
+        need(mapping.scale.ndim == 0, "there are several scales", node)
+        number = (scalar(content) - float(mapping.zero_point)) * float(mapping.scale)
+    need(keeps_rank(content, numbers), "the factor would raise the rank", content)
+    return number
 
 
 def _is_identity(there: Scaling, factor: float, back: Scaling) -> bool:

@@ -87,6 +87,7 @@ ENDS_THE_PATH = {
     "space_to_depth_fusion": "it keeps elementwise arithmetic",
     "upsampled_conv_decomposition": "what it gives comes out of convolutions",
     "transpose_optimizer": "it keeps elementwise arithmetic",
+    "half_kernel_conversion": "Gelu and Softmax are transcendental",
 }
 """Passes whose rewrites are right here too: a matrix product, a sum or a transcendental function ends the path."""
 

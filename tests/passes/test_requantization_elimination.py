@@ -43,6 +43,18 @@ def test_scales_that_differ_by_rounding() -> None:
     check_rewrites(PASS, text, after="y = DequantizeLinear (q, r, o)", inputs=EVERY)
 
 
+@pytest.mark.parametrize("order", ["d, f", "f, d"])
+def test_a_factor_that_is_quantized(order: str) -> None:
+    """1/6 as quantizers write it: the highest integer, whose step is 1/6 of a 255th."""
+    text = (
+        scaled(f"f = DequantizeLinear (c, u, e) t = Mul ({order})")
+        .replace("float c = {6}", "uint8 c = {255}, float u = {0.00065359479}, uint8 e = {0}")
+    )  # fmt: skip
+    check_rewrites(PASS, text, after="y = DequantizeLinear (q, r, o)", inputs=EVERY)
+    other = text.replace("uint8 e = {0}", "uint8 e = {1}")
+    check_keeps(PASS, other, "it rounds to other integers")
+
+
 def test_users_of_the_floats_keep_them() -> None:
     check_rewrites(
         PASS,
