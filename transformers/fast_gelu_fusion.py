@@ -5,15 +5,19 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import DOUBLE, dtype, inputs, need, opset
+from ortopt.graph.constants import EPSILONS
+from ortopt.graph.match import DOUBLE, FLOAT16, dtype, inputs, need, opset
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.gelu import half_of_one_plus, polynomial
+from ortopt.patterns.gelu import activation, half_of_one_plus, polynomial
 from ortopt.rule import RewriteRule
 
 LINEAR = math.sqrt(2 / math.pi)
 COEFFICIENTS = {1: LINEAR, 3: LINEAR * 0.044715}
 FEW_DIGITS = 1e-5
 """What people write for the coefficients, as a relative error: 0.79788. ONNX Runtime's own tolerance."""
+
+WITHIN = {DOUBLE: 1e-12, FLOAT16: 2 * EPSILONS[FLOAT16]}
+"""What is allowed in other types: of halves, the product of two coefficients is off by as much as both together."""
 
 
 class Found(NamedTuple):
@@ -51,7 +55,7 @@ class FastGeluFusion(RewriteRule[Found]):
         x, y = half_of_one_plus(root, None, below)
         above: list[ir.Node] = []
         coefficients = polynomial(inputs(root, 1)[0], x, above)
-        within = 1e-12 if dtype(x) == DOUBLE else FEW_DIGITS
+        within = WITHIN.get(dtype(x), FEW_DIGITS)
         fitting = all(
             math.isclose(coefficients.get(degree, 0.0), COEFFICIENTS.get(degree, 0.0), rel_tol=within)
             for degree in coefficients.keys() | COEFFICIENTS.keys()
@@ -61,8 +65,7 @@ class FastGeluFusion(RewriteRule[Found]):
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
         """Build the activation in place of the last product."""
+        root = found.nodes[-1]
         if found.standard:
-            node = ir.node("Gelu", [found.x], {"approximate": "tanh"})
-        else:
-            node = ir.node("FastGelu", [found.x], domain="com.microsoft")
-        return {found.y: node.outputs[0]}
+            return {found.y: activation(root, found.x, "Gelu", approximate="tanh")}
+        return {found.y: activation(root, found.x, "FastGelu", "com.microsoft")}

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortopt.graph.match import DOUBLE, dtype, inputs, is_op, is_scalar, keeps_rank, need, opset, producer
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.gelu import half_of_one_plus
+from ortopt.patterns.gelu import activation, half_of_one_plus
 from ortopt.rule import RewriteRule
 
 FEW_DIGITS = 1e-5
@@ -51,8 +51,7 @@ class GeluFusion(RewriteRule[Found]):
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
         """Build the Gelu in place of the last product."""
-        gelu = ir.node("Gelu", [found.x], domain=found.domain)
-        return {found.y: gelu.outputs[0]}
+        return {found.y: activation(found.nodes[-1], found.x, "Gelu", found.domain)}
 
 
 def _argument(erf: ir.Node) -> tuple[ir.Node, ir.Value]:

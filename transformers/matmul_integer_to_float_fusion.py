@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortopt.graph.match import dims, inputs, need, plain_attributes, rank
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.integer_products import IntegerProduct, bias_behind, integer_product
+from ortopt.patterns.integer_products import IntegerProduct, bias_behind, integer_product, unless_zero
 from ortopt.patterns.quantization import MICROSOFT, is_quantizer
 from ortopt.patterns.quantized_kernels import check_columns, operand, terms_of
 from ortopt.rule import RewriteRule
@@ -51,4 +51,5 @@ def _dequantized_product(root: ir.Node) -> IntegerProduct:
     addition, bias = bias_behind(root.outputs[0], dims(b.integers)[-1])
     nodes = (root,) if addition is None else (root, addition)
     y = nodes[-1].outputs[0]
-    return IntegerProduct(nodes, a.integers, b.integers, a.scale, b.scale, a.given_zero, b.given_zero, bias, y)
+    zero = unless_zero(b.given_zero)
+    return IntegerProduct(nodes, a.integers, b.integers, a.scale, b.scale, a.given_zero, zero, bias, y)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ortopt.analysis.costs import CostTable
-from ortopt.cost_measurement import activations, attention, images, products, quantized
+from ortopt.cost_measurement import activations, attention, halves, images, products, quantized
 from ortopt.cost_measurement.entries import Entry
 
 ENTRIES: tuple[Entry, ...] = (
     *activations.ENTRIES,
     *attention.ENTRIES,
+    *halves.ENTRIES,
     *products.ENTRIES,
     *images.ENTRIES,
     *quantized.ENTRIES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -55,6 +56,35 @@ def _unary(op: str, attributes: str = "", extra: str = "") -> _Builder:
         return TwoForms({"x": x}, before, after, _scales(kind), _result(kind))
 
     return build
+
+
+def _apart(op: str, attributes: str) -> Callable[[Given], TwoForms]:
+    """An op that a Sum keeps apart from its quantization, against the kernel that ONNX Runtime makes of the unit."""
+    kernel = _unary(op, attributes)
+
+    def build(given: Given) -> TwoForms:
+        forms = kernel(given, np.uint8)
+        return replace(forms, after=_with_sum(forms.before))
+
+    return build
+
+
+def _slow(op: str, attributes: str, extra: str) -> _Builder:
+    """A kernel against the ops on floats that a Sum keeps apart."""
+    kernel = _unary(op, attributes, extra)
+
+    def build(given: Given, kind: _Kind) -> TwoForms:
+        forms = kernel(given, kind)
+        return replace(forms, before=_with_sum(forms.before))
+
+    return build
+
+
+def _with_sum(unit: str) -> str:
+    """A unit whose smaller floats go through a Sum: those before a Softmax are in the cache."""
+    if "Softmax" in unit:
+        return unit.replace("(f)", "(h)").replace("g =", "h = Sum (f) g =")
+    return unit.replace("QuantizeLinear (g,", "QuantizeLinear (h,").replace("y =", "h = Sum (g) y =")
 
 
 def _binary(op: str) -> _Builder:
@@ -172,23 +202,15 @@ _UNITS: Final[tuple[tuple[str, str, str, _Builder, tuple[Given, ...]], ...]] = (
     (MICROSOFT, "QLinearWhere", "Where", _where, _ELEMENTS),
     (MICROSOFT, "QLinearSigmoid", "Sigmoid", _unary("Sigmoid"), _ELEMENTS),
     (MICROSOFT, "QLinearLeakyRelu", "LeakyRelu", _unary("LeakyRelu", "alpha = 0.1"), _ELEMENTS),
-    (
-        MICROSOFT,
-        "QLinearSoftmax",
-        "Softmax",
-        _unary("Softmax", "axis = -1", "opset = 18"),
-        cases(rows=(192, 1536), columns=(16, 128)),
-    ),
     (MICROSOFT, "QLinearGlobalAveragePool", "GlobalAveragePool", _unary("GlobalAveragePool"), _IMAGES),
-    (
-        MICROSOFT,
-        "QLinearAveragePool",
-        "AveragePool",
-        _unary("AveragePool", "kernel_shape = [3, 3], pads = [1, 1, 1, 1]"),
-        _IMAGES,
-    ),
 )
 """Of each quantized unit the kernel's domain and op, the op in floats, the models and the sizes."""
+
+_SLOW: Final[tuple[tuple[str, str, str, tuple[Given, ...]], ...]] = (
+    ("Softmax", "axis = -1", "opset = 18", cases(rows=(16, 192, 1536), columns=(16, 64, 128))),
+    ("AveragePool", "kernel_shape = [3, 3], pads = [1, 1, 1, 1]", "", _IMAGES),
+)
+"""Units whose kernel is slower than their ops on floats: the op, its attributes, the kernel's own, the sizes."""
 
 ENTRIES: Final = (
     *(
@@ -204,6 +226,37 @@ ENTRIES: Final = (
     *(
         Entry(Form(domain, op, _SIGNED), _PREFERS_UNSIGNED, _of(build, np.int8), sizes, as_loaded=True)
         for domain, op, _, build, sizes in _UNITS
+    ),
+    *(
+        Entry(
+            Form(MICROSOFT, f"QLinear{op}"),
+            f"DequantizeLinear, {op}, Sum and QuantizeLinear, which ONNX Runtime leaves as they are",
+            _of(_slow(op, attributes, extra), np.uint8),
+            sizes,
+            as_loaded=True,
+        )
+        for op, attributes, extra, sizes in _SLOW
+    ),
+    *(
+        Entry(
+            Form(MICROSOFT, f"QLinear{op}", _SIGNED),
+            _PREFERS_UNSIGNED,
+            _of(_unary(op, attributes, extra), np.int8),
+            sizes,
+            as_loaded=True,
+        )
+        for op, attributes, extra, sizes in _SLOW
+    ),
+    *(
+        Entry(
+            Form("", op, "apart from its quantization"),
+            f"DequantizeLinear, {op} and QuantizeLinear, of which ONNX Runtime makes a kernel of integers when it "
+            "loads a model",
+            _apart(op, attributes),
+            sizes,
+            as_loaded=True,
+        )
+        for op, attributes, _, sizes in _SLOW
     ),
     Entry(
         Form(MICROSOFT, "DynamicQuantizeMatMul"),

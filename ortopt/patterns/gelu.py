@@ -6,7 +6,11 @@ import math
 
 import onnx_ir as ir
 
+from ortopt import placement
+from ortopt.analysis.kernels import CPU
+from ortopt.graph import scope
 from ortopt.graph.match import (
+    FLOAT16,
     Refusal,
     choose,
     inputs,
@@ -20,10 +24,30 @@ from ortopt.graph.match import (
     producer,
     scalar,
 )
+from ortopt.options import Target
 
 MAX_FACTORS = 3
 MAX_TERMS = 12
 Polynomial = dict[int, float]
+
+
+def activation(root: ir.Node, x: ir.Value, op: str, domain: str = "", **attributes: str) -> ir.Value:
+    """An activation of x. On the CPU, which has no kernel of halves, they become floats for it.
+
+    Args:
+        root: A node of the pattern, which says where it runs.
+        x: The operand.
+        op: The op.
+        domain: Its domain.
+        attributes: Its attributes.
+    """
+    options = scope.of(scope.graph_of(root)).options
+    converted = options.float16 or options.bfloat16 or options.target is not Target.ORT
+    if x.dtype != FLOAT16 or domain == "" or converted or placement.provider_of(root, options.providers) != CPU:
+        return ir.node(op, [x], attributes, domain=domain).outputs[0]
+    floats = ir.node("Cast", [x], {"to": ir.DataType.FLOAT}).outputs[0]
+    result = ir.node(op, [floats], attributes, domain=domain).outputs[0]
+    return ir.node("Cast", [result], {"to": ir.DataType.FLOAT16}).outputs[0]
 
 
 def half_of_one_plus(root: ir.Node, x: ir.Value | None, nodes: list[ir.Node]) -> tuple[ir.Value, ir.Value]:
@@ -158,4 +182,4 @@ def _times(left: Polynomial, right: Polynomial) -> Polynomial:
     return product
 
 
-__all__ = ["Polynomial", "half_of_one_plus", "polynomial"]
+__all__ = ["Polynomial", "activation", "half_of_one_plus", "polynomial"]

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ortopt.graph.match import (
     FLOAT,
+    array_of,
     attribute,
     dims,
     dtype,
@@ -93,7 +94,14 @@ def integer_product(root: ir.Node) -> IntegerProduct:
     nodes = (product, cast, root)
     addition, bias = bias_behind(root.outputs[0], columns)
     behind = nodes if addition is None else (*nodes, addition)
-    return IntegerProduct(behind, a, b, a_scale, b_scale, zero_a, zero_b, bias, behind[-1].outputs[0])
+    return IntegerProduct(behind, a, b, a_scale, b_scale, zero_a, unless_zero(zero_b), bias, behind[-1].outputs[0])
+
+
+def unless_zero(zero_point: ir.Value | None) -> ir.Value | None:
+    """A zero point, but None where it is known to be 0: kernels correct sums by those that they are given."""
+    if zero_point is None or not is_constant(zero_point) or array_of(zero_point).any():
+        return zero_point
+    return None
 
 
 def _scales(factor: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -129,4 +137,4 @@ def bias_behind(value: ir.Value, columns: Dim) -> tuple[ir.Node, ir.Value] | tup
     return user, bias
 
 
-__all__ = ["IntegerProduct", "bias_behind", "integer_product"]
+__all__ = ["IntegerProduct", "bias_behind", "integer_product", "unless_zero"]

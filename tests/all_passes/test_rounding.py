@@ -99,6 +99,7 @@ ENDS_THE_PATH = {
     "upsampled_conv_decomposition": "what it gives comes out of convolutions",
     "value_bias_folding": "what it gives comes out of a MatMul",
     "transpose_optimizer": "it keeps elementwise arithmetic",
+    "half_kernel_conversion": "Gelu and Softmax are transcendental",
 }
 """Passes whose rewrites are right here too: a matrix product, a sum or a transcendental function ends the path."""
 

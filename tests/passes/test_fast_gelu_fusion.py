@@ -140,3 +140,12 @@ def test_keeps_where_only_onnxruntime_has_the_op() -> None:
 def test_keeps_a_double_with_the_coefficients_of_a_float() -> None:
     options = Options(providers=("CUDAExecutionProvider",))
     check_keeps(PASS, whole(body()).replace("float", "double"), POLYNOMIAL, level=2, options=options)
+
+
+def test_halves_are_floats_where_there_is_no_kernel() -> None:
+    """Their coefficients have few digits. Halves are written by their bits."""
+    text = """main (float16[N,8] x) => (float16[N,8] y) <float16 three = {16896}, float16 cubic = {10681},
+        float16 linear = {14946}, float16 one = {15360}, float16 half = {14336}> {
+        p = Pow (x, three) q = Mul (p, cubic) r = Add (x, q) t = Mul (r, linear) h = Tanh (t)
+        a = Add (h, one) m = Mul (x, half) y = Mul (m, a) }"""
+    check_rewrites(PASS, text, ops={"com.microsoft::FastGelu": 1, "Cast": 2, "Tanh": 0}, level=2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ortopt.options import Options
+from ortopt.options import Fusions, Options
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "gelu_fusion"
@@ -208,8 +208,10 @@ def test_keeps_for_other_runtimes_without_the_standard_op() -> None:
     check_keeps(PASS, model(), "no op of the ONNX specification", level=2, target="onnx")
 
 
-def test_keeps_types_without_a_kernel() -> None:
-    check_keeps(PASS, half_precision(), "the provider would take Gelu apart again", level=2)
+def test_halves_are_floats_where_there_is_no_kernel() -> None:
+    check_rewrites(PASS, half_precision(), ops={"com.microsoft::Gelu": 1, "Cast": 2, "Erf": 0}, level=2)
+    reason = "the provider would take Gelu apart again"
+    check_keeps(PASS, half_precision(), reason, level=2, options=Options(float16=True, fusions=Fusions.ALL))
 
 
 def test_keeps_a_double_with_the_root_of_a_float() -> None:

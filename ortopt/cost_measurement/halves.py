@@ -1,0 +1,69 @@
+"""Ops of halves that become floats for the CPU, which computes what is around them in floats."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from ortopt.analysis.costs import Form
+from ortopt.cost_measurement.entries import Entry, Given, TwoForms, cases, normal, shape, weight
+
+_FORM: Final = "of halves as floats"
+_NEWEST: Final = 23
+"""The opset of Attention."""
+
+
+def _gelu(given: Given) -> TwoForms:
+    rows, columns = given["rows"], given["columns"]
+    before, behind = "a = MatMul (x, w)", "y = MatMul (b, v)"
+    middle = "c = Cast <to = 1> (a) d = Gelu (c) b = Cast <to = 10> (d)"
+    weights = {"w": weight(64, columns).astype(np.float16), "v": weight(columns, 64).astype(np.float16)}
+    return TwoForms(
+        {"x": normal(1, rows, 64).astype(np.float16)},
+        f"{before} b = Gelu (a) {behind}",
+        f"{before} {middle} {behind}",
+        weights,
+        "float16[]",
+        _NEWEST,
+    )
+
+
+def _attention(given: Given) -> TwoForms:
+    """With a mask that is expanded: ONNX Runtime has a kernel of halves for that, and so takes that of Attention."""
+    length, heads = given["length"], given["heads"]
+    width = heads * 64
+    weights = {name: weight(64, width).astype(np.float16) for name in ("wq", "wk", "wv")}
+    weights |= {"wo": weight(width, 64).astype(np.float16), "all": shape(1, 1, length, length)}
+    op = f"Attention <q_num_heads = {heads}, kv_num_heads = {heads}>"
+    before = "q = MatMul (x, wq) k = MatMul (x, wk) v = MatMul (x, wv) m = Expand (mask, all)"
+    floats = " ".join(f"{name}s = Cast <to = 1> ({name})" for name in "qkvm")
+    return TwoForms(
+        {"x": normal(1, length, 64).astype(np.float16), "mask": np.zeros((1, 1, 1, length), np.float16)},
+        f"{before} o = {op} (q, k, v, m) y = MatMul (o, wo)",
+        f"{before} {floats} os = {op} (qs, ks, vs, ms) o = Cast <to = 10> (os) y = MatMul (o, wo)",
+        weights,
+        "float16[]",
+        _NEWEST,
+    )
+
+
+ENTRIES: Final = (
+    Entry(
+        Form("", "Gelu", _FORM),
+        "Gelu of halves, which ONNX Runtime spells out in floats",
+        _gelu,
+        cases(rows=(1, 16, 128), columns=(256, 768, 3072)),
+        as_loaded=True,
+    ),
+    Entry(
+        Form("", "Attention", _FORM),
+        "Attention of halves, between products that ONNX Runtime computes in floats",
+        _attention,
+        cases(length=(1, 16, 128), heads=(4, 12, 12)),
+        as_loaded=True,
+    ),
+)
+"""What is measured of halves."""
+
+__all__ = ["ENTRIES"]

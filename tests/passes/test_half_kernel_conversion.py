@@ -1,0 +1,64 @@
+"""What the CPU computes in floats before and behind, it also computes in floats in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ortopt import optimize
+from ortopt.options import Options, Target
+from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.passes.test_bias_sum_conversion import loaded
+
+PASS = "half_kernel_conversion"
+GELU = "main (float16[B,S,8] x) => (float16[B,S,8] y) { a = Neg (x) b = Gelu (a) y = Neg (b) }"
+HEADS = "<q_num_heads = 2, kv_num_heads = 2>"
+ZEROS = ", ".join(["0"] * 25)
+
+
+def attention(mask: str = "m = Where (c, zero, low)", last: str = "", more: str = "") -> str:
+    """Attention of products, with a mask that a kernel of halves expands. Halves are written by their bits."""
+    return f"""main (float16[2,5,8] x, bool[1,1,1,5] c, float16[1,1,1,5] f{more}) => (float16[2,5,8] y)
+        <float16[8,8] w = {{{", ".join(["11000"] * 64)}}}, float16 zero = {{0}}, float16 low = {{64512}},
+         int64[4] all = {{1, 1, 5, 5}}> {{
+        q = MatMul (x, w) k = MatMul (q, w) v = MatMul (k, w) {mask} e = Expand (m, all)
+        o{", pk, pv" if last else ""} = Attention {HEADS} (q, k, v, e{last}) y = MatMul (o, w) }}"""
+
+
+def test_gelu() -> None:
+    floats = "c = Cast <to = 1> (a) d = Gelu (c) b = Cast <to = 10> (d)"
+    check_rewrites(PASS, GELU, after=f"a = Neg (x) {floats} y = Neg (b)", opset=20)
+
+
+def test_attention() -> None:
+    check_rewrites(PASS, attention(), ops={"Attention": 1, "Cast": 5}, opset=23)
+
+
+def test_what_onnxruntime_makes_of_it(tmp_path: Path) -> None:
+    """It spells a Gelu of halves out, and drops the Casts between what it computes in floats."""
+    text = GELU.replace("Neg", "Sqrt")
+    assert "Gelu" not in loaded(parse(text, opset=20), tmp_path)
+    result = optimize(parse(text, opset=20), level=3, verify=False).model
+    assert loaded(result, tmp_path) == ["Cast", "Sqrt", "Gelu", "Sqrt", "Cast"]
+
+
+KEPT = {
+    "its numbers are not halves": attention().replace("float16", "float").replace("{64512}", "{-1}"),
+    "the mask may hold large finite numbers": attention("m = Add (f, zero)"),
+    "may hold large finite numbers": attention().replace("64512", "64511"),
+    "its cache would be converted": attention(last=", pa, pb", more=", float16[2,2,3,4] pa, float16[2,2,3,4] pb")
+    .replace("all = {1, 1, 5, 5}", "all = {1, 1, 5, 8}").replace("5] c", "8] c").replace("5] f", "8] f"),
+    "as it does its neighbours": attention().replace("m = Where (c, zero, low) e = Expand (m, all)",
+    "e = Where (c, wide, low)").replace("int64[4] all = {1, 1, 5, 5}", f"float16[5,5] wide = {{{ZEROS}}}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("because", KEPT)
+def test_keeps(because: str) -> None:
+    check_keeps(PASS, KEPT[because], because, opset=23)
+
+
+def test_other_runtimes() -> None:
+    check_keeps(PASS, GELU, None, target=Target.ONNX, opset=20)
+    check_keeps(PASS, GELU, "converted for another provider", options=Options(float16=True), opset=20)

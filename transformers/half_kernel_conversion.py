@@ -1,0 +1,126 @@
+"""Between ops that the CPU computes in single precision, a kernel of halves costs the way there and back.
+
+The CPU has few kernels of float16: ONNX Runtime puts Casts around all other ops, and drops those between two of them.
+The few that there are interrupt this, and convert inside; a Gelu without one is spelled out in six ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.analysis.costs import Form
+from ortopt.analysis.kernels import CPU, Support, support
+from ortopt.fusions import preferred
+from ortopt.graph import scope
+from ortopt.graph.match import (
+    FLOAT,
+    FLOAT16,
+    Refusal,
+    array_of,
+    dtype,
+    is_constant,
+    is_op,
+    is_used,
+    need,
+    optional,
+    users,
+)
+from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.rule import RewriteRule
+
+FORM = "of halves as floats"
+"""The variant of all these ops in the table of costs."""
+
+PAST = 4
+"""Which input of an Attention is the first of the cache."""
+
+MASK = 3
+"""Which input of an Attention is the mask."""
+
+LAYOUT = ("Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+
+
+class Found(NamedTuple):
+    """The op."""
+
+    nodes: tuple[ir.Node]
+
+
+class HalfKernelConversion(RewriteRule[Found]):
+    """``Gelu(h)`` of halves → ``Cast(Gelu(Cast(h)))``, computed in single precision.
+
+    So for Attention without a cache, beside such ops. The numbers are rounded to halves less often.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = ("Attention", "Gelu")
+    looks_downstream = True
+    numerics = Numerics.REORDERED
+    providers = (CPU,)
+    targets = (Target.ORT,)
+
+    def match(self, root: ir.Node) -> Found:
+        """An op of halves beside one that the CPU has no kernel of halves for, and one that it has a kernel for."""
+        need(dtype(root.outputs[0]) == FLOAT16, "its numbers are not halves", root)
+        options = scope.of(scope.graph_of(root)).options
+        need(not (options.float16 or options.bfloat16), "the model is converted for another provider", root)
+        preferred(root, [Form("", root.op_type, FORM)])
+        if root.op_type == "Attention":
+            _check_attention(root)
+        return Found((root,))
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the op of floats between Casts."""
+        (root,) = found.nodes
+        op = ir.Node("", root.op_type, [_single(value) for value in root.inputs], list(root.attributes.values()))
+        return ir.node("Cast", [op.outputs[0]], {"to": FLOAT16})
+
+
+def _check_attention(root: ir.Node) -> None:
+    """Refuse an Attention with a cache, with masks that count on halves, or that is converted anyway."""
+    stepwise = optional(root, PAST) is not None or any(is_used(value) for value in root.outputs[1:])
+    need(not stepwise, "its cache would be converted in every step", root)
+    need("softmax_precision" not in root.attributes, "the precision of its Softmax is chosen", root)
+    _check_mask(optional(root, MASK))
+    around = [_is_computed_in_floats(node) for node in _neighbours(root)]
+    need(any(around), "its neighbours have kernels of halves", root)
+    need(not all(around), "ONNX Runtime computes it in single precision, as it does its neighbours", root)
+
+
+def _single(value: ir.Value | None) -> ir.Value | None:
+    if value is None or value.dtype != FLOAT16:
+        return value
+    return ir.node("Cast", [value], {"to": FLOAT}).outputs[0]
+
+
+def _neighbours(root: ir.Node) -> Iterator[ir.Node]:
+    """The nodes that give it halves, and those that take them."""
+    producers = (value.producer() for value in root.inputs if value is not None and value.dtype == FLOAT16)
+    yield from (node for node in producers if node is not None)
+    for value in root.outputs:
+        yield from users(value)
+
+
+def _is_computed_in_floats(node: ir.Node) -> bool:
+    """Whether ONNX Runtime computes a node in single precision on the CPU."""
+    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, 1)
+    return support(CPU, node, version) is Support.CAST
+
+
+def _check_mask(mask: ir.Value | None) -> None:
+    """Refuse large finite numbers: a row that they mask whole is uniform, as halves round scores away beside them."""
+    if mask is None or mask.dtype == ir.DataType.BOOL:
+        return
+    node = mask.producer()
+    while node is not None and is_op(node, *LAYOUT):
+        source = node.inputs[0]
+        node = None if source is None else source.producer()
+    if node is None or not is_op(node, "Where"):
+        raise Refusal("the mask may hold large finite numbers", mask)
+    for value in node.inputs[1:]:
+        exact = is_constant(value) and bool(np.all(np.isin(array_of(value).astype(np.float32), (0.0, -np.inf))))
+        need(exact, "the mask may hold large finite numbers", mask)

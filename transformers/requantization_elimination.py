@@ -1,0 +1,106 @@
+"""What is scaled between two quantizations often comes back as the integers that it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph import scope
+from ortopt.graph.match import FLOAT, Refusal, inputs, is_constant, keeps_rank, need, plain_attributes, scalar
+from ortopt.options import Target, TransformerLevel
+from ortopt.patterns.quantization import NEAR_AN_INTEGER, RANGES, Scaling, is_dequantizer, is_faithful, scaling
+from ortopt.rule import Forwarded, RewriteRule
+
+LONGEST = 2
+"""How many factors may stand between the two."""
+
+FACTORS = (2.0**-8, 2.0**8)
+"""Between these, so many factors keep what is dequantized from overflow and from subnormal numbers."""
+
+
+class RequantizationElimination(RewriteRule[Forwarded]):
+    """``Quantize(Dequantize(q) · c)`` → ``q``, where the scales differ by the factor c. So for ``/ c``.
+
+    The division by 6 of a hard-swish and the scale of attention's operands are quantized so: the range of the result is
+    that of the operand, times c, and so are the steps. The result is exact: each of the integers is computed ahead of
+    time, and comes back as itself, far from where it would be rounded to its neighbour.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("qdq_final_cleanup", "qdq_propagation")
+    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+    lookback = LONGEST + 1
+
+    def match(self, root: ir.Node) -> Forwarded:
+        """Two mappings whose steps differ by the factors between them."""
+        plain_attributes(root)
+        dequantize, factor = _scaled(inputs(root, 1)[0])
+        plain_attributes(dequantize)
+        there, back = scaling(dequantize), scaling(root)
+        need(there.integers == back.integers, "the quantized types differ", root)
+        need(there.numbers == back.numbers == FLOAT, "the numbers are not float32", root)
+        need(there.scale.ndim == 0 and back.scale.ndim == 0, "there are several scales", root)
+        need(bool(there.zero_point == back.zero_point), "the zero points differ", root)
+        need(is_faithful(there) and is_faithful(back), "a scale is too large or too small to be exact", root)
+        need(_is_identity(there, factor, back), "it rounds to other integers", root)
+        _check_pairs_unneeded(root, there)
+        return Forwarded((root,), inputs(dequantize, 1)[0])
+
+    def rewrite(self, found: Forwarded) -> ir.Value:
+        """Let its users read the integers."""
+        return found.value
+
+
+def _scaled(numbers: ir.Value) -> tuple[ir.Node, float]:
+    """The DequantizeLinear that numbers come from, and the product of the constant factors on the way."""
+    factor = 1.0
+    for _ in range(LONGEST + 1):
+        node = numbers.producer()
+        if node is not None and is_dequantizer(node):
+            return node, factor
+        if node is None or node.domain != "" or node.op_type not in ("Div", "Mul"):
+            break
+        plain_attributes(node)
+        numbers, other = inputs(node, 2)
+        if node.op_type == "Mul" and _is_factor(numbers):
+            numbers, other = other, numbers
+        number = _factor(other, numbers)
+        need(FACTORS[0] <= number <= FACTORS[1], "the factor is negative, zero, very small or very large", other)
+        factor = factor * number if node.op_type == "Mul" else factor / number
+    raise Refusal("no DequantizeLinear comes before, through constant factors", numbers)
+
+
+def _is_factor(value: ir.Value) -> bool:
+    """Whether a value is a constant, or dequantized from one."""
+    node = value.producer()
+    return is_constant(value) or (is_dequantizer(node) and node is not None and is_constant(node.inputs[0]))
+
+
+def _factor(value: ir.Value, numbers: ir.Value) -> float:
+    """The one number of a constant, perhaps dequantized, that scales other numbers."""
+    node = value.producer()
+    if node is None or not is_dequantizer(node):
+        number, content = scalar(value), value
+    else:
+        plain_attributes(node)
+        mapping, content = scaling(node), inputs(node, 1)[0]
+        need(mapping.scale.ndim == 0, "there are several scales", node)
+        number = (scalar(content) - float(mapping.zero_point)) * float(mapping.scale)
+    need(keeps_rank(content, numbers), "the factor would raise the rank", content)
+    return number
+
+
+def _is_identity(there: Scaling, factor: float, back: Scaling) -> bool:
+    """Whether each integer comes back as itself, with a reserve for all rounding of floats on the way."""
+    low, high = RANGES[there.integers]
+    steps = np.arange(low, high + 1, dtype=np.float64) - np.float64(there.zero_point)
+    ratio = np.float64(there.scale) * factor / np.float64(back.scale)
+    return bool(np.all(np.abs(steps * ratio - steps) <= NEAR_AN_INTEGER))
+
+
+def _check_pairs_unneeded(root: ir.Node, mapping: Scaling) -> None:
+    """Refuse where whoever runs the model looks for pairs of one scale around each op."""
+    options = scope.of(scope.graph_of(root)).options
+    need(options.target is not Target.ONNX, "other runtimes match an op within its pairs (--target onnx)", root)
+    signed = mapping.integers == ir.DataType.INT8 and not options.native
+    need(not signed, "ONNX Runtime makes signed integers unsigned only within pairs of one scale", root)

@@ -1,0 +1,66 @@
+"""ONNX Runtime makes slow kernels of integers of two kinds of quantized units when it loads a model.
+
+Its QLinearSoftmax looks each exponential up and divides one element after the other, and its QLinearAveragePool turns
+integers into floats and back for itself: both take up to seven times as long as the ops on floats. It knows a unit by
+its DequantizeLinear and QuantizeLinear, right beside the op. A Sum of one operand between them is a copy.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.analysis.costs import Form
+from ortopt.analysis.kernels import CPU
+from ortopt.fusions import preferred
+from ortopt.graph.match import FLOAT, dims, dtype, inputs, need, only_user
+from ortopt.graph.symbolic import product
+from ortopt.options import Target, TransformerLevel
+from ortopt.patterns.quantization import dequantizer, is_quantizer
+from ortopt.patterns.quantized_kernels import BYTES
+from ortopt.rule import RewriteRule
+
+APART = "apart from its quantization"
+"""The variant of both ops in the table of costs."""
+
+
+class Found(NamedTuple):
+    """The op of the unit."""
+
+    nodes: tuple[ir.Node]
+
+
+class UnitSumConversion(RewriteRule[Found]):
+    """``Quantize(Softmax(Dequantize(q)))`` → ``Quantize(Softmax(Sum(Dequantize(q))))``, which stays in floats.
+
+    So for AveragePool, whose result is the smaller: it goes through the Sum. The result is exact.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = ("AveragePool", "Softmax")
+    looks_downstream = True
+    providers = (CPU,)
+    targets = (Target.ORT,)
+
+    def match(self, root: ir.Node) -> Found:
+        """An op between 8-bit integers of one type."""
+        (numbers,) = inputs(root, 1)
+        dequantize = dequantizer(numbers)
+        quantize = only_user(root.outputs[0])
+        need(is_quantizer(quantize), "no QuantizeLinear comes after", quantize)
+        need(dtype(numbers) == FLOAT, "its numbers are not single-precision", root)
+        before, after = dtype(inputs(dequantize, 1)[0]), dtype(quantize.outputs[0])
+        need(before in BYTES and before == after, "ONNX Runtime has no kernel of these integers", root)
+        preferred(root, [Form("", root.op_type, APART)], {"elements": product(dims(numbers))})
+        return Found((root,))
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the op and the Sum."""
+        (root,) = found.nodes
+        attributes = list(root.attributes.values())
+        if root.op_type == "AveragePool":
+            pooled = ir.Node("", root.op_type, root.inputs, attributes)
+            return ir.node("Sum", [pooled.outputs[0]])
+        copied = ir.node("Sum", [root.inputs[0]])
+        return ir.Node("", root.op_type, [copied.outputs[0]], attributes)
