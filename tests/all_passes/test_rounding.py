@@ -49,6 +49,7 @@ ENDS_THE_PATH = {
     "conv_add_fusion": "what it adds is a constant, to a convolution's result",
     "conv_bn_fusion": "what it scales comes out of a convolution",
     "conv_mul_fusion": "what it scales comes out of a convolution",
+    "conv_pad_decomposition": "what it gives comes out of a convolution",
     "conv_split_decomposition": "what it takes comes out of a convolution",
     "conv1d_conversion": "what it gives comes out of a convolution",
     "einsum_decomposition": "what it gives comes out of a matrix product, and products of elements are rounded alike",
@@ -87,6 +88,7 @@ ENDS_THE_PATH = {
     "space_to_depth_fusion": "it keeps elementwise arithmetic",
     "upsampled_conv_decomposition": "what it gives comes out of convolutions",
     "transpose_optimizer": "it keeps elementwise arithmetic",
+    "tall_conv_conversion": "what it gives comes out of a convolution",
 }
 """Passes whose rewrites are right here too: a matrix product, a sum or a transcendental function ends the path."""
 

@@ -44,6 +44,7 @@ REWRITTEN = {
     "each channel by itself": model("group = 32, pads = [1, 1]", weight=(32, 1, 3)),
     "each channel of a short signal": model("group = 32, pads = [1, 1]", weight=(32, 1, 3), length="5"),
     "many channels of a short signal": model(channels=64, weight=(64, 64, 3), length="5"),
+    "a long kernel of a short signal": model("pads = [8, 7]", weight=(16, 32, 16), length="8"),
     "fewer outputs": model(weight=(16, 32, 5)),
     "as few inputs": model(channels=16, weight=(16, 16, 3)),
 }
