@@ -288,7 +288,7 @@ def _rows(found: Found, columns: ir.Value, outputs: int) -> ir.Value:
     """
     images = [part.image for part in found.parts if part.image is not None]
     matrix = np.concatenate([found.rows.matrix(_matrices(image)[0]) for image in images], axis=1)
-    if all(image.is_filled for image in images):
+    if all(image.has_images and image.has_channels for image in images):
         return ir.node("MatMul", [constant(matrix, FLOAT), columns]).outputs[0]
     results, read = matrix.shape
     signals = ir.node("Reshape", [columns, constant([INFER, read, found.columns.results])])

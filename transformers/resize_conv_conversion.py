@@ -15,7 +15,7 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, dims, is_never_zero, need
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.interpolation import WORK_OF_PHASES, Image, interpolated
+from ortopt.patterns.interpolation import Image, interpolated
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 MAX_SCALE = 8
@@ -51,7 +51,7 @@ class ResizeConvConversion(RewriteRule[Found]):
         image = interpolated(root)
         need(image.interpolation.mode == "cubic", "linear interpolation has a fast kernel", root)
         need(image.has_phases and image.scales[0] <= MAX_SCALE, "its phases are not alike, or many", root)
-        need(not image.has_products or image.multiplications > WORK_OF_PHASES, "two products are faster", root)
+        need(not image.prefers_products, "two products are faster", root)
         channels = dims(image.x)[1]
         need(isinstance(channels, int) and channels > 0, "the channels are not known", image.x)
         assert isinstance(channels, int)

@@ -15,12 +15,13 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, is_op, need, static_dims, users
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.interpolation import WORK_OF_PHASES, Image, interpolated
+from ortopt.patterns.interpolation import Image, Matrix, interpolated
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 MOST_WORK = {"linear": 24, "cubic": 1024}
 """Multiplications of an element of the result up to which products are faster."""
 
+TRANSPOSED = (0, 1, 3, 2)
 FEWEST_ELEMENTS = 1 << 14
 """Elements of a result of linear interpolation below which the products of small matrices are slow."""
 
@@ -52,14 +53,14 @@ class ResizeMatmulConversion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """An image of fixed height and width."""
         image = interpolated(root)
-        need(image.has_products, "height and width are not fixed, or there may be no image", root)
+        need(image.has_products, "height and width are not fixed, or there may be no channels", root)
         mode = image.interpolation.mode
         work = image.multiplications
         need(work <= MOST_WORK[mode], "the products would be large", root)
         if mode == "linear":
             _check_linear_pays(root)
         elif image.has_phases:
-            need(work <= WORK_OF_PHASES, "a convolution for each phase is faster", root)
+            need(image.prefers_products, "a convolution for each phase is faster", root)
         return Found((root,), image)
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -76,8 +77,18 @@ class ResizeMatmulConversion(RewriteRule[Found]):
         assert isinstance(columns, int)
         of_columns = image.interpolation.matrix(width, columns, image.scales[1])
         of_rows = image.interpolation.matrix(height, rows, image.scales[0])
-        wide = ir.node("MatMul", [image.x, constant(np.ascontiguousarray(of_columns.T), FLOAT)])
+        right = constant(np.ascontiguousarray(of_columns.T), FLOAT)
+        if not image.has_images:
+            return ir.node("MatMul", [_with_rows(image.x, of_rows), right])
+        wide = ir.node("MatMul", [image.x, right])
         return ir.node("MatMul", [constant(of_rows, FLOAT), wide.outputs[0]])
+
+
+def _with_rows(x: ir.Value, of_rows: Matrix) -> ir.Value:
+    """Images multiplied by the matrix of rows from the right: with it on the left, MatMul takes no empty batch."""
+    columns = ir.node("Transpose", [x], {"perm": TRANSPOSED})
+    product = ir.node("MatMul", [columns.outputs[0], constant(np.ascontiguousarray(of_rows.T), FLOAT)])
+    return ir.node("Transpose", product.outputs, {"perm": TRANSPOSED}).outputs[0]
 
 
 def _check_linear_pays(root: ir.Node) -> None:

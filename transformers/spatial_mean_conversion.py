@@ -1,4 +1,4 @@
-"""A mean over height and width ends ONNX Runtime's blocked layout as a ReduceMean; as a pooling it goes on."""
+"""A mean over height, width or both ends ONNX Runtime's blocked layout as a ReduceMean; as a pooling it goes on."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import onnx_ir as ir
 
 from ortopt.analysis.blocked_layout import BLOCK, is_in_blocks
 from ortopt.analysis.kernels import CPU
+from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
+    Refusal,
     attribute,
     dims,
     dtype,
@@ -21,6 +23,7 @@ from ortopt.graph.match import (
     need,
     opset,
 )
+from ortopt.graph.symbolic import Dim
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -41,17 +44,31 @@ SAME_SIZE = (
 """Ops that give something of an image's size, if nothing else that they take is computed."""
 
 AXES_ARE_AN_INPUT_FROM = 18
+SQUEEZE_AXES_ARE_AN_INPUT_FROM = 13
+FEWEST = 2
 
 
 class Found(NamedTuple):
-    """The mean, and the image."""
+    """The mean.
+
+    Attributes:
+        nodes: The mean.
+        x: The image.
+        kernel: The height and width of what is averaged; None for the whole image.
+        dropped: The axis that the result lacks, or None.
+    """
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
+    kernel: tuple[int, int] | None
+    dropped: int | None
 
 
 class SpatialMeanConversion(RewriteRule[Found]):
-    """``ReduceMean<axes = [2, 3]>(x)`` → ``GlobalAveragePool(x)`` for an x that convolutions give, in whole blocks."""
+    """``ReduceMean<axes = [2, 3]>(x)`` → ``GlobalAveragePool(x)`` for an x that convolutions give, in whole blocks.
+
+    A mean over one axis of fixed size becomes an ``AveragePool``: readers of text take the mean over the height.
+    """
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("ReduceMean",)
@@ -61,26 +78,45 @@ class SpatialMeanConversion(RewriteRule[Found]):
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
-        """The last two of four axes, which stay as ones."""
+        """The last two of four axes, which stay as ones, or one of them."""
         x = inputs(root, len(root.inputs))[0]
         batch, channels, height, width = dims(x, RANK)
         need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
         none: tuple[int, ...] = ()
         given = integers(root.inputs[1]) if opset(root) >= AXES_ARE_AN_INPUT_FROM and len(root.inputs) > 1 else none
         axes = given or attribute(root, "axes", none)
-        need({axis % RANK for axis in axes} == {2, 3}, "it is no mean over height and width", root)
-        need(attribute(root, "keepdims", 1) == 1, "it drops the axes", root)
+        over = {axis % RANK for axis in axes}
+        need(bool(over) and over <= {2, 3}, "it is no mean over height and width", root)
+        keeps = attribute(root, "keepdims", 1) == 1
+        need(keeps or len(over) == 1, "it drops the axes", root)
+        kernel = None if len(over) == 2 else _kernel(over, height, width)
         full = is_never_zero(height, root) and is_never_zero(width, root)
         need(full or _is_never_empty(x), "the image may be empty", x)
         # The kernel of the mean gives a result of the image's size for a batch of 0 if axes are counted from the end.
         need(min(axes) >= 0 or is_never_zero(batch, root), "the batch may be empty", x)
         need(isinstance(channels, int) and channels % BLOCK == 0, "the channels fill no blocks", x)
         need(is_in_blocks(x), "the image is not in the blocked layout", x)
-        return Found((root,), x)
+        return Found((root,), x, kernel, None if keeps else over.pop())
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the pooling."""
-        return ir.node("GlobalAveragePool", [found.x])
+        if found.kernel is None:
+            return ir.node("GlobalAveragePool", [found.x])
+        pooled = ir.node("AveragePool", [found.x], {"kernel_shape": found.kernel})
+        if found.dropped is None:
+            return pooled
+        if opset(found.nodes[0]) < SQUEEZE_AXES_ARE_AN_INPUT_FROM:
+            return ir.node("Squeeze", pooled.outputs, {"axes": [found.dropped]})
+        return ir.node("Squeeze", [pooled.outputs[0], constant((found.dropped,))])
+
+
+def _kernel(over: set[int], height: Dim, width: Dim) -> tuple[int, int]:
+    """The window of a mean over one axis."""
+    size = height if over == {2} else width
+    if not isinstance(size, int):
+        raise Refusal("the size of the axis is not fixed")
+    need(size >= FEWEST, "the axis has one element")
+    return (size, 1) if over == {2} else (1, size)
 
 
 def _is_never_empty(value: ir.Value) -> bool:

@@ -103,7 +103,8 @@ class Image(NamedTuple):
         before: Height and width.
         after: Height and width of the result.
         scales: How many times as high and as wide it becomes.
-        is_filled: Whether there are images, and each has channels, rows and columns.
+        has_images: Whether the batch is never empty.
+        has_channels: Whether each image has channels.
     """
 
     x: ir.Value
@@ -111,7 +112,8 @@ class Image(NamedTuple):
     before: tuple[Dim, Dim]
     after: tuple[Dim, Dim]
     scales: tuple[float, float]
-    is_filled: bool
+    has_images: bool
+    has_channels: bool
 
     @property
     def is_fixed(self) -> bool:
@@ -120,11 +122,13 @@ class Image(NamedTuple):
 
     @property
     def has_products(self) -> bool:
-        """Whether it can be multiplied by matrices: its sizes are known, and ONNX Runtime's MatMul takes its batch.
+        """Whether it can be multiplied by matrices: its sizes are known."""
+        return self.is_fixed and self.has_channels
 
-        That refuses a matrix as the left operand of a batch of no matrices.
-        """
-        return self.is_fixed and self.is_filled
+    @property
+    def prefers_products(self) -> bool:
+        """Whether products are faster than a convolution for each phase; an empty batch needs transpositions, too."""
+        return self.has_products and self.has_images and self.multiplications <= WORK_OF_PHASES
 
     @property
     def multiplications(self) -> float:
@@ -172,8 +176,8 @@ def interpolated(root: ir.Node) -> Image:
     coefficient = attribute(root, "cubic_coeff_a", -0.75)
     scales = _scales(root, before, after)
     how = Interpolation(mode, coordinates, coefficient, excludes)
-    filled = all(is_never_zero(size, root) for size in before)
-    return Image(x, how, (before[2], before[3]), (after[2], after[3]), scales, filled)
+    has_images, has_channels = (is_never_zero(size, root) for size in before[:2])
+    return Image(x, how, (before[2], before[3]), (after[2], after[3]), scales, has_images, has_channels)
 
 
 def _scales(root: ir.Node, before: tuple[Dim, ...], after: tuple[Dim, ...]) -> tuple[float, float]:
@@ -222,4 +226,4 @@ def _cubic(rest: Matrix, coefficient: np.float32) -> tuple[Matrix, ...]:
     return far(rest + ONE), near(rest), near(ONE - rest), far(np.float32(2) - rest)
 
 
-__all__ = ["COORDINATES", "PHASES", "WORK_OF_PHASES", "Image", "Interpolation", "interpolated"]
+__all__ = ["COORDINATES", "PHASES", "WORK_OF_PHASES", "Image", "Interpolation", "Matrix", "interpolated"]

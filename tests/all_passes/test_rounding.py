@@ -50,6 +50,7 @@ ENDS_THE_PATH = {
     "conv_add_fusion": "what it adds is a constant, to a convolution's result",
     "conv_bn_fusion": "what it scales comes out of a convolution",
     "conv_mul_fusion": "what it scales comes out of a convolution",
+    "conv_pad_decomposition": "what it gives comes out of a convolution",
     "conv_split_decomposition": "what it takes comes out of a convolution",
     "conv_transpose_decomposition": "what it gives comes out of a convolution",
     "conv1d_conversion": "what it gives comes out of a convolution",
@@ -100,6 +101,7 @@ ENDS_THE_PATH = {
     "value_bias_folding": "what it gives comes out of a MatMul",
     "transpose_optimizer": "it keeps elementwise arithmetic",
     "half_kernel_conversion": "Gelu and Softmax are transcendental",
+    "tall_conv_conversion": "what it gives comes out of a convolution",
 }
 """Passes whose rewrites are right here too: a matrix product, a sum or a transcendental function ends the path."""
 

@@ -44,6 +44,8 @@ REWRITTEN = {
     "each channel by itself": model("group = 32, pads = [1, 1]", weight=(32, 1, 3)),
     "each channel of a short signal": model("group = 32, pads = [1, 1]", weight=(32, 1, 3), length="5"),
     "many channels of a short signal": model(channels=64, weight=(64, 64, 3), length="5"),
+    "a long kernel of a short signal": model("pads = [8, 7]", weight=(16, 32, 16), length="8"),
+    "one channel and a long kernel": model("strides = [4]", channels=1, weight=(16, 1, 64)),
     "fewer outputs": model(weight=(16, 32, 5)),
     "as few inputs": model(channels=16, weight=(16, 16, 3)),
 }
@@ -83,7 +85,7 @@ def test_keeps(because: str) -> None:
 
 @pytest.mark.parametrize(
     ("channels", "weight", "group"),
-    [(32, (8, 32, 3), 1), (24, (24, 1, 3), 24), (1, (32, 1, 3), 1), (32, (32, 4, 3), 8)],
+    [(32, (8, 32, 3), 1), (24, (24, 1, 3), 24), (1, (32, 1, 63), 1), (1, (24, 1, 64), 1), (32, (32, 4, 3), 8)],
 )
 def test_keeps_channels_that_fill_no_blocks(channels: int, weight: tuple[int, int, int], group: int) -> None:
     text = model(f"group = {group}", channels=channels, weight=weight)

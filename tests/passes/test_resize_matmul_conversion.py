@@ -58,6 +58,7 @@ REWRITTEN = {
     "rows only": (cubic(scales="1, 1, 2, 1"), TWO, 17),
     "columns only": (cubic(scales="1, 1, 1, 2"), TWO, 17),
     "three times, a large image": (cubic(image="1,1,200,3", scales="1, 1, 3, 3"), TWO, 17),
+    "a batch of any size": (cubic(image="N,3,5,6", scales="1, 1, 2.5, 3"), TWO | {"Transpose": 2}, 17),
     "opset 11": (cubic().replace("x, , s", "x, e, s").replace("float[4] s", "float[0] e = {}, float[4] s"), TWO, 11),
 }
 
@@ -84,6 +85,12 @@ def test_what_is_not_finite_is_not_lost(name: str) -> None:
     check_rewrites(PASS, before, ops=TWO, inputs={"i": x})
 
 
+def test_an_empty_batch() -> None:
+    check_rewrites(
+        PASS, cubic(image="N,3,5,6", scales="1, 1, 2.5, 3"), ops=TWO, inputs={"i": np.zeros((0, 3, 5, 6), np.float32)}
+    )
+
+
 KEPT = {
     "nearest": (cubic(mode="nearest"), "does not interpolate", 17),
     "a region": (cubic(by("tf_crop_and_resize")).replace("x, , s", "x, s, s"), "depends on more than sizes", 17),
@@ -92,9 +99,15 @@ KEPT = {
     "double precision": (cubic(dtype="double", mode="linear"), "single precision only", 17),
     "channels": (cubic(scales="1, 2, 2, 2", mode="linear"), "batch or channels", 17),
     "an image of any size": (cubic(image="1,3,H,W"), "not fixed", 17),
-    "a batch of any size": (cubic(image="N,3,5,6"), "there may be no image", 17),
+    "channels of any number": (cubic(image="2,C,5,6"), "there may be no channels", 17),
+    "linear, a batch of any size": (cubic(**LARGE | {"image": "N,64,8,8"}), "", 17),
     "linear, a large image": (cubic(image="1,3,32,32", scales="1, 1, 4, 4", mode="linear"), "would be large", 17),
     "linear, few elements": (cubic(mode="linear"), "the image is small", 17),
+    "cubic by a whole number, a batch of any size": (
+        cubic(image="N,3,5,6", scales="1, 1, 2, 2"),
+        "a convolution for each phase is faster",
+        17,
+    ),
     "cubic by a whole number, a large image": (
         cubic(image="1,1,200,200", scales="1, 1, 2, 2"),
         "a convolution for each phase is faster",

@@ -39,7 +39,26 @@ def test_other_sizes_that_are_never_zero() -> None:
     check_rewrites(PASS, model(image="N,16,H,W"), ops=OPS)
 
 
+ROWS = {"Conv": 2, "Relu": 1, "AveragePool": 1}
+
+
+@pytest.mark.parametrize("axis", ["2", "3"])
+def test_one_axis(axis: str) -> None:
+    after = check_rewrites(PASS, model(MEAN.replace("2, 3", axis)), ops=ROWS)
+    (pooled,) = (node for node in after.graph if node.op_type == "AveragePool")
+    assert list(pooled.attributes["kernel_shape"].as_ints()) == ([6, 1] if axis == "2" else [1, 5])
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17])
+def test_one_axis_that_is_dropped(opset: int) -> None:
+    text = model("m = ReduceMean <axes = [2], keepdims = 0> (r)", "N,16,6,W").replace("y = Conv (m, w)", "y = Abs (m)")
+    text = text.replace("float[A,B,C,D] y", "float[A,B,C] y")
+    check_rewrites(PASS, text, ops={"Conv": 1, "Relu": 1, "AveragePool": 1, "Squeeze": 1}, opset=opset)
+
+
 KEPT = {
+    "the size of the axis is not fixed": model(MEAN.replace("2, 3", "2"), "N,16,H,5"),
+    "the axis has one element": model(MEAN.replace("2, 3", "2"), "N,16,1,5"),
     "the image may be empty": model(image="N,16,H,W", before="a = Conv (x, w) r = MaxPool <kernel_shape = [2, 2]> (a)"),
     "the batch may be empty": model(MEAN.replace("[2, 3]", "[-1, -2]")),
     "it is no mean over height and width": model(MEAN.replace("[2, 3]", "[1, 2]")),

@@ -1,0 +1,118 @@
+"""Columns of zeros are written beside an image before a wide kernel reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from ortopt.options import Options
+from ortopt.serialization.save import to_bytes
+from ortopt.testing import check_keeps, check_rewrites, parse, run
+
+PASS = "conv_pad_decomposition"
+
+
+def model(
+    attributes: str = "pads = [0, 7, 0, 8]",
+    *,
+    image: str = "N,4,1,40",
+    weight: tuple[int, ...] = (16, 4, 1, 16),
+    conv: str = "Conv",
+    dtype: str = "float",
+    number: str = "0.25",
+) -> str:
+    """A convolution of one node."""
+    numbers = ",".join([number] + [str(((3 * place) % 7 - 3) / 8) for place in range(1, int(np.prod(weight)))])
+    bias = ", ".join(str(place % 5) for place in range(weight[0]))
+    return f"""main ({dtype}[{image}] x) => ({dtype}[A,B,C,D] y)
+        <{dtype}[{",".join(map(str, weight))}] w = {{{numbers}}}, {dtype}[{weight[0]}] b = {{{bias}}}> {{
+            y = {conv} <{attributes}> (x, w, b)
+        }}"""
+
+
+REWRITTEN = {
+    "a signal": model(),
+    "a signal of any length": model(image="N,4,1,L"),
+    "zeros on the left alone": model("pads = [0, 15, 0, 0]"),
+    "strides": model("pads = [0, 6, 0, 6], strides = [1, 4]", image="N,4,1,100"),
+    "an image keeps its rows of zeros": model("pads = [1, 4, 1, 4]", image="N,4,6,30", weight=(16, 4, 3, 9)),
+    "groups": model("pads = [0, 7, 0, 8], group = 2", image="N,4,1,40", weight=(32, 2, 1, 16)),
+    "an activation": model('activation = "Relu", pads = [0, 7, 0, 8]', conv="com.microsoft.FusedConv"),
+}
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_rewritten(name: str) -> None:
+    check_rewrites(PASS, REWRITTEN[name], ops={"Pad": 1, "Unsqueeze": 1, "Squeeze": 1})
+
+
+def test_rows_of_zeros_stay_with_the_convolution() -> None:
+    after = check_rewrites(PASS, REWRITTEN["an image keeps its rows of zeros"])
+    (conv,) = (node for node in after.graph if node.op_type == "Conv")
+    assert list(conv.attributes["pads"].as_ints()) == [1, 0, 1, 0]
+
+
+def test_onnxruntime_does_not_take_it_back(tmp_path: Path) -> None:
+    after = parse(model())
+    assert run(PASS, after)[0]
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "loaded.onnx")
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.log_severity_level = 3
+    ort.InferenceSession(to_bytes(after), options, providers=["CPUExecutionProvider"])
+    assert "Pad" in [node.op_type for node in onnx.load(tmp_path / "loaded.onnx").graph.node]
+
+
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 200])
+def test_signals_of_every_length(length: int) -> None:
+    before, after = (parse(model(image="N,4,1,L")) for _ in range(2))
+    assert run(PASS, after)[0]
+    x = np.random.default_rng(0).standard_normal((2, 4, 1, length)).astype(np.float32)
+    expected, got = (
+        ort.InferenceSession(to_bytes(one), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+        for one in (before, after)
+    )
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+KEPT = {
+    "no padding": (model("strides = [1, 1]"), "no columns are padded"),
+    "rows alone": (model("pads = [1, 0, 1, 0]", weight=(16, 4, 3, 16)), "no columns are padded"),
+    "a narrow kernel": (model("pads = [0, 3, 0, 4]", weight=(16, 4, 1, 8)), "the kernel is narrow"),
+    "a long signal": (model(image="N,4,1,400"), "too few columns read padding"),
+    "a signal of zeros": (model(image="N,4,1,2"), "almost all"),
+    "any length and a smaller kernel": (
+        model("pads = [0, 4, 0, 4]", image="N,4,1,L", weight=(32, 4, 1, 9)),
+        "too few columns read padding",
+    ),
+    "single channels": (model("pads = [0, 7, 0, 8], group = 4", weight=(4, 1, 1, 16)), "its groups have few outputs"),
+    "few products": (model("pads = [0, 5, 0, 5]", weight=(8, 4, 1, 11)), "few products"),
+    "gaps": (model("pads = [0, 15, 0, 15], dilations = [1, 2]"), "its kernel has gaps"),
+    "automatic padding": (model('auto_pad = "SAME_UPPER"'), "its padding is not written out"),
+    "double precision": (model(dtype="double"), "single precision"),
+    "an infinite weight": (model(number="inf"), "a weight is no finite number"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept(name: str) -> None:
+    text, because = KEPT[name]
+    check_keeps(PASS, text, because)
+
+
+def test_kept_where_axes_are_attributes() -> None:
+    check_keeps(PASS, model(), "axes are no input in this opset", opset=12)
+
+
+def test_kept_for_other_runtimes() -> None:
+    check_keeps(PASS, model(), target="onnx")
+
+
+def test_kept_with_a_summand() -> None:
+    text = model('activation = "Relu", pads = [0, 7, 0, 8]', conv="com.microsoft.FusedConv")
+    text = text.replace("] x)", "] x, float[N,16,1,40] z)").replace("(x, w, b)", "(x, w, b, z)")
+    check_keeps(PASS, text, "it adds another value", options=Options())

