@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import onnx_ir as ir
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
+    Dim,
     Refusal,
     array_of,
     dims,
@@ -18,6 +20,7 @@ from ortopt.graph.match import (
     inputs,
     is_constant,
     is_op,
+    is_used_once,
     need,
     opset,
     optional,
@@ -36,6 +39,12 @@ OWN_UNARY = frozenset({"Gelu", "QuickGelu"})
 """Ops of ONNX Runtime of one operand: each element of the result is a function of the operand's element there."""
 
 CONVOLVING = (*CONVOLUTIONS, "FusedConv")
+ACTIVATIONS = ("HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
+"""What ONNX Runtime computes together with a convolution."""
+
+FIRST_SPATIAL = 2
+"""The first axis of an image behind those of batch and channels."""
+
 FURTHEST = 32
 """How many nodes below are looked at for an Unsqueeze."""
 
@@ -52,7 +61,7 @@ class SqueezeReordering(RewriteRule[Found]):
     """``Relu(Squeeze(x))`` → ``Squeeze(Relu(x))`` on the way from a convolution to an ``Unsqueeze`` of the same axis.
 
     Each elementwise op on the way is treated in this way, until Squeeze and Unsqueeze cancel. Constant operands and
-    residuals get the axis too.
+    residuals get the axis too. So is, wherever it leads, what becomes a convolution's bias or activation.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -80,6 +89,7 @@ class SqueezeReordering(RewriteRule[Found]):
             need(fits, "an operand has fewer axes, and is no constant", value)
         need(any(source is not None and _is_of_convolution(source) for source in sources), "it is of no image", root)
         joins = len(set(sources) - {None}) > 1
+        joins = joins or _goes_into_convolution(root, values, sources, axis)
         need(joins or _meets(root.outputs[0], axis), "no Unsqueeze of this axis comes after", root)
         return Found((root,), tuple(sources), axis)
 
@@ -140,6 +150,29 @@ def _is_of_convolution(value: ir.Value) -> bool:
             return False
         value = next((each for each in node.inputs if each is not None and each.producer() is not None), value)
     return False
+
+
+def _goes_into_convolution(
+    root: ir.Node, values: Sequence[ir.Value], sources: Sequence[ir.Value | None], axis: int
+) -> bool:
+    """Whether an op, once it stands before the Squeeze, becomes the convolution's bias, or its activation.
+
+    TensorFlow's one-dimensional convolutions are exported with their bias behind the Squeeze.
+    """
+    source, value = next(pair for pair in zip(sources, values, strict=True) if pair[0] is not None)
+    assert source is not None
+    conv = source.producer()
+    if axis < FIRST_SPATIAL or not is_op(conv, "Conv") or not (is_used_once(source) and is_used_once(value)):
+        return False
+    if root.op_type != "Add":
+        return root.op_type in ACTIVATIONS and not root.domain
+    (other,) = (each for each, before in zip(values, sources, strict=True) if before is None)
+    return is_constant(other) and all(dim == 1 for dim in _but_channels(dims(other), rank(value)))
+
+
+def _but_channels(shape: Sequence[Dim], of: int) -> Iterator[Dim]:
+    """The dimensions of an operand beside one of so many axes, without that of channels."""
+    return (dim for place, dim in enumerate(shape, of - len(shape)) if place != 1)
 
 
 def _meets(value: ir.Value, axis: int) -> bool:

@@ -112,6 +112,8 @@ class Comparison:
             their dtype, and noise is not asked for.
         atol: See ``rtol``; if it is None, they agree where ``|got - expected| <= rtol * max(scale, |expected|)``.
         caps: The greatest error of an output that noise may excuse, by its name, where it is not its dtype's.
+        steps: Absolute errors of floats that the kernel alone may make, by the output's name: what is measured is what
+            errors are beyond (`ortopt.verification.tolerances.kernel_steps`).
     """
 
     tolerances: Mapping[str, float] = field(default_factory=dict)
@@ -119,6 +121,7 @@ class Comparison:
     rtol: float | None = None
     atol: float | None = None
     caps: Mapping[str, float] = field(default_factory=dict)
+    steps: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, name: str, type_: str, expected: Any, got: Any, *, extreme: bool = False) -> OutputRow:
         """Compare two outputs: arrays (bfloat16 and float8 as their bits), lists, dicts or None.
@@ -171,7 +174,8 @@ class Comparison:
             return OutputRow(name, shown=False)
         if self.rtol is not None or self.atol is not None:
             return _within(_measured(name, *numbers, 0.0), *numbers, self.rtol or 0.0, self.atol)
-        row = _measured(name, *numbers, max(self.tolerances.get(name, 0.0), TOLERANCES[dtype]))
+        tolerance = max(self.tolerances.get(name, 0.0), TOLERANCES[dtype])
+        row = _measured(name, *numbers, tolerance, self.steps.get(name, 0.0))
         return row if math.isinf(row.worst) else _judged(row, self.caps.get(name))
 
 
@@ -237,8 +241,8 @@ def _texts(expected: Any, got: Any) -> tuple[str, str]:
     return short if short[0] != short[1] or expected == got else (f"{expected:.17g}", f"{got:.17g}")
 
 
-def _measured(name: str, expected: Array, got: Array, tolerance: float) -> OutputRow:
-    """The errors of floats; a row that agrees unless NaN or infinities stand elsewhere."""
+def _measured(name: str, expected: Array, got: Array, tolerance: float, step: float = 0.0) -> OutputRow:
+    """The errors of floats beyond ``step``; a row that agrees unless NaN or infinities stand elsewhere."""
     finite = np.isfinite(expected)
     alike = np.where(finite, np.isfinite(got), (expected == got) | (np.isnan(expected) & np.isnan(got)))
     if not alike.all():
@@ -253,7 +257,8 @@ def _measured(name: str, expected: Array, got: Array, tolerance: float) -> Outpu
     sizes, differences = np.abs(wanted), np.abs(given - wanted)
     most = float(sizes.max()) or 1.0
     scale = most * float(np.sqrt(np.sum((sizes / most) ** 2) / finite.sum())) or 1.0
-    errors = differences / np.maximum(scale, sizes)
+    beyond = np.maximum(differences - step, 0)
+    errors = beyond / np.maximum(scale, sizes)
     where = tuple(int(place) for place in np.unravel_index(int(errors.argmax()), errors.shape))
     turned = finite & (wanted == 0) & (given == 0) & (np.signbit(wanted.real) != np.signbit(given.real))
     texts = _texts(expected[where], got[where])
@@ -270,7 +275,7 @@ def _measured(name: str, expected: Array, got: Array, tolerance: float) -> Outpu
         got=texts[1],
         zeros=zeros,
         first_zero=_first(turned) if zeros else (),
-        **_locally(wanted, given, differences, scale, tolerance),
+        **_locally(wanted, given, beyond, scale, tolerance),
     )
 
 

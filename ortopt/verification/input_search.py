@@ -253,7 +253,9 @@ class Search:
         try:
             for symbol in symbols:
                 with contextlib.suppress(WorkerError):
-                    sets.append(self._attempt(worker, self._draw(Draw(empty=symbol)), f"{quoted(symbol)} is 0"))
+                    input_set = self._attempt(worker, self._draw(Draw(empty=symbol)), f"{quoted(symbol)} is 0")
+                    input_set.extreme = True  # where another symbol must be 0, too, kernels may read what nobody wrote
+                    sets.append(input_set)
                 if worker.dead or time.monotonic() - begun > _FURTHER_SECONDS:
                     break
         finally:

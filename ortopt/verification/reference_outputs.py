@@ -21,7 +21,7 @@ from ortopt.verification.process import WorkerError
 from ortopt.verification.quantizers import quantized_outputs, quantizers
 from ortopt.verification.randomness import random_outputs
 from ortopt.verification.runner import ModelRunner, Source
-from ortopt.verification.tolerances import TOLERANCES, tolerances
+from ortopt.verification.tolerances import TOLERANCES, kernel_steps, tolerances
 from ortopt.verification.verdict import Verification
 
 
@@ -54,7 +54,8 @@ class OriginalFacts:
         token: CancellationToken,
     ) -> None:
         self.interface = Interface(model, token) if interface is None else interface
-        self.comparison = Comparison(tolerances(model, token), random_outputs(model, token), rtol, atol)
+        random, steps = random_outputs(model, token), kernel_steps(model)
+        self.comparison = Comparison(tolerances(model, token), random, rtol, atol, steps=steps)
         self.quantized = quantized_outputs(model, token) if rtol is None and atol is None else frozenset()
         self.quantizers = sum(1 for _ in quantizers(model, token)) if self.quantized else 0
         self.seed = seed

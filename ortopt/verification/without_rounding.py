@@ -18,7 +18,7 @@ from ortopt.verification.reference_outputs import ReferenceOutputs
 from ortopt.verification.result_comparison import ResultComparison
 from ortopt.verification.rounded_biases import has_biases
 from ortopt.verification.runner import ModelRunner, Source
-from ortopt.verification.tolerances import tolerances
+from ortopt.verification.tolerances import kernel_steps, tolerances
 from ortopt.verification.unrounded import unrounded
 from ortopt.verification.unrounded_ops import NoFormulaError
 from ortopt.verification.verdict import Verification
@@ -143,7 +143,8 @@ class _OneWay:
         except WorkerError as error:
             if not sets:
                 raise UnavailableError(f"the original does not run without rounding: {error}") from None
-        comparison = Comparison(tolerances(copy, self._token), reference.comparison.random)
+        random, steps = reference.comparison.random, kernel_steps(copy)
+        comparison = Comparison(tolerances(copy, self._token), random, steps=steps)
         return dataclasses.replace(reference, names=names, types=types, sets=sets, comparison=comparison)
 
     def compare(self, result: Source, outputs: Collection[str] | None, sets: Collection[int] | None) -> Verification:

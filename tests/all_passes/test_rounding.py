@@ -97,6 +97,7 @@ ENDS_THE_PATH = {
     "sibling_matmul_fusion": "what it gives comes out of a MatMul",
     "spatial_mean_conversion": "what it takes comes out of a convolution",
     "space_to_depth_fusion": "it keeps elementwise arithmetic",
+    "unrolled_product_merging": "what it gives comes out of a MatMul",
     "upsampled_conv_decomposition": "what it gives comes out of convolutions",
     "value_bias_folding": "what it gives comes out of a MatMul",
     "transpose_optimizer": "it keeps elementwise arithmetic",

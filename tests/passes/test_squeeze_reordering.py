@@ -74,9 +74,51 @@ def test_axes_that_are_attributes() -> None:
     check_rewrites(PASS, text, ops={"Relu": 1, "Squeeze": 1}, opset=12)
 
 
+ALONE = "main (float[N,2,1,L] x{more}) => (float[N,2,L] y) <{constants}> {{ {conv} {squeeze} {middle} }}"
+
+
+def alone(middle: str, constants: str = "", more: str = "") -> str:
+    """A convolution of x, its result s without the axis, and no other convolution."""
+    fixed = f"{CONSTANTS['two']}, {CONSTANTS['w']}{constants}"
+    return ALONE.format(more=more, constants=fixed, conv=CONV.format("x"), squeeze=SQUEEZE, middle=middle)
+
+
+@pytest.mark.parametrize("bias", ["float[1,2,1] v = {1, 2}", "float[2,1] v = {1, 2}", "float v = {3}"])
+def test_a_bias_and_an_activation_go_to_the_convolution(bias: str) -> None:
+    text = alone("a = Add (v, s) y = Relu (a)", f", {bias}")
+    check_rewrites(PASS, text, ops={"Conv": 1, "Add": 1, "Relu": 1, "Squeeze": 1})
+    result = optimize(parse(text), level=3)
+    assert figures(result.model).ops == {"com.microsoft::FusedConv": 1, "Squeeze": 1}
+
+
+@pytest.mark.parametrize(
+    ("middle", "constants", "more"),
+    [
+        ("y = Add (s, v)", ", float[1,2,5] v = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}", ""),
+        ("y = Add (s, v)", "", ", float[2,1] v"),
+        ("y = Add (s, s)", "", ""),
+        ("y = Mul (s, v)", ", float[2,1] v = {1, 2}", ""),
+        ("y = Gelu (s)", "", ""),
+    ],
+)
+def test_what_does_not_go_to_the_convolution_stays(middle: str, constants: str, more: str) -> None:
+    because = "is no constant" if more else "no Unsqueeze of this axis comes after"
+    text = alone(middle, constants, more)
+    if "5]" in constants:
+        text = text.replace("1,L] x", "1,5] x")
+    check_keeps(PASS, text, because, opset=20)
+
+
+def test_a_bias_behind_a_squeeze_of_channels_stays() -> None:
+    text = """main (float[N,2,1,L] x) => (float[N,1,L] y) <int64[1] one = {1}, float v = {2},
+        float[1,2,1,3] w = {1, 2, 3, 4, 5, 6}> {
+        c = Conv <pads = [0, 1, 0, 1]> (x, w) s = Squeeze (c, one) y = Add (s, v) }"""
+    check_keeps(PASS, text, "no Unsqueeze of this axis comes after")
+
+
 KEPT = {
     "no operand is squeezed": model("e = Relu (s)", ", int64[3] to = {0, 2, -1}", start="s = Reshape (c, to)"),
-    "no Unsqueeze of this axis comes after": model("e = Relu (s)", end="y = Unsqueeze (e, one)").replace(
+    "no Unsqueeze of this axis comes after": model("e = Neg (s)", end="y = Unsqueeze (e, one)").replace(
         "(float[N,2,1,L] y)", "(float[N,1,2,L] y)"),
     "it is of no image": model("e = Relu (s)").replace(CONV.format("x"), "c = Softmax (x)"),
     "is no constant": model("e = Add (s, r)", more=", float[L] r"),

@@ -52,6 +52,16 @@ def test_tolerances_by_dtype(type_, error, agrees):
     assert row.agrees is agrees
 
 
+def test_an_error_that_the_kernel_alone_may_make_is_none() -> None:
+    faint, step = np.float32([1e-6, 2e-6]), 4e-7
+    compare = Comparison(steps={"y": step}).of
+    row = compare("y", "tensor(float)", faint, faint + np.float32(3e-7))
+    assert (row.agrees, row.worst) == (True, 0.0)
+    assert row.absolute > 2e-7
+    assert not Comparison().of("y", "tensor(float)", faint, faint + np.float32(3e-7)).agrees
+    assert not compare("y", "tensor(float)", faint, faint + np.float32(5e-7)).agrees
+
+
 def test_bits_are_read_as_numbers():
     one, more = (np.array([x], ml_dtypes.bfloat16).view(np.uint16) for x in (1.0, 1.0078125))
     assert Comparison().of("y", "tensor(bfloat16)", one, more).agrees

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,3 +136,25 @@ def test_a_set_that_cannot_be_drawn_does_not_end_the_search() -> None:
     with pytest.raises(WorkerError, match="it does not run"):
         search.run(InProcessWorker([]))
     assert tried == [1, 2, 8, 16, 32, 64, 128, 224]
+
+
+def test_an_input_set_without_elements_is_compared_with_the_noise_of_the_original() -> None:
+    """A Concat leaves parts without elements out, whatever their other sizes are: what they fill stays unwritten."""
+    interface = Interface(parse("main (float[A,2] x, float[B,2] y) => (float[A,4] z) { z = Concat <axis = 1> (x, y) }"))
+
+    def attempt(_worker: Worker, _inputs: Inputs, label: str) -> InputSet:
+        return InputSet(Path(), Path(), [], label, 0.0, 1)
+
+    search = Search(interface, lambda how: interface.draw(how=how), attempt, fine=True, given={})
+    sets = search._try_empty(InProcessWorker([]))
+    assert (sets[0].label, sets[0].extreme) == ("'A' is 0", True)
+
+
+def test_a_result_that_is_wrong_without_elements_only_differs() -> None:
+    text = """main (float[N,4] x) => (float[4] y) {{
+        axes = Constant <value_ints = [0]> () s = ReduceSum <keepdims = 0> (x, axes)
+        shape = Shape <end = 1> (x) none = Constant <value_ints = [0]> () empty = Equal (shape, none)
+        more = Cast <to = 1> (empty) y = {} (s, more) }}"""
+    right, wrong = parse(text.format("Sub")), parse(text.format("Add"))
+    assert verify(right, wrong, in_process=True).status == "differs"
+    assert verify(right, right, in_process=True).status == "verified"
