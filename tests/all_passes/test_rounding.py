@@ -81,7 +81,6 @@ ENDS_THE_PATH = {
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
     "parallel_conv_merging": "what it gives comes out of a convolution",
     "reduce_matmul_conversion": "what it gives is a sum",
-    "row_selection_reordering": "what it selects of comes out of a MatMul, or is computed alike",
     "resize_projection_reordering": "what it takes comes out of a convolution",
     "query_selection_reordering": "what it gives comes out of a MatMul",
     "quick_gelu_scale_folding": "what it gives comes out of a MatMul or Gemm",
@@ -102,6 +101,7 @@ AT_ONE_RESULT = {"embed_layer_norm_fusion", "skip_layer_norm_fusion", "skip_rms_
 PARTLY = {
     "conv_add_activation_fusion": "what it adds is on the path, unless a Sigmoid or a Tanh ends it",
     "mish_decomposition": "its factor is not on the path, and x is",
+    "row_selection_reordering": "a sum before which it selects is on the path, and what comes out of a MatMul is not",
     "softplus_fusion": "its logarithm is not on the path, and where it is guarded, x is",
 }
 """Passes that give values on the path in some examples, and end it in others."""
