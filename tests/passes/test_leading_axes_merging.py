@@ -121,7 +121,7 @@ def test_projections_that_an_attention_may_take_in_stay() -> None:
 
 
 def test_what_an_attention_must_know_when_it_is_loaded() -> None:
-    """A shape that is computed at run time would be unknown to it; one with a single free axis is no shape to compute."""
+    """A shape that is computed at run time would be unknown to it; one with a single free axis is a constant."""
     text = """<ir_version: 10, opset_import: ["" : 23]> main (float[N,S,4] x) => (float[N,S,4] y) <WEIGHTS> {
         mq = MatMul (x, w) q = Add (mq, b) mk = MatMul (x, w) k = Add (mk, b) mv = MatMul (x, w) v = Add (mv, b)
         y = Attention <q_num_heads = 2, kv_num_heads = 2> (q, k, v) }""".replace("WEIGHTS", W)
