@@ -27,6 +27,9 @@ QKV = 3
 PAST = (4, 6, 7, 9)
 """Inputs of MultiHeadAttention that ``com.microsoft.Attention`` has not."""
 
+ATTENDING = ("Attention", "GroupQueryAttention", "RotaryEmbedding")
+"""Ops, of ai.onnx or ONNX Runtime, whose results have sizes that follow from those of heads."""
+
 INFER = -1
 SHAPE_HAS_AN_END = 15
 WORTH_OF_A_BIAS = 2
@@ -81,6 +84,7 @@ class LeadingAxesMerging(GraphTransformer):
         for node in context.cancellation.checked(tuple(graph)):
             try:
                 need(not _is_packable(node), "com.microsoft.Attention takes it in", node)
+                need(not _needs_its_size(node), "an attention must know its size when the model is loaded", node)
                 rows[node] = rows_of(node)
             except Refusal as refusal:
                 if is_op(node, "MatMul"):
@@ -109,6 +113,20 @@ def _is_packable(node: ir.Node) -> bool:
         and all(optional(user, position) is None for position in PAST)
         for user in readers
     )
+
+
+def _needs_its_size(node: ir.Node) -> bool:
+    """Whether an attention reads a layer's result, whose shape would be computed when the model runs.
+
+    ONNX's own inference takes an unknown size of heads for 0, and what follows does not load.
+    """
+    if not is_op(node, "Add", "MatMul"):
+        return False
+    readers = users(node.outputs[0])
+    if is_op(node, "MatMul") and any(map(_needs_its_size, readers)):
+        return True
+    attends = any(user.op_type in ATTENDING for user in readers)
+    return attends and sum(not isinstance(dim, int) for dim in dims(node.outputs[0])) > 1
 
 
 def _blocks(rows: Mapping[ir.Node, tuple[ir.Value, ...]]) -> list[Block]:

@@ -4,9 +4,11 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOATS, broadcasts_to, dims, inputs, need, operand_from
+from ortopt.graph.match import FLOATS, broadcasts_to, dims, inputs, is_op, need, operand_from, opset
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+SUM_BROADCASTS_FROM = 8
 
 
 class Found(NamedTuple):
@@ -19,16 +21,18 @@ class Found(NamedTuple):
 
 
 class MatMulAddFusion(RewriteRule[Found]):
-    """``Add(MatMul(a, b), c)`` → ``Gemm(a, b, c)``."""
+    """``Add(MatMul(a, b), c)`` → ``Gemm(a, b, c)``, also of a ``Sum``."""
 
     levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding",)
-    roots = ("Add",)
+    roots = ("Add", "Sum")
     opsets = (7, NEWEST_OPSET)  # before, Gemm and Add broadcast by attributes
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """Two matrices of floats, and a C that broadcasts to their product."""
+        need(len(root.inputs) == 2, "there are not two summands", root)
+        need(is_op(root, "Add") or opset(root) >= SUM_BROADCASTS_FROM, "the opset's Sum does not broadcast", root)
         matmul, c = operand_from(root, "MatMul")
         a, b = inputs(matmul, 2)
         need(a.dtype in FLOATS, "only float Gemm kernels are fast", a)

@@ -120,5 +120,14 @@ def test_projections_that_an_attention_may_take_in_stay() -> None:
     check_keeps(PASS, text, "com.microsoft.Attention takes it in")
 
 
+def test_what_an_attention_must_know_when_it_is_loaded() -> None:
+    """A shape that is computed at run time would be unknown to it; one with a single free axis is a constant."""
+    text = """<ir_version: 10, opset_import: ["" : 23]> main (float[N,S,4] x) => (float[N,S,4] y) <WEIGHTS> {
+        mq = MatMul (x, w) q = Add (mq, b) mk = MatMul (x, w) k = Add (mk, b) mv = MatMul (x, w) v = Add (mv, b)
+        y = Attention <q_num_heads = 2, kv_num_heads = 2> (q, k, v) }""".replace("WEIGHTS", W)
+    check_keeps(PASS, text, "when the model is loaded")
+    check_rewrites(PASS, text.replace("N,S,4", "N,3,4"), ops={"Gemm": 3, "Reshape": 4})
+
+
 def test_another_target() -> None:
     check_keeps(PASS, model(f"{LAYERS} y = Add (n, e)"), "--target onnx", opset=20, options=Options(target=Target.ONNX))

@@ -9,7 +9,7 @@ PASS = "matmul_add_fusion"
 
 
 @pytest.mark.parametrize("bias", ["float", "float[4]", "float[1,4]", "float[M,1]", "float[M,4]"])
-@pytest.mark.parametrize("add", ["Add (t, c)", "Add (c, t)"])
+@pytest.mark.parametrize("add", ["Add (t, c)", "Add (c, t)", "Sum (t, c)"])
 def test_fuses(bias: str, add: str) -> None:
     check_rewrites(
         PASS,
@@ -33,6 +33,13 @@ KEPT = {
 @pytest.mark.parametrize("because", KEPT)
 def test_keeps(because: str) -> None:
     check_keeps(PASS, f"main {KEPT[because]} {{ t = MatMul (a, b) y = Add (t, c) }}", because)
+
+
+def test_sums() -> None:
+    """Three summands are no bias, and before opset 8 a Sum did not broadcast."""
+    text = "main (float[2,8] a, float[8,4] b, float[2,4] c) => (float[2,4] y) { t = MatMul (a, b) y = Sum (t, c) }"
+    check_keeps(PASS, text, "does not broadcast", opset=7)
+    check_keeps(PASS, text.replace("(t, c)", "(t, c, c)"), "not two summands")
 
 
 def test_before_opset_7_gemm_and_add_broadcast_otherwise() -> None:
