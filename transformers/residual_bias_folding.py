@@ -100,6 +100,7 @@ class ResidualBiasFolding(RewriteRule[Found]):
         shift = _shifted(normalization, row)
         readers = [node for node in users(residual) if node is not root]
         layers = tuple(_layers(readers, residual, row))
+        need(all(layer.last is not total for layer in layers), "the bias is that of a layer to be changed", total)
         return Found((root, total, normalization, *(layer.last for layer in layers)), rest, shift, layers)
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
