@@ -29,6 +29,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.attention.constant_rows import product
 from ortopt.patterns.attention.reading import behind_keys, reading
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -100,6 +101,7 @@ class ResidualBiasFolding(RewriteRule[Found]):
         shift = _shifted(normalization, row)
         readers = [node for node in users(residual) if node is not root]
         layers = tuple(_layers(readers, residual, row))
+        need(all(layer.last is not total for layer in layers), "the bias is that of a layer to be changed", total)
         return Found((root, total, normalization, *(layer.last for layer in layers)), rest, shift, layers)
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
@@ -111,8 +113,8 @@ class ResidualBiasFolding(RewriteRule[Found]):
         made = {root.outputs[0]: total.outputs[0], old.outputs[0]: normalization.outputs[0]}
         for last, bias in found.layers:
             if is_op(last, "Add", "Sum"):
-                _, product = operand_constant(last)
-                node = ir.node(last.op_type, [product, constant(bias)])
+                _, unbiased = operand_constant(last)
+                node = ir.node(last.op_type, [unbiased, constant(bias)])
             else:
                 operands = [normalization.outputs[0], last.inputs[1], constant(bias), *last.inputs[3:]]
                 node = ir.Node(last.domain, last.op_type, operands, list(last.attributes.values()))
@@ -168,20 +170,20 @@ def _layers(readers: list[ir.Node], residual: ir.Value, row: Array) -> Iterator[
             continue
         need(is_op(node, "MatMul"), "the normalization's result is used by no linear layer", node)
         weight = _weight(inputs(node, 2)[1], (row.size,))
-        layer = _biased(node.outputs[0], row @ weight)
+        layer = _biased(node.outputs[0], product(row, weight))
         if layer is not None:
             yield layer
         else:
             need(_gives_keys(node.outputs[0]), "a linear layer has no bias", node)
 
 
-def _biased(product: ir.Value, change: Array) -> Layer | None:
+def _biased(unbiased: ir.Value, change: Array) -> Layer | None:
     """The layer of a product, with a bias that is less by a change; None if nothing constant is added to it alone."""
-    user = users(product)[0] if is_used_once(product) else None
+    user = users(unbiased)[0] if is_used_once(unbiased) else None
     if user is None or not is_op(user, "Add", "Sum") or len(user.inputs) != 2:
         return None
-    bias = user.inputs[1] if user.inputs[0] is product else user.inputs[0]
-    if bias is None or not is_constant(bias) or user.graph is not product.graph:
+    bias = user.inputs[1] if user.inputs[0] is unbiased else user.inputs[0]
+    if bias is None or not is_constant(bias) or user.graph is not unbiased.graph:
         return None
     need(dims(bias) == change.shape, "a linear layer's bias is no row", bias)
     return Layer(user, _in_single(array_of(bias) - change, bias))
@@ -196,7 +198,7 @@ def _gemm(node: ir.Node, row: Array) -> Layer:
     columns = _weight(weight, (row.size,), turned=bool(turned))
     need(dims(bias) == columns.shape[1:], "a linear layer's bias is no row", bias)
     factor = attribute(node, "alpha", 1.0) / beta
-    return Layer(node, _in_single(array_of(bias) - factor * (row @ columns), bias))
+    return Layer(node, _in_single(array_of(bias) - factor * product(row, columns), bias))
 
 
 def _packed_attention(node: ir.Node, row: Array) -> Layer:
@@ -207,22 +209,22 @@ def _packed_attention(node: ir.Node, row: Array) -> Layer:
     need(not any(map(is_used, node.outputs[1:])), "its keys and values are used elsewhere", node)
     columns = _weight(weight, (row.size,))
     need(is_constant(bias) and dims(bias) == columns.shape[1:], "a linear layer's bias is no row", bias)
-    return Layer(node, _in_single(array_of(bias) - row @ columns, bias))
+    return Layer(node, _in_single(array_of(bias) - product(row, columns), bias))
 
 
-def _weight(value: ir.Value, rows: tuple[int, ...], *, turned: bool = False) -> Array:
+def _weight(value: ir.Value, rows: tuple[int, ...], *, turned: bool = False) -> np.ndarray:
     need(is_constant(value) and len(dims(value)) == 2, "a linear layer's weight is no constant matrix", value)
     need(dtype(value) == FLOAT, "its numbers are not single-precision", value)
-    content: Array = array_of(value).astype(np.float64)
+    content = array_of(value)
     content = content.T if turned else content
     need(content.shape[:1] == rows, "a linear layer is of another width", value)
     return content
 
 
-def _gives_keys(product: ir.Value) -> bool:
+def _gives_keys(value: ir.Value) -> bool:
     """Whether a value is the keys of an attention and nothing else: what is added to all of them changes nothing."""
     try:
-        block = reading(behind_keys(product))
+        block = reading(behind_keys(value))
     except Refusal:
         return False
-    return block.keys.value is product and not set(block.keys.groups[-1]) & set(block.positions)
+    return block.keys.value is value and not set(block.keys.groups[-1]) & set(block.positions)

@@ -22,7 +22,7 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.attention.constant_rows import as_row
+from ortopt.patterns.attention.constant_rows import as_row, product
 from ortopt.patterns.attention.reading import (
     above_result,
     check_has_keys,
@@ -93,7 +93,7 @@ class ValueBiasFolding(RewriteRule[Found]):
         row = as_row(added, values, block.values, block.result.groups[-1])
         content = array_of(behind.bias)
         with np.errstate(over="ignore", invalid="ignore"):
-            bias = (content + behind.factor * (row @ behind.weight.astype(np.float64))).astype(content.dtype)
+            bias = (content + behind.factor * product(row, behind.weight)).astype(content.dtype)
         need(bool(np.isfinite(bias).all()), "the projection's bias would not be finite", behind.bias)
         return Found((total, root), values, bias)
 
@@ -102,8 +102,8 @@ class ValueBiasFolding(RewriteRule[Found]):
         total, root = found.nodes
         bias = constant(found.bias)
         if is_op(root, "Add"):
-            _, product = operand_constant(root)
-            last = ir.node("Add", [product, bias])
+            _, unbiased = operand_constant(root)
+            last = ir.node("Add", [unbiased, bias])
         else:
             last = ir.Node("", "Gemm", [*root.inputs[:2], bias], list(root.attributes.values()))
         return {total.outputs[0]: found.values, root.outputs[0]: last.outputs[0]}
@@ -111,9 +111,9 @@ class ValueBiasFolding(RewriteRule[Found]):
 
 def _projection(root: ir.Node) -> Projection:
     if is_op(root, "Add"):
-        bias, product = operand_constant(root)
-        x, weight = inputs(producer(product, "MatMul"), 2)
-        need(is_used_once(product), "the projection is used elsewhere", product)
+        bias, unbiased = operand_constant(root)
+        x, weight = inputs(producer(unbiased, "MatMul"), 2)
+        need(is_used_once(unbiased), "the projection is used elsewhere", unbiased)
         turned, factor = 0, 1.0
     else:
         x, weight, bias = inputs(root, 3)

@@ -113,6 +113,7 @@ KEPT = {
     "multiplied by what is no constant": model(f"{FIRST} rt = Transpose <perm = [0, 2, 1]> (x) e = MatMul (rt, r)", outputs=f"{RESULT}, float[N,4,4] e"),  # noqa: E501
     "a linear layer has no bias": model("m = MatMul (r, w) a = Relu (m)"),
     "linear layer's bias is no row": model(c=[1.0]),
+    "the bias is that of a layer to be changed": model("", "t0 = MatMul (r, k) t = Add (t0, b)", k=np.eye(4) / 2),
     "no operand is a constant": model(inputs=f"{INPUTS}, float[4] b").replace(f", {constants('b')}", ""),
     "no constant matrix": model(inputs=f"{INPUTS}, float[4,6] w").replace(f", {constants('w')}", ""),
     "no bias of the last dimension": model(b=[0.5]),
