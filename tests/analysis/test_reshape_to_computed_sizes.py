@@ -120,3 +120,20 @@ def test_what_another_reshape_proves(other: str, target: str, told: str, first: 
     own = _model("x", target, allow_zero=False).removeprefix(SIZES)
     body = SIZES + (other + own if first else own.replace("y =", "v =") + other + " y = Identity(v)")
     assert _check_all_sizes(body) == told
+
+
+ADDED = {
+    "y = Add(r, x)": "float[B,S,4]",
+    "y = Mul(x, r)": "float[B,S,4]",
+    "o = Shape(x) z = Expand(n4, o) f = Cast<to = 1>(z) y = Sub(f, r)": "float[B,S,4]",
+    "y = Neg(r)": "float[B,?,4]",
+}
+
+
+@pytest.mark.parametrize("sum_", ADDED)
+def test_a_size_that_a_sum_proves_to_be_none_that_is_copied(sum_: str) -> None:
+    """Where S is 0 the Reshape copies the 4 of its operand, and 4 and 0 do not broadcast."""
+    flat = "e = Concat<axis = 0>(any, n4) u = Reshape(x, e) v = Neg(u)"
+    body = _model("v", "b, s, n4", allow_zero=False).replace("t = Concat", f"{flat} t = Concat").replace(" y =", " r =")
+    known = _check_all_sizes(f"{body} {sum_}")
+    assert known == ADDED[sum_]

@@ -7,7 +7,7 @@ import pytest
 
 from ortopt.graph import scope
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import check_rewrites, parse
+from ortopt.testing import check_keeps, check_rewrites, parse
 
 PASS = "attention_fusion"
 ONE = """
@@ -132,3 +132,33 @@ def test_sizes_that_are_proven_need_no_if() -> None:
 def test_keys_that_may_be_none_beside_queries_stay_without_the_kernel() -> None:
     text = text_of().replace("float[B,S,8] k, float[B,S,8] v", "float[B,K,8] k, float[B,K,8] v")
     check_rewrites(PASS, text, ops={"If": 0, "Attention": 0, "com.microsoft::MultiHeadAttention": 1}, opset=23)
+
+
+# The opset that has the kernel
+
+TABLES = "cos = Concat <axis = -1> (ch, ch) sin = Concat <axis = -1> (sh, sh)"
+ROTATED = """rc = Mul ({0}, cos) r1, r2 = Split <axis = -1, num_outputs = 2> ({0}) rn = Neg (r2)
+    rh = Concat <axis = -1> (rn, r1) rs = Mul (rh, sin) {1} = Add (rc, rs)"""
+
+
+def rotated() -> str:
+    """A block whose queries and keys are rotated, in the words of an older opset."""
+    text = text_of(inputs=", float[1,1,S,2] ch, float[1,1,S,2] sh")
+    queries, keys = f"{TABLES} {ROTATED.format('qt', 'qh')}", ROTATED.format("kt0", "kh")
+    for name in ("rc", "r1", "r2", "rn", "rh", "rs"):
+        keys = keys.replace(name, name.upper())
+    for old, new, more in (("qh", "qt", queries), ("kh", "kt0", keys)):
+        made = f" = Transpose <perm = [0, 2, 1, 3]> ({old[0]}s)"
+        text = text.replace(f"{old}{made}", f"{new}{made} {more}")
+    return text
+
+
+@pytest.mark.parametrize("text", [text_of(), rotated()], ids=["plain", "rotated"])
+def test_the_opset_is_raised(text: str) -> None:
+    result = check_rewrites("opset_conversion", text, opset=18)
+    assert result.graph.opset_imports[""] == 23
+
+
+def test_the_opset_stays_where_no_if_helps() -> None:
+    text = text_of().replace("float[B,S,8] k, float[B,S,8] v", "float[B,K,8] k, float[B,K,8] v")
+    check_keeps("opset_conversion", text, opset=18)
