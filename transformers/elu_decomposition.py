@@ -16,8 +16,8 @@ from ortopt.patterns.clamp import zeros_have_no_sign
 from ortopt.patterns.elu import elu
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-FEWEST = 2048
-"""With fewer elements, more kernels cost more than they save."""
+FEWEST, FEWEST_OF_TWO_SIDES = 2048, 4096
+"""With fewer elements, more kernels cost more than they save; the second number where it is no maximum."""
 
 REPRESENTATIVE = 16
 """The length of an axis that is not fixed: fewer rows and columns of an image are rare."""
@@ -58,12 +58,18 @@ class Found(NamedTuple):
         """The result."""
         return (self.y,)
 
+    @property
+    def is_maximum(self) -> bool:
+        """Whether the exponential lies above x where x is negative."""
+        return self.scale == 1 and self.low * self.rate <= 1 + ROUNDING
+
 
 class EluDecomposition(RewriteRule[Found]):
     """``Elu(x)`` → ``Max(x, a · (Exp(Min(x, 0)) - 1))``, Celu likewise; Selu → the sum of its two sides.
 
     The tangent at 0 is x, and the exponential is above its tangent: so the maximum is right for a up to 1. With a
-    larger one, Relu and the exponential are added up. 1.6 to 2.1 times as fast on ONNX Runtime's CPU.
+    larger one, Relu and the exponential are added up. On ONNX Runtime's CPU, 1.5 times as fast for 2,048 elements and
+    2.1 to 2.9 times from 16,384 on; Selu 1.2 times for 4,096 and 1.6 to 1.9 times from 16,384 on.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -89,7 +95,7 @@ class EluDecomposition(RewriteRule[Found]):
             root,
         )
         known = math.prod(dim if isinstance(dim, int) else REPRESENTATIVE for dim in dims(found.x)[1:])
-        need(known >= FEWEST, "it has few elements", found.x)
+        need(known >= (FEWEST if found.is_maximum else FEWEST_OF_TWO_SIDES), "it has few elements", found.x)
         return found
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
@@ -98,7 +104,7 @@ class EluDecomposition(RewriteRule[Found]):
         negative = ir.node("Min", [x, constant(0.0, FLOAT)]).outputs[0]
         power = ir.node("Exp", [_scaled(negative, found.rate)]).outputs[0]
         lower = _scaled(ir.node("Sub", [power, constant(1.0, FLOAT)]).outputs[0], found.low)
-        if found.scale == 1 and found.low * found.rate <= 1 + ROUNDING:
+        if found.is_maximum:
             return {found.y: ir.node("Max", [x, lower]).outputs[0]}
         upper = _scaled(ir.node("Relu", [x]).outputs[0], found.scale)
         return {found.y: ir.node("Add", [upper, lower]).outputs[0]}

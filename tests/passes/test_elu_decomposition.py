@@ -17,7 +17,7 @@ SPELLED = "e = Exp (x) d = Sub (e, one) c = Greater (x, zero) y = Where (c, x, d
 
 
 def model(
-    nodes: str = "y = Elu (x)", size: str = "N,32,8,8", kind: str = "float", before: str = "x = Add (v, zero)"
+    nodes: str = "y = Elu (x)", size: str = "N,64,8,8", kind: str = "float", before: str = "x = Add (v, zero)"
 ) -> str:
     names = ("zero", "one")
     numbers = [f"{kind} {name} = {{{place}}}" for place, name in enumerate(names) if name in before + nodes]
@@ -40,7 +40,7 @@ REWRITTEN = {
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_rewritten(name: str) -> None:
     nodes, ops = REWRITTEN[name]
-    x = (3 * np.random.default_rng(0).standard_normal((2, 32, 8, 8))).astype(np.float32)
+    x = (3 * np.random.default_rng(0).standard_normal((2, 64, 8, 8))).astype(np.float32)
     check_rewrites(PASS, model(nodes), ops=ops, inputs={"v": x}, options=DEFAULT)
 
 
@@ -48,7 +48,7 @@ def test_rewritten(name: str) -> None:
     "nodes", ["y = Elu (x)", "y = Elu <alpha = 1.5> (x)", "y = Celu <alpha = 0.3> (x)", "y = Selu (x)"]
 )
 def test_numbers_at_the_edges(nodes: str) -> None:
-    x = np.resize(np.array(EDGES, np.float32), (1, 32, 8, 8))
+    x = np.resize(np.array(EDGES, np.float32), (1, 64, 8, 8))
     check_rewrites(PASS, model(nodes), inputs={"v": x}, options=DEFAULT)
 
 
@@ -58,8 +58,8 @@ def test_opsets(opset: int) -> None:
 
 
 def test_free_sizes_and_no_elements() -> None:
-    x = np.zeros((1, 32, 0, 8), np.float32)
-    check_rewrites(PASS, model(size="N,32,H,W"), ops=MAXIMUM, inputs={"v": x}, options=DEFAULT)
+    x = np.zeros((1, 64, 0, 8), np.float32)
+    check_rewrites(PASS, model(size="N,64,H,W"), ops=MAXIMUM, inputs={"v": x}, options=DEFAULT)
 
 
 KEPT = {
@@ -81,6 +81,10 @@ KEPT = {
 def test_keeps(because: str) -> None:
     text, options = KEPT[because]
     check_keeps(PASS, text, because, options=options)
+
+
+def test_keeps_fewer_elements_where_it_is_no_maximum() -> None:
+    check_keeps(PASS, model("y = Selu (x)", size="N,32,8,8"), "it has few elements", options=DEFAULT)
 
 
 def test_other_runtimes() -> None:
