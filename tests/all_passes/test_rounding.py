@@ -99,6 +99,7 @@ AT_ONE_RESULT = {"embed_layer_norm_fusion", "skip_layer_norm_fusion", "skip_rms_
 PARTLY = {
     "conv_add_activation_fusion": "what it adds is on the path, unless a Sigmoid or a Tanh ends it",
     "mish_decomposition": "its factor is not on the path, and x is",
+    "resize_conv_conversion": "what it takes is on the path, unless a convolution gives it",
     "softplus_fusion": "its logarithm is not on the path, and where it is guarded, x is",
 }
 """Passes that give values on the path in some examples, and end it in others."""
