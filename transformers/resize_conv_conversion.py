@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, dims, is_never_zero, need
+from ortopt.graph.match import FLOAT, dims, is_never_zero, is_op, is_used, need, same_dim, users
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.interpolation import Image, interpolated
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -55,7 +55,9 @@ class ResizeConvConversion(RewriteRule[Found]):
         channels = dims(image.x)[1]
         need(isinstance(channels, int) and channels > 0, "the channels are not known", image.x)
         assert isinstance(channels, int)
-        filled = all(is_never_zero(size, root) for size in image.before)
+        # The kernel rounds where elements lie, which shows in large images, unless the scale is a power of two.
+        exact = int(image.scales[0]).bit_count() == 1
+        filled = all(is_never_zero(size, root) for size in image.before) or (exact and _is_convolved(image.x, root))
         need(filled, "the image may have no rows or columns, and Pad repeats no edge of nothing", image.x)
         return Found((root,), image, channels)
 
@@ -69,3 +71,15 @@ class ResizeConvConversion(RewriteRule[Found]):
         weight = constant(np.tile(kernels, (found.channels, 1, 1, 1)).astype(np.float32), FLOAT)
         phases = ir.node("Conv", [padded.outputs[0], weight], {"group": found.channels})
         return ir.node("DepthToSpace", phases.outputs, {"blocksize": scale, "mode": "CRD"})
+
+
+def _is_convolved(x: ir.Value, root: ir.Node) -> bool:
+    """Whether a convolution gives an image, or one of its size: ONNX Runtime runs none that gives an empty image."""
+    convs = [x.producer(), *(user for user in users(x) if user.inputs[0] is x and is_used(user.outputs[0]))]
+    return any(
+        node is not None
+        and node.graph is root.graph
+        and (is_op(node, "Conv") or is_op(node, "FusedConv", domain="com.microsoft"))
+        and all(map(same_dim, dims(node.outputs[0])[2:], dims(x)[2:]))
+        for node in convs
+    )

@@ -50,6 +50,42 @@ def test_rewritten(name: str) -> None:
     check_rewrites(PASS, before, ops=DONE | {"Pad": pads}, opset=opset)
 
 
+KERNEL = f"float[2,2,3,3] w = {{{', '.join(['0.5'] * 36)}}}, float[4] s"
+
+
+def convolved(conv: str, results: str = "") -> str:
+    """An image of any size with a convolution beside the Resize."""
+    text = model(image="1,2,H,W", before=conv).replace("float[4] s", KERNEL)
+    return text.replace("float[A,B,C,D] y", f"float[A,B,C,D] y{results}")
+
+
+BESIDE = ", float[E,F,G,I] z"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        convolved("x = Conv <pads = [1, 1, 1, 1]> (i, w)"),
+        convolved("x = Neg (i) z = Conv <pads = [1, 1, 1, 1]> (x, w)", BESIDE),
+    ],
+)
+def test_an_image_that_a_convolution_gives_or_reads_is_not_empty(text: str) -> None:
+    check_rewrites(PASS, text, ops=DONE | {"Conv": 2})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        convolved("x = Neg (i) z = Conv <pads = [2, 2, 2, 2]> (x, w)", BESIDE),
+        convolved("x = Neg (i) z = Conv (x, w)", BESIDE),
+        convolved("x = Neg (i) z = Conv <pads = [1, 1, 1, 1]> (x, w)"),
+        convolved("x = Conv <pads = [1, 1, 1, 1]> (i, w)").replace("1, 1, 2, 2", "1, 1, 3, 3"),
+    ],
+)
+def test_an_image_that_a_convolution_may_read_empty_stays(text: str) -> None:
+    check_keeps(PASS, text, "Pad repeats no edge of nothing")
+
+
 def test_what_is_not_finite_spreads_to_what_is_beside_it_only() -> None:
     x = np.ones((1, 2, 200, 120), np.float32)
     x[0, 1, 0, 119], x[0, 0, 7, 8] = np.inf, np.nan
