@@ -78,9 +78,10 @@ def behind_keys(value: ir.Value) -> ir.Node:
         Refusal: If something else may read it.
     """
     node, at_last = _after_moves(value, ("Div", "Mul"))
+    keys = node.inputs[-1] if is_product(node) else node.inputs[1] if len(node.inputs) > 1 else None
+    need(keys is at_last, "it is not read as keys", node)  # a cheap question
     if not is_product(node):
         return node
-    need(node.inputs[-1] is at_last, "it is not read as keys", node)  # queries are on the left: a cheap question
     at: ir.Node | None = node
     softmax = False
     for _ in range(_MAX_NODES):
