@@ -129,5 +129,15 @@ def test_what_an_attention_must_know_when_it_is_loaded() -> None:
     check_rewrites(PASS, text.replace("N,S,4", "N,3,4"), ops={"Gemm": 3, "Reshape": 4})
 
 
+def test_axes_that_depend_on_data() -> None:
+    text = model(f"k = Compress <axis = 0> (x, c) {LAYERS.replace('(x, w)', '(k, w)')} y = Add (n, e)", "float[N,S,4]")
+    check_keeps(
+        PASS,
+        text.replace("x) =>", "x, bool[N] c) =>").replace("float[N,3,8] y", "float[A,B,8] y"),
+        "depends on data",
+        opset=20,
+    )  # noqa: E501
+
+
 def test_another_target() -> None:
     check_keeps(PASS, model(f"{LAYERS} y = Add (n, e)"), "--target onnx", opset=20, options=Options(target=Target.ONNX))
