@@ -130,13 +130,9 @@ def test_what_an_attention_must_know_when_it_is_loaded() -> None:
 
 
 def test_axes_that_depend_on_data() -> None:
-    text = model(f"k = Compress <axis = 0> (x, c) {LAYERS.replace('(x, w)', '(k, w)')} y = Add (n, e)", "float[N,S,4]")
-    check_keeps(
-        PASS,
-        text.replace("x) =>", "x, bool[N] c) =>").replace("float[N,3,8] y", "float[A,B,8] y"),
-        "depends on data",
-        opset=20,
-    )  # noqa: E501
+    block = BLOCK.replace("(x,", "(k,").replace(", x)", ", k)")
+    text = model(f"k = Compress <axis = 0> (x, h) {block}", "float[N,S,4]", "float[A,B,4]", W)
+    check_keeps(PASS, text.replace("x) =>", "x, bool[N] h) =>"), "depends on data", opset=20)
 
 
 def test_another_target() -> None:
