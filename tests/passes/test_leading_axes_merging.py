@@ -130,8 +130,8 @@ def test_what_an_attention_must_know_when_it_is_loaded() -> None:
 
 
 def test_axes_that_depend_on_data() -> None:
-    block = BLOCK.replace("(x,", "(k,").replace(", x)", ", k)")
-    text = model(f"k = Compress <axis = 0> (x, h) {block}", "float[N,S,4]", "float[A,B,4]", W)
+    block = BLOCK.replace("(x,", "(z,").replace(", x)", ", z)")
+    text = model(f"z = Compress <axis = 0> (x, h) {block}", "float[N,S,4]", "float[A,B,4]", W)
     check_keeps(PASS, text.replace("x) =>", "x, bool[N] h) =>"), "depends on data", opset=20)
 
 
