@@ -17,6 +17,7 @@ from ortopt.analysis.kernels import CPU
 from ortopt.context import Context
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, dims, is_constant, is_op, need, opset, optional, plain_attributes, users
+from ortopt.graph.symbolic import INVENTED
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.rows import bias_of, rows_of
 from ortopt.semantics.op_traits import RESHAPING
@@ -240,6 +241,7 @@ class _Shapes:
         for value in block.leaving:
             shape = dims(value)
             need(0 not in shape, "an axis is empty", value)
+            need(not any(INVENTED in str(dim) for dim in shape), "an axis depends on data", value)
             if sum(not isinstance(dim, int) for dim in shape) <= 1:
                 targets[value] = constant([dim if isinstance(dim, int) else INFER for dim in shape])
             else:

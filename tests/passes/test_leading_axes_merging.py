@@ -129,5 +129,11 @@ def test_what_an_attention_must_know_when_it_is_loaded() -> None:
     check_rewrites(PASS, text.replace("N,S,4", "N,3,4"), ops={"Gemm": 3, "Reshape": 4})
 
 
+def test_axes_that_depend_on_data() -> None:
+    block = BLOCK.replace("(x,", "(z,").replace(", x)", ", z)")
+    text = model(f"z = Compress <axis = 0> (x, h) {block}", "float[N,S,4]", "float[A,B,4]", W)
+    check_keeps(PASS, text.replace("x) =>", "x, bool[N] h) =>"), "depends on data", opset=20)
+
+
 def test_another_target() -> None:
     check_keeps(PASS, model(f"{LAYERS} y = Add (n, e)"), "--target onnx", opset=20, options=Options(target=Target.ONNX))
