@@ -43,6 +43,19 @@ BLOCK = """l = LayerNormalization <axis = -1> (x, b, b) m = MatMul (l, w) a = Ad
     g = Mul (q, q) t = Sub (g, b) y = Add (t, k)"""
 
 
+def test_one_layer_of_few_columns() -> None:
+    ops = {"Gemm": 1, "Reshape": 2, "MatMul": 0, "Add": 0}
+    text = model("m = MatMul (x, w) y = Add (m, b)", y="float[N,3,4]", constants=W)
+    check_rewrites(PASS, text, ops=ops, opset=20)
+
+
+def test_a_block_behind_a_product_of_unknown_rows() -> None:
+    """The product is not in the block, so the Add behind it is none that adds a bias."""
+    nodes = "m = MatMul (x, u) a = Add (m, b) n = MatMul (a, w) c = Add (n, b) o = MatMul (c, w) y = Add (o, b)"
+    text = f"main (float[N,3,K] x, float[K,4] u) => (float[N,3,4] y) <{W}> {{ {nodes} }}"
+    check_rewrites(PASS, text, ops={"Gemm": 2, "MatMul": 1, "Add": 1, "Reshape": 2}, opset=20)
+
+
 def test_a_block_with_residuals() -> None:
     """Normalizations, residuals and activations are on the way; the size is computed, for it is not known."""
     check_rewrites(
@@ -88,7 +101,7 @@ def test_no_rows(batch: int) -> None:
 
 
 KEPT = {
-    "the Reshapes around would cost": model("m = MatMul (x, w) y = Add (m, b)", y="float[N,3,4]"),
+    "the Reshapes around would cost": "main (float[N,3,4] x, float[4,20] w, float[20] b) => (float[N,3,20] y) { m = MatMul (x, w) y = Add (m, b) }",  # noqa: E501
     "rows are mixed": model("z = Softmax (x) m = MatMul (x, z) y = Add (m, b)", "float[N,4,4]", "float[N,4,4]", W),
     "the size of a row is not fixed": "main (float[N,3,K] x, float[K,4] w, float[4] b) => (float[N,3,4] y) { m = MatMul (x, w) y = Add (m, b) }",  # noqa: E501
     "fewer than three axes": model("m = MatMul (x, w) y = Add (m, b)", "float[N,4]", "float[N,4]"),
