@@ -6,6 +6,7 @@ import onnxruntime as ort
 import pytest
 
 from ortopt.graph import scope
+from ortopt.options import Fusions, Options
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
 
@@ -132,6 +133,11 @@ def test_sizes_that_are_proven_need_no_if() -> None:
 def test_keys_that_may_be_none_beside_queries_stay_without_the_kernel() -> None:
     text = text_of().replace("float[B,S,8] k, float[B,S,8] v", "float[B,K,8] k, float[B,K,8] v")
     check_rewrites(PASS, text, ops={"If": 0, "Attention": 0, "com.microsoft::MultiHeadAttention": 1}, opset=23)
+
+
+def test_where_cuda_graphs_may_be_captured_there_is_no_if() -> None:
+    options = Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"), fusions=Fusions.ALL)
+    check_rewrites(PASS, text_of(), ops={"If": 0, "com.microsoft::MultiHeadAttention": 1}, opset=23, options=options)
 
 
 # The opset that has the kernel

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.kernels import CPU
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.match import Dim, need, same_dim
 from ortopt.patterns.attention.block import Attention
@@ -34,6 +35,8 @@ def check_guard(block: Attention, *, flat: bool) -> None:
     Raises:
         Refusal: The reason.
     """
+    provider = scope.of(scope.graph_of(block.core[0])).options.providers[0]
+    need(provider == CPU, "a dimension may be 0, and CUDA graphs cannot hold the If that would ask", *block.core[:1])
     reason = "a dimension may be 0, which the kernel of Attention refuses"
     grouped = block.keys.count != block.queries.count  # else MultiHeadAttention does, which expects 0
     need(grouped and flat, reason, *block.core[:1])
