@@ -7,13 +7,14 @@ block needs a Reshape only where something else looks at its axes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
+from ortopt.cancellation import CancellationToken
 from ortopt.context import Context
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, dims, is_constant, is_op, need, opset, optional, plain_attributes, users
@@ -36,6 +37,10 @@ SHAPE_HAS_AN_END = 15
 WORTH_OF_A_BIAS = 2
 """How many Reshapes cost as much as the Add of a bias: they move nothing."""
 
+MOST_NODES = 64
+"""Blocks of more nodes are cut: a rewrite names all of its nodes as the origin of each new one. Between two parts, one
+Reshape undoes another, and both go."""
+
 NARROW, WORTH_OF_A_NARROW_BIAS = 16, 8
 """An Add takes rows of so few columns one by one: a Gemm is 1.2 times as fast for 196 rows, 1.7 to 3.6 for 38,416."""
 
@@ -51,18 +56,14 @@ class Block(NamedTuple):
         rows: For each of them, the operands that have rows.
         entering: Values with rows from elsewhere.
         leaving: Values with rows that are read elsewhere.
+        biases: For those that add a bias to a product of the block, the product and the bias.
     """
 
     nodes: tuple[ir.Node, ...]
     rows: Mapping[ir.Node, tuple[ir.Value, ...]]
     entering: tuple[ir.Value, ...]
     leaving: tuple[ir.Value, ...]
-
-    @property
-    def biases(self) -> dict[ir.Node, tuple[ir.Node, ir.Value]]:
-        """The nodes that add a bias to a product of the block, with the product and the bias."""
-        found = {node: bias_of(node) for node in self.nodes}
-        return {node: pair for node, pair in found.items() if pair is not None and pair[0] in self.rows}
+    biases: Mapping[ir.Node, tuple[ir.Node, ir.Value]]
 
 
 class LeadingAxesMerging(GraphTransformer):
@@ -100,9 +101,8 @@ class LeadingAxesMerging(GraphTransformer):
                     context.refuse(node, refusal.reason)
         changed = False
         shapes = _Shapes(context)
-        for block in _blocks(rows):
-            context.cancellation.check()
-            if _gain(block) <= 0:
+        for block in _blocks(rows, context.cancellation):
+            if _gain(block, context.cancellation) <= 0:
                 context.refuse(block.nodes[-1], "the Reshapes around would cost more than the biases")
                 continue
             changed |= context.attempt(block.nodes, partial(_merge, block, shapes, context), candidate=block.nodes[-1])
@@ -138,49 +138,59 @@ def _needs_its_size(node: ir.Node) -> bool:
     return attends and sum(not isinstance(dim, int) for dim in dims(node.outputs[0])) > 1
 
 
-def _blocks(rows: Mapping[ir.Node, tuple[ir.Value, ...]]) -> list[Block]:
+def _blocks(rows: Mapping[ir.Node, tuple[ir.Value, ...]], token: CancellationToken) -> Iterator[Block]:
     """Nodes that share values with rows, together."""
     place = {node: position for position, node in enumerate(rows)}
     sharing: dict[ir.Value, list[ir.Node]] = {}
-    for node, operands in rows.items():
+    for node, operands in token.checked(rows.items()):
         for value in (*operands, node.outputs[0]):
             sharing.setdefault(value, []).append(node)
-    blocks = []
     left = dict.fromkeys(rows)
     while left:
         nodes, pending = [], [next(iter(left))]
         del left[pending[0]]
         while pending:
+            token.check()
             nodes.append(node := pending.pop())
             for value in (*rows[node], node.outputs[0]):
                 near = [other for other in dict.fromkeys(sharing[value]) if other in left]
                 pending += near
                 for other in near:
                     del left[other]
-        blocks.append(_block(sorted(nodes, key=place.__getitem__), rows))
-    return blocks
+        nodes.sort(key=place.__getitem__)
+        for first in range(0, len(nodes), MOST_NODES):
+            yield _block(nodes[first : first + MOST_NODES], rows, token)
 
 
-def _block(nodes: Sequence[ir.Node], rows: Mapping[ir.Node, tuple[ir.Value, ...]]) -> Block:
-    members = set(nodes)
-    made = [node.outputs[0] for node in nodes]
-    entering = dict.fromkeys(value for node in nodes for value in rows[node] if value.producer() not in members)
-    leaving = [value for value in made if value.is_graph_output() or not members.issuperset(users(value))]
-    return Block(tuple(nodes), {node: rows[node] for node in nodes}, tuple(entering), tuple(leaving))
+def _block(nodes: Sequence[ir.Node], rows: Mapping[ir.Node, tuple[ir.Value, ...]], token: CancellationToken) -> Block:
+    own = {node: rows[node] for node in nodes}
+    entering: dict[ir.Value, None] = {}
+    leaving, biases = [], {}
+    for node in token.checked(nodes):
+        entering |= dict.fromkeys(value for value in own[node] if value.producer() not in own)
+        value = node.outputs[0]
+        if value.is_graph_output() or not own.keys() >= set(users(value)):
+            leaving.append(value)
+        found = bias_of(node)
+        if found is not None and found[0] in own:
+            biases[node] = found
+    return Block(tuple(nodes), own, tuple(entering), tuple(leaving), biases)
 
 
-def _gain(block: Block) -> int:
+def _gain(block: Block, token: CancellationToken) -> int:
     """What is saved, in Reshapes: biases are worth more, and Reshapes that are there already cost nothing."""
-    biases = block.biases
-    entries = sum(not is_constant(value) and not is_op(value.producer(), *RESHAPING) for value in block.entering)
-    members = set(block.nodes)
-    exits, free = 0, False
-    for value in block.leaving:
+    if not block.biases:
+        return 0
+    entries = exits = 0
+    for value in token.checked(block.entering):
+        entries += not is_constant(value) and not is_op(value.producer(), *RESHAPING)
+    members, free = block.rows, False
+    for value in token.checked(block.leaving):
         readers = [user for user in users(value) if user not in members]
         exits += value.is_graph_output() or not all(is_op(user, *RESHAPING) for user in readers)
         free |= sum(not isinstance(dim, int) for dim in dims(value)) > 1
     exits += SHAPE_AND_CONCAT * free
-    return sum(_worth(bias) for _, bias in biases.values()) - entries - exits if biases else 0
+    return sum(_worth(bias) for _, bias in block.biases.values()) - entries - exits
 
 
 def _worth(bias: ir.Value) -> int:
@@ -190,7 +200,7 @@ def _worth(bias: ir.Value) -> int:
 
 def _merge(block: Block, shapes: _Shapes, context: Context) -> list[ir.Node]:
     """Let values of nodes with two axes stand for those that leave a block."""
-    flat = _flat(block)
+    flat = _flat(block, context.cancellation)
     targets, made = shapes.of(block)
     replaced = {
         value: ir.node("Reshape", [flat[value], target], {"allowzero": 1} if target.producer() else {}).outputs[0]
@@ -200,14 +210,14 @@ def _merge(block: Block, shapes: _Shapes, context: Context) -> list[ir.Node]:
     return made + new
 
 
-def _flat(block: Block) -> dict[ir.Value, ir.Value]:
+def _flat(block: Block, token: CancellationToken) -> dict[ir.Value, ir.Value]:
     """The values of a block with two axes, of new nodes."""
     biases = block.biases
     within = {product for product, _ in biases.values()}
     flat: dict[ir.Value, ir.Value] = {}
     for value in block.entering:
         flat[value] = ir.node("Reshape", [value, constant([INFER, _columns(value)])]).outputs[0]
-    for node in block.nodes:
+    for node in token.checked(block.nodes):
         if node in biases:
             product, bias = biases[node]
             x, matrix = product.inputs

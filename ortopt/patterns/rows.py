@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOAT, Dim, attribute, dims, dtype, inputs, is_op, need, opset, optional, rank, same_dim
+from ortopt.graph.match import (
+    FLOAT,
+    Dim,
+    Refusal,
+    attribute,
+    dims,
+    dtype,
+    inputs,
+    is_op,
+    need,
+    opset,
+    optional,
+    rank,
+    same_dim,
+)
 from ortopt.semantics.op_traits import CASTS, UNARY
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
@@ -31,6 +45,8 @@ def rows_of(node: ir.Node) -> tuple[ir.Value, ...]:
     Raises:
         Refusal: If rows are mixed, or it is not known that they are not.
     """
+    if not node.outputs:
+        raise Refusal("it has no result", node)
     result = node.outputs[0]
     of = dims(result)
     need(len(of) >= FEWEST_AXES, "its result has fewer than three axes", node)
