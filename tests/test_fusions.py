@@ -120,7 +120,7 @@ def test_the_report_says_what_decided() -> None:
 
 FUSED = {
     f"{domain}::{op}" if domain else op for kind in registry.installed() for domain, op in (kind.fuses or kind.produces)
-}
+} - {"Gather"}  # one that selects a row stands for no other nodes
 
 
 def test_no_fused_op_comes_at_level_2_where_none_is_wanted() -> None:

@@ -9,17 +9,21 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
+from ortopt.graph.provenance import PASS_KEY
 from ortopt.graph.structural_keys import node_key
-from ortopt.onnx_ir_internals import attributes_of, first_use, use_count
+from ortopt.onnx_ir_internals import attributes_of, first_use, get_meta, use_count
 from ortopt.options import Target, TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
+
+APART = "ensure_unique_dq"
+"""The pass whose new nodes are not joined again."""
 
 
 class CommonSubexpressionElimination(GraphTransformer):
     """Nodes with the same op, attributes and inputs → one node.
 
-    For other runtimes than ONNX Runtime (``--target onnx``) QuantizeLinear and DequantizeLinear stay as they are: many
-    of them match an op within pairs of its own.
+    What `ensure_unique_dq` has made in the same run stays. For other runtimes than ONNX Runtime (``--target onnx``)
+    QuantizeLinear and DequantizeLinear stay as they are: many of them match an op within pairs of its own.
     """
 
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL4)
@@ -143,6 +147,9 @@ def _merge(node: ir.Node, first: ir.Node, context: Context) -> bool:
         return False
     if context.options.target is Target.ONNX and semantics.key(node) in semantics.QUANTIZERS | semantics.DEQUANTIZERS:
         context.refuse(node, "other runtimes match an op within pairs of its own (--target onnx)")
+        return False
+    if get_meta(node, PASS_KEY) == APART:
+        context.refuse(node, f"{APART} has made it, for one user")
         return False
     if any(position >= len(first.outputs) or not first.outputs[position].name for position in used):
         context.refuse(node, "the equal node before it does not give all of its results")

@@ -20,6 +20,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, dims, is_constant, is_op, need, opset, optional, plain_attributes, users
 from ortopt.graph.symbolic import INVENTED
 from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.quantization import is_dequantizer
 from ortopt.patterns.rows import bias_of, rows_of
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.transformer import GraphTransformer
@@ -94,6 +95,7 @@ class LeadingAxesMerging(GraphTransformer):
         for node in context.cancellation.checked(tuple(graph)):
             try:
                 need(not _is_packable(node), "com.microsoft.Attention takes it in", node)
+                need(not _has_packed_weights(node), "ONNX Runtime joins it with the DequantizeLinear before it", node)
                 need(not _needs_its_size(node), "an attention must know its size when the model is loaded", node)
                 rows[node] = rows_of(node)
             except Refusal as refusal:
@@ -122,6 +124,12 @@ def _is_packable(node: ir.Node) -> bool:
         and all(optional(user, position) is None for position in PAST)
         for user in readers
     )
+
+
+def _has_packed_weights(node: ir.Node) -> bool:
+    """Whether ONNX Runtime may make MatMulNBits of a product, whose weights have few bits: it makes none of Gemm."""
+    matrix = optional(node, 1) if is_op(node, "MatMul") else None
+    return matrix is not None and is_dequantizer(matrix.producer())
 
 
 def _needs_its_size(node: ir.Node) -> bool:

@@ -102,6 +102,7 @@ def test_no_rows(batch: int) -> None:
 
 KEPT = {
     "the Reshapes around would cost": "main (float[N,3,4] x, float[4,20] w, float[20] b) => (float[N,3,20] y) { m = MatMul (x, w) y = Add (m, b) }",  # noqa: E501
+    "joins it with the DequantizeLinear": model("s = Constant <value_float = 0.5> () u = QuantizeLinear (w, s) d = DequantizeLinear (u, s) m = MatMul (x, d) y = Add (m, b)", "float[N,3,4]", "float[N,3,4]", W),  # noqa: E501
     "rows are mixed": model("z = Softmax (x) m = MatMul (x, z) y = Add (m, b)", "float[N,4,4]", "float[N,4,4]", W),
     "the size of a row is not fixed": "main (float[N,3,K] x, float[K,4] w, float[4] b) => (float[N,3,4] y) { m = MatMul (x, w) y = Add (m, b) }",  # noqa: E501
     "fewer than three axes": model("m = MatMul (x, w) y = Add (m, b)", "float[N,4]", "float[N,4]"),

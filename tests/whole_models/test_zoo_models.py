@@ -46,8 +46,11 @@ SAMPLE = ("albert__dyn19", "picodet__ts13", "text_recognizer__ts13")
 TESTED = tuple(name for name in zoo.names() if name not in WIDE or name in SAMPLE)
 SKELETONS = tuple(name for name in TESTED if not name.startswith("light_"))
 HASHED = ("bert_small__dyn20raw", "control_flow__script17", "deberta_v2__ts13", "resnet18_qdq__qdq", "yolo_v8ish__ts17")
-MORE_NODES = {"yolo_v4ish__ts17"}
-"""Mish is more nodes, and faster, as arithmetic around one Exp."""
+MORE_NODES = {"light_zfnet512", "yolo_v4ish__ts17"}
+"""LRN is more nodes, and faster, as a pool and roots; and Mish as arithmetic around one Exp."""
+
+OF_ONE_ROW = ["query_selection_reordering", "row_selection_reordering"]
+"""Passes that leave a layer one row to compute. It has two axes, of which ONNX Runtime fuses less."""
 
 NOT_FUSED = {
     "com.microsoft.nchwc::ReorderInput",
@@ -212,7 +215,7 @@ def test_onnx_runtime_makes_no_less_of_the_result(name: str, tmp_path: Path) -> 
     before = optimized_by_ort(original, tmp_path)
     ways: dict[str, Callable[[], Any]] = {
         "-O1": lambda: optimize(original, level=1, verify=False),
-        "-O3 --target onnx": lambda: optimize(original, level=3, target="onnx", verify=False),
+        "-O3 --target onnx": lambda: optimize(original, level=3, target="onnx", disable=OF_ONE_ROW, verify=False),
     }
     for way, run in ways.items():
         target = tmp_path / "result.onnx"
