@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import UsageError
 from ortopt.observers import Observer
-from ortopt.optimization.half_precision_run import HalfPrecision, new_optimization
+from ortopt.optimization.kinds import new_optimization
 from ortopt.optimization.request import make_options
 from ortopt.optimization.result import (
     CostRefusal,
@@ -198,7 +198,6 @@ def _of_zoo(name: str, options: Options) -> tuple[Path, Recorded]:
 
 __all__ = [
     "CostRefusal",
-    "HalfPrecision",
     "ModelFigures",
     "Optimization",
     "OptimizeResult",

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from ortopt.graph import scope
 from ortopt.onnx_ir_internals import attributes_of
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.partition.estimate import is_view
-from ortopt.partition.groups import Group, groups_of
-from ortopt.partition.outlining import needs_tidying, tidy
-from ortopt.partition.partitioning import Partition, apply, next_number, settle
-from ortopt.partition.placement import Placement
 from ortopt.partition.settings import ARGUMENT_LIMIT, PartitionOptions, Policy
 from ortopt.semantics import GROUP_DOMAIN, owns_interfaces, subgraphs
 from ortopt.transformer import Context, GraphTransformer
+
+if TYPE_CHECKING:
+    from ortopt.partition.groups import Group
+    from ortopt.partition.partitioning import Partition
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,14 @@ class GroupFusion(GraphTransformer):
         if strange is not None:
             context.refuse(strange, "it asks for the names in its graphs, which ONNX Runtime changes inside a function")
             return False
+        # the library is loaded by the runs that group: they are few
+        from ortopt.partition.partitioning import apply, next_number, settle
+
         options = self.options.partition(context.options.providers)
         edit, version = context.edit, context.edit.version
         partition = settle(edit, graph, options, context.attempt, context.cancellation)
         if context.listens_to_refusals:
-            _explain(partition, Placement(context.model, options), context)
+            _explain(partition, options, context)
         refused = {index for index, cluster in enumerate(partition.clusters) if not context.offer(cluster.nodes)}
         kept, first = partition.without(refused), next_number(context.model)
 
@@ -99,8 +102,12 @@ def _names_its_graphs(node: ir.Node) -> bool:
     return bool(attributes_of(node)) and not owns_interfaces(node) and next(subgraphs(node), None) is not None
 
 
-def _explain(partition: Partition, placement: Placement, context: Context) -> None:
+def _explain(partition: Partition, options: PartitionOptions, context: Context) -> None:
     """Say why nodes stay outside."""
+    from ortopt.partition.estimate import is_view
+    from ortopt.partition.placement import Placement
+
+    placement = Placement(context.model, options)
     for node in context.cancellation.checked(partition.outside):
         if placement.provider_of(node) is None:
             context.refuse(node, "no chosen provider runs it")
@@ -112,6 +119,9 @@ def _explain(partition: Partition, placement: Placement, context: Context) -> No
 
 def _tidy(graph: ir.Graph, context: Context) -> bool:
     """Drop inputs and outputs of groups that are not needed any more after passes ran inside the groups."""
+    from ortopt.partition.groups import groups_of
+    from ortopt.partition.outlining import needs_tidying
+
     changed = False
     for group in groups_of(context.model, context.cancellation):
         if group.call.graph is graph and needs_tidying(group):
@@ -120,6 +130,8 @@ def _tidy(graph: ir.Graph, context: Context) -> bool:
 
 
 def _tidied(group: Group, context: Context) -> list[ir.Node]:
+    from ortopt.partition.outlining import tidy
+
     tidy(context.edit, group)
     return [group.call]
 

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,23 +21,39 @@ from ortopt.cli.interrupt import cancels
 from ortopt.cli.progress import Progress
 from ortopt.cli.warning import warn
 from ortopt.errors import OptimizationCancelled, OrtoptError, UsageError, VerificationError
-from ortopt.instrumentation.dump import Dump, is_dump
-from ortopt.instrumentation.explanation import Explanation
-from ortopt.instrumentation.lineage import Lineage
-from ortopt.instrumentation.trace import Trace
 from ortopt.observers import Observer
 from ortopt.optimization import formats
 from ortopt.options import Options
 from ortopt.reporting import report
-from ortopt.reporting.tuning import tuning_fields, tuning_lines
 from ortopt.serialization.save import Saved, save
 from ortopt.terminal_text import quoted
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from ortopt.instrumentation.explanation import Explanation
+    from ortopt.instrumentation.lineage import Lineage
+    from ortopt.instrumentation.trace import Trace
     from ortopt.tuning.tune import Tuning
     from ortopt.verification.verify import Verification
+
+
+def _observers(flags: Mapping[str, Any]) -> tuple[Explanation | None, Trace | None, Lineage | None]:
+    """What listens to the run for ``--profile``, ``--trace`` and ``--html``: loaded only where it is asked for."""
+    explanation = trace = lineage = None
+    if flags["profile"]:
+        from ortopt.instrumentation.explanation import Explanation
+
+        explanation = Explanation()
+    if flags["trace_file"]:
+        from ortopt.instrumentation.trace import Trace
+
+        trace = Trace()
+    if flags["html_file"]:
+        from ortopt.instrumentation.lineage import Lineage
+
+        lineage = Lineage()
+    return explanation, trace, lineage
 
 
 class Run:
@@ -78,9 +94,7 @@ class Run:
             raise UsageError("--html writes a page for a browser into a file: give its name")
         reports = {"--json": flags["json_file"], "--trace": flags["trace_file"], "--html": flags["html_file"]}
         files.check_outputs({"-o": flags["output"], **reports}, {"the inputs": flags["inputs"]})
-        self._listener = Explanation() if flags["profile"] else None
-        self._trace = Trace() if flags["trace_file"] else None
-        self._lineage = Lineage() if flags["html_file"] else None
+        self._listener, self._trace, self._lineage = _observers(flags)
         self._argument = models.resolve(model)
         self._target: str = flags["output"] or self._argument.output
         streams = [self._target, *reports.values()].count(files.STREAM)
@@ -137,6 +151,8 @@ class Run:
             error=None if error is None else str(error),
             profile=profile,
         )
+        from ortopt.reporting.tuning import tuning_fields
+
         data |= tuning_fields(self._options, self._tuning)
         self.data = data
         if self._flags["json_file"]:
@@ -157,6 +173,8 @@ class Run:
             observer for observer in (progress, self._trace, self._lineage, self._listener) if observer is not None
         ]
         if self._flags["dump_dir"]:
+            from ortopt.instrumentation.dump import Dump
+
             observers.append(Dump(self._flags["dump_dir"]))
         with self._span("load", progress):
             run = new_optimization(self._argument.source, self._options, observers=observers, cancellation=token)
@@ -194,6 +212,8 @@ class Run:
 
     def _check_dumps(self, folder: str, read: Iterable[str | Path]) -> None:
         """Refuse to write dumps over inputs, e.g. a dump of an earlier run."""
+        from ortopt.instrumentation.dump import is_dump
+
         for path in read:
             if is_dump(path, folder):
                 raise UsageError(f"--dump-dir would write over {quoted(str(path))}, which is read")
@@ -273,6 +293,8 @@ class Run:
             warn("stopped by the time limit; the result so far has been written")
         if not self._flags["quiet"]:
             out = report.console(self._report_stream)
+            from ortopt.reporting.tuning import tuning_lines
+
             for line in tuning_lines(data["tuning"]):  # before the report, whose last line says it all
                 out.print(line, soft_wrap=True)
             report.show(data, out, everything=self._flags["verbose"])

@@ -37,19 +37,6 @@ if TYPE_CHECKING:
     from ortopt.verification.verify import Reference, Verification
 
 
-def new_optimization(
-    source: Source,
-    options: Options,
-    *,
-    transformers: Iterable[GraphTransformer] = (),
-    observers: Iterable[Observer] = (),
-    cancellation: CancellationToken | None = None,
-) -> Optimization:
-    """A run, with a conversion to 16 bits where the options ask for one; see `Optimization`."""
-    kind = HalfPrecisionOptimization if options.float16 or options.bfloat16 else Optimization
-    return kind(source, options, transformers=transformers, observers=observers, cancellation=cancellation)
-
-
 class HalfPrecisionOptimization(Optimization):
     """A run with a conversion; see `Optimization`.
 
@@ -232,4 +219,4 @@ def _together(before: Summary, behind: Summary, seconds: Mapping[str, float]) ->
     )
 
 
-__all__ = ["HalfPrecision", "HalfPrecisionOptimization", "new_optimization"]
+__all__ = ["HalfPrecision", "HalfPrecisionOptimization"]

@@ -19,10 +19,8 @@ from ortopt.analysis.costs import Cost
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
-from ortopt.instrumentation.lineage import Lineage
 from ortopt.observers import HistoryEntry
 from ortopt.onnx_ir_internals import initializers_of
-from ortopt.optimization.missing_providers import NotShown
 from ortopt.optimization.replay import NumberedRewrite
 from ortopt.options import Numerics
 from ortopt.system.files import write_atomically
@@ -30,7 +28,9 @@ from ortopt.system.files import write_atomically
 if TYPE_CHECKING:
     import onnx
 
+    from ortopt.instrumentation.lineage import Lineage
     from ortopt.optimization.half_precision_conversion import HalfPrecision
+    from ortopt.optimization.missing_providers import NotShown
     from ortopt.verification.verify import Verification
 
 

@@ -23,11 +23,7 @@ from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerE
 from ortopt.graph import scope
 from ortopt.graph.interface_names import check_names, rename
 from ortopt.instrumentation.check_each import CheckEach
-from ortopt.instrumentation.limit import RewriteLimit
-from ortopt.instrumentation.lineage import Lineage
 from ortopt.observers import Observer
-from ortopt.optimization import missing_providers
-from ortopt.optimization.missing_providers import NotShown
 from ortopt.optimization.own_rules import OwnRules
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import StopPointReached
@@ -40,7 +36,9 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+    from ortopt.instrumentation.lineage import Lineage
     from ortopt.optimization.bisection import Blame
+    from ortopt.optimization.missing_providers import NotShown
     from ortopt.verification.verify import Reference, Verification
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
@@ -90,6 +88,8 @@ class Optimization:
         self._own = OwnRules(own)
         self.observers = (*observers, *self._own.observers)
         if options.limit is not None:
+            from ortopt.instrumentation.limit import RewriteLimit
+
             self.observers += (RewriteLimit(options.limit),)
         if options.check_each:
             self.observers += (CheckEach(token=self.token),)
@@ -244,6 +244,8 @@ class Optimization:
         """What of the result cannot run here, because a provider is not here."""
         if not execution.missing(self.options.providers):
             return None
+        from ortopt.optimization import missing_providers
+
         return missing_providers.not_shown(self.model, execution.here(self.options.providers))
 
     def _verified_without(self, reference: Reference) -> Verification:
@@ -251,6 +253,7 @@ class Optimization:
 
         What makes that model differ is left out of the result, too.
         """
+        from ortopt.optimization import missing_providers
         from ortopt.optimization.repair import Repairer
 
         result, hidden = self._transformation, self.not_shown
@@ -414,9 +417,16 @@ class Optimization:
         )
         return OptimizeResult(
             self.model, run.manager.history, summary, verification, self.stopped, tuple(self.repairs),
-            self.options.provenance, next((one for one in self.observers if isinstance(one, Lineage)), None), None,
+            self.options.provenance, self._lineage(), None,
             () if verification is None else execution.here(self.options.providers), self.not_shown,
         )  # fmt: skip
+
+    def _lineage(self) -> Lineage | None:
+        if not self.observers:
+            return None
+        from ortopt.instrumentation.lineage import Lineage
+
+        return next((observer for observer in self.observers if isinstance(observer, Lineage)), None)
 
     @contextlib.contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ortopt.terminal_text import one_line, quoted
 
 if TYPE_CHECKING:
-    from ortopt.api import HalfPrecision
+    from ortopt.optimization.half_precision_conversion import HalfPrecision
 
 _SHOWN: Final = 8
 """How many reasons and names are shown; the data has all."""

@@ -17,11 +17,9 @@ from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
-from ortopt.optimization.missing_providers import NotShown
 from ortopt.options import Numerics
 from ortopt.reporting import half_precision
 from ortopt.reporting.costs import fused_forms, table_in_words
-from ortopt.reporting.profiles import show as show_profile
 from ortopt.reporting.tables import FittingTable, say, table
 from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.serialization.load import SOURCE_KEY
@@ -30,6 +28,7 @@ from ortopt.terminal_text import node_name, one_line, quoted
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from ortopt.optimization.missing_providers import NotShown
     from ortopt.options import Options
     from ortopt.serialization.save import Saved
 
@@ -253,7 +252,9 @@ def show(data: Mapping[str, Any], out: Console, *, everything: bool = False) -> 
         out.print(_pass_table(data["passes"], everything))
         out.print()
     if data["profile"] is not None:
-        show_profile(data["profile"], out)
+        from ortopt.reporting import profiles
+
+        profiles.show(data["profile"], out)
         out.print()
     for line in _last_lines(data):
         say(out, line)

@@ -19,7 +19,7 @@ from ortopt.analysis.providers import CPU
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, OrtoptError
 from ortopt.measurement.pairs import Contest, Speed, compare
-from ortopt.optimization.half_precision_run import new_optimization
+from ortopt.optimization.kinds import new_optimization
 from ortopt.optimization.run import Source
 from ortopt.options import Fusions, Options, TransformerLevel
 from ortopt.tuning.choices import Choices
