@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -44,7 +45,9 @@ def measure(command: Sequence[str | Path], timeout: float = 600.0) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         errors = Path(folder, "stderr")
         launcher = [sys.executable, "-I", "-S", Path(__file__).with_name("launch.py"), str(timeout), errors, *command]
-        done = subprocess.run(launcher, cwd=ROOT, capture_output=True, text=True, check=False)
+        # What is installed has its bytecode; what runs from this checkout must be able to keep its own.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        done = subprocess.run(launcher, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:  # the program itself is missing
             return Run(_last_line(done.stderr), 0.0, 0)
         facts = json.loads(done.stdout)
