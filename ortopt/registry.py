@@ -70,6 +70,12 @@ class Registry:
             raise RegistrationError(f"two transformers are named {kind.name}: {self._by_key[key].origin} and {origin}")
         self._by_key[key] = Registration(kind, origin)
 
+    def copy(self) -> Registry:
+        """A registry of the same classes, which have been checked."""
+        other = Registry()
+        other._by_key.update(self._by_key)
+        return other
+
     def __iter__(self) -> Iterator[Kind]:
         return (self._by_key[key].kind for key in sorted(self._by_key, key=lambda k: self._by_key[k].kind.name))
 
@@ -195,9 +201,7 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
             name or as an instance, does not run.
         RegistrationError: If an extra transformer is no instance of `GraphTransformer`, or its name is taken.
     """
-    registry = Registry()
-    for kind in installed():
-        registry.add(kind, installed().origin(kind.name))
+    registry = installed().copy()
     own = _instances(extra)
     for transformer in own:
         registry.add(_class_of_instance(transformer), "the call")

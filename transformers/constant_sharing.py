@@ -20,6 +20,9 @@ SAMPLE_BYTES = 64
 """So many bytes from the start, the middle and the end of large constants are compared before anything else."""
 
 
+_READABLE = (MappedTensor, ir.Tensor)
+
+
 class ConstantSharing(GraphTransformer):
     """Equal constants → one constant."""
 
@@ -128,7 +131,8 @@ class _Table:
         tensor = semantics.constant_tensor(value)
         if tensor is None:
             return None
-        if type(tensor) is not MappedTensor and isinstance(tensor, ir.LazyTensor):  # a no costs more than a yes
+        # to ask for the class of what is of another takes long
+        if type(tensor) not in _READABLE and isinstance(tensor, ir.LazyTensor):
             return None  # it is computed when the model is saved, and only then
         entry = _Entry(value, tensor, frame)
         key: tuple[object, ...] = (tensor.dtype, tuple(tensor.shape))

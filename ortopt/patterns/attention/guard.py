@@ -66,12 +66,16 @@ def check_nothing_else_is_guarded(operands: Sequence[ir.Value], result: ir.Value
         Refusal: If neither is so.
     """
     queries, keys, values = operands
-    projected = (source for product in _sources(values) for source in _projected(product))
-    behind = set().union(*map(_sources, projected))
-    need(bool(_sources(keys) & behind), "the guard would hide a NaN that the values do not have", keys)
-    own = _sources(queries)
-    if not own & _sources(keys) & behind:
-        need(_is_normalized_with(result, own), "the guard would hide a NaN of the queries", queries)
+    shared, own = _sources(keys), _sources(queries)
+    projected = dict.fromkeys(source for product in _sources(values) for source in _projected(product))
+    is_seen = False
+    for source in projected:
+        seen = shared & _sources(source)
+        if not own.isdisjoint(seen):
+            return
+        is_seen = is_seen or bool(seen)
+    need(is_seen, "the guard would hide a NaN that the values do not have", keys)
+    need(_is_normalized_with(result, own), "the guard would hide a NaN of the queries", queries)
 
 
 def _is_normalized_with(result: ir.Value, sources: set[ir.Value]) -> bool:
