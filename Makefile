@@ -28,7 +28,7 @@ demo: $(VENV)/.installed ## install ortopt into .venv, optimize a real model of 
 	$(BIN)/ortopt optimize zoo:$(DEMO) -O3 -o demo/$(DEMO).opt.onnx
 
 test: $(VENV_TEST)/.installed ## set up .venv-test and run all tests
-	$(TEST)/python -m pytest -n $(JOBS)
+	PYTHONDONTWRITEBYTECODE= $(TEST)/python -m pytest -n $(JOBS) # hundreds of tests start ortopt: compiled once, not each time
 
 test-browser: $(VENV_TEST)/.installed ## the report's page in a Chromium: apt install chromium, or ORTOPT_CHROMIUM=PATH
 	$(TEST)/python -m pytest tests/browser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,13 @@ def module_name(path: Path) -> str:
     return ".".join(relative.parts).removesuffix(".__init__")
 
 
-def imports(path: Path, *, at_start: bool = False) -> set[str]:
+@functools.lru_cache(maxsize=2)  # of the file at hand: all of them would take hundreds of megabytes
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imports(path: Path, *, at_start: bool = False) -> frozenset[str]:
     """What a file imports, anywhere in it, for types too: full names.
 
     Args:
@@ -68,7 +75,7 @@ def imports(path: Path, *, at_start: bool = False) -> set[str]:
         at_start: Only what is imported when the file is, not what its functions import when they run.
     """
     found: set[str] = set()
-    pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    pending: list[ast.AST] = [tree(path)]
     while pending:
         node = pending.pop()
         if at_start and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -82,7 +89,7 @@ def imports(path: Path, *, at_start: bool = False) -> set[str]:
             found.add(node.module)
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
         pending.extend(ast.iter_child_nodes(node))
-    return found
+    return frozenset(found)
 
 
 def test_the_table_has_a_row_for_every_module_and_for_nothing_else() -> None:

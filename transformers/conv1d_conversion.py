@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
+from ortopt.graph.axes import node_along, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -26,7 +26,6 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.quantization import is_unit
 from ortopt.rule import RewriteRule
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 MICROSOFT = "com.microsoft"
 HEIGHT = 2
@@ -94,7 +93,8 @@ class Conv1dConversion(RewriteRule[Found]):
         (old,) = found.nodes
         x, weight = inputs(old, 2)
         content = array_of(weight)
-        image = _with_axis("Unsqueeze", x, old)
+        version = opset(old, "")
+        image = unsqueezed(x, [HEIGHT], version)
         wide = constant(content.reshape(*content.shape[:2], 1, content.shape[2]), dtype(weight))
         node = ir.Node(old.domain, old.op_type, [image, wide, *old.inputs[2:3]], list(old.attributes.values()))
         for name, ahead in LISTS.items():
@@ -103,7 +103,7 @@ class Conv1dConversion(RewriteRule[Found]):
                 half = len(numbers) // 2 if name == "pads" else len(numbers)
                 both = (*ahead[:1], *numbers[:half], *ahead[1:], *numbers[half:])
                 node.attributes[name] = ir.AttrInt64s(name, both)
-        return _node("Squeeze", node.outputs[0], old)
+        return node_along("Squeeze", node.outputs[0], [HEIGHT], version)
 
 
 def _check_pays(outputs: int, channels: int, kernel: int, groups: int) -> None:
@@ -126,13 +126,3 @@ def _check_pays(outputs: int, channels: int, kernel: int, groups: int) -> None:
     need(channels % BLOCK == 0 and each % BLOCK == 0 and channels > 0, "the channels fill no blocks")
     need(kernel >= 3, "with so small a kernel a matrix product is as fast")
     need(channels >= min(each, 2 * BLOCK), "the input has too few channels")
-
-
-def _with_axis(op: str, value: ir.Value, at: ir.Node) -> ir.Value:
-    return _node(op, value, at).outputs[0]
-
-
-def _node(op: str, value: ir.Value, at: ir.Node) -> ir.Node:
-    if opset(at, "") < AXES_ARE_AN_INPUT_FROM[op]:
-        return ir.node(op, [value], {"axes": [HEIGHT]})
-    return ir.node(op, [value, constant(np.array([HEIGHT], np.int64))])

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
+from ortopt.graph.axes import squeezed, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -29,7 +30,7 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
+from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 
 MICROSOFT: Final = "com.microsoft"
 RANK: Final = 4
@@ -82,7 +83,7 @@ class ConvPadDecomposition(RewriteRule[Found]):
         x, weight = inputs(root, 2)
         need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
         need(optional(root, 3) is None, "it adds another value", root)
-        need(opset(root, "") >= AXES_ARE_AN_INPUT_FROM["Squeeze"], "axes are no input in this opset", root)
+        need(opset(root, "") >= PADS_ARE_AN_INPUT_FROM["Pad"], "pads are no input in this opset", root)
         plain_attributes(root)
         _, _, rows, columns = static_dims(weight, RANK)
         need(columns >= WIDE, "the kernel is narrow", weight)
@@ -107,9 +108,10 @@ class ConvPadDecomposition(RewriteRule[Found]):
         x, weight = inputs(old, 2)
         amounts = np.zeros((2, RANK + 1), np.int64)
         amounts[:, -1] = found.left, found.right
-        beside = _moved("Unsqueeze", x)
+        version = opset(old, "")
+        beside = unsqueezed(x, [BESIDE], version)
         padded = ir.node("Pad", [beside, constant(amounts.reshape(-1))]).outputs[0]
-        node = ir.Node(old.domain, old.op_type, [_moved("Squeeze", padded), weight, *old.inputs[2:3]])
+        node = ir.Node(old.domain, old.op_type, [squeezed(padded, [BESIDE], version), weight, *old.inputs[2:3]])
         for entry in old.attributes.values():
             node.attributes.add(entry)
         pads = list(old.attributes["pads"].as_ints())
@@ -126,7 +128,3 @@ def _padded_columns(root: ir.Node) -> tuple[int, int]:
     need(min(pads) >= 0, "its padding crops the image", root)
     need(pads[LEFT] + pads[RIGHT] > 0, "no columns are padded", root)
     return pads[LEFT], pads[RIGHT]
-
-
-def _moved(op: str, value: ir.Value) -> ir.Value:
-    return ir.node(op, [value, constant((BESIDE,))]).outputs[0]

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
+from ortopt.graph.axes import unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -44,7 +45,6 @@ SHORTEST = {3: 64, 4: 16}
 MOST_PHASES = 3
 """The largest stride in images: larger blocks are moved slowly."""
 
-AXES_FROM = 13
 """The version of Unsqueeze with axes as an input."""
 
 TO_THE_END = np.iinfo(np.int64).max
@@ -168,19 +168,12 @@ def _convolution(found: Found, axes: int) -> ir.Value:
     steps = kernel[0] // down, kernel[1] // found.stride
     own = own.reshape(channels, outputs, steps[0], down, steps[1], found.stride).transpose(1, 3, 5, 0, 2, 4)
     own = own.reshape(-1, channels, *steps)[:, :, ::-1, ::-1]
-    operands = [x if axes == 2 else _image(x, root), constant(np.ascontiguousarray(own), FLOAT)]
+    operands = [x if axes == 2 else unsqueezed(x, [2], opset(root)), constant(np.ascontiguousarray(own), FLOAT)]
     bias = optional(root, 2)
     if bias is not None:
         operands.append(constant(np.repeat(array_of(bias), down * found.stride), FLOAT))
     frame = [size - 1 for size in steps]
     return ir.node("Conv", operands, {"pads": [*frame, *frame]}).outputs[0]
-
-
-def _image(x: ir.Value, root: ir.Node) -> ir.Value:
-    """Signals as images of height 1."""
-    if opset(root) < AXES_FROM:
-        return ir.node("Unsqueeze", [x], {"axes": [2]}).outputs[0]
-    return ir.node("Unsqueeze", [x, constant([2])]).outputs[0]
 
 
 def _signals(phases: ir.Value, found: Found) -> ir.Value:

@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.signs import is_never_below_zero
+from ortopt.graph.axes import node_along
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOATS, INTEGERS, dims, dtype, is_constant, is_never_zero, need, opset
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.einsum import Equation, Operand, Step, equation_of, product_of
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 
 class Found(NamedTuple):
@@ -92,7 +92,7 @@ def _arranged(value: ir.Value, steps: Sequence[Step], version: int) -> ir.Value:
 def _node(value: ir.Value, step: Step, version: int) -> ir.Node:
     if step.op == "Transpose":
         return ir.node("Transpose", [value], {"perm": step.numbers})
+    if step.op == "Reshape":
+        return ir.node("Reshape", [value, constant(np.array(step.numbers, np.int64))])
     flags = {"keepdims": 0} if step.op == "ReduceSum" else {}
-    if version < AXES_ARE_AN_INPUT_FROM.get(step.op, 0):
-        return ir.node(step.op, [value], {"axes": step.numbers, **flags})
-    return ir.node(step.op, [value, constant(np.array(step.numbers, np.int64))], flags)
+    return node_along(step.op, value, step.numbers, version, flags)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.graph.axes import squeezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
@@ -25,7 +26,7 @@ from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, SIZES_ARE_AN_INPUT_FROM
+from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 
 MAX_PARTS = 64
 
@@ -114,13 +115,7 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
             ir.node("Split", [found.source, split], {"axis": found.place}, outputs=outputs)
         result = {}
         for part, value in zip(found.parts, outputs, strict=True):
-            if not part.drops:
-                result[part.node.outputs[0]] = value
-            elif version < AXES_ARE_AN_INPUT_FROM["Squeeze"]:
-                result[part.node.outputs[0]] = ir.node("Squeeze", [value], {"axes": [found.place]}).outputs[0]
-            else:
-                axes = constant(np.array([found.place], np.int64))
-                result[part.node.outputs[0]] = ir.node("Squeeze", [value, axes]).outputs[0]
+            result[part.node.outputs[0]] = squeezed(value, [found.place], version) if part.drops else value
         return result
 
 

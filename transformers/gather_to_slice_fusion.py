@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.coordinates import Linear, counts_up, linear
 from ortopt.graph import symbolic
+from ortopt.graph.axes import unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
@@ -31,7 +32,6 @@ from ortopt.graph.match import (
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 FIRST, LAST = -(2**63), 2**63 - 1
 MAX_RENAMES = 4
@@ -109,20 +109,14 @@ class GatherToSliceFusion(RewriteRule[Found]):
         if found.bounds:
             columns = [[bound[column] for bound in found.bounds] for column in (1, 2, 0, 3)]
             value = ir.node("Slice", [value, *(_list(column, version) for column in columns)]).outputs[0]
-        if found.ones and version < AXES_ARE_AN_INPUT_FROM["Unsqueeze"]:
-            value = ir.node("Unsqueeze", [value], {"axes": found.ones}).outputs[0]
-        elif found.ones:
-            value = ir.node("Unsqueeze", [value, constant(np.array(found.ones, np.int64))]).outputs[0]
-        return {found.result: value}
+        return {found.result: unsqueezed(value, found.ones, version) if found.ones else value}
 
 
 def _list(column: Sequence[int | ir.Value], version: int) -> ir.Value:
     """The bounds of all axes as one value; a computed one stands alone."""
     if not isinstance(column[0], ir.Value):
         return constant(np.array(column, np.int64))
-    if version < AXES_ARE_AN_INPUT_FROM["Unsqueeze"]:
-        return ir.node("Unsqueeze", [column[0]], {"axes": (0,)}).outputs[0]
-    return ir.node("Unsqueeze", [column[0], constant(np.zeros(1, np.int64))]).outputs[0]
+    return unsqueezed(column[0], [0], version)
 
 
 def _bound(indices: ir.Value, progression: Linear, along: int, to: int) -> Bound:

@@ -75,14 +75,15 @@ class LeadingAxesMerging(GraphTransformer):
 
     levels = (TransformerLevel.LEVEL3,)
     after = (
-        *("bias_sum_conversion", "channel_affine_conversion", "matmul_conv_conversion", "matmul_split_decomposition"),
-        *(
-            "query_selection_reordering",
-            "residual_sum_conversion",
-            "roll_gather_fusion",
-            "row_selection_reordering",
-            "transpose_optimizer",
-        ),
+        "bias_sum_conversion",
+        "channel_affine_conversion",
+        "matmul_conv_conversion",
+        "matmul_split_decomposition",
+        "query_selection_reordering",
+        "residual_sum_conversion",
+        "roll_gather_fusion",
+        "row_selection_reordering",
+        "transpose_optimizer",
     )
     providers = (CPU,)
     targets = (Target.ORT,)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
+from ortopt.graph.axes import squeezed, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, dims, dtype, inputs, is_never_zero, need, opset, plain_attributes
 from ortopt.options import Fusions, Numerics, Target, TransformerLevel
@@ -25,7 +26,6 @@ WIDEST = 31
 REPRESENTATIVE = 16
 """The length of an axis that is not fixed: fewer channels, rows or columns of an image are rare."""
 
-AXES_FROM = 13
 """The version of Unsqueeze and Squeeze with axes as an input."""
 
 LARGEST = 2.0**60
@@ -114,19 +114,13 @@ def _numbers(root: ir.Node) -> Found:
 
 def _means(squares: ir.Value, found: Found) -> ir.Value:
     """The mean over the window around each channel; beyond the first and the last one are zeros."""
-    depth = ir.node("Unsqueeze", *_first_axis(squares, found)).outputs[0]
+    version = opset(found.nodes[0])
+    depth = unsqueezed(squares, [1], version)
     side = found.size // 2
     pads = [side, 0, 0, side, 0, 0]
     window: dict[str, int | list[int]] = {"kernel_shape": [found.size, 1, 1], "pads": pads, "count_include_pad": 1}
     pool = ir.node("AveragePool", [depth], window).outputs[0]
-    return ir.node("Squeeze", *_first_axis(pool, found)).outputs[0]
-
-
-def _first_axis(value: ir.Value, found: Found) -> tuple[list[ir.Value], dict[str, list[int]]]:
-    """Inputs and attributes of what adds a first axis behind that of the images, or takes it away."""
-    if opset(found.nodes[0]) < AXES_FROM:
-        return [value], {"axes": [1]}
-    return [value, constant([1])], {}
+    return squeezed(pool, [1], version)
 
 
 def _power(sums: ir.Value, power: float) -> ir.Value:

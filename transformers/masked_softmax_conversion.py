@@ -17,12 +17,12 @@ from ortopt.analysis.kernels import CPU
 from ortopt.error_bounds import check_bound
 from ortopt.fusions import preferred
 from ortopt.graph import scope
+from ortopt.graph.axes import node_along
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, axis, dims, dtype, inputs, is_never_zero, is_op, need, opset, producer, users
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 FORM = Form("", "Softmax", "of held scores")
 DISTANCE = 80.0
@@ -84,10 +84,7 @@ class MaskedSoftmaxConversion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Hold the scores, and take their Softmax."""
         (old,) = found.nodes
-        if opset(old) < AXES_ARE_AN_INPUT_FROM["ReduceMax"]:
-            largest = ir.node("ReduceMax", [found.scores], {"axes": [found.axis]})
-        else:
-            largest = ir.node("ReduceMax", [found.scores, constant([found.axis])])
+        largest = node_along("ReduceMax", found.scores, [found.axis], opset(old))
         least = ir.node("Sub", [largest.outputs[0], constant(np.array(DISTANCE, np.float32))])
         held = ir.node("Max", [found.scores, least.outputs[0]])
         return ir.node("Softmax", [held.outputs[0]], {"axis": found.axis})

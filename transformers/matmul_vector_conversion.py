@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
+from ortopt.graph.axes import node_along, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     DOUBLE,
@@ -23,7 +23,6 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 NEGATIVE_AXES_FROM = 11
 
@@ -61,12 +60,6 @@ class MatmulVectorConversion(RewriteRule[Forwarded]):
         if is_constant(vector):  # at this level, constants are not folded any more
             column = constant(array_of(vector).reshape(-1, 1), dtype(vector))
         else:
-            column = _node("Unsqueeze", vector, 1, old).outputs[0]
+            column = unsqueezed(vector, [1], opset(old))
         product = ir.node("MatMul", [old.inputs[0], column])
-        return _node("Squeeze", product.outputs[0], -1, old)
-
-
-def _node(op: str, value: ir.Value, axis: int, at: ir.Node) -> ir.Node:
-    if opset(at) < AXES_ARE_AN_INPUT_FROM[op]:
-        return ir.node(op, [value], {"axes": [axis]})
-    return ir.node(op, [value, constant(np.array([axis], np.int64))])
+        return node_along("Squeeze", product.outputs[0], [-1], opset(old))

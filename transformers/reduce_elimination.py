@@ -2,11 +2,10 @@
 
 from typing import NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.signs import is_never_negative_zero
-from ortopt.graph.edit import constant
+from ortopt.graph.axes import node_along
 from ortopt.graph.facts import contents, is_exact_in_doubles
 from ortopt.graph.match import INTEGERS, Refusal, attribute, dims, dtype, inputs, need, opset, optional, same_dim
 from ortopt.options import TransformerLevel
@@ -59,9 +58,7 @@ class ReduceElimination(RewriteRule[Found]):
         """Let users read the input, without the axes if they go."""
         if not found.dropped:
             return found.source
-        if opset(found.nodes[0]) < AXES_ARE_AN_INPUT_FROM["Squeeze"]:
-            return ir.node("Squeeze", [found.source], {"axes": found.dropped})
-        return ir.node("Squeeze", [found.source, constant(np.array(found.dropped, np.int64))])
+        return node_along("Squeeze", found.source, found.dropped, opset(found.nodes[0]))
 
 
 def _may_read_axes(root: ir.Node) -> bool:

@@ -13,20 +13,18 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
+from ortopt.graph.axes import axes_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     Dim,
-    attribute,
     dims,
     dtype,
     inputs,
-    integers,
     is_never_zero,
     is_op,
     need,
     opset,
-    optional,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -35,9 +33,6 @@ SQUARES = ("ReduceL2", "ReduceSumSquare")
 MEASURED = (1 << 13, 1 << 16)
 """Elements that are summed up, at least, and the longest sum: the row of ones is stored."""
 
-
-AXES_ARE_AN_INPUT_FROM = 18
-SUM_HAS_AN_INPUT_FROM = 13
 SHAPE_HAS_AN_END = 15
 
 
@@ -109,10 +104,7 @@ class ReduceMatmulConversion(RewriteRule[Found]):
 
 def _axes(root: ir.Node, rank: int) -> tuple[int, ...]:
     """The axes, from the front and sorted; empty where they are left out."""
-    none: tuple[int, ...] = ()
-    by_input = opset(root) >= (SUM_HAS_AN_INPUT_FROM if is_op(root, "ReduceSum") else AXES_ARE_AN_INPUT_FROM)
-    listed = optional(root, 1) if by_input else None
-    axes = integers(listed) if listed is not None else attribute(root, "axes", none)
+    axes = axes_of(root)
     need(all(-rank <= axis < rank for axis in axes), "an axis is out of range", root)
     return tuple(sorted({axis % rank for axis in axes}))
 

@@ -49,8 +49,8 @@ FEWEST_NODES: Final = 4
 """With fewer nodes between the differences and the table, there is little to save."""
 
 SPARE: Final = 16
-"""Elements behind the last one. Kernels take the last elements of a tensor one by one, and their Log may differ from
-the one that takes many: what counts is not among the last."""
+"""Elements behind the last one that counts, so that it is not among those that kernels compute one by one: nearly all
+elements of the matrix are not, either."""
 
 HEADS_FIRST: Final = (2, 0, 1)
 NONE: Final[tuple[int, ...]] = ()
@@ -85,6 +85,11 @@ class RelativePositionConversion(RewriteRule[Found]):
 
     For the bias by relative position that T5, MPNet and WavLM compute from ``f``, a dozen ops on integers. On ONNX
     Runtime's CPU WavLM is 1.2 times as fast for 160 positions, and 1.5 times for 1,600.
+
+    It is exact as a transposition is: each difference goes through the ops that it went through. Where its Log lies at
+    the edge of a bucket, ONNX Runtime itself gives one bucket or the other by the element's place: the last elements
+    of each thread's share are computed one by one, the others many at a time, and the two may differ in the last bit.
+    In the models named above they do so for no distance that is looked up.
     """
 
     levels = (TransformerLevel.LEVEL3,)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.blocked_layout import BLOCK, is_in_blocks
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.edit import constant
+from ortopt.graph.axes import axes_of, node_along
 from ortopt.graph.match import (
     FLOAT,
     Refusal,
@@ -16,7 +16,6 @@ from ortopt.graph.match import (
     dims,
     dtype,
     inputs,
-    integers,
     is_constant,
     is_never_zero,
     is_op,
@@ -43,8 +42,6 @@ SAME_SIZE = (
 )
 """Ops that give something of an image's size, if nothing else that they take is computed."""
 
-AXES_ARE_AN_INPUT_FROM = 18
-SQUEEZE_AXES_ARE_AN_INPUT_FROM = 13
 FEWEST = 2
 
 
@@ -82,9 +79,7 @@ class SpatialMeanConversion(RewriteRule[Found]):
         x = inputs(root, len(root.inputs))[0]
         batch, channels, height, width = dims(x, RANK)
         need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
-        none: tuple[int, ...] = ()
-        given = integers(root.inputs[1]) if opset(root) >= AXES_ARE_AN_INPUT_FROM and len(root.inputs) > 1 else none
-        axes = given or attribute(root, "axes", none)
+        axes = axes_of(root)
         over = {axis % RANK for axis in axes}
         need(bool(over) and over <= {2, 3}, "it is no mean over height and width", root)
         keeps = attribute(root, "keepdims", 1) == 1
@@ -105,9 +100,7 @@ class SpatialMeanConversion(RewriteRule[Found]):
         pooled = ir.node("AveragePool", [found.x], {"kernel_shape": found.kernel})
         if found.dropped is None:
             return pooled
-        if opset(found.nodes[0]) < SQUEEZE_AXES_ARE_AN_INPUT_FROM:
-            return ir.node("Squeeze", pooled.outputs, {"axes": [found.dropped]})
-        return ir.node("Squeeze", [pooled.outputs[0], constant((found.dropped,))])
+        return node_along("Squeeze", pooled.outputs[0], [found.dropped], opset(found.nodes[0]))
 
 
 def _kernel(over: set[int], height: Dim, width: Dim) -> tuple[int, int]:

@@ -9,24 +9,20 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.edit import constant
+from ortopt.graph.axes import axes_of, unsqueezed
 from ortopt.graph.match import (
-    attribute,
     axis,
     inputs,
-    integers,
     is_op,
     is_used_once,
     need,
     opset,
-    optional,
     plain_attributes,
     rank,
     users,
 )
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 
 class Found(NamedTuple):
@@ -65,25 +61,20 @@ class SplitUnsqueezeReordering(RewriteRule[Found]):
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
         """Build the Unsqueeze, and the Split of an axis that is further behind."""
-        root, *unsqueezed = found.nodes
-        x = inputs(root, len([value for value in root.inputs if value is not None]))[0]
+        root, *wider = found.nodes
+        (x,) = inputs(root, 1)
         of = rank(x)
         behind = [place for place in range(of + len(found.axes)) if place not in found.axes]
-        if opset(root) >= AXES_ARE_AN_INPUT_FROM["Unsqueeze"]:
-            wide = ir.node("Unsqueeze", [x, constant(list(found.axes))])
-        else:
-            wide = ir.node("Unsqueeze", [x], {"axes": list(found.axes)})
+        wide = unsqueezed(x, found.axes, opset(root))
         kept = [entry for name, entry in root.attributes.items() if name != "axis"]
         place = ir.AttrInt64("axis", behind[axis(root, of, 0)])
-        split = ir.Node("", "Split", [wide.outputs[0], *root.inputs[1:]], [*kept, place], num_outputs=len(root.outputs))
-        return {node.outputs[0]: part for node, part in zip(unsqueezed, split.outputs, strict=True)}
+        split = ir.Node("", "Split", [wide, *root.inputs[1:]], [*kept, place], num_outputs=len(root.outputs))
+        return {node.outputs[0]: part for node, part in zip(wider, split.outputs, strict=True)}
 
 
 def _axes(node: ir.Node, of: int) -> tuple[int, ...]:
     """The axes that an Unsqueeze adds to a value of some rank, from the front."""
-    listed = optional(node, 1)
-    none: tuple[int, ...] = ()
-    axes = integers(listed) if listed is not None else attribute(node, "axes", none)
+    axes = axes_of(node)
     rank_after = of + len(axes)
     need(all(-rank_after <= place < rank_after for place in axes), "an axis is out of range", node)
     return tuple(sorted(place % rank_after for place in axes))

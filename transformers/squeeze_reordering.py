@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.graph.axes import node_along, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
@@ -32,7 +33,7 @@ from ortopt.options import TransformerLevel
 from ortopt.patterns.convolution import CONVOLUTIONS
 from ortopt.rule import RewriteRule
 from ortopt.semantics.op_traits import BROADCASTING, UNARY, VARIADIC
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, BROADCASTS_FROM
+from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
 MICROSOFT = "com.microsoft"
 OWN_UNARY = frozenset({"Gelu", "QuickGelu"})
@@ -102,7 +103,7 @@ class SqueezeReordering(RewriteRule[Found]):
             for source, value in zip(found.sources, inputs(old, len(old.inputs)), strict=True)
         ]
         node = ir.Node(old.domain, old.op_type, operands, list(old.attributes.values()))
-        return _node("Squeeze", node.outputs[0], found.axis, old)
+        return node_along("Squeeze", node.outputs[0], [found.axis], opset(old, ""))
 
 
 def _check_form(root: ir.Node) -> None:
@@ -201,15 +202,9 @@ def _is_elementwise(node: ir.Node) -> bool:
 def _with_axis(value: ir.Value, axis: int, of: int, at: ir.Node) -> ir.Value:
     """An operand that broadcasts beside those that have the axis, counted in the rank of the result."""
     if not is_constant(value):
-        return _node("Unsqueeze", value, axis, at).outputs[0]
+        return unsqueezed(value, [axis], opset(at, ""))
     place = axis - (of - len(dims(value)))
     if place <= 0:
         return value  # it has no axis in front of that one
     content = array_of(value)
     return constant(np.expand_dims(content, place), dtype(value))
-
-
-def _node(op: str, value: ir.Value, axis: int, at: ir.Node) -> ir.Node:
-    if opset(at, "") < AXES_ARE_AN_INPUT_FROM[op]:
-        return ir.node(op, [value], {"axes": [axis]})
-    return ir.node(op, [value, constant(np.array([axis], np.int64))])

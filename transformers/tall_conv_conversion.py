@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
+from ortopt.graph.axes import node_along, squeezed, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -24,7 +25,6 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 MICROSOFT: Final = "com.microsoft"
 RANK: Final = 4
@@ -66,7 +66,6 @@ class TallConvConversion(RewriteRule[Found]):
         x, weight = inputs(root, 2)
         need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
         need(optional(root, 3) is None, "it adds another value", root)
-        need(opset(root, "") >= AXES_ARE_AN_INPUT_FROM["Squeeze"], "axes are no input in this opset", root)
         plain_attributes(root)
         outputs, channels, rows, columns = static_dims(weight, RANK)
         need(dims(x, RANK)[COLUMNS] == 1 == columns, "the image has several columns, or the kernel has", root)
@@ -87,14 +86,11 @@ class TallConvConversion(RewriteRule[Found]):
         (old,) = found.nodes
         x, weight = inputs(old, 2)
         wide = constant(array_of(weight).swapaxes(ROWS, COLUMNS), FLOAT)
-        image = _moved("Unsqueeze", _moved("Squeeze", x, COLUMNS), ROWS)
+        version = opset(old, "")
+        image = unsqueezed(squeezed(x, [COLUMNS], version), [ROWS], version)
         node = ir.Node(old.domain, old.op_type, [image, wide, *old.inputs[2:3]], list(old.attributes.values()))
         for name in LISTS:
             if name in node.attributes:
                 pairs = np.reshape(node.attributes[name].as_ints(), (-1, 2))[:, ::-1]
                 node.attributes[name] = ir.AttrInt64s(name, [int(number) for number in pairs.reshape(-1)])
-        return ir.node("Unsqueeze", [_moved("Squeeze", node.outputs[0], ROWS), constant((COLUMNS,))])
-
-
-def _moved(op: str, value: ir.Value, axis: int) -> ir.Value:
-    return ir.node(op, [value, constant((axis,))]).outputs[0]
+        return node_along("Unsqueeze", squeezed(node.outputs[0], [ROWS], version), [COLUMNS], version)

@@ -6,6 +6,8 @@ Only numpy, onnxruntime and threads are imported here: child processes that run 
 from __future__ import annotations
 
 import ctypes
+import functools
+import io
 import math
 import threading
 import time
@@ -28,6 +30,8 @@ STRING: Final = 8
 _BITS: Final = {16: 16, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4, 23: 4, 24: 8, 25: 2, 26: 2}
 _ALIGNMENT: Final = 64
 _BETWEEN_CHECKS: Final = 0.02  # seconds
+_MAPPED_FROM: Final = 1 << 16  # bytes of a file from which it costs less to map it than to read it
+_PREFIX: Final = 10  # bytes of a .npy file of version 1.0 before its header: magic, version, the header's length
 
 
 class Raw(NamedTuple):
@@ -92,11 +96,31 @@ def aligned(array: Array) -> Array:
     """
     if array.dtype.hasobject or (array.flags.c_contiguous and array.ctypes.data % _ALIGNMENT == 0):
         return np.ascontiguousarray(array)
-    room = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
-    start = -room.ctypes.data % _ALIGNMENT
-    copied = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    return _copied(array)
+
+
+def aligned_copy(array: Array) -> Array:
+    """A copy of an array of numbers that is laid out in the same way, and cannot be changed.
+
+    Args:
+        array: Of a dtype that numpy has.
+    """
+    copied = _copied(array)
+    copied.flags.writeable = False
+    return copied
+
+
+def _copied(array: Array) -> Array:
+    copied = _room(array.nbytes).view(array.dtype).reshape(array.shape)
     copied[...] = array
     return copied
+
+
+def _room(nbytes: int) -> Array:
+    """Bytes that begin where ONNX Runtime's allocators would let them begin."""
+    room = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    return room[start : start + nbytes]
 
 
 def raw_of(value: Any) -> Raw | None:
@@ -135,4 +159,47 @@ def save_array(path: Path, array: Array) -> None:
         file.write(held.reshape(-1).view(np.uint8).data)
 
 
-__all__ = ["STRING", "Array", "Raw", "aligned", "raw_of", "run_session", "save_array"]
+def load_array(path: Path) -> Array:
+    """Read what `save_array` has written; it cannot be changed.
+
+    A small file is read, a large one is mapped: the content is aligned either way.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: `save_array` has not written it, or not all of it.
+    """
+    with path.open("rb", buffering=0) as file:
+        start = file.read(_MAPPED_FROM)
+        if len(start) < _MAPPED_FROM:
+            return _array_of(start)
+    mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return mapped
+
+
+def _array_of(content: bytes) -> Array:
+    """The array that a whole file holds."""
+    start = _PREFIX + int.from_bytes(content[_PREFIX - 2 : _PREFIX], "little")
+    shape, dtype = _header(content[:start])
+    nbytes = math.prod(shape) * dtype.itemsize
+    room = _room(nbytes)
+    room[:] = np.frombuffer(content, np.uint8, nbytes, start)
+    array = room.view(dtype).reshape(shape)
+    array.flags.writeable = False
+    return array
+
+
+@functools.lru_cache(maxsize=1024)  # parsing one takes longer than reading the file
+def _header(content: bytes) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of an array in C's order."""
+    file = io.BytesIO(content)
+    np.lib.format.read_magic(file)
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if is_fortran or dtype.hasobject:
+        raise ValueError("the file holds no numbers in the order of C")
+    return shape, dtype
+
+
+__all__ = ["STRING", "Array", "Raw", "aligned", "aligned_copy", "load_array", "raw_of", "run_session", "save_array"]

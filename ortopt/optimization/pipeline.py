@@ -270,11 +270,11 @@ class Pipeline:
         higher = [level for level in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3) if level <= self.options.level]
         manager.run(workspace, lowest, token)
         for _ in range(MAX_ROUNDS):
-            changed = any([manager.run(workspace, level, token) for level in higher])  # noqa: C419 -- all of them run
-            if not changed and (lowest in manager.bound_reached or not manager.run(workspace, lowest, token)):
-                return
-            if changed:
+            changed = [manager.run(workspace, level, token) for level in higher]
+            if any(changed):
                 manager.run(workspace, lowest, token)
+            elif lowest in manager.bound_reached or not manager.run(workspace, lowest, token):
+                return
         manager.warn_limit(
             (lowest, *higher)[-1], f"{_ENDLESS}, the levels up to {(lowest, *higher)[-1].value} in the last one too"
         )

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortopt.graph.edit import constant
+from ortopt.graph.axes import node_along
 from ortopt.graph.match import Refusal, attribute, is_op, need, opset
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, SCAN_HAS_NO_BATCH_FROM
+from ortopt.semantics.opset_changes import SCAN_HAS_NO_BATCH_FROM
 
 LOOPS = ("Loop", "Scan")
 
@@ -101,15 +101,9 @@ def without_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
         axis: The axis.
         version: The opset of ai.onnx where the node will stand.
     """
-    return _reshaped("Squeeze", value, axis, version)
+    return node_along("Squeeze", value, [axis], version)
 
 
 def with_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
     """A new node that inserts an axis of size 1 (see `without_axis`)."""
-    return _reshaped("Unsqueeze", value, axis, version)
-
-
-def _reshaped(op: str, value: ir.Value, axis: int, version: int) -> ir.Node:
-    if version < AXES_ARE_AN_INPUT_FROM[op]:
-        return ir.node(op, [value], attributes={"axes": [axis]})
-    return ir.node(op, [value, constant([axis])])
+    return node_along("Unsqueeze", value, [axis], version)

@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.graph.axes import unsqueezed
 from ortopt.graph.edit import constant, discard, new_nodes
 from ortopt.graph.match import is_constant, is_used, opset
 from ortopt.options import MEGABYTE
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 from ortopt.transpose.layout import Layout, compose, inverse
 from ortopt.transpose.matmul import in_place
 from ortopt.transpose.plan import Flexible, Lift, Operands, Plan
@@ -231,6 +231,4 @@ def _unsqueezed(value: ir.Value, axes: tuple[int, ...], node: ir.Node) -> ir.Val
         for axis in axes:
             dims.insert(axis, 1)
         return constant(_derived(tensor, tuple(dims), None))
-    if opset(node) >= AXES_ARE_AN_INPUT_FROM["Unsqueeze"]:
-        return ir.node("Unsqueeze", [value, constant(list(axes))]).outputs[0]
-    return ir.node("Unsqueeze", [value], attributes={"axes": axes}).outputs[0]
+    return unsqueezed(value, axes, opset(node))

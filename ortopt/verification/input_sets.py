@@ -1,26 +1,25 @@
-"""Input sets in files, with the outputs of the original: written once, read by the worker and by the comparison."""
+"""Input sets, with the outputs of the original: kept once, read by the worker and by the comparison."""
 
 from __future__ import annotations
 
 import functools
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ortopt.system.temporary_files import room_errors
+from ortopt.verification.array_places import Place, keep_rows, kept_rows, make
 from ortopt.verification.inputs import Inputs
 from ortopt.verification.worker import restore, store
 
 
 class InputSet:
-    """An input set on disk, and the original's outputs for it.
+    """An input set that is kept, and the original's outputs for it.
 
     Attributes:
-        source: The folder of the inputs.
-        target: The folder of the outputs.
+        source: The place of the inputs.
+        target: The place of the outputs.
         rows: How to find them there.
         label: What is particular about the set, for people.
         seconds: How long the original took.
@@ -35,7 +34,9 @@ class InputSet:
     extreme = False
     special = False
 
-    def __init__(self, source: Path, target: Path, rows: list[Any], label: str, seconds: float, elements: int) -> None:
+    def __init__(
+        self, source: Place, target: Place, rows: list[Any], label: str, seconds: float, elements: int
+    ) -> None:
         self.source = source
         self.target = target
         self.rows = rows
@@ -58,18 +59,16 @@ class InputSet:
         return [array for array in arrays if array.dtype.kind == "f" and array.size]
 
 
-def store_inputs(inputs: Inputs, folder: Path) -> None:
-    """Write inputs into a new folder."""
-    with room_errors(str(folder.parent)):
-        folder.mkdir()
-        rows = {name: store(folder, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())}
-        (folder / "values.json").write_text(json.dumps(rows), encoding="utf-8")
+def store_inputs(inputs: Inputs, place: Place) -> None:
+    """Keep inputs in a new place."""
+    with room_errors(str(place)):
+        make(place)
+        keep_rows(place, {name: store(place, f"in{i}", value) for i, (name, value) in enumerate(inputs.items())})
 
 
-def inputs_from(folder: Path) -> Inputs:
+def inputs_from(place: Place) -> Inputs:
     """Stored inputs as they were given."""
-    rows = json.loads((folder / "values.json").read_bytes())
-    return {name: _typed(restore(folder, row), row) for name, row in rows.items()}
+    return {name: _typed(restore(place, row), row) for name, row in kept_rows(place).items()}
 
 
 def _typed(value: Any, row: Any) -> Any:
@@ -79,10 +78,10 @@ def _typed(value: Any, row: Any) -> Any:
 
 
 def in_memory(value: Any) -> Any:
-    """An array that no longer hangs on its file; or a list of them."""
+    """An array that no longer hangs on what is kept, and can be changed; or a list of them."""
     if isinstance(value, list):
         return [in_memory(item) for item in value]
-    return np.array(value) if isinstance(value, np.memmap) else value
+    return np.array(value) if isinstance(value, np.ndarray) and not value.flags.writeable else value
 
 
 def elements(inputs: Inputs) -> int:

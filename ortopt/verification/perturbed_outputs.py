@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ import onnx_ir as ir
 from ortopt.errors import UsageError
 from ortopt.serialization.load import load
 from ortopt.verification import noise
+from ortopt.verification.array_places import Place
 from ortopt.verification.input_sets import InputSet, inputs_from, store_inputs
 from ortopt.verification.process import WorkerError
 from ortopt.verification.runner import ModelRunner, Source
@@ -26,11 +26,11 @@ class PerturbedOutputs(NamedTuple):
     """The outputs of a copy of the original on one input set.
 
     Attributes:
-        folder: Where they are stored.
+        place: Where they are kept.
         rows: How to find them there.
     """
 
-    folder: Path
+    place: Place
     rows: list[Any]
 
 
@@ -77,7 +77,7 @@ class PerturbedCopies:
         for kind in (*self._stepped, "jitter0", "jitter1", "wide", "optimized"):
             outputs = self._of(kind, number)
             if outputs is not None:
-                yield kind, _in_dtype_of(restore(outputs.folder, outputs.rows[i]), expected, type_)
+                yield kind, _in_dtype_of(restore(outputs.place, outputs.rows[i]), expected, type_)
 
     def perturbed(self, number: int, i: int) -> list[Any]:
         """What copies give that are moved by several units in the last place, or by steps, or widened.
@@ -99,7 +99,7 @@ class PerturbedCopies:
 
     def _outputs_of(self, kinds: Iterable[str], number: int, i: int) -> list[Any]:
         every = [self._of(kind, number) for kind in kinds]
-        return [restore(outputs.folder, outputs.rows[i]) for outputs in every if outputs is not None]
+        return [restore(outputs.place, outputs.rows[i]) for outputs in every if outputs is not None]
 
     def _of(self, kind: str, number: int) -> PerturbedOutputs | None:
         """The outputs of a copy; None where there is no such copy, or it does not run."""
@@ -113,7 +113,7 @@ class PerturbedCopies:
     def _run(self, kind: str, number: int) -> PerturbedOutputs | None:
         runner, token, input_set = self._runner, self._runner.token, self._sets[number]
         label = f"{self._prefix}{kind}"
-        source, target = runner.folder / f"{label}-in{number}", runner.folder / f"{label}-out{number}"
+        source, target = runner.place(f"{label}-in{number}"), runner.place(f"{label}-out{number}")
         if kind == "optimized":
             with runner.worker(self._original, label, optimize=True) as worker:
                 return PerturbedOutputs(target, worker.run(input_set.source, target))

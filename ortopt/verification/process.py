@@ -19,6 +19,7 @@ from ortopt.system import child_processes, memory
 from ortopt.system.temporary_files import is_lack_of_room, no_room
 from ortopt.system.threads import BackgroundThread
 from ortopt.verification import start
+from ortopt.verification.array_places import Place
 from ortopt.verification.worker import open_session, run_stored
 
 PATIENCE: Final = 120.0
@@ -149,8 +150,8 @@ class Worker:
         """End the process, and let go of all that belongs to it."""
         child_processes.end(self._process)
 
-    def run(self, source: Path, target: Path) -> list[Any]:
-        """Run the inputs in one folder; the outputs are stored in the other."""
+    def run(self, source: Place, target: Place) -> list[Any]:
+        """Run the inputs in one place; the outputs are kept in the other."""
         self.wait()
         self._ask([str(source), str(target)])
         answer = self._answer()
@@ -249,8 +250,8 @@ class InProcessWorker(Worker):
         """Let go of the session."""
         self._session = None
 
-    def run(self, source: Path, target: Path) -> list[Any]:
-        """Run the inputs in one folder; the outputs are stored in the other."""
+    def run(self, source: Place, target: Place) -> list[Any]:
+        """Run the inputs in one place; the outputs are kept in the other."""
         self.wait()
         started = time.perf_counter()
         try:

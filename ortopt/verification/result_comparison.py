@@ -123,7 +123,7 @@ class ResultComparison:
         hidden: set[str] = set()  # NaN everywhere
         for number, input_set in reference.sets.items():
             self.differing, self._label = [*differing, number], input_set.label  # in case that it does not run
-            target = self._runner.folder / f"{self._prefix}result{number}"
+            target = self._runner.place(f"{self._prefix}result{number}")
             outputs = worker.run(input_set.source, target)
             wanted = reference.wanted - reference.quantized if input_set.special else reference.wanted
             for i, (name, output) in enumerate(zip(worker.names, outputs, strict=True)):

@@ -15,6 +15,7 @@ from ortopt.errors import OptimizationCancelled
 from ortopt.serialization.save import save
 from ortopt.serialization.scan import external_files
 from ortopt.serialization.stored_weights import StoredWeights
+from ortopt.verification.array_places import MemoryPlace, Place
 from ortopt.verification.input_sets import InputSet, elements, store_inputs
 from ortopt.verification.inputs import Inputs
 from ortopt.verification.process import Deadline, InProcessWorker, Worker
@@ -116,10 +117,14 @@ class ModelRunner:
         with path.open("wb") as file:
             save(model, file, token=self.token)
 
+    def place(self, label: str) -> Place:
+        """A new place for inputs or outputs, which the worker reads and writes."""
+        return MemoryPlace() if self.in_process else self.folder / label
+
     def attempt(self, worker: Worker, inputs: Inputs, label: str = "") -> InputSet:
         """Run inputs, and keep the outputs as an input set of the original."""
-        source = self.folder / f"in{self.attempts}"
-        target = self.folder / f"original{self.attempts}"
+        source = self.place(f"in{self.attempts}")
+        target = self.place(f"original{self.attempts}")
         self.attempts += 1
         store_inputs(inputs, source)
         rows = worker.run(source, target)

@@ -134,7 +134,7 @@ class _OneWay:
                 names, types = tuple(worker.names), tuple(worker.types)
                 for number, input_set in reference.sets.items():
                     if not input_set.extreme:
-                        target = self._runner.folder / f"{self._prefix}original{number}"
+                        target = self._runner.place(f"{self._prefix}original{number}")
                         rows = worker.run(input_set.source, target)
                         sets[number] = InputSet(
                             input_set.source, target, rows, input_set.label, worker.seconds, input_set.elements

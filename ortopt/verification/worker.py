@@ -17,9 +17,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortopt.evaluation.raw_tensors import Array, Raw, raw_of, save_array
+from ortopt.evaluation.raw_tensors import Array, Raw, raw_of
 from ortopt.serialization.wire import field, integer
 from ortopt.system.child_processes import end_with, limit_memory, take_streams
+from ortopt.verification.array_places import Place, keep, kept, kept_rows, make
 
 # onnx.TensorProto.DataType by the names that onnxruntime and ml_dtypes give them.
 _EXOTIC = {
@@ -40,12 +41,12 @@ _EXOTIC = {
 _BITS = {21: 4, 22: 4, 23: 4, 25: 2, 26: 2}
 
 
-def store(folder: Path, label: str, value: Any) -> Any:
-    """Write an array, a list, a mapping or None into ``folder``; what is returned is JSON that `restore` takes."""
+def store(place: Place, label: str, value: Any) -> Any:
+    """Keep an array, a list, a mapping or None in ``place``; what is returned is JSON that `restore` takes."""
     if value is None:
         return None
     if isinstance(value, list | tuple):
-        return {"list": [store(folder, f"{label}.{i}", item) for i, item in enumerate(value)]}
+        return {"list": [store(place, f"{label}.{i}", item) for i, item in enumerate(value)]}
     if isinstance(value, Mapping):
         values = [float(number) if isinstance(number, float) else number for number in value.values()]
         return {"keys": list(value), "values": values}
@@ -58,25 +59,25 @@ def store(folder: Path, label: str, value: Any) -> Any:
     name = array.dtype.name.replace("_", "")
     if array.dtype.kind == "V" or name in _EXOTIC:
         raw = np.ascontiguousarray(array).view(np.uint16 if array.itemsize == 2 else np.uint8).reshape(array.shape)
-        save_array(folder / f"{label}.npy", raw)
+        keep(place, f"{label}.npy", raw)
         return {"file": f"{label}.npy", "exotic": _EXOTIC.get(name, 0)}
-    save_array(folder / f"{label}.npy", array)
+    keep(place, f"{label}.npy", array)
     return {"file": f"{label}.npy", "exotic": 0}
 
 
-def restore(folder: Path, row: Any) -> Any:
-    """What `store` has written; bfloat16 and the like as their bits."""
+def restore(place: Place, row: Any) -> Any:
+    """What `store` has kept; bfloat16 and the like as their bits."""
     if row is None:
         return None
     if "list" in row:
-        return [restore(folder, item) for item in row["list"]]
+        return [restore(place, item) for item in row["list"]]
     if "keys" in row:
         return dict(zip(row["keys"], row["values"], strict=True))
     if "texts" in row:
         array = np.empty(tuple(row["shape"]), object)
         array.reshape(-1)[:] = row["texts"]
         return array
-    return np.load(folder / row["file"], mmap_mode="r", allow_pickle=False)
+    return kept(place, row["file"])
 
 
 def _run(session: Any, feeds: dict[str, Any], exotic: dict[str, int]) -> list[Any]:
@@ -191,13 +192,13 @@ def open_session(
     return onnxruntime.InferenceSession(model, options, providers)
 
 
-def run_stored(session: Any, source: Path, target: Path) -> list[Any]:
-    """Run the inputs in one folder; the outputs are stored in the other. Raises what ONNX Runtime raises."""
-    rows = json.loads((source / "values.json").read_bytes())
+def run_stored(session: Any, source: Place, target: Place) -> list[Any]:
+    """Run the inputs in one place; the outputs are kept in the other. Raises what ONNX Runtime raises."""
+    rows = kept_rows(source)
     feeds = {name: restore(source, row) for name, row in rows.items()}
     feeds = {name: value for name, value in feeds.items() if value is not None}
     exotic = {name: row["exotic"] for name, row in rows.items() if row and row.get("exotic")}
-    target.mkdir(exist_ok=True)
+    make(target)
     return [store(target, f"out{i}", value) for i, value in enumerate(_run(session, feeds, exotic))]
 
 

@@ -48,3 +48,10 @@ KEPT = {
 def test_keeps(because: str) -> None:
     reason = None if because == "it would be enlarged" else because
     check_keeps(PASS, KEPT[because], reason)
+
+
+@pytest.mark.parametrize("more", ["s", "m"])
+def test_keeps_what_is_a_result_or_is_read_elsewhere(more: str) -> None:
+    shape = {"s": "float[N,S,2]", "m": "float[N,S,3]"}[more]
+    check_keeps(PASS, model().replace("y)", f"y, {shape} {more})", 1), "is used elsewhere")
+    check_keeps(PASS, model(f"{LAYER} z = Neg ({more})").replace("y)", f"y, {shape} z)", 1), "is used elsewhere")

@@ -12,6 +12,7 @@ import pytest
 from ortopt.options import Options
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
+from tests.passes.convolutions import convolution
 
 PASS = "conv_pad_decomposition"
 
@@ -21,17 +22,9 @@ def model(
     *,
     image: str = "N,4,1,40",
     weight: tuple[int, ...] = (16, 4, 1, 16),
-    conv: str = "Conv",
-    dtype: str = "float",
-    number: str = "0.25",
+    **more: str,
 ) -> str:
-    """A convolution of one node."""
-    numbers = ",".join([number] + [str(((3 * place) % 7 - 3) / 8) for place in range(1, int(np.prod(weight)))])
-    bias = ", ".join(str(place % 5) for place in range(weight[0]))
-    return f"""main ({dtype}[{image}] x) => ({dtype}[A,B,C,D] y)
-        <{dtype}[{",".join(map(str, weight))}] w = {{{numbers}}}, {dtype}[{weight[0]}] b = {{{bias}}}> {{
-            y = {conv} <{attributes}> (x, w, b)
-        }}"""
+    return convolution(attributes, image=image, weight=weight, **more)
 
 
 REWRITTEN = {
@@ -104,8 +97,12 @@ def test_kept(name: str) -> None:
     check_keeps(PASS, text, because)
 
 
-def test_kept_where_axes_are_attributes() -> None:
-    check_keeps(PASS, model(), "axes are no input in this opset", opset=12)
+def test_axes_are_attributes_in_older_opsets() -> None:
+    check_rewrites(PASS, model(), ops={"Pad": 1, "Unsqueeze": 1, "Squeeze": 1}, opset=12)
+
+
+def test_kept_where_pads_are_attributes() -> None:
+    check_keeps(PASS, model(), "pads are no input in this opset", opset=10)
 
 
 def test_kept_for_other_runtimes() -> None:

@@ -124,3 +124,10 @@ def test_kept_for_another_user() -> None:
 
 def test_kept_below_opset_14() -> None:
     check_keeps(PASS, model(T5), opset=13)
+
+
+@pytest.mark.parametrize(
+    "more", ["int64[N,N] d", "int64[N,N] side", "float[N,N] l", "int64[N,N] b", "float[N,N,4] rows"]
+)
+def test_kept_where_a_step_is_a_result(more: str) -> None:
+    check_keeps(PASS, model(T5, f"float[4,N,N] y, {more}"), "used elsewhere")

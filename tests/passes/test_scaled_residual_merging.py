@@ -52,3 +52,9 @@ KEPT = {
 def test_keeps(because: str) -> None:
     reason = because.strip().replace("q's result is", "is")
     check_keeps(PASS, KEPT[because], reason)
+
+
+@pytest.mark.parametrize("more", ["p", "q", "s"])
+def test_keeps_what_is_a_result_or_is_read_elsewhere(more: str) -> None:
+    for nodes, name in ((FULL, more), (f"{FULL} z = Neg ({more})", "z")):
+        check_keeps(PASS, model(nodes).replace("y)", f"y, float[N,H,4,3] {name})", 1), "is used elsewhere")

@@ -126,13 +126,6 @@ def test_parts_of_several_steps_stay() -> None:
     check_keeps(PASS, text, "its operands are no single steps")
 
 
-def test_a_step_that_is_used_elsewhere_stays() -> None:
-    text = unrolled().replace("=> (float[N,3,2] y)", "=> (float[N,3,2] y, float[N,2] z)").replace(
-        "y = Concat", "z = Neg (m1) y = Concat"
-    )  # fmt: skip
-    check_keeps(PASS, text, "used")
-
-
 def test_a_sequence_that_is_sliced_step_by_step() -> None:
     steps = " ".join(
         f"p{i} = Slice (x, k{i}, k{i + 1}, axis) r{i} = Squeeze (p{i}, axis) a{i} = MatMul (r{i}, w)"
@@ -146,3 +139,11 @@ def test_a_sequence_that_is_sliced_step_by_step() -> None:
     assert figures(result.model).ops == {"MatMul": 1, "Add": 1}
     assert result.verified
     assert figures(optimize(result.model, level=1).model).ops == figures(result.model).ops
+
+
+@pytest.mark.parametrize("more", ["float[N,1,4] p1", "float[N,4] r0", "float[N,2] m2", "float[N,1,2] u1"])
+def test_keeps_what_is_a_result_or_is_read_elsewhere(more: str) -> None:
+    head, name = HEAD.replace(" y)", f" y, {more})"), more.rsplit(maxsplit=1)[-1]
+    check_keeps(PASS, unrolled(head=head), "is used elsewhere")
+    head = HEAD.replace(" y)", f" y, {more.split(maxsplit=1)[0]} z)")
+    check_keeps(PASS, unrolled(head=head).replace("y = Concat", f"z = Neg ({name}) y = Concat"), "is used elsewhere")

@@ -135,7 +135,7 @@ def test_keys_that_may_be_none_beside_queries_stay_without_the_kernel() -> None:
     check_rewrites(PASS, text, ops={"If": 0, "Attention": 0, "com.microsoft::MultiHeadAttention": 1}, opset=23)
 
 
-def test_where_cuda_graphs_may_be_captured_there_is_no_if() -> None:
+def test_where_a_device_would_wait_for_it_there_is_no_if() -> None:
     options = Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"), fusions=Fusions.ALL)
     check_rewrites(PASS, text_of(), ops={"If": 0, "com.microsoft::MultiHeadAttention": 1}, opset=23, options=options)
 

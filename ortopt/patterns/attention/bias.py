@@ -10,12 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import facts
+from ortopt.graph.axes import unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT16, Dim, Refusal, is_op, need, same_dim
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
 from ortopt.patterns.attention.heads import Heads
-from ortopt.patterns.attention.layouts import Plan, build, plan, size_along, with_axes
+from ortopt.patterns.attention.layouts import Plan, build, plan, size_along
 from ortopt.patterns.attention.scores import Kind, Step
 from ortopt.patterns.attention.sizes import dims, settled
 
@@ -144,7 +145,7 @@ class Bias:
     def of_rank_4(self, value: ir.Value, version: int) -> ir.Value:
         """The sum with as many dimensions as the scores, in words of an opset; one for each query has two already."""
         missing = 4 - max(2, *(term.rank for term in self.terms))
-        return with_axes("Unsqueeze", value, list(range(missing)), version) if missing else value
+        return unsqueezed(value, range(missing), version) if missing else value
 
     def build(self, length: ir.Value | None = None) -> ir.Value:
         """The sum as a value of rank 4, or as the original has it.

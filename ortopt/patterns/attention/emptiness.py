@@ -36,7 +36,7 @@ def check_guard(block: Attention, *, flat: bool) -> None:
         Refusal: The reason.
     """
     provider = scope.of(scope.graph_of(block.core[0])).options.providers[0]
-    need(provider == CPU, "a dimension may be 0, and CUDA graphs cannot hold the If that would ask", *block.core[:1])
+    need(provider == CPU, f"a dimension may be 0, and {provider} would wait for the If that asks", *block.core[:1])
     reason = "a dimension may be 0, which the kernel of Attention refuses"
     grouped = block.keys.count != block.queries.count  # else MultiHeadAttention does, which expects 0
     need(grouped and flat, reason, *block.core[:1])

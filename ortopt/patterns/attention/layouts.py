@@ -9,10 +9,10 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from ortopt.graph import facts, scope, symbolic
+from ortopt.graph.axes import squeezed, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, need
 from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 ALLOWZERO_FROM = 14
 """From here on a Reshape can name a size of 0."""
@@ -150,22 +150,8 @@ def _with_ones(value: ir.Value, made: Plan, before: tuple[Group, ...], after: tu
     gone = [place for place, group in enumerate(before) if not group]
     come = [place for place, group in enumerate(after) if not group]
     if gone:
-        value = with_axes("Squeeze", value, gone, made.version)
-    return with_axes("Unsqueeze", value, come, made.version) if come else value
-
-
-def with_axes(op: str, value: ir.Value, axes: list[int], version: int) -> ir.Value:
-    """A value squeezed or unsqueezed.
-
-    Args:
-        op: Squeeze or Unsqueeze.
-        value: The value.
-        axes: Along what.
-        version: The opset of ai.onnx where the node will stand.
-    """
-    if version < AXES_ARE_AN_INPUT_FROM[op]:
-        return ir.node(op, [value], {"axes": axes}).outputs[0]
-    return ir.node(op, [value, constant(axes)]).outputs[0]
+        value = squeezed(value, gone, made.version)
+    return unsqueezed(value, come, made.version) if come else value
 
 
 def _recipe(source: View, before: tuple[Group, ...], after: tuple[Group, ...]) -> list[int]:
@@ -248,4 +234,4 @@ def size_along(value: ir.Value, axis: int) -> ir.Value:
     return ir.node("Gather", [shape, constant([axis])]).outputs[0]
 
 
-__all__ = ["Plan", "build", "plan", "size_along", "with_axes"]
+__all__ = ["Plan", "build", "plan", "size_along"]

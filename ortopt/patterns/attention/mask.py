@@ -167,14 +167,6 @@ def for_each_query(
     return ir.node("Expand", [mask, shape]).outputs[0]
 
 
-def of_rank_4(mask: ir.Value, biases: Sequence[ir.Value]) -> ir.Value:
-    """A mask with as many dimensions as the scores; one for each query has two already."""
-    missing = 4 - max(2, *(len(dims(bias)) for bias in biases))
-    if not missing:
-        return mask
-    return ir.node("Unsqueeze", [mask, constant(list(range(missing)))]).outputs[0]
-
-
 def lifted(bias: ir.Value, *, guarded: bool, kind: ir.DataType) -> ir.Value:
     """A mask as the kernel of Attention wants it, with the meaning that it has for a softmax.
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.graph.axes import squeezed
 from ortopt.graph.edit import constant, discard
 from ortopt.graph.match import Dim, attribute, dims, is_op, same_dim, shape_of
 from ortopt.patterns.attention.heads import HEADS_FIRST
@@ -14,7 +15,6 @@ from ortopt.patterns.rotary.block import Rotary, is_row
 from ortopt.patterns.rotary.lanes import outer, places
 from ortopt.patterns.rotary.layout import Order
 from ortopt.patterns.rotary.tables import Table, cut, taken
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 
 def table_of(found: Rotary, table: Table, version: int) -> ir.Value:
@@ -47,11 +47,7 @@ def _squeezed(value: ir.Value, axes: list[int], rank: int, version: int) -> ir.V
             discard([node])  # it was built, and is needed no more: it must not count as a user
         left = [place for place in range(rank) if place not in new]
         value, axes, rank = source, [left.index(place) for place in axes if place in left], len(left)
-    if not axes:
-        return value
-    if version < AXES_ARE_AN_INPUT_FROM["Squeeze"]:
-        return ir.node("Squeeze", [value], {"axes": axes}).outputs[0]
-    return ir.node("Squeeze", [value, constant(axes)]).outputs[0]
+    return squeezed(value, axes, version) if axes else value
 
 
 def for_each_sequence(found: Rotary, table: ir.Value, turned: ir.Value) -> ir.Value:

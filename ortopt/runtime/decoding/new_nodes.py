@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
+
 
 class NewNodes:
     """Makes nodes and constants of one graph.
@@ -84,7 +86,7 @@ class NewNodes:
         """A Squeeze or an Unsqueeze, in the form of the opset."""
         assert value.shape is not None
         rank = len(value.shape) + (len(axes) if op_type == "Unsqueeze" else -len(axes))
-        if self.opset < 13:
+        if self.opset < AXES_ARE_AN_INPUT_FROM[op_type]:
             return self.add(before, op_type, [value], {"axes": list(axes)}, rank=rank)
         return self.add(before, op_type, [value, self.constant(list(axes))], rank=rank)
 
