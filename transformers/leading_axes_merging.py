@@ -78,6 +78,7 @@ class LeadingAxesMerging(GraphTransformer):
         *("bias_sum_conversion", "channel_affine_conversion", "matmul_conv_conversion", "matmul_split_decomposition"),
         *(
             "query_selection_reordering",
+            "reshape_transpose_reordering",
             "residual_sum_conversion",
             "roll_gather_fusion",
             "row_selection_reordering",
