@@ -87,6 +87,7 @@ class LeadingAxesMerging(GraphTransformer):
             "roll_gather_fusion",
             "row_selection_reordering",
             "transpose_optimizer",
+            "transposed_matmul_conversion",
         ),
     )
     providers = (CPU,)
