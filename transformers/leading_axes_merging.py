@@ -81,6 +81,7 @@ class LeadingAxesMerging(GraphTransformer):
     after = (
         *("bias_sum_conversion", "channel_affine_conversion", "matmul_conv_conversion", "matmul_split_decomposition"),
         *(
+            "linear_conv_fusion",
             "query_selection_reordering",
             "reshape_transpose_reordering",
             "residual_sum_conversion",
