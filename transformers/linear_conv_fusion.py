@@ -60,11 +60,13 @@ class Found(NamedTuple):
 class LinearConvFusion(RewriteRule[Found]):
     """``Conv(MatMul(a, V) + b)`` with a 1x1 kernel → ``MatMul(a, V·W) + c``, where that has no more weights.
 
-    The axes may be moved between, so that the columns become the channels.
+    The axes may be moved between, so that the columns become the channels. `resize_projection_reordering` gives new
+    ones at level 3, where `leading_axes_merging` would make another op of the layer.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
-    after = ("constant_folding",)
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL3)
+    after = ("constant_folding", "resize_projection_reordering")
+    level_independent = True
     roots = ("Conv",)
     lookback = LONGEST_PATH + 2
     numerics = Numerics.REORDERED

@@ -2,7 +2,9 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt import optimize
+from ortopt.api import figures
+from ortopt.testing import check_keeps, check_rewrites, parse
 
 PASS = "linear_conv_fusion"
 NUMBERS = [str(((7 * i) % 11 - 5) / 8) for i in range(64)]
@@ -127,3 +129,21 @@ def test_a_weight_that_is_computed() -> None:
     text = f"""main (float[N,6,3] x, float[3,4] v) => (float[A,B,C,D] y) <{W}, {TARGET}> {{
         s = MatMul (x, v) {TO_IMAGE} y = Conv (i, w) }}"""
     check_keeps(PASS, text, "not a constant")
+
+
+def test_a_head_whose_projection_goes_before_the_enlargement() -> None:
+    """The projection is taken apart at level 3, and each part goes into the linear layer before it."""
+    layers = [
+        f"p{i} = MatMul (x{i}, v) s{i} = Add (p{i}, b)"
+        f" u{i} = Transpose <perm = [0, 2, 1]> (s{i}) i{i} = Reshape (u{i}, t{i})"
+        for i in (0, 1)
+    ]
+    weights = f"{V}, {B}, {floats('w', '4,8,1,1', 32)}"
+    shapes = "int64[4] t0 = {1, 4, 8, 8}, int64[4] t1 = {1, 4, 4, 4}, float[4] f = {1, 1, 2, 2}"
+    model = parse(
+        f"main (float[1,64,3] x0, float[1,16,3] x1) => (float[] y) <{weights}, {shapes}> {{"
+        f' {" ".join(layers)} r = Resize <mode = "linear"> (i1, , f) j = Concat <axis = 1> (i0, r) y = Conv (j, w) }}'
+    )
+    ops = figures(optimize(model, level=3).model).ops
+    assert "Conv" not in ops
+    assert "Concat" not in ops
