@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
@@ -47,6 +47,10 @@ NARROW, WORTH_OF_A_NARROW_BIAS = 16, 8
 
 SHAPE_AND_CONCAT = 2
 """Nodes that give the shape where several axes are free; they serve all blocks, but there may be one block only."""
+
+
+Rows: TypeAlias = dict[ir.Node, tuple[int, ...]]
+"""For each node that treats each row by itself, the places of its operands that have rows."""
 
 
 class Block(NamedTuple):
@@ -91,13 +95,14 @@ class LeadingAxesMerging(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Find the blocks of a graph, and merge the axes of those that gain by it."""
-        rows: dict[ir.Node, tuple[ir.Value, ...]] = {}
+        rows: Rows = {}
         for node in context.cancellation.checked(tuple(graph)):
             try:
                 need(not _is_packable(node), "com.microsoft.Attention takes it in", node)
                 need(not _has_packed_weights(node), "ONNX Runtime joins it with the DequantizeLinear before it", node)
                 need(not _needs_its_size(node), "an attention must know its size when the model is loaded", node)
-                rows[node] = rows_of(node)
+                with_rows = rows_of(node)
+                rows[node] = tuple(place for place, value in enumerate(node.inputs) if value in with_rows)
             except Refusal as refusal:
                 if is_op(node, "MatMul"):
                     context.refuse(node, refusal.reason)
@@ -146,12 +151,15 @@ def _needs_its_size(node: ir.Node) -> bool:
     return attends and sum(not isinstance(dim, int) for dim in dims(node.outputs[0])) > 1
 
 
-def _blocks(rows: Mapping[ir.Node, tuple[ir.Value, ...]], token: CancellationToken) -> Iterator[Block]:
-    """Nodes that share values with rows, together."""
+def _blocks(rows: Rows, token: CancellationToken) -> Iterator[Block]:
+    """Nodes that share values with rows, together.
+
+    Each block is described when it is asked for: what has become of the one before changes what the next one reads.
+    """
     place = {node: position for position, node in enumerate(rows)}
     sharing: dict[ir.Value, list[ir.Node]] = {}
-    for node, operands in token.checked(rows.items()):
-        for value in (*operands, node.outputs[0]):
+    for node in token.checked(rows):
+        for value in (*_operands(node, rows), node.outputs[0]):
             sharing.setdefault(value, []).append(node)
     left = dict.fromkeys(rows)
     while left:
@@ -160,7 +168,7 @@ def _blocks(rows: Mapping[ir.Node, tuple[ir.Value, ...]], token: CancellationTok
         while pending:
             token.check()
             nodes.append(node := pending.pop())
-            for value in (*rows[node], node.outputs[0]):
+            for value in (*_operands(node, rows), node.outputs[0]):
                 near = [other for other in dict.fromkeys(sharing[value]) if other in left]
                 pending += near
                 for other in near:
@@ -170,8 +178,14 @@ def _blocks(rows: Mapping[ir.Node, tuple[ir.Value, ...]], token: CancellationTok
             yield _block(nodes[first : first + MOST_NODES], rows, token)
 
 
-def _block(nodes: Sequence[ir.Node], rows: Mapping[ir.Node, tuple[ir.Value, ...]], token: CancellationToken) -> Block:
-    own = {node: rows[node] for node in nodes}
+def _operands(node: ir.Node, rows: Rows) -> tuple[ir.Value, ...]:
+    """The operands of a node that have rows, as they are now."""
+    present = (node.inputs[place] for place in rows[node])
+    return tuple(value for value in present if value is not None)
+
+
+def _block(nodes: Sequence[ir.Node], rows: Rows, token: CancellationToken) -> Block:
+    own = {node: _operands(node, rows) for node in nodes}
     entering: dict[ir.Value, None] = {}
     leaving, biases = [], {}
     for node in token.checked(nodes):

@@ -10,6 +10,7 @@ from ortopt import testing
 from ortopt.options import Options, Target
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
+from ortopt.transformers import leading_axes_merging
 
 PASS = "leading_axes_merging"
 W = "float[4,4] w = {1, 2, 0, 1, 0.5, 0, 1, 1, 0, 1, 1, 0, 2, 0, 0, 1}, float[4] b = {1, -2, 3, 0.5}"
@@ -64,6 +65,13 @@ def test_a_block_with_residuals() -> None:
         ops={"Gemm": 3, "MatMul": 0, "Reshape": 2, "Shape": 1, "Concat": 1, "LayerNormalization": 2},
         opset=20,
     )
+
+
+@pytest.mark.parametrize("most", (4, 5, 6, 7))
+def test_a_block_in_parts(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has become of a part is read by the next one, also where a product and its bias are in two parts."""
+    monkeypatch.setattr(leading_axes_merging, "MOST_NODES", most)
+    check_rewrites(PASS, model(BLOCK, y="float[N,3,4]", constants=W), opset=20)
 
 
 def test_two_blocks_share_a_shape() -> None:
