@@ -24,7 +24,8 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-HEADS_FIRST = (0, 2, 1, 3)
+HEADS_FIRST: tuple[int, ...] = (0, 2, 1, 3)
+NO_ORDER: tuple[int, ...] = ()
 PAST_VALUE = 5
 SCORES = 3
 
@@ -99,7 +100,7 @@ def _before(value: ir.Value) -> ir.Value:
 
 
 def _turns(transpose: ir.Node) -> bool:
-    return attribute(transpose, "perm", ()) == HEADS_FIRST
+    return attribute(transpose, "perm", NO_ORDER) == HEADS_FIRST
 
 
 def _heads(value: ir.Value) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Heads that are normalized after they were moved: the move comes last, where attention and rotary embeddings see it."""
+"""Heads that are normalized after they were moved: the move comes last, where attention and rotary embedding see it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from ortopt.graph.match import attribute, axis, dims, inputs, is_used, is_used_o
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
 
-HEADS_FIRST = (0, 2, 1, 3)
+HEADS_FIRST: tuple[int, ...] = (0, 2, 1, 3)
+NO_ORDER: tuple[int, ...] = ()
 RANK = 4
 
 
@@ -42,7 +43,7 @@ class NormTransposeReordering(RewriteRule[Found]):
         """A normalization of the last dimension, which the Transpose leaves where it is."""
         x, *weights = inputs(root, len(root.inputs))
         transpose = producer(x, "Transpose")
-        need(attribute(transpose, "perm", ()) == HEADS_FIRST, "no heads are moved", transpose)
+        need(attribute(transpose, "perm", NO_ORDER) == HEADS_FIRST, "no heads are moved", transpose)
         need(is_used_once(x), "the heads are used elsewhere", x)
         need(axis(root, RANK, -1) == RANK - 1, "more than the last dimension is normalized", root)
         need(all(len(dims(value)) == 1 for value in weights), "a weight differs between positions or heads", root)
