@@ -96,6 +96,7 @@ ENDS_THE_PATH = {
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
     "selu_fusion": "Elu is transcendental",
     "sibling_matmul_fusion": "what it gives comes out of a MatMul",
+    "softmax_shift_elimination": "Softmax is transcendental",
     "spatial_mean_conversion": "what it takes comes out of a convolution",
     "space_to_depth_fusion": "it keeps elementwise arithmetic",
     "unrolled_product_merging": "what it gives comes out of a MatMul",
