@@ -23,7 +23,7 @@ class RotaryEmbeddingFusion(RewriteRule[Rotary]):
     """
 
     levels = (TransformerLevel.LEVEL2,)
-    after = ("opset_conversion", "constant_folding")
+    after = ("opset_conversion", "constant_folding", "norm_transpose_reordering")
     roots = ROOTS
     lookback = 10
     looks_downstream = True

@@ -1,0 +1,58 @@
+"""Heads that are normalized after they were moved: the move comes last, where attention and rotary embedding see it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.match import attribute, axis, dims, inputs, is_used, is_used_once, need, producer
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import RewriteRule
+
+HEADS_FIRST: tuple[int, ...] = (0, 2, 1, 3)
+NO_ORDER: tuple[int, ...] = ()
+RANK = 4
+
+
+class Found(NamedTuple):
+    """The Transpose and the normalization behind it."""
+
+    nodes: tuple[ir.Node, ...]
+
+    @property
+    def root(self) -> ir.Node:
+        """The normalization."""
+        return self.nodes[-1]
+
+
+class NormTransposeReordering(RewriteRule[Found]):
+    """``RMSNormalization(Transpose(x))`` of heads, each normalized for itself → ``Transpose(RMSNormalization(x))``.
+
+    So for a LayerNormalization. Kernels that read heads side by side then need no Transpose. The pass runs once, when
+    normalizations have been recognised, and rotary embeddings have not.
+    """
+
+    levels = (TransformerLevel.LEVEL2,)
+    after = ("layer_norm_fusion", "rms_norm_fusion")
+    apply_once = True
+    roots = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+    numerics = Numerics.EXACT
+
+    def match(self, root: ir.Node) -> Found:
+        """A normalization of the last dimension, which the Transpose leaves where it is."""
+        x, *weights = inputs(root, len(root.inputs))
+        transpose = producer(x, "Transpose")
+        need(attribute(transpose, "perm", NO_ORDER) == HEADS_FIRST, "no heads are moved", transpose)
+        need(is_used_once(x), "the heads are used elsewhere", x)
+        need(axis(root, RANK, -1) == RANK - 1, "more than the last dimension is normalized", root)
+        need(all(len(dims(value)) == 1 for value in weights), "a weight differs between positions or heads", root)
+        need(not any(map(is_used, root.outputs[1:])), "its statistics are asked for", root)
+        return Found((transpose, root))
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the normalization of what was not moved, and the Transpose."""
+        (x,) = inputs(found.nodes[0], 1)
+        root = found.root
+        node = ir.Node(root.domain, root.op_type, [x, *root.inputs[1:]], list(root.attributes.values()))
+        return ir.node("Transpose", [node.outputs[0]], {"perm": HEADS_FIRST})

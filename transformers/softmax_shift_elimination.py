@@ -1,0 +1,124 @@
+"""A Softmax takes the largest of a row off by itself; models that do it before, against overflow, do it twice."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.graph.facts import contents
+from ortopt.graph.match import (
+    FLOATS,
+    Dim,
+    Refusal,
+    attribute,
+    axis,
+    dims,
+    dtype,
+    inputs,
+    is_op,
+    need,
+    operand_constant,
+    opset,
+    optional,
+    producer,
+    scalar,
+)
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
+
+
+class Found(NamedTuple):
+    """The Softmax and the Sub, with the scaling between them, and the scores."""
+
+    nodes: tuple[ir.Node, ...]
+    scores: ir.Value
+
+
+class SoftmaxShiftElimination(RewriteRule[Found]):
+    """``Softmax(x - ReduceMax(x))`` → ``Softmax(x)``; ``Softmax((z / c - ReduceMax(z / c)) · c)`` → ``Softmax(z)``.
+
+    The factor must be at least 1, so that nothing overflows that did not before.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_folding",)
+    roots = ("Softmax",)
+    opsets = (13, NEWEST_OPSET)  # before, all axes from the given one on are normalized together
+    lookback = 4
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """A difference between scores and their largest, which may be scaled back."""
+        (shifted,) = inputs(root, 1)
+        need(dtype(shifted) in FLOATS, "its numbers are not floats", shifted)
+        scaling = shifted.producer()
+        if scaling is None or not is_op(scaling, "Mul"):
+            difference = _difference(root, shifted)
+            return Found((difference, root), inputs(difference, 2)[0])
+        number, shifted = operand_constant(scaling)
+        difference = _difference(root, shifted)
+        scores = _unscaled(inputs(difference, 2)[0], _factor(number, shifted))
+        return Found((difference, scaling, root), scores)
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the Softmax of the scores."""
+        root = found.nodes[-1]
+        return ir.node("Softmax", [found.scores], {"axis": attribute(root, "axis", -1)})
+
+
+def _difference(root: ir.Node, shifted: ir.Value) -> ir.Node:
+    """The Sub that takes the largest off."""
+    difference = producer(shifted, "Sub")
+    scores, largest = inputs(difference, 2)
+    _check_largest(largest, scores, axis(root, len(dims(scores)), -1))
+    return difference
+
+
+def _factor(number: ir.Value, scaled: ir.Value) -> float:
+    """What differences are multiplied by.
+
+    Raises:
+        Refusal: If it is no finite number from 1 on, or would raise the rank.
+    """
+    factor = float(scalar(number))
+    need(math.isfinite(factor) and factor > 1, "the differences are scaled down", number)
+    need(len(dims(number)) <= len(dims(scaled)), "the factor would raise the rank", number)
+    return factor
+
+
+def _unscaled(scores: ir.Value, factor: float) -> ir.Value:
+    """What was divided by a factor.
+
+    Raises:
+        Refusal: If nothing was, or by something else.
+    """
+    dividend, divisor = inputs(producer(scores, "Div"), 2)
+    need(float(scalar(divisor)) == factor, "the scores were not divided by what the differences are scaled by", divisor)
+    need(len(dims(divisor)) <= len(dims(dividend)), "the divisor would raise the rank", divisor)
+    return dividend
+
+
+def _check_largest(largest: ir.Value, scores: ir.Value, place: int) -> None:
+    """Refuse what is not the largest of each row, in a dimension of 1."""
+    maximum = producer(largest, "ReduceMax")
+    need(maximum.inputs[0] is scores, "the largest of something else is taken off", maximum)
+    need(attribute(maximum, "keepdims", 1) != 0, "the rows' dimension is gone", maximum)
+    axes = tuple(one % len(dims(scores)) for one in _axes(maximum))
+    need(axes == (place,), "it is not the largest of a row", maximum)
+
+
+def _axes(maximum: ir.Node) -> tuple[int, ...]:
+    empty: tuple[int, ...] = ()
+    if opset(maximum) < AXES_ARE_AN_INPUT_FROM["ReduceMax"]:
+        return attribute(maximum, "axes", empty)
+    given = optional(maximum, 1)
+    if given is None:
+        return ()
+    known: tuple[Dim, ...] | None = contents(given)
+    found = tuple(one for one in known or () if isinstance(one, int))
+    if known is None or len(found) != len(known):
+        raise Refusal("the axes are not known", given)
+    return found
