@@ -7,6 +7,7 @@ block needs a Reshape only where something else looks at its axes.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -167,11 +168,13 @@ def _blocks(rows: Mapping[ir.Node, tuple[ir.Value, ...]], token: CancellationTok
                     del left[other]
         nodes.sort(key=place.__getitem__)
         for first in range(0, len(nodes), MOST_NODES):
-            yield _block(nodes[first : first + MOST_NODES], rows, token)
+            with contextlib.suppress(Refusal):
+                yield _block(nodes[first : first + MOST_NODES], token)
 
 
-def _block(nodes: Sequence[ir.Node], rows: Mapping[ir.Node, tuple[ir.Value, ...]], token: CancellationToken) -> Block:
-    own = {node: rows[node] for node in nodes}
+def _block(nodes: Sequence[ir.Node], token: CancellationToken) -> Block:
+    """A block of some nodes, as they are now: other values may have taken the place of what another part gives."""
+    own = {node: rows_of(node) for node in nodes}
     entering: dict[ir.Value, None] = {}
     leaving, biases = [], {}
     for node in token.checked(nodes):
