@@ -333,12 +333,12 @@ class Context:
         self._mark = self.edit.version
         return True
 
-    def _complete(self, nodes: tuple[ir.Node, ...], new: Sequence[ir.Node]) -> None:
+    def _complete(self, nodes: tuple[ir.Node, ...], new: Sequence[ir.Node], numerics: Numerics | None = None) -> None:
         """Count and announce a change that has been made; it stays if the run is stopped later."""
         number = self._open.pop(nodes)
         self._new = []
         self._rewrites += 1
-        self._workspace.numerics.add(self.transformer.numerics)
+        self._workspace.numerics.add((self.transformer.name, numerics or self.transformer.numerics))
         self._mark = self.edit.version
         self._observers.rewrote(self.transformer, new, number)
 

@@ -21,6 +21,7 @@ from ortopt.graph.edit import Conflict, Editor, detach_orphans, discard, new_nod
 from ortopt.graph.index import OpIndex
 from ortopt.graph.match import Refusal, first_match, with_claims
 from ortopt.onnx_ir_internals import first_use, use_count
+from ortopt.options import Numerics
 from ortopt.transformer import GraphTransformer, is_tuple_of
 
 NEWEST_OPSET = 1_000
@@ -105,6 +106,17 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
             A new node whose outputs replace those of the root, one by one; or a value (an existing one, or a new
             `constant`) that replaces the root's first output; or a mapping of old values to new ones.
         """
+
+    def numerics_of(self, found: FoundT) -> Numerics:
+        """What replacing a match may do to numbers, where that is more than `numerics` for some matches.
+
+        Args:
+            found: What `match` found.
+
+        Returns:
+            `numerics`, or `Numerics.FINITE`: then it is not replaced with ``--no-finite-math``.
+        """
+        return self.numerics
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Run this rule alone to its fixed point on a graph."""
@@ -318,7 +330,10 @@ class RuleDriver:
                 told = with_claims(refusal, root, rule.match)
                 context.refuse(root, told if isinstance(told, Declined) else str(told))
             return None
-        nodes = tuple(found.nodes)
+        nodes, numerics = tuple(found.nodes), rule.numerics_of(found)
+        if numerics is Numerics.FINITE and not context.options.finite_math:
+            context.refuse(root, "it would be the same for finite numbers only")
+            return None
         if not context._ask(nodes, "", root):
             return None
         context.edit.author = rule.name
@@ -335,7 +350,7 @@ class RuleDriver:
             discard(new_nodes(replacements.values()))
             context._drop(nodes, root, conflict)
             return None
-        context._complete(nodes, new)
+        context._complete(nodes, new, numerics)
         near = context.edit.touched[mark:]
         near += [producer for new in replacements.values() if (producer := new.producer()) is not None]
         return self.downstream(near)

@@ -34,7 +34,7 @@ class Workspace:
         offered: Number of rewrites that have been offered.
         too_large: Candidates that were refused because the file would grow too much: bytes by (transformer, node).
         declined: Candidates whose fused form is not worth it: what it costs by (transformer, node).
-        numerics: What the rewrites that were made may have done to numbers.
+        numerics: What the rewrites that were made may have done to numbers: transformers with what each did.
         left_out: Rewrites that an observer refused, as (transformer, nodes).
         patience: Seconds left, in the whole run, for evaluating constants with ops that are not known to be safe.
     """
@@ -52,7 +52,7 @@ class Workspace:
         self.offered = 0
         self.too_large: dict[tuple[str, ir.Node], int] = {}
         self.declined: dict[tuple[str, ir.Node], Cost] = {}
-        self.numerics: set[Numerics] = set()
+        self.numerics: set[tuple[str, Numerics]] = set()
         self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
         self.patience = _PATIENCE
         self._stopped_at: int | None = None

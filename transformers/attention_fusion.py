@@ -51,6 +51,10 @@ class AttentionFusion(RewriteRule[Attention]):
         check_layouts(block)
         return block
 
+    def numerics_of(self, found: Attention) -> Numerics:
+        """Whether it is the same for all numbers, rounding apart, or for finite ones."""
+        return Numerics.FINITE if found.finite else self.numerics
+
     def rewrite(self, found: Attention) -> dict[ir.Value, ir.Value]:
         """Build the attention: on values that are not split into heads where there are such ones."""
         standard = has_standard_op(found)

@@ -82,6 +82,10 @@ class GroupQueryAttentionFusion(RewriteRule[Found]):
         causal = plain and _is_causal(block.biases[0], block)
         return Found(block, causal)
 
+    def numerics_of(self, found: Found) -> Numerics:
+        """Whether it is the same for all numbers, rounding apart, or for finite ones."""
+        return Numerics.FINITE if found.block.finite else self.numerics
+
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
         """Build the attention; all sequences are as long as the keys say, and what pads them is in the mask."""
         block = found.block

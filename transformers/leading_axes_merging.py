@@ -7,9 +7,10 @@ block needs a Reshape only where something else looks at its axes.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -47,10 +48,6 @@ NARROW, WORTH_OF_A_NARROW_BIAS = 16, 8
 
 SHAPE_AND_CONCAT = 2
 """Nodes that give the shape where several axes are free; they serve all blocks, but there may be one block only."""
-
-
-Rows: TypeAlias = dict[ir.Node, tuple[int, ...]]
-"""For each node that treats each row by itself, the places of its operands that have rows."""
 
 
 class Block(NamedTuple):
@@ -99,14 +96,13 @@ class LeadingAxesMerging(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Find the blocks of a graph, and merge the axes of those that gain by it."""
-        rows: Rows = {}
+        rows: dict[ir.Node, tuple[ir.Value, ...]] = {}
         for node in context.cancellation.checked(tuple(graph)):
             try:
                 need(not _is_packable(node), "com.microsoft.Attention takes it in", node)
                 need(not _has_packed_weights(node), "ONNX Runtime joins it with the DequantizeLinear before it", node)
                 need(not _needs_its_size(node), "an attention must know its size when the model is loaded", node)
-                with_rows = rows_of(node)
-                rows[node] = tuple(place for place, value in enumerate(node.inputs) if value in with_rows)
+                rows[node] = rows_of(node)
             except Refusal as refusal:
                 if is_op(node, "MatMul"):
                     context.refuse(node, refusal.reason)
@@ -155,15 +151,12 @@ def _needs_its_size(node: ir.Node) -> bool:
     return attends and sum(not isinstance(dim, int) for dim in dims(node.outputs[0])) > 1
 
 
-def _blocks(rows: Rows, token: CancellationToken) -> Iterator[Block]:
-    """Nodes that share values with rows, together.
-
-    Each block is described when it is asked for: what has become of the one before changes what the next one reads.
-    """
+def _blocks(rows: Mapping[ir.Node, tuple[ir.Value, ...]], token: CancellationToken) -> Iterator[Block]:
+    """Nodes that share values with rows, together."""
     place = {node: position for position, node in enumerate(rows)}
     sharing: dict[ir.Value, list[ir.Node]] = {}
-    for node in token.checked(rows):
-        for value in (*_operands(node, rows), node.outputs[0]):
+    for node, operands in token.checked(rows.items()):
+        for value in (*operands, node.outputs[0]):
             sharing.setdefault(value, []).append(node)
     left = dict.fromkeys(rows)
     while left:
@@ -172,24 +165,20 @@ def _blocks(rows: Rows, token: CancellationToken) -> Iterator[Block]:
         while pending:
             token.check()
             nodes.append(node := pending.pop())
-            for value in (*_operands(node, rows), node.outputs[0]):
+            for value in (*rows[node], node.outputs[0]):
                 near = [other for other in dict.fromkeys(sharing[value]) if other in left]
                 pending += near
                 for other in near:
                     del left[other]
         nodes.sort(key=place.__getitem__)
         for first in range(0, len(nodes), MOST_NODES):
-            yield _block(nodes[first : first + MOST_NODES], rows, token)
+            with contextlib.suppress(Refusal):
+                yield _block(nodes[first : first + MOST_NODES], token)
 
 
-def _operands(node: ir.Node, rows: Rows) -> tuple[ir.Value, ...]:
-    """The operands of a node that have rows, as they are now."""
-    present = (node.inputs[place] for place in rows[node])
-    return tuple(value for value in present if value is not None)
-
-
-def _block(nodes: Sequence[ir.Node], rows: Rows, token: CancellationToken) -> Block:
-    own = {node: _operands(node, rows) for node in nodes}
+def _block(nodes: Sequence[ir.Node], token: CancellationToken) -> Block:
+    """A block of some nodes, as they are now: other values may have taken the place of what another part gives."""
+    own = {node: rows_of(node) for node in nodes}
     entering: dict[ir.Value, None] = {}
     leaving, biases = [], {}
     for node in token.checked(nodes):

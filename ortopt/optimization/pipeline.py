@@ -31,6 +31,7 @@ from ortopt.workspace import Workspace
 
 if TYPE_CHECKING:
     from ortopt.serialization.load import Source
+    from ortopt.transformer import GraphTransformer
 
 MAX_ROUNDS = 10
 """How often levels run again while those above them change something."""
@@ -65,7 +66,7 @@ class Run:
     offered: int = 0
     too_large: dict[tuple[str, ir.Node], int] = field(default_factory=dict)
     declined: dict[tuple[str, ir.Node], Cost] = field(default_factory=dict)
-    numerics: set[Numerics] = field(default_factory=set)
+    numerics: set[tuple[str, Numerics]] = field(default_factory=set)
     stopped: bool = False
     last: NumberedRewrite | None = None
     roll_back: Callable[[], ir.Model] | None = None
@@ -73,7 +74,12 @@ class Run:
     @property
     def is_for_finite_numbers(self) -> bool:
         """Whether a NaN or an infinity may have spread to its neighbours in the result."""
-        return Numerics.FINITE in self.numerics
+        return any(numerics is Numerics.FINITE for _, numerics in self.numerics)
+
+    def numerics_of(self, transformer: GraphTransformer) -> Numerics:
+        """What a transformer may have done to numbers: that of a rule may be more for some matches."""
+        rewrote_finite = (transformer.name, Numerics.FINITE) in self.numerics
+        return Numerics.FINITE if rewrote_finite else transformer.numerics
 
     @property
     def model(self) -> ir.Model:

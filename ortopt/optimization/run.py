@@ -397,7 +397,7 @@ class Optimization:
             total[2] += entry.visits
         kinds = {chosen.transformer.name: chosen.transformer for chosen in self._transformation.pipeline.selected}
         passes = [
-            PassTotal(name, int(t[0]), t[1], int(t[2]), kinds[name].numerics, kinds[name].error_bound)
+            PassTotal(name, int(t[0]), t[1], int(t[2]), run.numerics_of(kinds[name]), kinds[name].error_bound)
             for name, t in totals.items()
             if t[0]
         ]

@@ -31,7 +31,7 @@ class Draw:
         octaves: How far the magnitudes of ``wide`` and ``positive`` floats go from 1, both ways.
         conditions_hold: Whether inputs of one element that are compared with a constant are such that the comparison
             holds, and bools are true: branches depend on them.
-        empty: The symbol that is 0.
+        sizes: Symbols with their sizes, whatever the others are.
         odd: Whether symbols' sizes are others than the natural ones, and each second symbol's is 1: those of the first,
             third and so on if it is 0, of the others if it is 1.
     """
@@ -42,7 +42,7 @@ class Draw:
     floats: FloatRange = "normal"
     octaves: int = NEAR
     conditions_hold: bool = True
-    empty: str | None = None
+    sizes: tuple[tuple[str, int], ...] = ()
     odd: Literal[0, 1] | None = None
 
     @property

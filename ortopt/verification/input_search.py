@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 import zlib
@@ -12,6 +11,7 @@ from typing import Any, Final
 from ortopt.errors import UsageError
 from ortopt.terminal_text import quoted
 from ortopt.verification.draws import Draw, additional_draws, initial_draws, thorough_draws
+from ortopt.verification.empty_sets import EmptySets
 from ortopt.verification.input_sets import InputSet
 from ortopt.verification.inputs import Inputs, Interface
 from ortopt.verification.numbers import FAR, FloatRange
@@ -69,6 +69,7 @@ class Search:
         self._thorough = thorough
         self._good: list[InputSet] = []
         self._poor: list[InputSet] = []
+        self._ran: list[dict[str, int]] = []
         self._seen: set[tuple[Any, ...]] = set()
         self._tries = 0
         self._wanted = _ENOUGH
@@ -134,6 +135,7 @@ class Search:
 
     def _add(self, input_set: InputSet, how: Draw) -> None:
         input_set.extreme = how.is_extreme
+        self._ran.append(self._interface.sizes(self._given, how))
         if not self._good and (input_set.says_something or not self._poor):
             self._first = how
         (self._good if input_set.says_something else self._poor).append(input_set)
@@ -240,27 +242,17 @@ class Search:
         return input_set
 
     def _try_empty(self, worker: Worker) -> list[InputSet]:
-        """Input sets with a dimension of 0: of the first symbol, and as long as that costs nothing of each other one.
-
-        A model that does not take the first is asked for the others all the same: failing is quick.
-        """
-        symbols = [symbol for symbol in self._interface.free_symbols if symbol not in self._given]
-        if not symbols or not self._interface.takes_empty:
+        """Input sets with dimensions of 0, as far as the model takes them."""
+        if not self._interface.takes_empty:
             return []
-        sets: list[InputSet] = []
         deadline, worker.deadline = worker.deadline, Deadline(min(worker.deadline.left, _FOR_NOTHING))
-        begun = time.monotonic()
         try:
-            for symbol in symbols:
-                with contextlib.suppress(WorkerError):
-                    input_set = self._attempt(worker, self._draw(Draw(empty=symbol)), f"{quoted(symbol)} is 0")
-                    input_set.extreme = True  # where another symbol must be 0, too, kernels may read what nobody wrote
-                    sets.append(input_set)
-                if worker.dead or time.monotonic() - begun > _FURTHER_SECONDS:
-                    break
+            return EmptySets(self._interface, self._attempt_drawn, self._given, self._ran).run(worker)
         finally:
             worker.deadline = deadline
-        return sets
+
+    def _attempt_drawn(self, worker: Worker, how: Draw, label: str) -> InputSet:
+        return self._attempt(worker, self._draw(how), label)
 
     def _fresh(self, how: Draw) -> Inputs | None:
         """Inputs that have not been tried, or None."""

@@ -28,11 +28,13 @@ class InputSet:
         extreme: Whether its numbers are such that results may differ legitimately, so that the original's own noise
             decides on all that is not clearly right.
         special: Whether NaN or infinities were drawn: what a quantizer makes of NaN is any number.
+        finite: Whether neither are among the inputs.
     """
 
     signs = True
     extreme = False
     special = False
+    finite = True
 
     def __init__(
         self, source: Place, target: Place, rows: list[Any], label: str, seconds: float, elements: int
@@ -90,4 +92,10 @@ def elements(inputs: Inputs) -> int:
     return max(sum(int(np.size(array)) for array in arrays), 1)
 
 
-__all__ = ["InputSet", "elements", "in_memory", "inputs_from", "store_inputs"]
+def is_finite(inputs: Inputs) -> bool:
+    """Whether neither NaN nor infinities are among the floats."""
+    arrays = (array for value in inputs.values() for array in (value if isinstance(value, list) else [value]))
+    return all(np.isfinite(array).all() for array in map(np.asarray, arrays) if array.dtype.kind == "f")
+
+
+__all__ = ["InputSet", "elements", "in_memory", "inputs_from", "is_finite", "store_inputs"]

@@ -216,10 +216,7 @@ class Interface:
                 )
 
     def _bound(self, sizes: Mapping[str, int] | None, how: Draw) -> DimensionSizes:
-        chosen = dict(sizes or {})
-        if how.empty is not None:
-            chosen[how.empty] = 0
-        return DimensionSizes(self._inputs, chosen, how)
+        return DimensionSizes(self._inputs, dict(sizes or {}) | dict(how.sizes), how)
 
 
 __all__ = ["Inputs", "Interface", "Recorded", "draw_inputs"]

@@ -154,7 +154,7 @@ class ResultComparison:
             return expected
         reference = self._reference
         name, type_ = reference.names[i], reference.types[i]
-        expected, spread = accept_spreading(expected, got, type_, special=reference.sets[number].special)
+        expected, spread = accept_spreading(expected, got, type_, special=not reference.sets[number].finite)
         self._spread[name] = max(spread, self._spread.get(name, 0))
         return expected
 

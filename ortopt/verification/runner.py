@@ -16,7 +16,7 @@ from ortopt.serialization.save import save
 from ortopt.serialization.scan import external_files
 from ortopt.serialization.stored_weights import StoredWeights
 from ortopt.verification.array_places import MemoryPlace, Place
-from ortopt.verification.input_sets import InputSet, elements, store_inputs
+from ortopt.verification.input_sets import InputSet, elements, is_finite, store_inputs
 from ortopt.verification.inputs import Inputs
 from ortopt.verification.process import Deadline, InProcessWorker, Worker
 
@@ -128,7 +128,9 @@ class ModelRunner:
         self.attempts += 1
         store_inputs(inputs, source)
         rows = worker.run(source, target)
-        return InputSet(source, target, rows, label, worker.seconds, elements(inputs))
+        input_set = InputSet(source, target, rows, label, worker.seconds, elements(inputs))
+        input_set.finite = is_finite(inputs)
+        return input_set
 
 
 def nbytes(source: Source) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -80,12 +80,12 @@ def check_unit(
     return result
 
 
-def drawn(value: ir.Value, seed: int) -> np.ndarray:
-    """Numbers of the whole range of a type."""
+def drawn(value: ir.Value, seed: int, sizes: Mapping[str, int] | None = None) -> np.ndarray:
+    """Numbers of the whole range of a type; a symbol is 3 unless it has a size."""
     random = np.random.default_rng(seed)
     assert value.shape is not None
     assert value.dtype is not None
-    dims = [dim if isinstance(dim, int) else 3 for dim in value.shape]
+    dims = [dim if isinstance(dim, int) else (sizes or {}).get(str(dim), 3) for dim in value.shape]
     dtype = value.dtype.numpy()
     if dtype == np.bool_:
         return random.integers(0, 2, dims).astype(np.bool_)
@@ -100,5 +100,6 @@ def run(model: ir.Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    options.intra_op_num_threads = 2
     session = ort.InferenceSession(to_bytes(model), options, ["CPUExecutionProvider"])
     return [np.asarray(result) for result in session.run(None, feeds)]

@@ -5,6 +5,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from ortopt.api import optimize
+from ortopt.options import Fusions, Numerics, Options
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
 
@@ -203,6 +205,34 @@ def test_a_past_may_be_empty() -> None:
     result = check_rewrites(PASS, text, ops={"Attention": 1, "Concat": 0}, opset=23)
     feeds = {name: numbers(name, (2, 3, 8)) for name in "qkv"} | {"pk": np.zeros((2, 2, 0, 4), np.float32)}
     compare(text, result, feeds | {"pv": np.zeros((2, 2, 0, 4), np.float32)})
+
+
+def guarded_with_a_past() -> str:
+    parts = {"q": Q.replace("(q,", "(x,"), "k": PAST_K.replace("(k,", "(x,"), "v": f"v = MatMul (x, w) {PAST_V}"}
+    inputs, scores = f"float[2,3,8] x, {PAST.split('v, ', 1)[1]}", f"z = MatMul (qh, kt) {GUARD}"
+    weights = f"float[8,8] w = {{{WEIGHTS}}}"
+    return model(scores, inputs=inputs, outputs=PAST_OUT, more=weights, out=OUT.replace("vh", "vv"), **parts)
+
+
+def test_a_guard_that_hides_a_nan_of_the_past_goes_for_finite_numbers() -> None:
+    """The value at the position of a NaN among the past keys may be a number."""
+    feeds = {"x": numbers("x", (2, 3, 8))} | {name: numbers(name, (2, 2, 6, 4)) for name in ("pk", "pv")}
+    feeds["pk"][1, 0, 2, 3] = np.nan
+    result = optimize(parse(guarded_with_a_past(), 23), only=[PASS], fusions="all", inputs=feeds)
+    assert result.verification is not None
+    assert (result.verification.status, result.verification.spread) == ("verified", 12)
+    assert [(total.transformer, total.numerics) for total in result.summary.passes] == [(PASS, Numerics.FINITE)]
+
+
+def test_a_guard_that_hides_a_nan_of_the_past_stays_where_nan_must_not_spread() -> None:
+    options = Options(fusions=Fusions.ALL, finite_math=False)
+    check_keeps(PASS, guarded_with_a_past(), "for finite numbers only", opset=23, options=options)
+
+
+def test_a_guard_that_hides_nothing_is_no_matter_of_finite_numbers() -> None:
+    scores = f"m = Where (b, zero, i) d = MatMul (qh, kt) z = Add (d, m) {GUARD}"
+    options = Options(fusions=Fusions.ALL, finite_math=False)
+    check_rewrites(PASS, itself(scores, "float i = {-inf}"), ops={"Attention": 1}, opset=23, options=options)
 
 
 def test_a_past_of_the_keys_alone_stays_outside() -> None:

@@ -39,6 +39,14 @@ def test_other_axes(x: str, y: str) -> None:
     check_rewrites(PASS, model(f"{LAYERS} y = Add (n, e)", x, y), ops={"Gemm": 2, "Reshape": 2, "Shape": 0}, opset=20)
 
 
+@pytest.mark.parametrize("rows", ["2,3", "N,3", "N,S"])
+def test_a_block_that_is_cut_before_a_normalization(rows: str) -> None:
+    layer = "l{0} = LayerNormalization (x{0}, b) m{0} = MatMul (l{0}, w) a{0} = Add (m{0}, b) x{1} = Gelu (a{0})"
+    nodes = " ".join(layer.format(i, i + 1) for i in range(17)).replace("x0", "x").replace("x17", "y")
+    ops = {"Gemm": 17, "Add": 0, "Reshape": 4}  # two of them undo each other
+    check_rewrites(PASS, model(nodes, f"float[{rows},4]", f"float[{rows},4]", W), ops=ops, opset=20)
+
+
 BLOCK = """l = LayerNormalization <axis = -1> (x, b, b) m = MatMul (l, w) a = Add (m, b) r = Gelu (a) n = MatMul (r, w)
     c = Add (n, b) s = Add (c, x) k = LayerNormalization <axis = 2> (s, b) o = MatMul (k, w) q = Add (o, b)
     g = Mul (q, q) t = Sub (g, b) y = Add (t, k)"""

@@ -13,11 +13,12 @@ import pytest
 from ortopt.errors import UsageError
 from ortopt.testing import parse
 from ortopt.verification.draws import Draw, initial_draws
+from ortopt.verification.empty_sets import EmptySets
 from ortopt.verification.input_search import Search
 from ortopt.verification.input_sets import InputSet
 from ortopt.verification.inputs import Inputs, Interface, draw_inputs
 from ortopt.verification.process import InProcessWorker, Worker, WorkerError
-from ortopt.verification.verify import verify
+from ortopt.verification.verify import Reference, verify
 
 WRONG_IN = """main (float[N] x, {condition}) => (float[N] y) {{
     {test}
@@ -138,16 +139,40 @@ def test_a_set_that_cannot_be_drawn_does_not_end_the_search() -> None:
     assert tried == [1, 2, 8, 16, 32, 64, 128, 224]
 
 
-def test_an_input_set_without_elements_is_compared_with_the_noise_of_the_original() -> None:
+@pytest.mark.parametrize(
+    ("dims", "labels"),
+    [
+        ("A,2] x, float[B,2", ["'A' is 0 and 'B' is 0"]),
+        ("A,2] x, float[A,B", ["'A' is 0", "'B' is 0"]),
+    ],
+)
+def test_a_symbol_is_0_alone_only_where_it_may_be_another_size_alone(dims: str, labels: list[str]) -> None:
     """A Concat leaves parts without elements out, whatever their other sizes are: what they fill stays unwritten."""
-    interface = Interface(parse("main (float[A,2] x, float[B,2] y) => (float[A,4] z) { z = Concat <axis = 1> (x, y) }"))
+    text = f"main (float[{dims}] y) => (float[M,N] z) {{ z = Concat <axis = 1> (x, y) }}"
+    with Reference(parse(text), in_process=True) as reference:
+        assert reference.run() is None
+        sets = reference._outputs.sets.values()  # type: ignore[union-attr]
+    empty = [each for each in sets if "is 0" in each.label]
+    assert [each.label for each in empty] == labels
+    assert all(each.extreme for each in empty)
 
-    def attempt(_worker: Worker, _inputs: Inputs, label: str) -> InputSet:
+
+def test_a_size_that_something_must_divide_may_be_0() -> None:
+    text = """main (float[N] x) => (float[M,4] y) { shape = Constant <value_ints = [-1, 4]> ()
+        y = Reshape <allowzero = 0> (x, shape) }"""
+    ran = [{"N": 8}]
+    interface = Interface(parse(text))
+    sizes: list[int] = []
+
+    def attempt(_worker: Worker, how: Draw, label: str) -> InputSet:
+        sizes.append(dict(how.sizes)["N"])
+        if sizes[-1] % 4:
+            raise WorkerError("it does not run")
         return InputSet(Path(), Path(), [], label, 0.0, 1)
 
-    search = Search(interface, lambda how: interface.draw(how=how), attempt, fine=True, given={})
-    sets = search._try_empty(InProcessWorker([]))
-    assert (sets[0].label, sets[0].extreme) == ("'A' is 0", True)
+    sets = EmptySets(interface, attempt, {}, ran).run(InProcessWorker([]))
+    assert [each.label for each in sets] == ["'N' is 0"]
+    assert sizes[0] == 0
 
 
 def test_a_result_that_is_wrong_without_elements_only_differs() -> None:

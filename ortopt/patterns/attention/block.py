@@ -109,6 +109,8 @@ class Attention:
         keys_first: Whether `keys` and `values` are read with their heads first, and queries side by side.
         by_head: What the queries of each head are multiplied by beside `scale`; empty for nothing.
         occupied: Whether this holds only where there is a batch, and a position of it.
+        finite: Whether this holds for finite numbers only: a NaN of a past key, of which nothing says that the value at
+            its position is NaN, too, is set to 0 among the probabilities.
     """
 
     core: tuple[ir.Node, ...]
@@ -128,6 +130,7 @@ class Attention:
     keys_first: bool = False
     by_head: tuple[float, ...] = ()
     occupied: bool = False
+    finite: bool = False
 
     @property
     def biases(self) -> tuple[ir.Value, ...]:
@@ -341,6 +344,7 @@ class _Block:
         if bias is not None:
             bias.check_full(queries, read_keys)
         new_keys, new_values, past = _before(keys, values)
+        appended = _concatenated(keys) is not None
         if occupied and bias is not None:
             bias = biases.cut(bias, self.outer_keys)
         used = [*queries.values, *new_keys.values, *new_values.values, *(() if bias is None else bias.values)]
@@ -349,7 +353,8 @@ class _Block:
             new_keys, new_values, past = keys, values, None
         kinds = {dtype(part.views[0].value) for part in (queries, new_keys, new_values)}
         need(len(kinds) == 1, "queries, keys and values are of different types", self.root)
-        if found.guarded or any(step.kind is Kind.FILLED for step in found.steps):
+        hiding = found.guarded or any(step.kind is Kind.FILLED for step in found.steps)
+        if hiding:
             check_nothing_else_is_guarded(
                 [part.views[-1].value for part in (queries, new_keys, new_values)], self.views[-1].value
             )
@@ -359,6 +364,7 @@ class _Block:
         return Attention(
             (self.root, *found.nodes), (), queries, new_keys, new_values, read_keys, read_values, scale, bias, shape,
             found.guarded, past, result, found.cap, by_head=self._by_head(heads), occupied=occupied,
+            finite=hiding and appended,
         )  # fmt: skip
 
     def _by_head(self, heads: Group) -> tuple[float, ...]:

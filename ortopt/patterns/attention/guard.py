@@ -52,9 +52,10 @@ def check_nothing_else_is_guarded(operands: Sequence[ir.Value], result: ir.Value
     A row of probabilities is NaN where all its keys are masked by -inf, which gives 0 under the guard as by the kernel;
     or where a query or a key is NaN. Then all values at that position are NaN too if all three are computed from one
     value, the values by a matrix product, which spreads a NaN over all heads: the product with the probabilities, where
-    0 · NaN is NaN, is NaN with the guard and without it. Of a past, which is an earlier call's keys and values, the
-    same is assumed: they came from one value. Queries that come from elsewhere, as in cross attention, may hide a NaN
-    if what they are computed from is added to the result and normalized with it, so that the whole row is NaN anyway.
+    0 · NaN is NaN, is NaN with the guard and without it. Of a past, which is an earlier call's keys and values, nothing
+    says so: what is made of a block with a past is the same for finite numbers only. Queries that come from elsewhere,
+    as in cross attention, may hide a NaN if what they are computed from is added to the result and normalized with it,
+    so that the whole row is NaN anyway.
 
     So it is with numbers that take the place of masked scores, which may be NaN.
 
