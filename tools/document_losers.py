@@ -20,7 +20,8 @@ HEAD = """# Forms that are not taken
 
 Speeds are relative to what a form stands for: 0.5 is half as fast. A form that loses at one of the
 sizes where it was measured is not taken there; one that is as fast gives way to the simpler graph,
-except where it has fewer nodes. Speeds are those of ONNX Runtime 1.31 on one thread of a CPU.
+except where it has fewer nodes. Speeds are those of ONNX Runtime 1.31 on one thread of a CPU, the
+least and the greatest of all processors that were measured (`ortopt costs show` has them apart).
 `--fusions all` takes the fused ops nevertheless, and `--tune` measures on your machine.
 
 ## Fused ops

@@ -41,7 +41,7 @@ def table_of(path: str | None) -> CostTable:
 @functools.lru_cache(maxsize=8)
 def _laid_over(path: str, _changed: int, _size: int) -> CostTable:
     own, below = read_file(path), costs.shipped()
-    if own.digest == below.digest:
+    if costs.on_all_processors(own, below.columns).digest == below.digest:
         return below
     return CostTable(own.name, own.digest, own.costs, own.measured, below)
 

@@ -2,7 +2,9 @@
 
 A form is an op as its kernel sees it. What it costs is stated relative to the nodes that it stands for: a speed of 0.5
 is half as fast as they are. The table (``data/costs.json``) has one row a form, provider and range of sizes; where it
-has none, nobody has measured, and the answer is None. `ortopt.fusions` decides what to do about it.
+has none, nobody has measured, and the answer is None. What other processors say of the same rows stands in tables of
+their own (``data/costs.*.json``) and becomes a column each: a form that loses on one of them loses. `ortopt.fusions`
+decides what to do about it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +27,7 @@ HYSTERESIS: Final = 0.03
 """By how much a form must be faster to be called so: a form that wins by less loses to the simpler graph."""
 
 _SHIPPED: Final = Path(__file__).with_name("data") / "costs.json"
+_ON_OTHER_PROCESSORS: Final = (_SHIPPED.with_name("costs.avx2.json"),)
 
 Sizes = Mapping[str, int | Extent]
 """Sizes of a computation by name (see `ortopt.analysis.node_sizes`), each a number or the least and the greatest value;
@@ -74,11 +77,13 @@ class Cost:
         form: The form.
         provider: The execution provider's full name.
         verdict: Whether it is faster.
-        speed: The least and the greatest speed that was measured, relative to `instead_of`; None if nobody has.
+        speed: The least and the greatest speed that was measured, relative to `instead_of`; None if nobody has. Where
+            several kinds of processors were measured, that of all of them.
         instead_of: The nodes that it stands for, in words.
         sizes: The sizes at which this holds, in words; empty for all that were measured.
         at: The same as the least and greatest value of named sizes (`Sizes`); what is left out may be anything.
         source: Who says so, and how it was measured.
+        speeds: The speed on each kind of processor (`Circumstances.kernels`), where several were measured.
     """
 
     form: Form
@@ -89,6 +94,12 @@ class Cost:
     sizes: str
     at: Mapping[str, tuple[int, float]]
     source: str
+    speeds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[Form, str, tuple[tuple[str, tuple[int, float]], ...]]:
+        """What it is about: no two rows of a table are about the same."""
+        return self.form, self.provider, tuple(self.at.items())
 
     def holds_at(self, sizes: Sizes) -> bool:
         """Whether it may be about these sizes."""
@@ -109,11 +120,13 @@ class Circumstances:
         onnxruntime: The version of ONNX Runtime.
         processor: The processor, and which of its instructions count.
         threads: Threads within an op.
+        kernels: The instructions that the kernels were written for: the name of a column beside other processors.
     """
 
     onnxruntime: str = ""
     processor: str = ""
     threads: int = 1
+    kernels: str = ""
 
 
 class CostTable:
@@ -126,6 +139,7 @@ class CostTable:
         measured: With what it was measured.
         over: The table that it is laid over: what that one says of forms, or of ranges of sizes, that this one does not
             know counts.
+        columns: The tables of other processors that its rows hold on as well (`on_all_processors`).
     """
 
     def __init__(
@@ -135,13 +149,15 @@ class CostTable:
         costs: Iterable[Cost],
         measured: Circumstances | None = None,
         over: CostTable | None = None,
+        columns: Sequence[CostTable] = (),
     ) -> None:
         self.name = name
         self.digest = digest
         self.own = tuple(costs)
         self.measured = measured or Circumstances()
         self.over = over
-        known = {(cost.form, cost.provider, tuple(cost.at.items())) for cost in self.own}
+        self.columns = tuple(columns)
+        known = {cost.key for cost in self.own}
         below = () if over is None else (cost for cost in over.costs if not _is_known(cost, known))
         self.costs: tuple[Cost, ...] = (*self.own, *below)
         self._rows: dict[tuple[Form, str], list[Cost]] = {}
@@ -239,6 +255,32 @@ def verdict_of(speed: tuple[float, float]) -> Verdict:
     return Verdict.PAYS if high > 1 + HYSTERESIS else Verdict.NEUTRAL
 
 
+def on_all_processors(table: CostTable, others: Sequence[CostTable]) -> CostTable:
+    """A table whose rows hold on other processors as well: of each row, the speeds of all; it loses where one does.
+
+    Args:
+        table: The table.
+        others: What was measured of the same rows elsewhere; each says which kernels it is about.
+    """
+    rows = [{cost.key: cost for cost in other.own if cost.speed is not None} for other in others]
+    costs = []
+    for cost in table.own:
+        columns = {t.measured.kernels: row[cost.key] for t, row in zip(others, rows, strict=True) if cost.key in row}
+        costs.append(_on_all(cost, {table.measured.kernels: cost, **columns}) if columns and cost.speed else cost)
+    digests = "".join((table.digest, *(other.digest for other in others)))
+    digest = hashlib.sha256(digests.encode()).hexdigest() if others else table.digest
+    return CostTable(table.name, digest, costs, table.measured, columns=others)
+
+
+def _on_all(cost: Cost, columns: Mapping[str, Cost]) -> Cost:
+    """A row with the speeds of all processors, and the verdict that follows from those of each."""
+    speeds = {name: one.speed for name, one in columns.items() if one.speed is not None}
+    verdicts = {one.verdict for one in columns.values()}
+    worst = next(one for one in (Verdict.LOSES, Verdict.UNKNOWN, Verdict.PAYS, Verdict.NEUTRAL) if one in verdicts)
+    ends = min(low for low, _ in speeds.values()), max(high for _, high in speeds.values())
+    return replace(cost, verdict=worst, speed=ends, speeds=speeds)
+
+
 def _given(node: ir.Node, index: int) -> bool:
     return len(node.inputs) > index and node.inputs[index] is not None
 
@@ -316,9 +358,8 @@ def read(content: bytes) -> CostTable:
     data = json.loads(content)
     costs = [_cost(row, data["sources"]) for row in data["costs"]]
     measured = data.get("measured", {})
-    circumstances = Circumstances(
-        measured.get("onnxruntime", ""), measured.get("processor", ""), measured.get("threads", 1)
-    )
+    texts = (measured.get(name, "") for name in ("onnxruntime", "processor"))
+    circumstances = Circumstances(*texts, measured.get("threads", 1), measured.get("kernels", ""))
     return CostTable(data["name"], hashlib.sha256(content).hexdigest(), costs, circumstances)
 
 
@@ -354,8 +395,8 @@ def _range(low: int, high: float) -> str:
 
 @functools.cache
 def shipped() -> CostTable:
-    """The table that ships with ortopt."""
-    return read(_SHIPPED.read_bytes())
+    """The table that ships with ortopt, with a column for each other kind of processors that was measured."""
+    return on_all_processors(read(_SHIPPED.read_bytes()), [read(path.read_bytes()) for path in _ON_OTHER_PROCESSORS])
 
 
 __all__ = [
@@ -369,6 +410,7 @@ __all__ = [
     "Verdict",
     "form_of",
     "in_sizes",
+    "on_all_processors",
     "read",
     "shipped",
     "verdict_of",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ortopt.analysis.cost_tables import table_of
 from ortopt.analysis.costs import Cost, in_sizes
 from ortopt.analysis.speeds import between
-from ortopt.reporting.costs import as_row, described, extents, table_in_words
+from ortopt.reporting.costs import as_row, described, extents, on_each, table_in_words
 from ortopt.reporting.tables import say, table
 from ortopt.terminal_text import one_line
 
@@ -71,7 +71,7 @@ def why(row: Mapping[str, Any]) -> str:
     told += f"; here {'; or '.join(here)}" if here else ""
     if cost["verdict"] in ("neutral", "unknown"):
         told += "; the graph gets smaller" if row["smaller"] else "; the graph would not get smaller"
-    return told
+    return f"{told}; {on_each(cost)}" if cost["speeds"] else told
 
 
 def _sizes_in_words(sizes: Mapping[str, Any], named: Mapping[str, Any]) -> str:

@@ -85,6 +85,7 @@ def described(of: CostTable) -> dict[str, Any]:
         "schema": 1,
         **costs.described(of),
         "measured": dataclasses.asdict(of.measured),
+        "columns": [dataclasses.asdict(table.measured) for table in of.columns],
         "costs": [_row(cost, is_own=cost in of.own) for cost in of.costs],
     }
 
@@ -103,22 +104,34 @@ def show(data: Mapping[str, Any], out: Console) -> None:
     say(out, costs.table_in_words(data), "bold")
     if data["measured"]["onnxruntime"]:
         say(out, f"measured with {_circumstances(data['measured'])}")
+    for column in data["columns"]:
+        say(out, f"and with {_circumstances(column)}")
     sources = list(dict.fromkeys(row["source"] for row in data["costs"]))
     for number, source in enumerate(sources, 1):
         say(out, f"source {number}: {one_line(source)}")
     out.print()
+    kernels = [column["kernels"] for column in data["columns"]]
+    speeds = (data["measured"]["kernels"], *kernels) if kernels else ("speed",)
     rows = (
         (
             f"{row['op']} {row['variant']}".strip(),
             row["provider"].removesuffix("ExecutionProvider"),
             row["verdict"],
             sources.index(row["source"]) + 1,
-            _speed(row),
+            *_speeds(row, kernels),
             one_line(row["sizes"]),
         )
         for row in data["costs"]
     )
-    out.print(table(("form", "on", "verdict", "source", "speed", "sizes"), rows, text=6, prose="sizes"))
+    out.print(table(("form", "on", "verdict", "source", *speeds, "sizes"), rows, text=5 + len(speeds), prose="sizes"))
+
+
+def _speeds(row: Mapping[str, Any], others: Sequence[str]) -> list[str]:
+    """The speed on the table's own processors, and on others."""
+    if not row["speeds"]:
+        return [_speed(row), *(["-"] * len(others))]
+    own = next(speed for kernels, speed in row["speeds"].items() if kernels not in others)
+    return [between(*own), *(between(*row["speeds"][name]) if name in row["speeds"] else "-" for name in others)]
 
 
 def _circumstances(measured: Mapping[str, Any]) -> str:

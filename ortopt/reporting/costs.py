@@ -78,6 +78,15 @@ def known(ops: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
     return [as_row(cost) for cost in costs.shipped().costs if cost.form[:2] in wanted]
 
 
+def on_each(row: Mapping[str, Any]) -> str:
+    """The speeds of a row on each kind of processor, e.g. ``AVX-512: as fast, AVX2: 1.07× faster``; empty for one.
+
+    Args:
+        row: Of `as_row`.
+    """
+    return ", ".join(f"{kernels}: {between(*speed)}" for kernels, speed in row["speeds"].items())
+
+
 def in_words(row: Mapping[str, Any]) -> str:
     """A row of `known` for people, e.g. ``BiasGelu on CPU: loses, 1.23× slower to 1.05× faster than Add and Gelu``."""
     form = f"{row['op'].rpartition('::')[2]} {row['variant']}".strip()
@@ -110,9 +119,10 @@ def as_row(cost: Cost) -> dict[str, Any]:
         "provider": cost.provider,
         "verdict": cost.verdict.value,
         "speed": None if cost.speed is None else list(cost.speed),
+        "speeds": {kernels: list(speed) for kernels, speed in cost.speeds.items()},
         "instead_of": cost.instead_of,
         "sizes": cost.sizes,
     }
 
 
-__all__ = ["as_row", "described", "extents", "fused_forms", "in_words", "known", "table_in_words"]
+__all__ = ["as_row", "described", "extents", "fused_forms", "in_words", "known", "on_each", "table_in_words"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ortopt.analysis import costs, kernels
-from ortopt.analysis.costs import Cost, CostTable, Form, Verdict
+from ortopt.analysis.costs import Circumstances, Cost, CostTable, Form, Verdict
 from ortopt.analysis.kernels import CPU, CUDA
 from ortopt.testing import parse
 
@@ -41,8 +41,53 @@ def test_rows_that_ship(cost: Cost) -> None:
         assert cost.speed is None
 
 
+def measured_on(kernels: str, *rows: Cost) -> CostTable:
+    return CostTable(kernels, kernels, rows, Circumstances("1.31.1", "a processor", 1, kernels))
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "verdict", "speed"),
+    [
+        ((1.2, 3.0), (0.8, 1.1), Verdict.LOSES, (0.8, 3.0)),  # what loses on one of them loses
+        ((0.8, 1.1), (1.2, 3.0), Verdict.LOSES, (0.8, 3.0)),
+        ((1.2, 3.0), (0.98, 1.01), Verdict.PAYS, (0.98, 3.0)),  # it wins or is neutral on each
+        ((0.98, 1.0), (1.1, 1.2), Verdict.PAYS, (0.98, 1.2)),
+        ((0.98, 1.0), (1.0, 1.02), Verdict.NEUTRAL, (0.98, 1.02)),
+    ],
+)
+def test_a_form_must_not_lose_on_any_processor(
+    own: tuple[float, float], other: tuple[float, float], verdict: Verdict, speed: tuple[float, float]
+) -> None:
+    both = costs.on_all_processors(measured_on("wide", row(FAST, own)), [measured_on("narrow", row(FAST, other))])
+    found = both.find(FAST, CPU)
+    assert found is not None
+    assert (found.verdict, found.speed) == (verdict, speed)
+    assert found.speeds == {"wide": own, "narrow": other}
+
+
+def test_of_rows_that_another_processor_does_not_know_the_own_one_counts() -> None:
+    few, many = row(FAST, (1.2, 1.3), rows=(0, 1)), row(FAST, (1.2, 1.3), rows=(2, math.inf))
+    slow = row(FAST, (0.5, 0.6), rows=(0, 1))
+    own = measured_on("wide", few, many, row(SLOW, None))
+    both = costs.on_all_processors(own, [measured_on("narrow", slow, row(SLOW, (2.0, 2.0)), row(OTHER, (2.0, 2.0)))])
+    assert [cost.verdict for cost in both.costs] == [Verdict.LOSES, Verdict.PAYS, Verdict.UNKNOWN]
+    assert both.costs[1] is many
+    assert both.digest != own.digest
+    assert costs.on_all_processors(own, []).digest == own.digest
+
+
+def test_columns_that_ship_are_about_rows_of_the_table() -> None:
+    table = costs.shipped()
+    known = {cost.key for cost in table.costs}
+    assert [column.measured.kernels for column in table.columns] == ["AVX2"]
+    for column in table.columns:
+        assert column.measured.onnxruntime == table.measured.onnxruntime
+        assert {cost.key for cost in column.costs} <= known
+        assert all(cost.speed is not None and cost.verdict is costs.verdict_of(cost.speed) for cost in column.costs)
+
+
 def test_no_two_rows_are_about_the_same() -> None:
-    keys = [(cost.form, cost.provider, tuple(cost.at.items())) for cost in costs.shipped().costs]
+    keys = [cost.key for cost in costs.shipped().costs]
     assert len(keys) == len(set(keys))
 
 

@@ -150,7 +150,7 @@ def test_expectations_that_make_no_sense(model: Path, text: str, message: str) -
 def test_explain_gives_the_numbers_that_decided(model: Path) -> None:
     done = invoke("explain", "m.onnx", "bias_gelu_fusion")
     assert f"chosen by the table of costs {costs.shipped().name}" in done.output
-    assert "here rows 16; or rows 128" in done.output
+    assert "here rows 16; or rows 128; AVX-512: 1.23× slower to 1.05× faster" in done.output
     data = json.loads(invoke("explain", "m.onnx", "--expect", "seq=1", "--json").stdout)
     (row,) = [row for row in data["choices"] if row["pass"] == "bias_gelu_fusion"]
     assert (row["form"], row["taken"], row["count"]) == (str(FORM), True, 1)
@@ -172,6 +172,16 @@ def test_show(tmp_path: Path) -> None:
     assert f"over {costs.shipped().name}" in done.output
     data = json.loads(invoke("costs", "show", "--costs", str(mine), "--json").stdout)
     assert [(row["op"], row["at"]) for row in data["costs"] if row["own"]] == [(str(FORM), {"rows": [0, 1]})]
+
+
+def test_show_has_a_column_for_each_kind_of_processor() -> None:
+    done = invoke("costs", "show")
+    assert re.search(r"verdict +source +AVX-512 +AVX2 +sizes", done.output)
+    assert "and with ONNX Runtime 1.31.1 on AMD EPYC, its AVX-512 hidden from ONNX Runtime, 1 thread" in done.output
+    data = json.loads(invoke("costs", "show", "--json").stdout)
+    speeds = next(row for row in data["costs"] if (row["op"], row["at"]) == (str(FORM), {"rows": [2, None]}))["speeds"]
+    assert list(speeds) == ["AVX-512", "AVX2"]
+    assert [column["kernels"] for column in data["columns"]] == ["AVX2"]
 
 
 def test_compare(tmp_path: Path) -> None:

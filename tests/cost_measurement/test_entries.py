@@ -75,6 +75,14 @@ def test_sizes_have_names(entry: Entry) -> None:
     assert len({tuple(given.items()) for given in entry.cases}) == len(entry.cases)
 
 
+def test_cases_name_the_sizes_by_which_the_table_tells_rows_apart() -> None:
+    named = {cost.form: set(cost.at) for cost in costs.shipped().costs if cost.provider == CPU and cost.at}
+    unnamed = [
+        str(entry.form) for entry in ENTRIES for given in entry.cases if not named.get(entry.form, set()) <= set(given)
+    ]
+    assert not unnamed, "such a case would count for every range of sizes"
+
+
 def test_a_form_is_repeated_where_a_call_of_it_takes_no_time() -> None:
     few, many = (
         TwoForms({"x": normal(1, n)}, "t = Neg (x) y = Neg (t)", "y = Abs (x)", repeats=True) for n in (8, 90_000)
