@@ -154,7 +154,7 @@ def rms_normalization(root: ir.Node) -> Normalization:
     Raises:
         Refusal: If it is none.
     """
-    division = quotient(root)
+    division = quotient(root, shifted=False)
     x = division.base
     if division.numerator is not x:
         need(cast_source(x) is division.numerator, "something else is divided", division.numerator)
@@ -213,11 +213,12 @@ def mean_over_last_axes(value: ir.Value) -> Mean:
     return Mean(node, of, taken[0])
 
 
-def quotient(root: ir.Node) -> Quotient:
+def quotient(root: ir.Node, *, shifted: bool = True) -> Quotient:
     """The division by the square root that a node computes.
 
     Args:
         root: A Sqrt, or a Pow with an exponent of ½ or -½.
+        shifted: Whether an epsilon must be added to the mean; else it may be missing.
 
     Raises:
         Refusal: If it is not that.
@@ -226,15 +227,18 @@ def quotient(root: ir.Node) -> Quotient:
     need(is_op(root, "Sqrt") or inverse or is_scalar(optional(root, 1), 0.5), "it takes no square root", root)
     nodes = [root]
     (radicand, *_) = inputs(root, 1)
-    shifted = producer(radicand, "Add")
-    a, b = inputs(shifted, 2)
-    number, variance = (a, b) if is_constant(a) else (b, a)
-    epsilon = scalar(number)
-    need(0 <= epsilon < math.inf, "epsilon is negative", number)
+    number, variance = None, radicand
+    if shifted or not is_op(radicand.producer(), "Cast", "ReduceMean"):
+        sum_ = producer(radicand, "Add")
+        a, b = inputs(sum_, 2)
+        number, variance = (a, b) if is_constant(a) else (b, a)
+        nodes.append(sum_)
+    epsilon = 0.0 if number is None else scalar(number)
+    need(0 <= epsilon < math.inf, "epsilon is negative", radicand)
     mean = mean_over_last_axes(uncast(variance, nodes))
-    need(keeps_rank(number, mean.of), "the constant would raise the rank", number)
+    need(number is None or keeps_rank(number, mean.of), "the constant would raise the rank", radicand)
     squaring = producer(mean.of, "Pow", "Mul")
-    nodes += [shifted, mean.node, squaring]
+    nodes += [mean.node, squaring]
     wide, other = inputs(squaring, 2)
     if is_op(squaring, "Mul"):
         need(wide is other, "it is the mean of no square", squaring)

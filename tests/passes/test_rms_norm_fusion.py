@@ -156,3 +156,8 @@ def test_heads_are_normalized_before_they_are_brought_to_the_front() -> None:
 def test_other_transposes_stay_before(text: str) -> None:
     result = check_rewrites(PASS, text, ops={"RMSNormalization": 1, "Transpose": 1}, opset=23)
     assert result.graph[0].op_type == "Transpose"
+
+
+def test_without_an_epsilon() -> None:
+    body = "q = Mul (x, x) v = ReduceMean <axes = [-1]> (q) r = Sqrt (v) n = Div (x, r) y = Mul (n, s)"
+    check_rewrites(PRIVATE, whole(body), OLD.replace("0.001", "0.0"), level=2)
