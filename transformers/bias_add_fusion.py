@@ -9,6 +9,7 @@ from ortopt.graph.match import (
     choose,
     dims,
     inputs,
+    is_never_zero,
     is_vector_of,
     need,
     operand_from,
@@ -17,7 +18,6 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.options import TransformerLevel
-from ortopt.patterns.channels import is_surely_positive
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 MICROSOFT = "com.microsoft"
@@ -54,7 +54,7 @@ class BiasAddFusion(RewriteRule[Found]):
         need(is_vector_of(bias, shape[-1]), "it is no bias of the last dimension", bias)
         need(len(other) == 3 and all(map(same_dim, shape, other)), "the residual has another shape", skip)
         need(same_type(x, skip) and same_type(x, bias), "the types differ", skip)
-        need(all(is_surely_positive(dim, root) for dim in shape), "a dimension may be 0", x)
+        need(all(is_never_zero(dim, root) for dim in shape), "a dimension may be 0", x)
         normalized = any(user.op_type in NORMALIZATIONS for user in users(root.outputs[0]))
         need(not normalized, "the normalization behind it takes all three", root)
         return Found((inner, root), x, bias, skip)

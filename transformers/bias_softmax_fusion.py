@@ -15,6 +15,7 @@ from ortopt.graph.match import (
     choose,
     dims,
     inputs,
+    is_never_zero,
     need,
     opset,
     producer,
@@ -22,7 +23,6 @@ from ortopt.graph.match import (
     same_type,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.channels import is_surely_positive
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 MICROSOFT = "com.microsoft"
@@ -73,9 +73,7 @@ class BiasSoftmaxFusion(RewriteRule[Found]):
         count = len(shape) - at
         repeats = len(own) < count or not all(map(same_dim, own[-count:], shape[at:]))
         need(not repeats, "the bias repeats over what the Softmax is over", bias)
-        need(
-            all(is_surely_positive(dim, root) for dim in shape), "a dimension may be 0, by which the kernel divides", x
-        )
+        need(all(is_never_zero(dim, root) for dim in shape), "a dimension may be 0, by which the kernel divides", x)
         leading = (1,) * (len(shape) - len(own)) + tuple(own[:-count])
         return Found((addition, root), x, bias, _is_inner(leading, shape[:at], bias), at - len(shape))
 

@@ -13,6 +13,7 @@ from ortopt.graph.match import (
     choose,
     dims,
     inputs,
+    is_never_zero,
     is_used_once,
     is_vector_of,
     need,
@@ -21,7 +22,6 @@ from ortopt.graph.match import (
     same_type,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.channels import is_surely_positive
 from ortopt.rule import RewriteRule
 
 MICROSOFT = "com.microsoft"
@@ -73,7 +73,7 @@ class BiasSplitGeluFusion(RewriteRule[Found]):
         need(half[-1] in HALVES, "there is no kernel for this size", left)
         need(shape[-1] == 2 * int(str(half[-1])), "the halves are not equal", split)
         need(is_vector_of(bias, shape[-1]) and same_type(x, bias), "it is no bias of the last dimension", bias)
-        need(all(is_surely_positive(dim, root) for dim in shape), "a dimension may be 0", x)
+        need(all(is_never_zero(dim, root) for dim in shape), "a dimension may be 0", x)
         return Found((addition, split, root, product), x, bias, product.outputs[0])
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:

@@ -14,8 +14,9 @@ from ortopt.analysis.blocked_layout import BLOCK, is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import DECLARED
-from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_op, need, opset, same_dim, users
+from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, need, opset, same_dim, users
 from ortopt.options import Target, TransformerLevel
+from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 MICROSOFT = "com.microsoft"
@@ -67,7 +68,7 @@ class ChannelGateConversion(RewriteRule[Found]):
         need(height * width > 1, "the image is a point", image)
         need(is_in_blocks(image) and is_in_blocks(gate), "an operand is not in the blocked layout", root)
         readers = users(root.outputs[0])
-        need(bool(readers) and all(map(_is_convolution, readers)), "no convolution reads the product", root)
+        need(bool(readers) and all(map(is_convolution, readers)), "no convolution reads the product", root)
         return Found((root,), image, gate, (height, width))
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -83,7 +84,3 @@ class ChannelGateConversion(RewriteRule[Found]):
         for node in (gates, product):
             node.outputs[0].meta[DECLARED] = True
         return product
-
-
-def _is_convolution(node: ir.Node | None) -> bool:
-    return is_op(node, "Conv") or is_op(node, "FusedConv", domain=MICROSOFT)

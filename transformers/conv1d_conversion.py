@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.axes import node_along, unsqueezed
@@ -30,9 +31,6 @@ from ortopt.rule import RewriteRule
 MICROSOFT = "com.microsoft"
 HEIGHT = 2
 """The axis that comes."""
-
-BLOCK = 16
-"""Channels that the widest kernel takes at once; others take 8."""
 
 SHORT, WIDE = 100, 64
 """Signals of fixed length below, with fewer channels, are as fast as they are: the layout changes cost what the kernel

@@ -9,12 +9,11 @@ import onnx_ir as ir
 
 from ortopt.analysis.costs import Form
 from ortopt.fusions import preferred
-from ortopt.graph.edit import constant
 from ortopt.graph.match import array_of, inputs, is_constant, need, optional, plain_attributes
 from ortopt.options import Target, TransformerLevel
+from ortopt.patterns.quantization import as_unsigned
 from ortopt.rule import RewriteRule
 
-SHIFT = 128
 WEIGHT, ZERO_POINT = 1, 3
 
 
@@ -53,10 +52,6 @@ class ConvIntegerWeightConversion(RewriteRule[Found]):
         (root,) = found.nodes
         operands = [*root.inputs, *[None] * (ZERO_POINT + 1 - len(root.inputs))]
         zero = operands[ZERO_POINT]
-        operands[WEIGHT] = _shifted(array_of(inputs(root, 2)[1]))
-        operands[ZERO_POINT] = _shifted(np.zeros((), np.int8) if zero is None else array_of(zero))
+        operands[WEIGHT] = as_unsigned(array_of(inputs(root, 2)[1]))
+        operands[ZERO_POINT] = as_unsigned(np.zeros((), np.int8) if zero is None else array_of(zero))
         return ir.Node("", "ConvInteger", operands, root.attributes.values())
-
-
-def _shifted(content: np.ndarray) -> ir.Value:
-    return constant((content.astype(np.int16) + SHIFT).astype(np.uint8))

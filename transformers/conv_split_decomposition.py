@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -31,12 +32,10 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.rule import RewriteRule
 
 MICROSOFT = "com.microsoft"
-
-BLOCK = 16
-"""Channels that the widest kernel takes at once; others take 8."""
 
 ACTIVATIONS = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu")
 MAX_STEPS = 3
@@ -115,12 +114,8 @@ def _channels(value: ir.Value) -> int:
     return channels
 
 
-def _is_convolution(node: ir.Node | None) -> bool:
-    return is_op(node, "Conv") or is_op(node, "FusedConv", domain=MICROSOFT)
-
-
 def _is_convolved(value: ir.Value) -> bool:
-    return any(map(_is_convolution, users(value)))
+    return any(map(is_convolution, users(value)))
 
 
 def _producers(value: ir.Value) -> list[ir.Node]:
@@ -129,10 +124,10 @@ def _producers(value: ir.Value) -> list[ir.Node]:
     while len(nodes) <= MAX_STEPS:
         node = value.producer()
         need(not nodes or is_used_once(value), "the activation's operand is used elsewhere", value)
-        if node is None or not (_is_convolution(node) or _is_activation(node)):
+        if node is None or not (is_convolution(node) or _is_activation(node)):
             break
         nodes.append(node)
-        if _is_convolution(node):
+        if is_convolution(node):
             return nodes
         value = inputs(node, len(node.inputs))[0]
     raise Refusal("no convolution comes before", value)

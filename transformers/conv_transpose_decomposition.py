@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.axes import unsqueezed
 from ortopt.graph.edit import constant
@@ -32,9 +33,6 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-BLOCK = 16
-"""The channels that kernels for blocked layouts compute at once, at most."""
-
 FEWEST_CHANNELS = 2 * BLOCK
 FEWEST_OUTPUTS = {3: 16, 4: 8}
 """By the rank: with fewer outputs, moving the phases costs more than they save."""
@@ -44,8 +42,6 @@ SHORTEST = {3: 64, 4: 16}
 
 MOST_PHASES = 3
 """The largest stride in images: larger blocks are moved slowly."""
-
-"""The version of Unsqueeze with axes as an input."""
 
 TO_THE_END = np.iinfo(np.int64).max
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -10,17 +9,15 @@ import onnx_ir as ir
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, dims, dtype, inputs, is_op, need, plain_attributes
+from ortopt.graph.match import FLOAT, dtype, inputs, is_op, need, plain_attributes
 from ortopt.options import Fusions, Numerics, Target, TransformerLevel
 from ortopt.patterns.clamp import zeros_have_no_sign
 from ortopt.patterns.elu import elu
+from ortopt.patterns.image_sizes import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 FEWEST, FEWEST_OF_TWO_SIDES = 2048, 4096
 """With fewer elements, more kernels cost more than they save; the second number where it is no maximum."""
-
-REPRESENTATIVE = 16
-"""The length of an axis that is not fixed: fewer rows and columns of an image are rare."""
 
 DEFAULTS = {
     "Celu": {"alpha": 1.0},
@@ -94,7 +91,7 @@ class EluDecomposition(RewriteRule[Found]):
             "a parameter is not positive, or far from 1",
             root,
         )
-        known = math.prod(dim if isinstance(dim, int) else REPRESENTATIVE for dim in dims(found.x)[1:])
+        known = elements_of_an_image(found.x)
         need(known >= (FEWEST if found.is_maximum else FEWEST_OF_TWO_SIDES), "it has few elements", found.x)
         return found
 

@@ -10,9 +10,8 @@ from ortopt import placement
 from ortopt.analysis.kernels import CUDA
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, dims, dtype, need, opset
+from ortopt.graph.match import FLOAT, dims, dtype, is_never_zero, need, opset
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.channels import is_surely_positive
 from ortopt.patterns.group_normalization import GroupNormalization, group_normalization
 from ortopt.patterns.layer_normalization import ROOTS
 from ortopt.rule import RewriteRule
@@ -65,7 +64,7 @@ class GroupNormFusion(RewriteRule[Found]):
         if own:
             size = found.scale.size // found.groups
             need(size % 2 == 0 and size <= LARGEST_GROUP, "there is no kernel for so many channels a group", found.x)
-            need(all(is_surely_positive(dim, root) for dim in shape), "a dimension may be 0", found.x)
+            need(all(is_never_zero(dim, root) for dim in shape), "a dimension may be 0", found.x)
         else:
             need(opset(root, "") >= STANDARD_FROM, f"opset {opset(root, '')} has no GroupNormalization", root)
             need(not found.silu, "there is no op with an activation", root)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -28,10 +29,10 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.channel_blocks import blocks_that_count
+from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.rule import RewriteRule
 
 MICROSOFT = "com.microsoft"
-BLOCK = 16
 ELEMENTWISE = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu", "Add", "Mul")
 """What works on blocked layouts, between two convolutions."""
 
@@ -98,7 +99,7 @@ def _is_behind_convolution(x: ir.Value) -> bool:
     value: ir.Value | None = x
     for _ in range(MOST_BETWEEN + 1):
         node = None if value is None else value.producer()
-        if is_op(node, "Conv") or is_op(node, "FusedConv", domain=MICROSOFT):
+        if is_convolution(node):
             return True
         if node is None or not is_op(node, *ELEMENTWISE):
             return False

@@ -14,6 +14,7 @@ from ortopt.graph.axes import squeezed, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, dims, dtype, inputs, is_never_zero, need, opset, plain_attributes
 from ortopt.options import Fusions, Numerics, Target, TransformerLevel
+from ortopt.patterns.image_sizes import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 RANK = 4
@@ -22,11 +23,6 @@ FEWEST = 256
 
 WIDEST = 31
 """Of larger windows, the pool adds up more than the kernel for LRN, which adds one channel and takes one away."""
-
-REPRESENTATIVE = 16
-"""The length of an axis that is not fixed: fewer channels, rows or columns of an image are rare."""
-
-"""The version of Unsqueeze and Squeeze with axes as an input."""
 
 LARGEST = 2.0**60
 """The largest scale: what is infinite after it has an infinite square without it."""
@@ -75,7 +71,7 @@ class LrnDecomposition(RewriteRule[Found]):
         need(dtype(x) == FLOAT, "it is not of single precision", x)
         image = dims(x, RANK)[1:]
         need(all(is_never_zero(dim, root) for dim in image), "a pool refuses an image without pixels", x)
-        elements = math.prod(dim if isinstance(dim, int) else REPRESENTATIVE for dim in image)
+        elements = elements_of_an_image(x)
         need(elements >= FEWEST, "it has few elements", x)
         return _numbers(root)
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -38,9 +39,6 @@ RANK = 4
 REVERSED = (3, 2, 1, 0)
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
 TO_CHANNELS_LAST = (0, 2, 3, 1)
-
-BLOCK = 16
-"""Channels that the widest kernel takes at once; others take 8."""
 
 FEWEST = 2
 """Of one product alone nothing is gained: the transposition moves from its result to its operand."""

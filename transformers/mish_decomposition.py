@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
-
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, dims, dtype, inputs, is_op, need
+from ortopt.graph.match import FLOAT, dtype, inputs, is_op, need
 from ortopt.options import Fusions, Numerics, Target, TransformerLevel
+from ortopt.patterns.image_sizes import elements_of_an_image
 from ortopt.patterns.mish import Mish, mish
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 FEWEST = 1024
 """With fewer elements, more kernels cost more than they save."""
-
-REPRESENTATIVE = 16
-"""The length of an axis that is not fixed: fewer rows and columns of an image are rare."""
 
 LARGEST = 20.0
 """From here on, the Tanh is 1: what is larger would overflow in Exp, sooner or later."""
@@ -47,7 +43,7 @@ class MishDecomposition(RewriteRule[Mish]):
         need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root)
         found = Mish((root,), inputs(root, 1)[0], root.outputs[0]) if is_op(root, "Mish") else mish(root)
         need(dtype(found.x) == FLOAT, "it is not of single precision", found.x)
-        known = math.prod(dim if isinstance(dim, int) else REPRESENTATIVE for dim in dims(found.x)[1:])
+        known = elements_of_an_image(found.x)
         need(known >= FEWEST, "it has few elements", found.x)
         return found
 

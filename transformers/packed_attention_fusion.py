@@ -16,6 +16,7 @@ from ortopt.graph.match import (
     inputs,
     is_constant,
     is_op,
+    is_used,
     is_used_once,
     need,
     optional,
@@ -90,7 +91,7 @@ class PackedAttentionFusion(RewriteRule[Found]):
         query, key, value = inputs(root, 3)
         for position, what in ((4, "a mask of keys"), (6, "a past"), (7, "a past"), (9, "a cache")):
             need(optional(root, position) is None, f"it has {what}", root)
-        need(not any(map(_is_used, root.outputs[1:])), "its keys and values are used elsewhere", root)
+        need(not any(map(is_used, root.outputs[1:])), "its keys and values are used elsewhere", root)
         mask, bias = optional(root, 5), optional(root, 3)
         packed = _packed((query, key, value))
         nodes, projections, sizes = _separate((query, key, value)) if packed is None else packed
@@ -185,7 +186,3 @@ def _projection(value: ir.Value) -> Projection:
         own, columns = dims(bias), dims(weight)[1]
         need(own[-1:] == (columns,) and set(own[:-1]) <= {1} and len(own) <= 3, "the bias is no row", bias)
     return Projection((node, *nodes), x, weight, bias)
-
-
-def _is_used(value: ir.Value) -> bool:
-    return value.is_graph_output() or bool(value.uses())

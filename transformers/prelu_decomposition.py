@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
-from ortopt.graph.match import FLOAT, array_of, dims, dtype, inputs, need
+from ortopt.graph.match import FLOAT, array_of, dtype, inputs, need
 from ortopt.options import Fusions, Target, TransformerLevel
+from ortopt.patterns.image_sizes import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 FEWEST = 2048
 """With fewer elements an image, two kernels cost more than they save."""
-
-REPRESENTATIVE = 16
-"""The length of an axis that is not fixed: fewer rows and columns of an image are rare."""
 
 
 class Found(NamedTuple):
@@ -48,7 +45,7 @@ class PreluDecomposition(RewriteRule[Found]):
         need(dtype(x) == FLOAT, "it is not of single precision", x)
         content = array_of(slope)
         need(bool(((content > 0) & (content <= 1)).all()), "a slope is not between 0 and 1", slope)
-        known = math.prod(dim if isinstance(dim, int) else REPRESENTATIVE for dim in dims(x)[1:])
+        known = elements_of_an_image(x)
         need(known >= FEWEST, "it has few elements", x)
         return Found((root,), x, slope)
 

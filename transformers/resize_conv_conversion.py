@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, dims, is_never_zero, is_op, is_used, need, same_dim, users
+from ortopt.graph.match import FLOAT, dims, is_never_zero, is_used, need, same_dim, users
 from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.patterns.interpolation import Image, interpolated
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -79,7 +80,7 @@ def _is_convolved(x: ir.Value, root: ir.Node) -> bool:
     return any(
         node is not None
         and node.graph is root.graph
-        and (is_op(node, "Conv") or is_op(node, "FusedConv", domain="com.microsoft"))
+        and is_convolution(node)
         and all(map(same_dim, dims(node.outputs[0])[2:], dims(x)[2:]))
         for node in convs
     )

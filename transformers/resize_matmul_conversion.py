@@ -15,6 +15,7 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, is_op, need, static_dims, users
 from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.patterns.interpolation import Image, Matrix, interpolated
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -100,5 +101,5 @@ def _check_linear_pays(root: ir.Node) -> None:
     readers = users(root.outputs[0])
     joined = [user for reader in readers if is_op(reader, "Concat") for user in users(reader.outputs[0])]
     beside = [root.inputs[0].producer() if root.inputs[0] else None, *readers, *joined]
-    blocked = any(is_op(node, "Conv") or is_op(node, "FusedConv", domain="com.microsoft") for node in beside)
+    blocked = any(is_convolution(node) for node in beside)
     need(not blocked, "a convolution beside it works on blocks of channels, as the kernel does", root)

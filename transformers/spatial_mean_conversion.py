@@ -24,6 +24,7 @@ from ortopt.graph.match import (
 )
 from ortopt.graph.symbolic import Dim
 from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 RANK = 4
@@ -119,7 +120,7 @@ def _is_never_empty(value: ir.Value) -> bool:
     """
     for _ in range(MAX_STEPS):
         node = value.producer()
-        if node is None or is_op(node, "Conv") or is_op(node, "FusedConv", domain="com.microsoft"):
+        if node is None or is_convolution(node):
             return node is not None and _is_padded_enough(node)
         images = [one for one in node.inputs if one is not None and not is_constant(one)]
         if len(images) != 1 or not is_op(node, *SAME_SIZE):

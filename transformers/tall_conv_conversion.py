@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.axes import node_along, squeezed, unsqueezed
 from ortopt.graph.edit import constant
@@ -28,9 +29,6 @@ from ortopt.rule import RewriteRule
 
 MICROSOFT: Final = "com.microsoft"
 RANK: Final = 4
-BLOCK: Final = 16
-"""Channels that the widest kernel takes at once; others take 8."""
-
 LONGEST, SHORTEST = 16, 3
 """Rows of a kernel: of one channel there must be more, for its kernel is another one."""
 

@@ -8,14 +8,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import scope
-from ortopt.graph.edit import constant
 from ortopt.graph.match import array_of, inputs, is_constant, need, optional, plain_attributes
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT
+from ortopt.patterns.quantization import MICROSOFT, as_unsigned
 from ortopt.rule import RewriteRule
 from ortopt.system import processor
 
-SHIFT = 128
 SMALL = 64
 """Two products of a byte and a weight of no more than this stay within 16 bits with a sign."""
 
@@ -83,10 +81,6 @@ class UnsignedWeightConversion(RewriteRule[Found]):
         for index, zero_index in WEIGHTS[root.domain, root.op_type]:
             operands += [None] * (zero_index + 1 - len(operands))
             zero = operands[zero_index]
-            operands[index] = _shifted(array_of(operands[index]))
-            operands[zero_index] = _shifted(np.zeros((), np.int8) if zero is None else array_of(zero))
+            operands[index] = as_unsigned(array_of(operands[index]))
+            operands[zero_index] = as_unsigned(np.zeros((), np.int8) if zero is None else array_of(zero))
         return ir.Node(root.domain, root.op_type, operands, root.attributes.values())
-
-
-def _shifted(content: np.ndarray) -> ir.Value:
-    return constant((content.astype(np.int16) + SHIFT).astype(np.uint8))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph import facts, symbolic
-from ortopt.graph.match import Dim, array_of, attribute, dims, inputs, need, same_dim, tensor_of
+from ortopt.graph.match import array_of, attribute, dims, inputs, need, same_dim, tensor_of
 
 
 def of_channels(value: ir.Value, channels: int, rank: int) -> np.ndarray:
@@ -48,16 +47,4 @@ def of_input_channels(value: ir.Value, convolution: ir.Node, x: ir.Value) -> np.
     return of_channels(value, channels, len(shape))
 
 
-def is_surely_positive(dim: Dim, node: ir.Node) -> bool:
-    """Whether a dimension is at least 1 wherever the model runs.
-
-    Args:
-        dim: A dimension.
-        node: A node of the graph that it is of.
-    """
-    graph = node.graph
-    positive = graph.meta.get(facts.POSITIVE) or () if isinstance(graph, ir.Graph) else ()
-    return symbolic.is_positive(dim, positive)
-
-
-__all__ = ["is_surely_positive", "of_channels", "of_input_channels"]
+__all__ = ["of_channels", "of_input_channels"]

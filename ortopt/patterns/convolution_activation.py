@@ -8,12 +8,17 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant
-from ortopt.graph.match import attribute, need, opset, optional, scalar
+from ortopt.graph.match import attribute, is_op, need, opset, optional, scalar
 from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
 MICROSOFT = "com.microsoft"
 ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip")
 LIMITS = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
+
+
+def is_convolution(node: ir.Node | None) -> bool:
+    """Whether a node is a convolution of floats, with an activation or without."""
+    return is_op(node, "Conv") or is_op(node, "FusedConv", domain=MICROSOFT)
 
 
 def parameters_of(node: ir.Node) -> tuple[float, ...]:
@@ -81,4 +86,4 @@ def separate_activation(convolution: ir.Node, value: ir.Value) -> ir.Value:
     return ir.node(kind, [value], named).outputs[0]
 
 
-__all__ = ["ACTIVATIONS", "fused_convolution", "parameters_of", "separate_activation"]
+__all__ = ["ACTIVATIONS", "fused_convolution", "is_convolution", "parameters_of", "separate_activation"]

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, FLOAT16, Refusal, array_of, attribute, dtype, inputs, need, optional, shape_of
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -185,3 +186,12 @@ def is_faithful(mapping: Scaling) -> bool:
     bits, least, most = FAITHFUL[mapping.numbers]
     scales = mapping.scale.astype(np.float64)
     return mapping.integers.bitwidth <= bits and bool(np.all((scales >= least) & (scales <= most)))
+
+
+def as_unsigned(content: np.ndarray) -> ir.Value:
+    """A constant of the same integers, 128 larger: uint8 instead of int8.
+
+    Args:
+        content: Of int8; a zero point moves with its integers.
+    """
+    return constant((content.astype(np.int16) + 128).astype(np.uint8))

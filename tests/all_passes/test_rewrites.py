@@ -130,6 +130,7 @@ def apply(name: str, model: ir.Model, level: int, options: Options, observer: An
     manager.apply_transformers(model, level, cancellation=observer.token)
 
 
+@functools.cache
 def untouched(name: str, number: int) -> bytes:
     """An example after a run in which nothing was accepted."""
     model, level, options = list(runs(name))[number]

@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
-from ortopt.graph import facts, scope, symbolic
-from ortopt.graph.match import Dim, need, same_dim
+from ortopt.graph import scope, symbolic
+from ortopt.graph.match import is_never_zero, need, same_dim
 from ortopt.patterns.attention.block import Attention
 from ortopt.patterns.attention.heads import HEADS_FIRST
 from ortopt.patterns.attention.sizes import shape_of
@@ -22,7 +22,7 @@ from ortopt.patterns.attention.sizes import shape_of
 def may_be_empty(block: Attention) -> bool:
     """Whether the batch, the queries or the new keys of a block may be none, as far as is proven."""
     sizes = (block.queries.batch, block.queries.length, block.keys.length)
-    return not all(_is_positive(dim, block) for dim in sizes)
+    return not all(is_never_zero(dim, block.core[0]) for dim in sizes)
 
 
 def check_guard(block: Attention, *, flat: bool) -> None:
@@ -40,7 +40,7 @@ def check_guard(block: Attention, *, flat: bool) -> None:
     reason = "a dimension may be 0, which the kernel of Attention refuses"
     grouped = block.keys.count != block.queries.count  # else MultiHeadAttention does, which expects 0
     need(grouped and flat, reason, *block.core[:1])
-    alike = same_dim(block.keys.length, block.queries.length) or _is_positive(block.keys.length, block)
+    alike = same_dim(block.keys.length, block.queries.length) or is_never_zero(block.keys.length, block.core[0])
     need(alike and block.queries.size == block.values.size, reason, *block.core[:1])
 
 
@@ -95,12 +95,6 @@ def _any_element(block: Attention, query: ir.Value | None) -> ir.Value:
             break
     size = ir.node("Size", [measured]).outputs[0]
     return ir.node("Cast", [size], {"to": ir.DataType.BOOL}).outputs[0]
-
-
-def _is_positive(dim: Dim, block: Attention) -> bool:
-    graph = block.core[0].graph
-    positive = graph.meta.get(facts.POSITIVE) or () if isinstance(graph, ir.Graph) else ()
-    return symbolic.is_positive(dim, positive)
 
 
 def check_standard_op(block: Attention) -> None:
