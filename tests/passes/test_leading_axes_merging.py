@@ -58,6 +58,17 @@ def test_one_layer_of_few_columns() -> None:
     check_rewrites(PASS, text, ops=ops, opset=20)
 
 
+ONE_LAYER = "(float[N,{},32] x, float[32,32] w, float[32] b) => (float[] y) {{ m = MatMul (x, w) y = Add (m, b) }}"
+
+
+def test_one_layer_of_many_rows() -> None:
+    check_rewrites(PASS, f"main {ONE_LAYER.format(512)}", ops={"Gemm": 1, "Reshape": 2, "MatMul": 0, "Add": 0})
+
+
+def test_one_layer_of_few_rows() -> None:
+    check_keeps(PASS, f"main {ONE_LAYER.format(511)}", "the Reshapes around would cost more than the biases")
+
+
 def test_a_block_behind_a_product_of_unknown_rows() -> None:
     """The product is not in the block, so the Add behind it is none that adds a bias."""
     nodes = "m = MatMul (x, u) a = Add (m, b) n = MatMul (a, w) c = Add (n, b) o = MatMul (c, w) y = Add (o, b)"
