@@ -18,6 +18,8 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     Dim,
+    Refusal,
+    attribute,
     dims,
     dtype,
     inputs,
@@ -33,6 +35,10 @@ SQUARES = ("ReduceL2", "ReduceSumSquare")
 MEASURED = (1 << 13, 1 << 16)
 """Elements that are summed up, at least, and the longest sum: the row of ones is stored."""
 
+SHORTEST_OF_FREE_COLUMNS = 64
+"""Elements of a sum, at least, where the number of sums is free: 1.1 times as fast for 32 sums, 6 times for thousands,
+and a microsecond slower for one."""
+
 SHAPE_HAS_AN_END = 15
 
 
@@ -44,19 +50,22 @@ class Found(NamedTuple):
         x: What it sums up.
         first: The first of its axes, which are neighbours.
         size: The number of elements of each sum.
+        is_of_matrices: Whether x has the two axes of a product, and the result keeps them.
     """
 
     nodes: tuple[ir.Node, ...]
     x: ir.Value
     first: int
     size: int
+    is_of_matrices: bool
 
 
 class ReduceMatmulConversion(RewriteRule[Found]):
     """``ReduceSum<axes = [1, 2]>(x)`` → ``MatMul([1, 1, …], x)`` for axes before the last, also means and squares.
 
     2.4 to 4 times as fast for squares, and 1.4 to 10 times for sums over the first axes, from 3x3 rows of 1280 to
-    56x56 of 128. Over axes behind others the kernel of sums is as fast.
+    56x56 of 128; 5 to 10 times for the channels of signals of any length (layer normalization between convolutions).
+    Over axes behind others the kernel of sums is as fast.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -74,30 +83,36 @@ class ReduceMatmulConversion(RewriteRule[Found]):
         axes = _axes(root, len(shape))
         neighbours = bool(axes) and axes == tuple(range(axes[0], axes[-1] + 1))
         need(neighbours and axes[-1] < len(shape) - 1, "it sums over no axes in the middle", root)
-        inner = [size for size in shape[axes[0] :] if isinstance(size, int) and size > 0]
-        need(len(inner) == len(shape) - axes[0], "a size is not fixed", x)
-        size = math.prod(inner[: len(axes)])
+        behind = axes[-1] + 1
+        size, columns = _elements(shape[axes[0] : behind]), _elements(shape[behind:])
+        is_of_matrices = len(axes) == 1 and behind == len(shape) - 1 and attribute(root, "keepdims", 1) == 1
+        if size is None or (columns is None and not is_of_matrices):
+            raise Refusal("a size is not fixed", x)
         smallest, longest = MEASURED
-        need(math.prod(inner) >= smallest and 1 < size <= longest, "it is too small, or too long", x)
+        enough = size >= SHORTEST_OF_FREE_COLUMNS if columns is None else size * columns >= smallest
+        need(enough and 1 < size <= longest, "it is too small, or too long", x)
         need(root.op_type in SQUARES or not _has_batches(shape[: axes[0]]), "axes come before, and it is as fast", x)
         fits = _is_never_empty(x, axes[0], root) or opset(root) >= SHAPE_HAS_AN_END
         need(fits, "there may be nothing, and the opset has no Shape of some axes", root)
-        return Found((root,), x, axes[0], size)
+        return Found((root,), x, axes[0], size, is_of_matrices)
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the product, with one axis for those that are summed up, and one for those behind them."""
         (root,) = found.nodes
         shape = dims(found.x)
         leading = [0] * found.first
-        columns = math.prod(size for size in shape[found.first :] if isinstance(size, int)) // found.size
         x = found.x
         if is_op(root, *SQUARES):
             x = ir.node("Mul", [x, x]).outputs[0]
-        x = ir.node("Reshape", [x, constant([*leading, found.size, columns])]).outputs[0]
+        if not found.is_of_matrices:
+            columns = math.prod(size for size in shape[found.first :] if isinstance(size, int)) // found.size
+            x = ir.node("Reshape", [x, constant([*leading, found.size, columns])]).outputs[0]
         row = _row(found, 1 / found.size if root.op_type == "ReduceMean" else 1.0)
         total = ir.node("MatMul", [row, x])
         if root.op_type == "ReduceL2":
             total = ir.node("Sqrt", [total.outputs[0]])
+        if found.is_of_matrices:
+            return total
         behind = [size for size in dims(root.outputs[0])[found.first :] if isinstance(size, int)]
         return ir.node("Reshape", [total.outputs[0], constant([*leading, *behind])])
 
@@ -107,6 +122,12 @@ def _axes(root: ir.Node, rank: int) -> tuple[int, ...]:
     axes = axes_of(root)
     need(all(-rank <= axis < rank for axis in axes), "an axis is out of range", root)
     return tuple(sorted({axis % rank for axis in axes}))
+
+
+def _elements(shape: tuple[Dim, ...]) -> int | None:
+    """How many elements there are; None where a size is not fixed, or there are none."""
+    sizes = [size for size in shape if isinstance(size, int) and size > 0]
+    return math.prod(sizes) if len(sizes) == len(shape) else None
 
 
 def _has_batches(leading: tuple[Dim, ...]) -> bool:

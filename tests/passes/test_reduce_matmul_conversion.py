@@ -52,6 +52,15 @@ def test_axes_of_an_attribute() -> None:
     check_rewrites(PASS, text, ops={"MatMul": 1}, opset=17)
 
 
+@pytest.mark.parametrize("op", ["ReduceMean", "ReduceL2"])
+@pytest.mark.parametrize(("batch", "length"), [(1, 5), (2, 1), (0, 3), (1, 0)])
+def test_signals_of_any_length(op: str, batch: int, length: int) -> None:
+    """Columns of two axes are multiplied as they are, however many there are."""
+    text = f"main (float[N,64,T] x) => (float[N,1,T] y) <int64[1] a = {{1}}> {{ y = {op} (x, a) }}"
+    x = np.random.default_rng(0).standard_normal((batch, 64, length)).astype(np.float32)
+    check_rewrites(PASS, text, ops={op: 0, "MatMul": 1, "Reshape": 0}, opset=18, inputs={"x": x})
+
+
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("batch", [0, 2])
 def test_numbers_that_are_none(op: str, batch: int) -> None:
@@ -81,6 +90,11 @@ KEPT = {
     "no axes in the middle": model("ReduceL2", y="float[N,4,1,1]", axes="2, 3"),
     "no axes in the middle ": model("ReduceL2", "float[N,400,4,6]", "float[1,400,1,6]", "0, 2"),
     "a size is not fixed": model("ReduceL2", "float[N,H,6,400]"),
+    "a size is not fixed ": model("ReduceMean", "float[N,64,T]", "float[N,T]", "1", "keepdims = 0"),
+    "a size is not fixed  ": model("ReduceMean", "float[N,C,T]", "float[N,1,T]", "1"),
+    "a size is not fixed   ": model("ReduceMean", "float[N,8,8,T]", "float[N,1,1,T]", "1, 2"),
+    "too small ": model("ReduceMean", "float[N,63,T]", "float[N,1,T]", "1"),
+    "axes come before ": model("ReduceMean", "float[2,64,T]", "float[2,1,T]", "1"),
     "too small": model("ReduceL2", "float[N,4,6,40]", "float[N,1,1,40]"),
     "axes come before": model("ReduceSum", "float[2,4,6,400]", "float[2,1,1,400]"),
     "not single-precision": model("ReduceL2", "double[N,4,6,400]", "double[N,1,1,400]"),
