@@ -8,6 +8,9 @@ PASS = "gather_einsum_reordering"
 IMPORTS = '<ir_version: 8, opset_import: ["" : 17]>'
 TABLE = "<float[3,2] e = {0.5, 1.5, 2.0, 1.0, 3.0, -1.0}>"
 HEAD = f"{IMPORTS} main (float[B,4,L,2] x, float[L,R] n) => (float[B,4,L,R] y) {TABLE}"
+FIXED = HEAD.replace("B,", "2,").replace("L,", "3,").replace("R]", "5]")
+"""ONNX Runtime's Einsum ends the process where a dimension is 0."""
+
 ROWS = "k = Constant<value = float {2.0}> () c = Abs (n) d = Min (c, k) i = Cast<to = 7> (d)"
 BODY = f'{ROWS} p = Gather (e, i) y = Einsum<equation = "bhld,lrd->bhlr"> (x, p)'
 AFTER = f"""{ROWS} t = Transpose<perm = [1, 0]> (e) m = MatMul (x, t) s = Shape (x) f = Constant<value_ints = [0, 1]> ()
@@ -15,15 +18,15 @@ AFTER = f"""{ROWS} t = Transpose<perm = [1, 0]> (e) m = MatMul (x, t) s = Shape 
 
 
 def test_rows_for_pairs_of_positions() -> None:
-    check_rewrites(PASS, f"{HEAD} {{ {BODY} }}", AFTER)
+    check_rewrites(PASS, f"{FIXED} {{ {BODY} }}", AFTER)
 
 
 def test_indices_of_32_bits() -> None:
-    check_rewrites(PASS, f"{HEAD} {{ {BODY.replace('to = 7', 'to = 6')} }}", AFTER.replace("to = 7", "to = 6"))
+    check_rewrites(PASS, f"{FIXED} {{ {BODY.replace('to = 7', 'to = 6')} }}", AFTER.replace("to = 7", "to = 6"))
 
 
 def test_nothing_ahead() -> None:
-    head = HEAD.replace("float[B,4,L,2]", "float[L,2]").replace("float[B,4,L,R]", "float[L,R]")
+    head = FIXED.replace("2,4,", "")
     after = f"""{ROWS} t = Transpose<perm = [1, 0]> (e) m = MatMul (x, t) z = Shape (i) j = Expand (i, z)
         y = GatherElements<axis = 1> (m, j)"""
     check_rewrites(PASS, f"{head} {{ {BODY.replace('bhld', 'ld').replace('bhlr', 'lr')} }}", after)
