@@ -39,6 +39,7 @@ class EinsumDecomposition(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL2,)
+    after = ("gather_einsum_reordering",)
     roots = ("Einsum",)
     opsets = (12, NEWEST_OPSET)
     numerics = Numerics.REORDERED

@@ -57,6 +57,7 @@ ENDS_THE_PATH = {
     "conv1d_conversion": "what it gives comes out of a convolution",
     "elu_decomposition": "Elu is transcendental",
     "einsum_decomposition": "what it gives comes out of a matrix product, and products of elements are rounded alike",
+    "gather_einsum_reordering": "what it gives comes out of an Einsum",
     "matmul_conv_conversion": "what it gives comes out of matrix products",
     "few_output_conv_unrolling": "what it gives comes out of a convolution",
     "grouped_conv_merging": "what it gives comes out of a convolution",

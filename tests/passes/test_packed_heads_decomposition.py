@@ -1,0 +1,66 @@
+"""Packed queries, keys and values are split before their heads are moved."""
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+
+PASS = "packed_heads_decomposition"
+IMPORTS = '<ir_version: 8, opset_import: ["" : 17]>'
+RESULTS = "float[B,2,S,4] q, float[B,2,S,4] k, float[B,2,S,4] v"
+HEAD = (
+    f"{IMPORTS} main (float[B,S,24] x) => ({RESULTS}) <int64[5] s = {{0, 0, 3, 2, 4}}, int64 i = {{0}}, int64 j = {{1}}"
+)
+HEAD += ", int64 l = {-1}>"
+MOVED = "r = Reshape (x, s) t = Transpose<perm = [2, 0, 3, 1, 4]> (r)"
+BODY = f"{MOVED} v = Gather (t, l) q = Gather<axis = 0> (t, i) k = Gather (t, j)"
+AFTER = """n = Constant<value_ints = [8, 8, 8]> () a, b, c = Split<axis = 2> (x, n)
+    h = Constant<value_ints = [0, 0, 2, 4]> () f = Reshape (c, h) v = Transpose<perm = [0, 2, 1, 3]> (f)
+    e = Reshape (b, h) k = Transpose<perm = [0, 2, 1, 3]> (e) d = Reshape (a, h)
+    q = Transpose<perm = [0, 2, 1, 3]> (d)"""
+
+
+def test_queries_keys_and_values() -> None:
+    check_rewrites(PASS, f"{HEAD} {{ {BODY} }}", AFTER)
+
+
+KEPT = {
+    "another order": ("no parts are brought to the front", HEAD, BODY.replace("2, 0, 3, 1, 4", "2, 1, 3, 0, 4")),
+    "other users": (
+        "what is packed is used elsewhere",
+        HEAD.replace(RESULTS, f"{RESULTS}, float[B,S,3,2,4] r"),
+        BODY,
+    ),
+    "a part that is not read": (
+        "a part is not read",
+        HEAD.replace("float[B,2,S,4] q, ", "").replace(", int64 i = {0}", ""),
+        BODY.replace("q = Gather<axis = 0> (t, i)", ""),
+    ),
+    "a part twice": ("a part is read twice", HEAD.replace("{0}", "{2}"), BODY),
+    "parts together": (
+        "the parts are read together",
+        HEAD.replace("int64 j = {1}", "int64[1] j = {1}").replace("float[B,2,S,4] k", "float[1,B,2,S,4] k"),
+        BODY,
+    ),
+    "another axis": (
+        "the parts are read together",
+        HEAD.replace("float[B,2,S,4] k", "float[3,B,S,4] k"),
+        BODY.replace("k = Gather (t", "k = Gather<axis = 2> (t"),
+    ),
+    "the parts are a result": ("the parts are a result", HEAD.replace(RESULTS, f"{RESULTS}, float[3,B,2,S,4] t"), BODY),
+    "positions and heads in one": (
+        "the Reshape joins other axes",
+        HEAD.replace("{0, 0, 3", "{0, 2, 3").replace("float[B,S,24]", "float[B,1,48]").replace("2,S,4", "2,2,4"),
+        BODY,
+    ),
+    "any number of heads": (
+        "the sizes of heads are not known",
+        HEAD.replace("{0, 0, 3, 2, 4}", "{0, 0, 3, -1, 4}").replace("S,24", "S,W").replace("B,2,S", "B,N,S"),
+        BODY,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_keeps(case: str) -> None:
+    because, head, body = KEPT[case]
+    check_keeps(PASS, f"{head} {{ {body} }}", because)
