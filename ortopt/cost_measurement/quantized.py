@@ -207,7 +207,12 @@ _UNITS: Final[tuple[tuple[str, str, str, _Builder, tuple[Given, ...]], ...]] = (
 """Of each quantized unit the kernel's domain and op, the op in floats, the models and the sizes."""
 
 _SLOW: Final[tuple[tuple[str, str, str, tuple[Given, ...]], ...]] = (
-    ("Softmax", "axis = -1", "opset = 18", cases(rows=(16, 192, 1536), columns=(16, 64, 128), elements=(256, 12288, 196608))),
+    (
+        "Softmax",
+        "axis = -1",
+        "opset = 18",
+        cases(rows=(16, 192, 1536), columns=(16, 64, 128), elements=(256, 12288, 196608)),
+    ),
     ("AveragePool", "kernel_shape = [3, 3], pads = [1, 1, 1, 1]", "", _IMAGES),
 )
 """Units whose kernel is slower than their ops on floats: the op, its attributes, the kernel's own, the sizes."""
