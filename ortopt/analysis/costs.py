@@ -358,8 +358,12 @@ def read(content: bytes) -> CostTable:
     data = json.loads(content)
     costs = [_cost(row, data["sources"]) for row in data["costs"]]
     measured = data.get("measured", {})
-    texts = (measured.get(name, "") for name in ("onnxruntime", "processor"))
-    circumstances = Circumstances(*texts, measured.get("threads", 1), measured.get("kernels", ""))
+    circumstances = Circumstances(
+        measured.get("onnxruntime", ""),
+        measured.get("processor", ""),
+        measured.get("threads", 1),
+        measured.get("kernels", ""),
+    )
     return CostTable(data["name"], hashlib.sha256(content).hexdigest(), costs, circumstances)
 
 
