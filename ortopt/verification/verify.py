@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
@@ -32,6 +33,7 @@ from ortopt.system.threads import BackgroundThread
 from ortopt.verification.doubtful_outputs import STEPS_CAP
 from ortopt.verification.input_sets import in_memory, inputs_from
 from ortopt.verification.inputs import Inputs, Interface, Recorded
+from ortopt.verification.near_ties import NearTies, with_given_places
 from ortopt.verification.perturbed_outputs import PerturbedCopies
 from ortopt.verification.process import Deadline, WorkerError
 from ortopt.verification.randomness import GivenValues
@@ -181,6 +183,7 @@ class Reference:
         self._outputs: ReferenceOutputs | Verification | None = None
         self._copies: PerturbedCopies | None = None
         self._without_rounding: WithoutRounding | None = None
+        self._near_ties: NearTies | None = None
         self._differing: list[int] = []
         self._given_values: GivenValues | None = None
 
@@ -331,7 +334,8 @@ class Reference:
             comparison = dataclasses.replace(reference.comparison, random=random)
             reference = dataclasses.replace(reference, comparison=comparison)
         if not reference.quantized:
-            return self._verdict(result, reference.only(outputs, sets), copies)
+            verdict = self._verdict(result, reference.only(outputs, sets), copies)
+            return self._near_ties_verdict(verdict, result, reference, outputs, sets)
         return self._quantized_verdict(result, reference, outputs, sets)
 
     def _verdict(self, result: Source, reference: ReferenceOutputs, copies: PerturbedCopies) -> Verification:
@@ -340,6 +344,25 @@ class Reference:
             return comparing.verdict(result)
         finally:
             self._differing = comparing.differing
+
+    def _near_ties_verdict(
+        self,
+        verdict: Verification,
+        result: Source,
+        reference: ReferenceOutputs,
+        outputs: Collection[str] | None,
+        sets: Collection[int] | None,
+    ) -> Verification:
+        """The verdict on a result that may differ because a TopK chooses otherwise among what is nearly as good."""
+        is_by_numbers = verdict.status == "differs" and bool(verdict.outputs)
+        if not is_by_numbers or not math.isfinite(verdict.worst) or self._given_values is not None:
+            return verdict
+        if self._near_ties is None:
+            self._near_ties = NearTies(self._runner, self._original, reference, self._token)
+        if not self._near_ties.compare(result, outputs, sets):
+            return verdict
+        self._differing = []
+        return with_given_places(verdict)
 
     def _quantized_verdict(
         self,
