@@ -106,6 +106,7 @@ ENDS_THE_PATH = {
     "transpose_optimizer": "it keeps elementwise arithmetic",
     "half_kernel_conversion": "Gelu and Softmax are transcendental",
     "tall_conv_conversion": "what it gives comes out of a convolution",
+    "transposed_matmul_conversion": "what it gives comes out of a MatMul",
 }
 """Passes whose rewrites are right here too: a matrix product, a sum or a transcendental function ends the path."""
 

@@ -58,15 +58,18 @@ def test_one_layer_of_few_columns() -> None:
     check_rewrites(PASS, text, ops=ops, opset=20)
 
 
-ONE_LAYER = "(float[N,{},32] x, float[32,32] w, float[32] b) => (float[] y) {{ m = MatMul (x, w) y = Add (m, b) }}"
+def one_layer(rows: int) -> str:
+    numbers = ", ".join(str(((7 * place) % 11 - 5) / 8) for place in range(2 * 17))
+    constants = f"float[2,17] w = {{{numbers}}}, float[17] b = {{{', '.join(map(str, range(17)))}}}"
+    return f"main (float[N,{rows},2] x) => (float[] y) <{constants}> {{ m = MatMul (x, w) y = Add (m, b) }}"
 
 
 def test_one_layer_of_many_rows() -> None:
-    check_rewrites(PASS, f"main {ONE_LAYER.format(512)}", ops={"Gemm": 1, "Reshape": 2, "MatMul": 0, "Add": 0})
+    check_rewrites(PASS, one_layer(964), ops={"Gemm": 1, "Reshape": 2, "MatMul": 0, "Add": 0})
 
 
 def test_one_layer_of_few_rows() -> None:
-    check_keeps(PASS, f"main {ONE_LAYER.format(511)}", "the Reshapes around would cost more than the biases")
+    check_keeps(PASS, one_layer(963), "the Reshapes around would cost more than the biases")
 
 
 def test_a_block_behind_a_product_of_unknown_rows() -> None:
