@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortopt.graph.match import is_op, need, opset
+from ortopt.graph.match import need, opset
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.attention.heads import HEADS_FIRST
 from ortopt.patterns.layer_normalization import ROOTS, Normalization, attributes_of, rms_normalization, scale_of
 from ortopt.rule import RewriteRule
 
@@ -24,11 +23,7 @@ class RmsNormFusionOptions:
 
 
 class RmsNormFusion(RewriteRule[Normalization]):
-    """``scale · x / Sqrt(mean(x²) + ε)`` → ``RMSNormalization(x, scale)``.
-
-    Heads that were brought to the front for it alone are normalized before: an attention and a rotary embedding want
-    them side by side.
-    """
+    """``scale · x / Sqrt(mean(x²) + ε)`` → ``RMSNormalization(x, scale)``."""
 
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2)
     after = ("cast_elimination", "constant_folding", "layer_norm_fusion", "opset_conversion")
@@ -50,19 +45,4 @@ class RmsNormFusion(RewriteRule[Normalization]):
     def rewrite(self, found: Normalization) -> dict[ir.Value, ir.Value]:
         """Build the normalization; it must have a scale."""
         op = "RMSNormalization" if opset(found.nodes[0]) >= 23 else "SimplifiedLayerNormalization"
-        heads = _heads_side_by_side(found)
-        x = found.x if heads is None else heads
-        y = ir.node(op, [x, scale_of(found)], attributes_of(found)).outputs[0]
-        return {found.y: y if heads is None else ir.node("Transpose", [y], {"perm": HEADS_FIRST}).outputs[0]}
-
-
-def _heads_side_by_side(found: Normalization) -> ir.Value | None:
-    """What a Transpose makes heads, [batch, heads, length, size], of, for a normalization of each of them alone."""
-    node = found.x.producer()
-    if node is None or not is_op(node, "Transpose") or len(found.dims) != 1 or found.x.is_graph_output():
-        return None
-    perm = node.attributes.get("perm")
-    if perm is None or perm.is_ref() or tuple(perm.as_ints()) != HEADS_FIRST:
-        return None
-    own = all(use.node in found.nodes for use in found.x.uses())
-    return node.inputs[0] if own else None
+        return {found.y: ir.node(op, [found.x, scale_of(found)], attributes_of(found)).outputs[0]}
