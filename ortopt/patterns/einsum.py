@@ -187,7 +187,7 @@ def _cheapest(candidates: Iterator[Product | Refusal], fixed: Sequence[bool]) ->
             continue
         free = fixed[::-1] if one.swapped else fixed
         steps = [() if free[0] else one.left.steps, () if free[1] else one.right.steps, one.after]
-        cost = sum(COSTS[step.op] for step in itertools.chain.from_iterable(steps))
+        cost = sum(map(_cost, itertools.chain.from_iterable(steps)))
         if best is None or cost < best[0]:
             best = cost, one
     if best is None:
@@ -195,8 +195,15 @@ def _cheapest(candidates: Iterator[Product | Refusal], fixed: Sequence[bool]) ->
     return best[1]
 
 
-COSTS = {"ReduceSum": 1, "Transpose": 8, "Reshape": 1, "Squeeze": 1, "Unsqueeze": 1}
-"""A Transpose moves the data; what the others cost is next to nothing, or not avoidable."""
+TRANSPOSE_OF_ELEMENTS, TRANSPOSE_OF_ROWS, OTHER = 8, 3, 1
+"""What steps cost. A Transpose moves the data, much faster where rows stay whole; what the others cost is next to
+nothing, or not avoidable."""
+
+
+def _cost(step: Step) -> int:
+    if step.op != "Transpose":
+        return OTHER
+    return TRANSPOSE_OF_ELEMENTS if _moves_elements(step) else TRANSPOSE_OF_ROWS
 
 
 def _candidates(
@@ -212,7 +219,7 @@ def _candidates(
             arranged = _joined(left, groups.left, sizes, is_positive), _joined(right, groups.right, sizes, is_positive)
             after = _split(product, groups.product, sizes, is_positive).ordered(result)
             need(
-                not (_copies_twice(after) and any(map(_copies_twice, arranged))),
+                not (_scatters(after) and any(map(_scatters, arranged))),
                 "it would be transposed as often as the Einsum does",
             )
             yield Product("MatMul", *arranged, swapped, after.steps)
@@ -220,9 +227,14 @@ def _candidates(
             yield refusal
 
 
-def _copies_twice(operand: Operand) -> bool:
-    """Whether axes are joined, or split, that a Transpose has to bring together, or apart."""
-    return {"Reshape", "Transpose"} <= {step.op for step in operand.steps}
+def _scatters(operand: Operand) -> bool:
+    """Whether axes are joined, or split, that a Transpose of single elements has to bring together, or apart."""
+    return any(step.op == "Reshape" for step in operand.steps) and any(map(_moves_elements, operand.steps))
+
+
+def _moves_elements(step: Step) -> bool:
+    """Whether it is a Transpose after which other elements are neighbours: it takes them one by one."""
+    return step.op == "Transpose" and step.numbers[-1] != len(step.numbers) - 1
 
 
 class _Groups(NamedTuple):

@@ -63,6 +63,12 @@ PRODUCTS = {
         model("bshk,hkd->bsd", "B,S,2,4", "2,4,8", result="B,S,8"),
         "x = Reshape (a, rows) w = Reshape (b, shape) y = MatMul (x, w)",
     ),
+    "relative positions along rows": (
+        model("bhwc,hkc->bhwk", "3,4,5,8", "4,6,8", result="3,4,5,6"),
+        "s = Transpose <perm = [1, 0, 2, 3]> (a) r = Reshape (s, heights) t = Transpose <perm = [0, 2, 1]> (b)"
+        " p = MatMul (r, t) q = Reshape (p, widths) y = Transpose <perm = [1, 0, 2, 3]> (q)",
+    ),
+    "relative positions of queries": (model("bhld,lrd->bhlr", "2,4,5,8", "5,6,8", result="2,4,5,6"), None),
     "a matrix and a vector": (
         model("ij,j->i", "N,8", "8", result="N"), "t = Unsqueeze (b, one) p = MatMul (a, t) y = Squeeze (p, one)",
     ),
@@ -100,7 +106,8 @@ PRODUCTS = {
 CONSTANTS = (
     "float zero = {0.0}, int64[1] none = {0},"
     " int64[1] one = {1}, int64[2] both = {0, 1}, int64[1] last = {2}, int64[2] shape = {8, 8},"
-    " int64[4] split = {0, 0, 2, 4}, int64[3] rows = {0, 0, 8}"
+    " int64[4] split = {0, 0, 2, 4}, int64[3] rows = {0, 0, 8},"
+    " int64[3] heights = {4, 15, 8}, int64[4] widths = {4, 3, 5, 6}"
 )
 
 
@@ -189,7 +196,7 @@ def test_the_same_operand_twice() -> None:
 
 
 KEPT = {
-    "transposed as often as the Einsum does": model("bhwc,hkc->bhwk", "3,4,5,8", "4,6,8", result="3,4,5,6"),
+    "transposed as often as the Einsum does": model("bcwh,hkc->bkwh", "3,8,5,4", "4,6,8", result="3,6,5,4"),
     "it takes a diagonal": model("ii->i", "3,3", result="3"),
     "more than two operands": model("ij,jk,kl->il", "2,3", "3,4", "4,2", result="2,2"),
     "the sizes of a letter may differ": model("ij,jk->ik", "N,K", "L,M", result="N,M"),
