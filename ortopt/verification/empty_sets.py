@@ -10,15 +10,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from ortopt.terminal_text import quoted
 from ortopt.verification.draws import Draw
 from ortopt.verification.input_sets import InputSet
 from ortopt.verification.inputs import Interface
 from ortopt.verification.process import Worker, WorkerError
-
-_SECONDS: Final = 0.03  # for the symbols behind the first
 
 Sizes = Mapping[str, int]
 """The sizes of all symbols of an input set."""
@@ -32,6 +29,7 @@ class EmptySets:
         attempt: Draws a set and runs it; the text says what is particular about it.
         given: Sizes of symbols that the caller has chosen.
         ran: The sizes of sets on which the model has run.
+        seconds: For the symbols behind the first.
     """
 
     def __init__(
@@ -40,11 +38,13 @@ class EmptySets:
         attempt: Callable[[Worker, Draw, str], InputSet],
         given: Mapping[str, int],
         ran: Sequence[Sizes],
+        seconds: float,
     ) -> None:
         self._interface = interface
         self._attempt = attempt
         self._given = given
         self._ran = ran
+        self._seconds = seconds
         self._tried: set[tuple[str, ...]] = set()
 
     def run(self, worker: Worker) -> list[InputSet]:
@@ -59,7 +59,7 @@ class EmptySets:
                 continue
             with contextlib.suppress(WorkerError):
                 sets += self._of(worker, symbol)
-            if worker.dead or time.monotonic() - begun > _SECONDS:
+            if worker.dead or time.monotonic() - begun > self._seconds:
                 break
         return sets
 

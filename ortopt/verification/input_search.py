@@ -247,7 +247,8 @@ class Search:
             return []
         deadline, worker.deadline = worker.deadline, Deadline(min(worker.deadline.left, _FOR_NOTHING))
         try:
-            return EmptySets(self._interface, self._attempt_drawn, self._given, self._ran).run(worker)
+            sets = EmptySets(self._interface, self._attempt_drawn, self._given, self._ran, _FURTHER_SECONDS)
+            return sets.run(worker)
         finally:
             worker.deadline = deadline
 

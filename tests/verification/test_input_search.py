@@ -146,8 +146,11 @@ def test_a_set_that_cannot_be_drawn_does_not_end_the_search() -> None:
         ("A,2] x, float[A,B", ["'A' is 0", "'B' is 0"]),
     ],
 )
-def test_a_symbol_is_0_alone_only_where_it_may_be_another_size_alone(dims: str, labels: list[str]) -> None:
+def test_a_symbol_is_0_alone_only_where_it_may_be_another_size_alone(
+    dims: str, labels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A Concat leaves parts without elements out, whatever their other sizes are: what they fill stays unwritten."""
+    monkeypatch.setattr("ortopt.verification.input_search._FURTHER_SECONDS", 10.0)
     text = f"main (float[{dims}] y) => (float[M,N] z) {{ z = Concat <axis = 1> (x, y) }}"
     with Reference(parse(text), in_process=True) as reference:
         assert reference.run() is None
@@ -170,7 +173,7 @@ def test_a_size_that_something_must_divide_may_be_0() -> None:
             raise WorkerError("it does not run")
         return InputSet(Path(), Path(), [], label, 0.0, 1)
 
-    sets = EmptySets(interface, attempt, {}, ran).run(InProcessWorker([]))
+    sets = EmptySets(interface, attempt, {}, ran, 10.0).run(InProcessWorker([]))
     assert [each.label for each in sets] == ["'N' is 0"]
     assert sizes[0] == 0
 
