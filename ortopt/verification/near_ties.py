@@ -2,15 +2,15 @@
 
 Of places that are nearly as good as each other, the last place of a number decides which is chosen: what follows is
 then computed from another place, and may be anything. A right result differs there, and a wrong one must not hide
-behind it. So both models are compared as copies in which the places are given: those that the original has chosen. And
-the best numbers themselves, in their order, are outputs of these copies: where a result chooses otherwise, they still
-agree if, and only if, it was a tie but for rounding.
+behind it. So both models are compared as copies in which the places are given: those that the original has chosen. Two
+more outputs of these copies are the best numbers that each finds itself, in their order, and its numbers at the given
+places: where a result chooses otherwise, both still agree if, and only if, it was a tie but for rounding.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import onnx_ir as ir
@@ -34,6 +34,7 @@ from ortopt.verification.worker import restore
 _SINCE: Final = 11  # TopK's attributes
 _CHOSEN: Final = "ortopt.chosen."
 _BEST: Final = "ortopt.best."
+_NUMBERS: Final = "ortopt.numbers."
 _PREFIX: Final = "ties-"
 
 
@@ -79,11 +80,16 @@ class NearTies:
         copy = None if self._reference is None else self._given(result)
         if copy is None or self._reference is None:
             return False
-        best = tuple(_BEST + place for place in self._places)
-        wanted = None if outputs is None else (*outputs, *best)
+        wanted = None if outputs is None else (*outputs, *self._numbers())
         reference = self._reference.only(wanted, sets)
         verdict = ResultComparison(self._runner, reference, self._copies, _PREFIX).verdict(copy)
         return verdict.status == "verified"
+
+    def _numbers(self) -> Iterator[str]:
+        """The names of the outputs that say what each TopK finds, and what is at the given places."""
+        for place in self._places:
+            yield _BEST + place
+            yield _NUMBERS + place
 
     def _loaded(self, source: Source) -> ir.Model | None:
         """A copy that may be changed; None where that is too large."""
@@ -128,7 +134,7 @@ class NearTies:
                 new.signs, new.extreme, new.special, new.finite = old.signs, old.extreme, old.special, old.finite
                 sets[number] = new
         comparison = Comparison(tolerances(copy, self._token), reference.comparison.random, steps=kernel_steps(copy))
-        wanted = reference.wanted | {_BEST + place for place in self._places}
+        wanted = reference.wanted | set(self._numbers())
         return dataclasses.replace(reference, names=names, types=types, sets=sets, comparison=comparison, wanted=wanted)
 
 
@@ -156,7 +162,7 @@ def _choices(model: ir.Model) -> dict[str, ir.Node]:
 
 
 def _give(model: ir.Model, node: ir.Node, name: str) -> None:
-    """Let an input say which places a TopK has chosen; what it finds best itself is an output."""
+    """Let an input say which places a TopK has chosen; outputs are what it finds best itself, and what is there."""
     best, places = node.outputs
     given = ir.Value(name=_CHOSEN + name, type=ir.TensorType(ir.DataType.INT64), shape=places.shape)
     model.graph.inputs.append(given)
@@ -165,10 +171,11 @@ def _give(model: ir.Model, node: ir.Node, name: str) -> None:
     numbers.type, numbers.shape = best.type, best.shape
     places.replace_all_uses_with(given)
     best.replace_all_uses_with(numbers, replace_graph_outputs=False)
-    copy = ir.node("Identity", [best])
-    copy.outputs[0].name, copy.outputs[0].type, copy.outputs[0].shape = _BEST + name, best.type, best.shape
-    model.graph.append(copy)
-    model.graph.outputs.append(copy.outputs[0])
+    for prefix, value in ((_BEST, best), (_NUMBERS, numbers)):
+        copy = ir.node("Identity", [value])
+        copy.outputs[0].name, copy.outputs[0].type, copy.outputs[0].shape = prefix + name, best.type, best.shape
+        model.graph.append(copy)
+        model.graph.outputs.append(copy.outputs[0])
 
 
 __all__ = ["NearTies", "with_given_places"]

@@ -48,6 +48,13 @@ def test_anything_else_differs(result: str) -> None:
     assert status(choosing(), result) == "differs"
 
 
+def test_the_same_numbers_at_other_places_differ() -> None:
+    """What is best agrees, and what the places are used for: not what is found at them."""
+    original = choosing().replace("y = Add (g, v)", "y = Identity (g)")
+    turned = "r = Add (x, d) back = Constant <value_ints = [3, 2, 1, 0]> () s = Gather <axis = 1> (r, back)"
+    assert status(original, original.replace("s = Add (x, d)", turned)) == "differs"
+
+
 def test_places_that_are_outputs_are_compared() -> None:
     also = ", int64[N,2] place"
     assert status(choosing(also=also), choosing("0, 1e-7, 1e-7, 0", also=also)) == "differs"
