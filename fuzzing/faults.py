@@ -357,9 +357,8 @@ def _raise_some(models: int, seed: int) -> list[str]:
             continue
         total.raised += done.raised
         wrong += [f"drawn model {seed + number}: {line}" for line in done.wrong]
-    print(
-        f"passes raised {total.raised.total()} times on {models - refused} drawn models: {dict(total.raised.most_common())}"
-    )
+    raised = dict(total.raised.most_common())
+    print(f"passes raised {total.raised.total()} times on {models - refused} drawn models: {raised}")
     return wrong
 
 
