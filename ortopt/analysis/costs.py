@@ -273,10 +273,10 @@ def on_all_processors(table: CostTable, others: Sequence[CostTable]) -> CostTabl
 
 
 def _on_all(cost: Cost, columns: Mapping[str, Cost]) -> Cost:
-    """A row with the speeds of all processors, and the verdict that follows from those of each."""
+    """A row with the speeds of all processors, and its own verdict unless another one's is against the form."""
     speeds = {name: one.speed for name, one in columns.items() if one.speed is not None}
     verdicts = {one.verdict for one in columns.values()}
-    worst = next(one for one in (Verdict.LOSES, Verdict.UNKNOWN, Verdict.PAYS, Verdict.NEUTRAL) if one in verdicts)
+    worst = next((one for one in (Verdict.LOSES, Verdict.UNKNOWN) if one in verdicts), cost.verdict)
     ends = min(low for low, _ in speeds.values()), max(high for _, high in speeds.values())
     return replace(cost, verdict=worst, speed=ends, speeds=speeds)
 
