@@ -409,7 +409,9 @@ class Reference:
             try:
                 return self._early.result(left)
             except TimeoutError:
-                if self._early.done() or (deadline is not None and deadline.is_over):
+                if self._early.done():  # it ended between the end of the wait and this question
+                    return self._early.result()
+                if deadline is not None and deadline.is_over:
                     raise
                 if ended:
                     raise MemoryError from None

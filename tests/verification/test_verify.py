@@ -1,6 +1,7 @@
 import os
 import subprocess
 import threading
+from concurrent.futures import Future
 
 import numpy as np
 import onnx
@@ -11,7 +12,7 @@ from ortopt.errors import UsageError
 from ortopt.system.child_processes import GREETING
 from ortopt.verification import process, result_comparison, worker
 from ortopt.verification.inputs import draw_inputs
-from ortopt.verification.verify import Verification, verify
+from ortopt.verification.verify import Reference, Verification, verify
 
 
 class Thread:
@@ -149,6 +150,25 @@ def test_an_endless_model_is_given_up():
     assert found.status == "impossible"
     assert "it took longer than 3 s" in found.reason
     assert found.seconds < 10
+
+
+@pytest.mark.processes
+def test_an_original_that_ends_as_the_wait_for_it_does(monkeypatch):
+    """The result comes after the wait and before the question whether there is one."""
+
+    class Late(Future):
+        def result(self, timeout=None):
+            result = super().result()
+            if timeout is not None:
+                raise TimeoutError
+            return result
+
+    monkeypatch.setattr("ortopt.verification.verify.Future", Late)
+    model = parsed("agree (float[N] x) => (float[N] y) { y = Relu (x) }")
+    with Reference(model) as reference:
+        reference.begin()
+        assert reference.run() is None
+        assert reference.compare(model).status == "verified"
 
 
 @pytest.mark.processes
