@@ -88,7 +88,7 @@ def on_each(row: Mapping[str, Any]) -> str:
 
 
 def in_words(row: Mapping[str, Any]) -> str:
-    """A row of `known` for people, e.g. ``BiasGelu on CPU: loses, 1.23× slower to 1.05× faster than Add and Gelu``."""
+    """A row of `known` for people, e.g. ``BiasGelu on CPU: loses, 1.23× slower to 1.11× faster than Add and Gelu``."""
     form = f"{row['op'].rpartition('::')[2]} {row['variant']}".strip()
     speed = "not measured" if row["speed"] is None else between(*sorted(row["speed"]))
     sizes = f" ({row['sizes']})" if row["sizes"] else ""

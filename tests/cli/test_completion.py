@@ -45,7 +45,11 @@ def completed(words: str, position: int, shell: str = "bash", partial: str = "")
         ("ortopt costs m", 2, ["plain,measure"]),
         ("ortopt costs compare mi", 3, ["file,mi"]),
         ("ortopt optimize m --costs mi", 4, ["file,mi"]),
-        ("ortopt explain m.onnx att", 3, ["plain,attention", "plain,attention_fusion"]),
+        (
+            "ortopt explain m.onnx att",
+            3,
+            ["plain,attention", "plain,attention_fusion", "plain,attention_transpose_fusion"],
+        ),
         ("ortopt passes qdq_f", 2, ["plain,qdq_final_cleanup"]),
         ("ortopt optimize m --disable a,qdq_f", 4, ["plain,a,qdq_final_cleanup"]),
     ],

@@ -29,7 +29,10 @@ def test_passes_are_listed_by_a_part_of_their_names(ortopt: Any) -> None:
     assert [row["name"] for row in listed] == ["double_qdq_pairs_remover", "qdq_final_cleanup", "qdq_propagation"]
     assert json.loads(ortopt("passes", "QdqPro", "--json").stdout)[0]["name"] == "qdq_propagation"
     names = [line.split()[0] for line in ortopt("passes", "reshape_").stdout.splitlines() if line.startswith("reshape")]
-    assert names == ["reshape_elimination", "reshape_fusion", "reshape_merging", "reshape_transpose_fusion"]
+    assert names == [
+        *("reshape_elimination", "reshape_fusion", "reshape_merging", "reshape_transpose_fusion"),
+        "reshape_transpose_reordering",
+    ]
     assert "pre_shape_node_elimination" not in ortopt("passes", "reshape").stdout
     assert ortopt("passes", "gelu_fusion").stdout.startswith("gelu_fusion: "), "a whole name is one pass"
     assert "there is no transformer named 'no_such_part'" in ortopt("passes", "no_such_part", code=1).stderr
