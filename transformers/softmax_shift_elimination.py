@@ -7,11 +7,9 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from ortopt.graph.facts import contents
+from ortopt.graph.axes import axes_of
 from ortopt.graph.match import (
     FLOATS,
-    Dim,
-    Refusal,
     attribute,
     axis,
     dims,
@@ -20,14 +18,11 @@ from ortopt.graph.match import (
     is_op,
     need,
     operand_constant,
-    opset,
-    optional,
     producer,
     scalar,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 
 class Found(NamedTuple):
@@ -40,7 +35,7 @@ class Found(NamedTuple):
 class SoftmaxShiftElimination(RewriteRule[Found]):
     """``Softmax(x - ReduceMax(x))`` → ``Softmax(x)``; ``Softmax((z / c - ReduceMax(z / c)) · c)`` → ``Softmax(z)``.
 
-    The factor must be at least 1, so that nothing overflows that did not before.
+    The factor must be above 1, so that nothing overflows that did not before.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -81,7 +76,7 @@ def _factor(number: ir.Value, scaled: ir.Value) -> float:
     """What differences are multiplied by.
 
     Raises:
-        Refusal: If it is no finite number from 1 on, or would raise the rank.
+        Refusal: If it is no finite number above 1, or would raise the rank.
     """
     factor = float(scalar(number))
     need(math.isfinite(factor) and factor > 1, "the differences are scaled down", number)
@@ -106,19 +101,5 @@ def _check_largest(largest: ir.Value, scores: ir.Value, place: int) -> None:
     maximum = producer(largest, "ReduceMax")
     need(maximum.inputs[0] is scores, "the largest of something else is taken off", maximum)
     need(attribute(maximum, "keepdims", 1) != 0, "the rows' dimension is gone", maximum)
-    axes = tuple(one % len(dims(scores)) for one in _axes(maximum))
+    axes = tuple(one % len(dims(scores)) for one in axes_of(maximum))
     need(axes == (place,), "it is not the largest of a row", maximum)
-
-
-def _axes(maximum: ir.Node) -> tuple[int, ...]:
-    empty: tuple[int, ...] = ()
-    if opset(maximum) < AXES_ARE_AN_INPUT_FROM["ReduceMax"]:
-        return attribute(maximum, "axes", empty)
-    given = optional(maximum, 1)
-    if given is None:
-        return ()
-    known: tuple[Dim, ...] | None = contents(given)
-    found = tuple(one for one in known or () if isinstance(one, int))
-    if known is None or len(found) != len(known):
-        raise Refusal("the axes are not known", given)
-    return found
