@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import onnx_ir as ir
+from msgspec import Struct, structs
 
 from ortopt.cancellation import CancellationToken
 from ortopt.context import Context
@@ -24,8 +25,7 @@ from ortopt.transformer import GraphTransformer
 from ortopt.workspace import CloneWorkspace, Workspace
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One step of a level.
 
     Attributes:
@@ -248,7 +248,7 @@ class BatchRunner:
         entry = step.entry(transformer.name, scope.label(graph))
         copy = clone(workspace.model, token)
         scope.attach(copy, workspace.options, token)
-        on_clone = dataclasses.replace(step, workspace=CloneWorkspace(copy, workspace))
+        on_clone = structs.replace(step, workspace=CloneWorkspace(copy, workspace))
         try:
             modified = transformer.apply(copy.graph, on_clone.context(transformer, self._observers))
             self._observers.inspect(copy, modified)

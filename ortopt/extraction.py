@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal
 
 import onnx_ir as ir
+from msgspec import structs
 
 from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import NEVER, CancellationToken
@@ -243,7 +244,7 @@ class _Cut:
         _remove_imports(self._model)
         origin = self._model.meta.get(SOURCE_KEY)
         if origin is not None:  # a part may be small where the whole was not
-            self._model.meta[SOURCE_KEY] = dataclasses.replace(origin, external=False)
+            self._model.meta[SOURCE_KEY] = structs.replace(origin, external=False)
 
     def _as_input(self, value: ir.Value) -> ir.Value:
         """An input that takes the place of a value."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt import placement
 from ortopt.analysis import costs, kernels, node_sizes
@@ -26,8 +26,7 @@ INSISTING = "--fusions all takes it anyway"
 _PLACES: Final = "ortopt.fusions.places"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """What was decided about a fused form, and by what.
 
     Attributes:

@@ -14,6 +14,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from ortopt.errors import PlugInWarning, RegistrationError, UnknownTransformerError, UsageError
 from ortopt.former_names import present_name, warn_former_name
 from ortopt.option_kinds import parse_size
@@ -25,8 +27,7 @@ ENTRY_POINTS = "ortopt.transformers"
 Kind = type[GraphTransformer]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(Struct, frozen=True):
     """A transformer and where it comes from.
 
     Attributes:
@@ -171,14 +172,14 @@ def _own_kinds(module: Any) -> Iterator[Kind]:
         if (
             inspect.isclass(item)
             and item.__module__ == module.__name__
-            and GraphTransformer in item.__mro__  # issubclass would ask every subclass for each other class
+            and GraphTransformer in item.__mro__  # issubclass asks all subclasses, for each class that is none
+            and issubclass(item, GraphTransformer)
             and not inspect.isabstract(item)
         ):
             yield item
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Selected:
+class Selected(Struct, frozen=True):
     """A transformer that a run selects, and the levels at which it runs."""
 
     transformer: GraphTransformer

@@ -7,10 +7,10 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.context import Context
@@ -49,7 +49,7 @@ class Match(Protocol):
         ...
 
 
-class Forwarded(NamedTuple):
+class Forwarded(Struct, frozen=True):
     """The match of a rule that needs the nodes and one value, e.g. the one that replaces the root's result."""
 
     nodes: tuple[ir.Node, ...]
@@ -150,8 +150,7 @@ class RuleFailure(Exception):  # noqa: N818 -- carries a rule's exception to the
         self.cause = cause
 
 
-@dataclass(slots=True)
-class RuleStatistics:
+class RuleStatistics(Struct):
     """What one rule did in one run of the driver.
 
     Attributes:
@@ -165,8 +164,7 @@ class RuleStatistics:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class DriverResult:
+class DriverResult(Struct, frozen=True):
     """What one run of the driver did.
 
     Attributes:
@@ -180,7 +178,7 @@ class DriverResult:
     bounded: bool = False
 
 
-class _Entry(NamedTuple):
+class _Entry(Struct, frozen=True):
     rule: RewriteRule[Any]
     first: int
     last: int

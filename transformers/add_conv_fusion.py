@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_no_larger
 from ortopt.graph.edit import constant
@@ -31,7 +30,7 @@ from ortopt.patterns.convolution import vector
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The convolution, what the constant is added to, and the new bias."""
 
     nodes: tuple[ir.Node, ...]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -30,7 +29,7 @@ PAST_VALUE = 5
 SCORES = 3
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Attention and the Transpose behind it, its operands with heads last but one, and how many heads they have."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,8 +1,7 @@
 """A bias and a residual are added in one pass over memory."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CUDA
 from ortopt.graph.match import (
@@ -24,7 +23,7 @@ MICROSOFT = "com.microsoft"
 NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, and the operands of the op."""
 
     nodes: tuple[ir.Node, ...]

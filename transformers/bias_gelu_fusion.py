@@ -1,8 +1,7 @@
 """The bias of a dense layer costs a pass over memory of its own, unless the activation adds it on the way."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import Refusal, attribute, dims, inputs, is_op, is_vector_of, need, optional, producer
 from ortopt.options import Numerics, TransformerLevel
@@ -11,7 +10,7 @@ from ortopt.rule import RewriteRule
 MICROSOFT = "com.microsoft"
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, the fused op, and its operands."""
 
     nodes: tuple[ir.Node, ...]

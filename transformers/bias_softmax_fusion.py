@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CUDA
 from ortopt.graph.match import (
@@ -29,7 +29,7 @@ MICROSOFT = "com.microsoft"
 LAST_AXIS_FROM = 13
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, the scores, the bias, whether it is the same for the last of the leading dimensions, and the axis."""
 
     nodes: tuple[ir.Node, ...]

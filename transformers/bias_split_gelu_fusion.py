@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CUDA
 from ortopt.graph.match import (
@@ -29,7 +28,7 @@ HALVES = (1280, 2560, 3072, 5120, 6144)
 """The sizes of a half that the kernel has code for."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, what is split, its bias, and the result."""
 
     nodes: tuple[ir.Node, ...]

@@ -6,9 +6,8 @@ EPYC. It knows the bias by its Add alone: a Sum computes the same, at the same s
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import FLOAT, dims, dtype, is_op, need, only_user, operand_constant, rank
@@ -16,7 +15,7 @@ from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Add, and its operands."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,9 +1,8 @@
 """Scaling and shifting channels twice can be done at once."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_near, need_no_larger
 from ortopt.graph.edit import constant
@@ -13,7 +12,7 @@ from ortopt.patterns.batch_normalization import scale_and_shift
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """Both normalizations, and the scale and shift of both together."""
 
     nodes: tuple[ir.Node, ...]

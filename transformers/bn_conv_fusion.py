@@ -1,9 +1,8 @@
 """A factor and a summand for each channel before a convolution can be folded into its weights and bias."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_near, need_no_larger
 from ortopt.graph.edit import constant
@@ -26,7 +25,7 @@ from ortopt.patterns.convolution import vector
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The normalization, the convolution, and its new constants."""
 
     nodes: tuple[ir.Node, ...]

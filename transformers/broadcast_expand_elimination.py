@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.coordinates import difference, is_never_negative, is_never_positive, linear
 from ortopt.graph.edit import constant
@@ -35,7 +35,7 @@ MAX_NODES = 512
 Shapes = dict[ir.Value, tuple[Dim, ...]]
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The expanding node, its operand, and the elementwise nodes below whose operands or results are expanded."""
 
     nodes: tuple[ir.Node, ...]

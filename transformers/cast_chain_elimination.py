@@ -1,8 +1,7 @@
 """A Cast that loses nothing need not come before another Cast."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import FLOATS, INTEGERS, attribute, dtype, inputs, need, plain_attributes, producer
 from ortopt.options import TransformerLevel
@@ -32,7 +31,7 @@ WHOLE = {
 """Bits, and whether there is a sign, by type of whole numbers."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The second cast, the input of the first, and the final type."""
 
     nodes: tuple[ir.Node, ...]

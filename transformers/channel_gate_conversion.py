@@ -5,10 +5,9 @@ Mobile networks gate their channels so (squeeze and excitation): EfficientNet, M
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.blocked_layout import BLOCK, is_in_blocks
 from ortopt.analysis.kernels import CPU
@@ -23,7 +22,7 @@ MICROSOFT = "com.microsoft"
 RANK = 4
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The product, and its operands.
 
     Attributes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -29,7 +29,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, what is kept between the bounds, and the bounds as they are written."""
 
     nodes: tuple[ir.Node, ...]

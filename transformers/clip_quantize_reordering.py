@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import array_of, inputs, is_constant, need, only_user, opset, plain_attributes
@@ -21,7 +21,7 @@ CLIPS_INTEGERS = 12
 """The opset from which on Clip takes integers."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, the numbers that are quantized, and the least and the greatest integer."""
 
     nodes: tuple[ir.Node, ...]

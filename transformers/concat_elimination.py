@@ -1,16 +1,16 @@
 """A Concat of one value, of nothing, or of what a Split took apart only copies."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import attribute, axis, inputs, is_op, need, rank, same_dim, shape_of
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Concat, and the operands that are left, in order."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,8 +1,7 @@
 """A Concat of a Concat copies the inner operands twice."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import attribute, axis, inputs, is_op, is_used_once, need, rank, shape_of
 from ortopt.options import TransformerLevel
@@ -12,7 +11,7 @@ MAX_OPERANDS = 256
 """More are not joined at once: a chain of thousands would be copied again with each link."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Concats, and all that they join."""
 
     nodes: tuple[ir.Node, ...]

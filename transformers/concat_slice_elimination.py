@@ -1,9 +1,9 @@
 """A Slice or Split of a Concat may only give back its operands."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import symbolic
 from ortopt.graph.facts import contents
@@ -27,7 +27,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Slice or Split, and the operand that each of its outputs is."""
 
     nodes: tuple[ir.Node, ...]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
@@ -31,7 +30,7 @@ SMALLEST_SHARE = 2.0**-11
 """A summand below this share of the other one would lose most of its digits in their sum."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """Both nodes, the new operands, and whether x is subtracted from the constant."""
 
     nodes: tuple[ir.Node, ...]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
@@ -48,7 +47,7 @@ LISTS = {"kernel_shape": (1,), "strides": (1,), "dilations": (1,), "pads": (0, 0
 """What the attributes say of the height."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The convolution."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,9 +1,8 @@
 """The convolution kernel can apply an activation to each result while it is still in a register."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import FLOAT, dtype, inputs, need, plain_attributes, producer
@@ -15,7 +14,7 @@ from ortopt.rule import RewriteRule
 MICROSOFT = "com.microsoft"
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, the activation's name and its parameters."""
 
     nodes: tuple[ir.Node, ...]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import (
@@ -29,7 +28,7 @@ from ortopt.rule import RewriteRule
 MICROSOFT = "com.microsoft"
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, the residual, the activation's name and its parameters; and the result."""
 
     nodes: tuple[ir.Node, ...]

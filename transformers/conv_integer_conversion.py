@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.fusions import preferred
@@ -35,7 +35,7 @@ EXACT_INTEGERS = 2**24
 """Up to which integer float32 has them all."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The ConvInteger and the Cast, and the weight as floats."""
 
     nodes: tuple[ir.Node, ir.Node]

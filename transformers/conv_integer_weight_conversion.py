@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.fusions import preferred
@@ -17,7 +16,7 @@ from ortopt.rule import RewriteRule
 WEIGHT, ZERO_POINT = 1, 3
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The ConvInteger."""
 
     nodes: tuple[ir.Node, ...]

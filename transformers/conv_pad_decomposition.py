@@ -6,10 +6,11 @@ are computed many at a time.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.axes import squeezed, unsqueezed
@@ -54,7 +55,7 @@ BESIDE: Final = 0
 """The axis around a Pad. ONNX Runtime makes the Pad of an image a convolution's padding when it loads a model."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The convolution, and the columns of zeros."""
 
     nodes: tuple[ir.Node, ...]

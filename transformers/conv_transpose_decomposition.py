@@ -6,10 +6,9 @@ of VQ-VAEs their images.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
@@ -46,7 +45,7 @@ MOST_PHASES = 3
 TO_THE_END = np.iinfo(np.int64).max
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The transposed convolution.
 
     Attributes:

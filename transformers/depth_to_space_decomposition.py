@@ -6,9 +6,8 @@ On its CPU the kernel is a transposition of six axes, 1.8 to 2.9 times as slow a
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -21,7 +20,7 @@ MODES_FROM = 11
 """The version of DepthToSpace with modes: before, all are DCR."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The node, its mode, the size of a block, and sizes.
 
     Attributes:

@@ -1,15 +1,14 @@
 """To divide by a number costs less than to multiply by its reciprocal."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import FLOATS, dtype, inputs, keeps_rank, need, operand_from, scalar
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes that are replaced, the numerator and the denominator."""
 
     nodes: tuple[ir.Node, ...]

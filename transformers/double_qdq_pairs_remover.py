@@ -1,9 +1,8 @@
 """Quantizing twice with one scale is quantizing once, if the first saturates no earlier."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import inputs, need
 from ortopt.options import TransformerLevel
@@ -11,7 +10,7 @@ from ortopt.patterns.quantization import dequantizer, is_dequantizer, is_faithfu
 from ortopt.rule import RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The three nodes, and the numbers that are quantized."""
 
     nodes: tuple[ir.Node, ...]

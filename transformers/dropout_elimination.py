@@ -1,9 +1,8 @@
 """At inference a Dropout only copies; its mask says that everything stays."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import array_of, attribute, inputs, need, opset, optional, static_dims
@@ -12,7 +11,7 @@ from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Dropout, what it copies, and the fixed shape of its mask where that is used."""
 
     nodes: tuple[ir.Node, ...]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import inputs, is_op, is_used_once, need
 from ortopt.options import Numerics, Target, TransformerLevel
@@ -13,7 +12,7 @@ from ortopt.patterns.quantization import MICROSOFT
 from ortopt.rule import RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, the product, and the floats that are quantized for it."""
 
     nodes: tuple[ir.Node, ...]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.signs import is_never_below_zero
 from ortopt.graph.axes import node_along
@@ -18,7 +18,7 @@ from ortopt.patterns.einsum import Equation, Operand, Step, equation_of, product
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Einsum; how its operands are arranged, in the order in which they are multiplied; the op, and what follows.
 
     There is no op where it has one operand. Einsum gives +0.0 for each product that is a zero.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
@@ -31,7 +30,7 @@ LARGEST = 2.0**24
 """The largest factor, and one over the least."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """``scale · x`` where x is positive, ``low · (exp(rate · x) - 1)`` elsewhere.
 
     Attributes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from itertools import permutations
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -35,7 +35,7 @@ MOVES = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze
 MAX_STEPS = 8
 
 
-class Lookup(NamedTuple):
+class Lookup(Struct, frozen=True):
     """Rows of a table.
 
     Attributes:
@@ -49,7 +49,7 @@ class Lookup(NamedTuple):
     ids: ir.Value
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The sums and the normalization, and what is added.
 
     Attributes:

@@ -1,9 +1,8 @@
 """In the target of an Expand, a 1 means the same as a computed dimension of the input itself."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
@@ -13,7 +12,7 @@ from ortopt.rule import RewriteRule
 from ortopt.semantics import is_overridable
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Expand, its input, and its new target."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,9 +1,9 @@
 """GELU in its tanh form is a polynomial and three more kernels; there is one kernel for it."""
 
 import math
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.constants import EPSILONS
 from ortopt.graph.match import DOUBLE, FLOAT16, dtype, inputs, need, opset
@@ -20,7 +20,7 @@ WITHIN = {DOUBLE: 1e-12, FLOAT16: 2 * EPSILONS[FLOAT16]}
 """What is allowed in other types: of halves, the product of two coefficients is off by as much as both together."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes from the polynomial to the product, the operand and the result."""
 
     nodes: tuple[ir.Node, ...]

@@ -9,10 +9,10 @@ kernel is one row and one column larger and reads every second place only: 16·k
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import symbolic
@@ -55,7 +55,7 @@ PLAIN_CHANNELS = 8
 REPLACED = ("kernel_shape", "strides", "auto_pad")
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The convolution."""
 
     nodes: tuple[ir.Node, ...]

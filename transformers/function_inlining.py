@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
@@ -26,7 +27,7 @@ DEEPEST = 24
 LONGEST_PREFIX = 160
 
 
-class Extent(NamedTuple):
+class Extent(Struct, frozen=True):
     """The size of an inlined function: its nodes, and the depth of its nested graphs."""
 
     nodes: int
@@ -63,7 +64,7 @@ class FunctionInlining(GraphTransformer):
         return changed
 
 
-class Frame(NamedTuple):
+class Frame(Struct, frozen=True):
     """A body that is being copied.
 
     Attributes:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import (
     FLOAT,
@@ -25,7 +24,7 @@ from ortopt.rule import RewriteRule
 FOUR_BITS = 4
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, the operands, and the attributes by name."""
 
     nodes: tuple[ir.Node, ...]

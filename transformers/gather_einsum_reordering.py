@@ -5,9 +5,8 @@ Keys by relative position are such rows: one for each pair of positions, of whic
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -31,7 +30,7 @@ MOST_ROWS = 128
 """Larger tables have rows that a short sequence never reads."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Einsum, what is multiplied, the table, and which of its rows each position is multiplied with."""
 
     nodes: tuple[ir.Node, ...]

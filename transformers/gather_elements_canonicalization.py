@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import axis, dims, dtype, inputs, need, producer, same_dim
 from ortopt.options import TransformerLevel
@@ -13,7 +12,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 GATHERS_IN_BATCHES_FROM = 12
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The GatherElements, what it selects from, its indices before they were repeated, and how many axes go along."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,9 +1,8 @@
 """A lookup of position embeddings at the first positions is a Slice of the table."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -23,7 +22,7 @@ from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Slice and the Gather, and along which axis of the table the positions are."""
 
     nodes: tuple[ir.Node, ...]

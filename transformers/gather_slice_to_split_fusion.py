@@ -1,10 +1,10 @@
 """Slices that together take all of an axis are one Split."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.axes import squeezed
 from ortopt.graph.edit import constant
@@ -31,7 +31,7 @@ from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 MAX_PARTS = 64
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """The part of an axis that one node takes; a Gather by a scalar drops the axis."""
 
     node: ir.Node
@@ -40,7 +40,7 @@ class Part(NamedTuple):
     drops: bool
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, what they take apart, the axis, and the parts in their order."""
 
     nodes: tuple[ir.Node, ...]

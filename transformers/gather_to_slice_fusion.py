@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.coordinates import Linear, counts_up, linear
 from ortopt.graph import symbolic
@@ -46,7 +47,7 @@ class Bound(NamedTuple):
     step: int = 1
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Gather, its source, the bounds of the block, and the axes of size 1 to insert."""
 
     nodes: tuple[ir.Node, ...]

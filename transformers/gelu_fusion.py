@@ -1,9 +1,9 @@
 """GELU as PyTorch's exporters spell it takes five kernels and five passes over memory; one kernel does it."""
 
 import math
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import DOUBLE, dtype, inputs, is_op, is_scalar, keeps_rank, need, opset, producer
 from ortopt.options import Numerics, TransformerLevel
@@ -14,7 +14,7 @@ FEW_DIGITS = 1e-5
 """What people write for √2, as a relative error: 1.41421, 0.7071. ONNX Runtime's own tolerance."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes from the error function to the product, the operand and the result."""
 
     nodes: tuple[ir.Node, ...]

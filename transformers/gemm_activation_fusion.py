@@ -1,8 +1,7 @@
 """The Gemm kernel can apply an activation to its result before that goes to memory a second time."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import FLOAT, attribute, dtype, inputs, need, plain_attributes, producer
@@ -25,7 +24,7 @@ PARAMETERS = {
 """The activations that the kernel knows, and their attributes with the defaults of the specification."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, and the activation's attributes."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,9 +1,8 @@
 """A BatchNormalization after a Gemm scales the columns of a constant matrix: that can be computed now."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_digits, need_no_larger, need_scaled_near
 from ortopt.graph.edit import constant
@@ -23,7 +22,7 @@ from ortopt.patterns.batch_normalization import scale_and_shift
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Gemm and the normalization, the new B and the new C."""
 
     nodes: tuple[ir.Node, ...]

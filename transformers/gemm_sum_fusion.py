@@ -1,15 +1,14 @@
 """Gemm adds a matrix to its product for nothing."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import broadcasts_to, dims, inputs, need, operand_from, optional, plain_attributes, same_type
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes that are replaced, the Gemm first, and the other summand."""
 
     nodes: tuple[ir.Node, ...]

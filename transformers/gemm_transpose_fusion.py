@@ -1,8 +1,7 @@
 """Gemm can read its matrices transposed, without a Transpose."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -23,7 +22,7 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes that are replaced, the Gemm, its new operands, and whether it reads them transposed."""
 
     nodes: tuple[ir.Node, ...]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt import placement
 from ortopt.analysis.kernels import CUDA
@@ -22,7 +21,7 @@ LARGEST_GROUP = 512
 """Channels of a group that CUDA's kernel takes, two at a time."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The normalization, and whether CUDA's own op is made of it."""
 
     found: GroupNormalization

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import (
     Refusal,
@@ -29,7 +28,7 @@ MICROSOFT = "com.microsoft"
 PAST, COSINES, POSITIONS = 3, 7, 9
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes that go, and what is different of the new one.
 
     Attributes:

@@ -6,10 +6,9 @@ goes to a general kernel. Several groups with zeros beside their weights are one
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
@@ -39,7 +38,7 @@ ELEMENTWISE = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "H
 MOST_BETWEEN = 2
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The convolution, and how many of its groups make one."""
 
     nodes: tuple[ir.Node, ...]

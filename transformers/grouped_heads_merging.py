@@ -5,9 +5,8 @@ At level 3, when the fused ops of level 2 have taken what they could: they look 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import facts, symbolic
 from ortopt.graph.edit import constant
@@ -34,7 +33,7 @@ SWAPPED = (0, 1, 3, 2)
 """The permutation that swaps the last two dimensions of heads."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The product, and what it is of.
 
     Attributes:
@@ -181,7 +180,7 @@ def _once_transposed(value: ir.Value) -> ir.Value:
     return source
 
 
-class _Shapes(NamedTuple):
+class _Shapes(Struct, frozen=True):
     """Shapes [batch, heads, rows, width] of a value with other heads and rows.
 
     Attributes:

@@ -7,10 +7,10 @@ The few that there are interrupt this, and convert inside; a Gelu without one is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU, Support, support
@@ -44,7 +44,7 @@ MASK = 3
 LAYOUT = ("Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The op."""
 
     nodes: tuple[ir.Node]

@@ -1,8 +1,7 @@
 """A piecewise linear sigmoid is one kernel, and part of the convolution before it."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import dtype, need
 from ortopt.options import Numerics, TransformerLevel
@@ -11,7 +10,7 @@ from ortopt.patterns.hard_sigmoid import Gate, gates
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes from the scaling of x to that of the clamped value, the parameters and the result."""
 
     nodes: tuple[ir.Node, ...]

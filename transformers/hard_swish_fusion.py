@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, choose, dtype, inputs, is_op, is_used_once, need, opset, users
@@ -18,7 +18,7 @@ HARD_SWISH_FROM = 14
 MOST_NODES = 4
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, the gate of x, the factor that is left over, whether there is an op for the rest, and the result."""
 
     nodes: tuple[ir.Node, ...]
@@ -33,7 +33,7 @@ class Found(NamedTuple):
         return (self.y,)
 
 
-class Product(NamedTuple):
+class Product(Struct, frozen=True):
     """``x · gate · factor`` below a gate: its nodes, which reading of the gate fits, its result and the factor."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,9 +1,8 @@
 """An InstanceNormalization scales and shifts each channel: what comes after it need not do so again."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -23,7 +22,7 @@ from ortopt.patterns.channels import of_channels
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, what is normalized, the new scale and bias of each channel, and the result."""
 
     nodes: tuple[ir.Node, ...]

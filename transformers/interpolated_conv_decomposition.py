@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_no_larger
@@ -55,7 +55,7 @@ _OF_TOKENS = ("MatMul", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 """Ops whose results are in no blocks of channels."""
 
 
-class Window(NamedTuple):
+class Window(Struct, frozen=True):
     """What a kernel reads along an axis.
 
     Attributes:
@@ -83,7 +83,7 @@ class Window(NamedTuple):
         return np.concatenate(taken, axis=1)
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """What is convolved.
 
     Attributes:
@@ -99,7 +99,7 @@ class Part(NamedTuple):
     image: Image | None
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, the parts in order, and the windows of rows and columns."""
 
     nodes: tuple[ir.Node, ...]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import Refusal, attribute, inputs, is_op, is_used_once, need
 from ortopt.options import TransformerLevel
@@ -22,7 +23,7 @@ DEFAULTS: dict[str, tuple[str, Any]] = {
 }
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """Both encoders, and the attributes of the one for both."""
 
     nodes: tuple[ir.Node, ...]

@@ -11,9 +11,9 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.cancellation import CancellationToken
@@ -54,7 +54,7 @@ SHAPE_AND_CONCAT = 2
 """Nodes that give the shape where several axes are free; they serve all blocks, but there may be one block only."""
 
 
-class Block(NamedTuple):
+class Block(Struct, frozen=True):
     """Nodes that treat each row by itself.
 
     Attributes:

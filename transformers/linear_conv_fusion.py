@@ -3,10 +3,9 @@
 Heads for segmentation and depth (SegFormer, DPT) project tokens, turn them into an image and project its channels.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_digits, need_near, need_no_larger
 from ortopt.graph.edit import constant
@@ -37,7 +36,7 @@ MAX_WORK = 1 << 30
 """Multiplications that the product of the weights may take: about a second."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """What computes the result.
 
     Attributes:

@@ -6,10 +6,9 @@ Runtime has a kernel on blocked layouts for them.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import attribute, inputs, is_constant, need, optional, plain_attributes
@@ -19,7 +18,7 @@ from ortopt.patterns.whole_scales import whole_scales
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Resize, and the scale of each axis."""
 
     nodes: tuple[ir.Node, ...]

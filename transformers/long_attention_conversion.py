@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
@@ -18,7 +17,7 @@ INSTEAD = Form(MICROSOFT, "MultiHeadAttention", "instead of Attention")
 QKV = 3
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Attention, its operands, its heads and its scale."""
 
     nodes: tuple[ir.Node, ...]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
@@ -30,7 +30,7 @@ LARGEST = 2.0**60
 SMALLEST = float(np.finfo(np.float32).tiny)
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The normalization, and its numbers.
 
     Attributes:

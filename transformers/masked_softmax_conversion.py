@@ -7,10 +7,10 @@ nothing is denormal.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
@@ -37,7 +37,7 @@ LONGEST = 2**63
 PRODUCTS = (("", "MatMul"), ("com.microsoft", "FusedMatMul"))
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Softmax, the scores, and the axis."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,8 +1,7 @@
 """One Gemm kernel costs less than a MatMul kernel and an Add kernel."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import FLOATS, broadcasts_to, dims, inputs, is_op, need, operand_from, opset
 from ortopt.options import Numerics, TransformerLevel
@@ -11,7 +10,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 SUM_BROADCASTS_FROM = 8
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes that are replaced, and the operands of the new Gemm."""
 
     nodes: tuple[ir.Node, ...]

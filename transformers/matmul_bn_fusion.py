@@ -1,9 +1,8 @@
 """A BatchNormalization scales columns of a constant matrix, also where the axes are moved before it."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_digits, need_scaled_near
 from ortopt.graph.edit import constant
@@ -23,7 +22,7 @@ from ortopt.patterns.columns import LONGEST_PATH, moved, path_to
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The MatMul, the nodes that move its axes, in order, and the normalization; the new B; each column's summand."""
 
     nodes: tuple[ir.Node, ...]

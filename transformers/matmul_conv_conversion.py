@@ -6,10 +6,9 @@ transpose it back: the same products are convolutions of single points between t
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
@@ -53,7 +52,7 @@ SYMMETRIC = ("Add", "Mul", "Sum")
 """Ops of an image and a number for each channel, in either order."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """What becomes convolutions.
 
     Attributes:

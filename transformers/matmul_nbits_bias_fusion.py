@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import Refusal, need, optional, plain_attributes
 from ortopt.options import Numerics, Target, TransformerLevel
@@ -15,7 +14,7 @@ from ortopt.rule import RewriteRule
 BIAS = 5
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The product, what adds the bias, and the bias."""
 
     nodes: tuple[ir.Node, ir.Node]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.errors import UsageError
@@ -41,7 +41,7 @@ class Settings:
             raise UsageError(f"accuracy_level is one of {', '.join(map(str, ACCURACY_LEVELS))}")
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, the activation, the weight and the bias; and the result.
 
     `order` says which elements of the activation the weight's rows belong to; None where they are in order.

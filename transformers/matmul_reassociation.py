@@ -1,9 +1,8 @@
 """Two linear layers in a row can be one, which is cheaper unless the dimension between them is small."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
@@ -15,7 +14,7 @@ MAX_WORK = 1 << 30
 """Multiplications that the product of the weights may take: about a second."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """Both products, their first operand, and the product of the weights."""
 
     nodes: tuple[ir.Node, ...]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.match import (
@@ -27,7 +27,7 @@ from ortopt.rule import RewriteRule
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes that go, and the product that comes."""
 
     nodes: tuple[ir.Node, ...]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
@@ -36,7 +36,7 @@ from ortopt.rule import RewriteRule
 PARTS = Form("", "MatMul", "one for each part")
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The product, the sum if there is one, and the Split.
 
     Attributes:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.fusions import preferred
 from ortopt.graph.match import (
@@ -25,7 +25,7 @@ from ortopt.patterns.fused_matmul import MICROSOFT, ROOTS, Factor, FusedMatMul, 
 from ortopt.rule import RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes that go, the product that comes, and the Casts that its operands go through."""
 
     nodes: tuple[ir.Node, ...]
@@ -33,7 +33,7 @@ class Found(NamedTuple):
     casts: Mapping[int, ir.Node]
 
 
-class Turned(NamedTuple):
+class Turned(Struct, frozen=True):
     """An operand as it was before its Transpose, a Cast between, and the nodes that nobody else needs."""
 
     factor: Factor

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
@@ -32,7 +31,7 @@ MAX_BYTES = 1 << 25
 """Larger weights stay mapped from the file: a scaled copy would be in memory."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The scaling node and the convolution, what is scaled, and the new weights."""
 
     nodes: tuple[ir.Node, ...]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import attribute, inputs, need, optional, plain_attributes
@@ -28,7 +27,7 @@ element further, and rounds down.
 """
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Resize, and the scale of each axis."""
 
     nodes: tuple[ir.Node, ...]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import attribute, axis, dims, inputs, is_used, is_used_once, need, producer
 from ortopt.options import Numerics, TransformerLevel
@@ -15,7 +14,7 @@ NO_ORDER: tuple[int, ...] = ()
 RANK = 4
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Transpose and the normalization behind it."""
 
     nodes: tuple[ir.Node, ...]

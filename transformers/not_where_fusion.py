@@ -1,15 +1,14 @@
 """A Where with its operands exchanged needs no Not before it."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import inputs, producer
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Where, and its operands in the new order."""
 
     nodes: tuple[ir.Node, ...]

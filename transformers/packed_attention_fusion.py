@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -31,7 +30,7 @@ KEPT = ("mask_filter_value", "num_heads", "scale", "unidirectional")
 """Attributes that mean the same in both ops."""
 
 
-class Projection(NamedTuple):
+class Projection(Struct, frozen=True):
     """``x · weight + bias``.
 
     Attributes:
@@ -52,7 +51,7 @@ class Projection(NamedTuple):
         return int(tensor_of(self.weight).shape.numpy()[1])
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes that go, and what the new one reads.
 
     Attributes:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -32,7 +31,7 @@ ROWS = 3
 PACKED = 5
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Transpose, the Gathers by part, what is packed, how many heads there are, and their size."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,9 +1,8 @@
 """Conv and AveragePool can pad with zeros themselves."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
@@ -27,7 +26,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Pad, the op that will pad, its new operand, and the paddings."""
 
     nodes: tuple[ir.Node, ...]

@@ -5,10 +5,9 @@ Networks that are trained with several branches a layer (RepVGG, MobileOne, PP-L
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_no_larger
 from ortopt.graph.edit import constant
@@ -36,7 +35,7 @@ MAX_BYTES = 1 << 25
 """Larger weights stay mapped from the file: a sum would be in memory."""
 
 
-class Branch(NamedTuple):
+class Branch(Struct, frozen=True):
     """A convolution, or a normalization as one.
 
     Attributes:
@@ -69,7 +68,7 @@ class Branch(NamedTuple):
         return magnitudes
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The branches and their sum, the branch whose attributes stay, and the constants of the one convolution."""
 
     nodes: tuple[ir.Node, ...]

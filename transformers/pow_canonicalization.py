@@ -1,8 +1,7 @@
 """A general power takes up to a hundred times as long as a product, a square root or a reciprocal."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.signs import is_never_below_zero
 from ortopt.graph import symbolic
@@ -22,7 +21,7 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Pow, and the op that does the same."""
 
     nodes: tuple[ir.Node, ...]

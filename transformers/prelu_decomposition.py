@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
@@ -17,7 +16,7 @@ FEWEST = 2048
 """With fewer elements an image, two kernels cost more than they save."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The PRelu, and its operands."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,10 +1,10 @@
 """Ops that only move values can move the integers: a quarter of the bytes, and quantized kernels stay together."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt import semantics
 from ortopt.graph import scope
@@ -39,7 +39,7 @@ REPEATED = tuple(sorted(REPEATING))
 QUANTIZERS = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The two nodes in their present order, and the axis of the scales when they have changed places.
 
     The axis is None where there is one scale; `turned` are the axes of blocks of scales, if they move as the data do.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
@@ -28,7 +27,7 @@ FACTORS = (2.0**-20, 2.0**20)
 """Between these, neither the product nor the new scale overflows or loses digits."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The product and the QuantizeLinear, what is multiplied, and the new scale."""
 
     nodes: tuple[ir.Node, ir.Node]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -36,7 +35,7 @@ OTHERS = {"Attention": (4, 5, 6), "MultiHeadAttention": (4, 6, 7, 8, 9)}
 """Inputs that must be left out: a past, and how many keys count."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The attention and the Gather of its result, the position, and whether the mask differs between positions."""
 
     nodes: tuple[ir.Node, ...]

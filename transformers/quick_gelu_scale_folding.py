@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
@@ -38,7 +38,7 @@ SCALE_OF_THE_OP = 1.702
 """What QuickGelu's attribute is where it is left out."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The layer above, its bias, the activation and the layer below; and what is scaled, by place."""
 
     nodes: tuple[ir.Node, ...]

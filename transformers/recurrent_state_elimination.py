@@ -1,9 +1,8 @@
 """A recurrence without initial states starts from zeros: tensors of zeros for them need not be computed."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import Refusal, attribute, dims, inputs, need, optional, same_dim, splat, static_dims
 from ortopt.options import TransformerLevel
@@ -13,7 +12,7 @@ FIRST_STATE = 5
 STATES = {"GRU": 1, "LSTM": 2, "RNN": 1}
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The recurrence, and the positions of its inputs that are zeros."""
 
     nodes: tuple[ir.Node, ...]

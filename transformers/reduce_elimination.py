@@ -1,8 +1,7 @@
 """Reducing axes of size 1 changes nothing but the rank."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.signs import is_never_negative_zero
 from ortopt.graph.axes import node_along
@@ -16,7 +15,7 @@ SUMS = ("ReduceMean", "ReduceSum")
 COMPUTED_IN_DOUBLES = (*SUMS, "ReduceProd")
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The reduction, its input, and the axes that it removes."""
 
     nodes: tuple[ir.Node, ...]

@@ -7,10 +7,10 @@ the end of vision transformers.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.axes import axes_of
@@ -42,7 +42,7 @@ and a microsecond slower for one."""
 SHAPE_HAS_AN_END = 15
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The reduction.
 
     Attributes:

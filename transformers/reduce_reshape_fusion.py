@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import symbolic
 from ortopt.graph.facts import contents
@@ -17,7 +16,7 @@ from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 OF_ONE_AXIS = ("ArgMax", "ArgMin")
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The reduction and what follows, and whether the new one keeps its axes."""
 
     nodes: tuple[ir.Node, ...]

@@ -7,10 +7,11 @@ rows of `length` elements one behind the other, cut into rows of `length` - 1, s
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -56,7 +57,7 @@ HEADS_FIRST: Final = (2, 0, 1)
 NONE: Final[tuple[int, ...]] = ()
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """A table's rows by relative position.
 
     Attributes:

@@ -1,9 +1,8 @@
 """A Clip can do what a Relu before it does."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import attribute, inputs, need, opset, optional, producer, scalar, tensor_of
@@ -14,7 +13,7 @@ from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 FLOAT32_LOWEST, FLOAT32_HIGHEST = (float(bound) for bound in (np.finfo(np.float32).min, np.finfo(np.float32).max))
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Relu and the Clip."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,10 +1,10 @@
 """Of several ops in a row that only change a value's shape, the last one decides the result."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
@@ -32,7 +32,7 @@ ALLOWS_ZERO = 14
 FLATTENS_ALL_TYPES = 9
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The last op, the input of the first, and the op that replaces both (none if they change nothing together).
 
     `target` is a Reshape's shape or the axes of a Squeeze or Unsqueeze; a value where it is kept.

@@ -1,9 +1,9 @@
 """Exporters join heads and batch, transpose three axes and split them: one Transpose of four axes does the same."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import symbolic
 from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, is_used_once, need, producer, same_dim
@@ -12,7 +12,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The last Reshape, the input of the first one, and the new order of its axes."""
 
     nodes: tuple[ir.Node, ...]

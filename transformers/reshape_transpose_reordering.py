@@ -6,9 +6,8 @@ and export the Transpose of these rows, with a Reshape to the image between it a
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.blocked_layout import ALIGNED, is_in_blocks
 from ortopt.analysis.kernels import CPU
@@ -44,7 +43,7 @@ COPIED = 0
 """What a Reshape takes for the size of its input."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Reshape and the Transpose.
 
     Attributes:

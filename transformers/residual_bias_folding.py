@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -48,7 +49,7 @@ class Layer(NamedTuple):
     bias: np.ndarray
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes that go, and what the new ones add.
 
     Attributes:

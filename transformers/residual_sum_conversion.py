@@ -7,9 +7,8 @@ it converts to single precision at load, and joins then.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import FLOAT, FLOAT16, dims, dtype, inputs, need, only_user, same_dim
@@ -17,7 +16,7 @@ from ortopt.options import Target, TransformerLevel
 from ortopt.rule import RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Add, and its operands."""
 
     nodes: tuple[ir.Node, ...]

@@ -6,10 +6,9 @@ convolutions take a tenth of that or less.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -24,7 +23,7 @@ MARGIN = 2
 """How many elements before and behind the one of a phase are read."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Resize, what it does, and the channels of its image."""
 
     nodes: tuple[ir.Node, ...]

@@ -6,10 +6,9 @@ takes a hundredth of that. Linear interpolation has a fast kernel, and pays for 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -27,7 +26,7 @@ FEWEST_ELEMENTS = 1 << 14
 """Elements of a result of linear interpolation below which the products of small matrices are slow."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Resize, and what it does."""
 
     nodes: tuple[ir.Node, ...]

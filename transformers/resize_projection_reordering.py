@@ -7,10 +7,10 @@ fast the other way round (SegFormer's head, feature pyramids).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.node_sizes import evaluated
 from ortopt.fusions import places_of
@@ -56,7 +56,7 @@ LAST = 1 << 31
 _NOT_LINEAR = ("tf_crop_and_resize", "tf_half_pixel_for_nn")
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """What is concatenated.
 
     Attributes:
@@ -72,7 +72,7 @@ class Part(NamedTuple):
     share: float
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, and the parts in order."""
 
     nodes: tuple[ir.Node, ...]

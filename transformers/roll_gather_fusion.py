@@ -7,10 +7,10 @@ and cut them into windows by a transposition of six axes; and all of it in rever
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -27,7 +27,7 @@ SHORTEST_ROW = 16
 MOST_MOVES = 12
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, what they move, and how.
 
     Attributes:

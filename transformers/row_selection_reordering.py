@@ -6,10 +6,9 @@ positions beside it need no feed-forward network, no normalization and no projec
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, axis, inputs, integers, is_constant, is_op, need, plain_attributes, rank, users
@@ -18,7 +17,7 @@ from ortopt.patterns.rows import rows_of
 from ortopt.rule import RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """What is selected, by each of several equal Gathers.
 
     Attributes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
@@ -43,7 +43,7 @@ ABOVE = frozenset((*REARRANGING, *LINEAR, "Add"))
 MAX_MOVES = 6
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The scaling node, the layer above it and the nodes between; and which inputs of them are scaled.
 
     By place, not by value: the same constant may be multiplied by the weights that it is.

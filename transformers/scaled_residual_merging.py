@@ -6,10 +6,10 @@ ConvNeXt V2 normalizes the response of its channels so: ``gamma * (x * n) + beta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
@@ -33,7 +33,7 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """What is scaled and added.
 
     Attributes:

@@ -1,8 +1,7 @@
 """A scaled Elu is one kernel."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import FLOATS, attribute, dtype, inputs, need
 from ortopt.options import Numerics, TransformerLevel
@@ -10,7 +9,7 @@ from ortopt.patterns.affine import LARGEST, SMALLEST, need_single, scaled_below
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, x, the parameters of the Selu, and the result."""
 
     nodes: tuple[ir.Node, ...]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import facts
 from ortopt.graph.edit import constant
@@ -13,7 +12,7 @@ from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The node, and what is computed instead: an element, a part of a tensor, or all elements joined.
 
     Attributes:

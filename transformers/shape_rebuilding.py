@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope, symbolic
@@ -30,7 +30,7 @@ MAX_PLACES = 16
 """At so many places a dimension is looked for."""
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """Some of a value's dimensions: from `first` to before `end`."""
 
     source: ir.Value
@@ -103,8 +103,7 @@ def _groups(nodes: Collection[ir.Node], token: CancellationToken) -> list[list[i
     return [sorted(group, key=order.__getitem__) for group in distinct.values()]
 
 
-@dataclass
-class _Plan:
+class _Plan(Struct):
     """A plan to build the results of a group that other nodes need.
 
     Args:

@@ -4,9 +4,8 @@ On the CPU, ONNX Runtime 1.31's kernel is slower than the two kernels that it re
 is not: the table of costs keeps it away from there.
 """
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import attribute, inputs, optional
 from ortopt.options import Numerics, TransformerLevel
@@ -14,7 +13,7 @@ from ortopt.patterns.skip_normalization import Skip, skip_above, skip_node
 from ortopt.rule import RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, the sum above, and the parameters of the normalization."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,8 +1,7 @@
 """A Slice of a Slice is one Slice."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.slice_bounds import taken
 from ortopt.graph.integer_ranges import LARGEST, is_endless
@@ -15,7 +14,7 @@ LAST = 2**63 - 1
 Taken = tuple[int, int, int, int]
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """Both Slices, the input of the first one, and the bounds of both together: axis, start, end and step."""
 
     nodes: tuple[ir.Node, ...]

@@ -8,9 +8,9 @@ merged, nothing else changes: the elements keep their places in memory, and each
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import facts, symbolic
@@ -26,7 +26,7 @@ ALLOWZERO_FROM = 14
 """The version of Reshape with ``allowzero``."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The softmax, its axis, and the dimensions behind it."""
 
     nodes: tuple[ir.Node, ...]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.axes import axes_of
 from ortopt.graph.match import (
@@ -25,7 +25,7 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Softmax and the Sub, with the scaling between them, and the scores."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,8 +1,7 @@
 """``log(1 + eˣ)`` is one op; the CPU's kernel for it is slower than what it replaces."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import choose, is_op, is_used_once, need, users
 from ortopt.options import Numerics, TransformerLevel
@@ -11,7 +10,7 @@ from ortopt.patterns.softplus import softplus
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, x and the result."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,8 +1,7 @@
 """``x / (1 + |x|)`` is one kernel."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import inputs, is_op, need, only_user, operand_scalar
 from ortopt.options import Numerics, TransformerLevel
@@ -12,7 +11,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 NOT_SOFTSIGN = "it is not x / (1 + |x|)"
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, x and the result."""
 
     nodes: tuple[ir.Node, ...]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.integer_ranges import is_endless
@@ -35,7 +35,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 CHANNELS, HEIGHT, WIDTH = 1, 2, 3
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Concat, perhaps a Conv that reads it in another order, and the blocks: in which order they are joined."""
 
     nodes: tuple[ir.Node, ...]

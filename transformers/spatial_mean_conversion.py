@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.blocked_layout import BLOCK, is_in_blocks
 from ortopt.analysis.kernels import CPU
@@ -46,7 +45,7 @@ SAME_SIZE = (
 FEWEST = 2
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The mean.
 
     Attributes:

@@ -1,8 +1,7 @@
 """A Split into one part, beside empty ones, only copies."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.facts import contents
 from ortopt.graph.match import Dim, attribute, axis, dims, inputs, need, opset, optional, same_dim
@@ -12,7 +11,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Split, the output that is the whole input, and the input."""
 
     nodes: tuple[ir.Node, ...]

@@ -7,9 +7,9 @@ Transpose of five axes, and splits them there. Where they are split is free.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -31,7 +31,7 @@ from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Transpose, the Split and the Squeezes, and what is done instead.
 
     Attributes:

@@ -5,9 +5,8 @@ Diffusion transformers compute six numbers for each channel in one layer, and gi
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.axes import axes_of, unsqueezed
 from ortopt.graph.match import (
@@ -25,7 +24,7 @@ from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Split and the Unsqueezes of its parts, and the axes that they add, from the front."""
 
     nodes: tuple[ir.Node, ...]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.axes import node_along, unsqueezed
 from ortopt.graph.edit import constant
@@ -50,7 +50,7 @@ FURTHEST = 32
 """How many nodes below are looked at for an Unsqueeze."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The elementwise op, its operands before they were squeezed, and the axis; None for operands that were not."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,15 +1,14 @@
 """The default of an attribute, which onnx's shape inference reads wrongly, is written out."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import need
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The STFT."""
 
     nodes: tuple[ir.Node, ...]

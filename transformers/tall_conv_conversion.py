@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
@@ -39,7 +40,7 @@ LISTS: Final = ("kernel_shape", "strides", "dilations", "pads")
 ROWS, COLUMNS = 2, 3
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The convolution."""
 
     nodes: tuple[ir.Node, ...]

@@ -1,8 +1,7 @@
 """What keeps x above a threshold and is 0 elsewhere is one kernel."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import FLOATS, dtype, inputs, is_constant, is_op, is_scalar, keeps_rank, need, producer, scalar
 from ortopt.options import TransformerLevel
@@ -10,7 +9,7 @@ from ortopt.patterns.affine import need_single
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, x and the threshold."""
 
     nodes: tuple[ir.Node, ...]

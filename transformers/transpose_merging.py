@@ -1,15 +1,14 @@
 """Two Transposes in a row move the data twice where once, or not at all, would do."""
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import attribute, inputs, need, producer, rank
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The second Transpose, the input of the first, and the order of both together."""
 
     nodes: tuple[ir.Node, ...]

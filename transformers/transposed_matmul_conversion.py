@@ -7,10 +7,10 @@ Softmax; gated networks of tokens (gMLP) multiply tokens by one. Both transpose 
 from __future__ import annotations
 
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -40,7 +40,7 @@ COPIED = 0
 """What a Reshape takes for the size of its input."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """A linear layer between two Transposes.
 
     Attributes:

@@ -7,9 +7,8 @@ its DequantizeLinear and QuantizeLinear, right beside the op. A Sum of one opera
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
@@ -25,7 +24,7 @@ APART = "apart from its quantization"
 """The variant of both ops in the table of costs."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The op of the unit."""
 
     nodes: tuple[ir.Node]

@@ -6,9 +6,8 @@ sequence is split, each row has a product with the same matrix, and the results 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import symbolic
 from ortopt.graph.match import Dim, Refusal, attribute, axis, dims, inputs, is_op, need, optional, plain_attributes
@@ -22,7 +21,7 @@ STEPS_LAST = (0, 2, 1)
 """The transposition of the last two axes."""
 
 
-class Product(NamedTuple):
+class Product(Struct, frozen=True):
     """What is computed of each step.
 
     Attributes:
@@ -36,7 +35,7 @@ class Product(NamedTuple):
     bias: ir.Value | None
 
 
-class Step(NamedTuple):
+class Step(Struct, frozen=True):
     """One operand of the Concat: the part that it comes from, the nodes in between, and what they compute."""
 
     part: ir.Value
@@ -44,7 +43,7 @@ class Step(NamedTuple):
     product: Product
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, the sequence, the axis of its steps and that of the results, and what is computed of each."""
 
     nodes: tuple[ir.Node, ...]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import scope
 from ortopt.graph.match import is_used, need
@@ -15,7 +14,7 @@ from ortopt.rule import RewriteRule
 from ortopt.system import processor
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes in topological order: what quantizes, what moves or computes integers, what dequantizes them."""
 
     nodes: tuple[ir.Node, ...]

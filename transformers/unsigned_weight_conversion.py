@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import scope
 from ortopt.graph.match import array_of, inputs, is_constant, need, optional, plain_attributes
@@ -32,7 +31,7 @@ WEIGHTS = {
 ROOTS = tuple(op if not domain else f"{domain}::{op}" for domain, op in WEIGHTS)
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The kernel's node."""
 
     nodes: tuple[ir.Node, ...]

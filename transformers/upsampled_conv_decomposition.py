@@ -6,10 +6,10 @@ Decoders of autoencoders, superresolution and segmentation enlarge an image so b
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_no_larger
@@ -46,7 +46,7 @@ REPEATS = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "n
 """The form of a Resize that repeats elements (`nearest_resize_canonicalization`)."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The convolution, and what it convolves.
 
     Attributes:

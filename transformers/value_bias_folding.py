@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -33,7 +32,7 @@ from ortopt.patterns.attention.reading import (
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The two sums, and what becomes of them.
 
     Attributes:
@@ -52,7 +51,7 @@ class Found(NamedTuple):
         return tuple(node.outputs[0] for node in self.nodes)
 
 
-class Projection(NamedTuple):
+class Projection(Struct, frozen=True):
     """``factor · x · weight + bias``, for each row of x; what it holds of these are constants."""
 
     x: ir.Value

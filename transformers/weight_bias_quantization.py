@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, array_of, attribute, inputs, need, opset, optional, plain_attributes
@@ -27,7 +28,7 @@ class Integers(NamedTuple):
     axis: int
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The op, the scales of its new weight if it gets one, and those of its new bias."""
 
     nodes: tuple[ir.Node, ...]

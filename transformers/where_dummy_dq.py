@@ -1,9 +1,8 @@
 """A quantized kernel of Where needs two DequantizeLinear; a constant operand can be written as one."""
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt import semantics
 from ortopt.graph.edit import constant
@@ -15,7 +14,7 @@ from ortopt.rule import RewriteRule
 INTEGERS = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16)
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Where, which of its operands is the number, and the DequantizeLinear of the other."""
 
     nodes: tuple[ir.Node, ...]

@@ -13,11 +13,11 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph.facts import DECLARED, dims_of
@@ -52,8 +52,7 @@ _ACTIVATIONS: Final = _INSIDE | {"Gelu", "QuickGelu"}
 """Activations that a region passes through."""
 
 
-@dataclass(slots=True)
-class _Step:
+class _Step(Struct):
     """What a node is when layouts are chosen: some have been fused by then, others taken apart.
 
     Attributes:
@@ -73,8 +72,7 @@ class _Step:
     fused: list[ir.Node] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Kernel:
+class _Kernel(Struct):
     """A kernel in a region; convolutions take one sum and one activation."""
 
     is_convolution: bool
@@ -82,8 +80,7 @@ class _Kernel:
     has_activation: bool = False
 
 
-@dataclass(slots=True)
-class _Image:
+class _Image(Struct):
     """A value in blocks.
 
     Attributes:
@@ -101,7 +98,7 @@ class _Image:
     left: int
 
 
-class Layout(NamedTuple):
+class Layout(Struct, frozen=True):
     """The regions of a graph.
 
     Attributes:

@@ -8,10 +8,10 @@ no pass recognises counts too; and it costs a few steps at nodes of a few ops.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
@@ -24,8 +24,7 @@ MAX_STEPS: Final = 64
 Op = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """A block of a model.
 
     Attributes:
@@ -39,8 +38,7 @@ class Block:
     fused: bool
 
 
-@dataclass(frozen=True, slots=True)
-class BlockCount:
+class BlockCount(Struct, frozen=True):
     """How many blocks of a family a model has.
 
     Attributes:
@@ -57,8 +55,7 @@ class BlockCount:
         return self.fused + self.spelled_out
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """A kind of block.
 
     Attributes:

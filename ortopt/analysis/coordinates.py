@@ -7,10 +7,10 @@ int64, and of a sum or a product that may leave its range nothing is known.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import facts, symbolic
 from ortopt.graph.integer_ranges import LIMITS
@@ -23,7 +23,7 @@ MAX_STEPS = 16
 MAX_CONSTANT = 4096
 
 
-class Linear(NamedTuple):
+class Linear(Struct, frozen=True):
     """``value[i, j, …] = offset + strides[0] * i + strides[1] * j + …`` wherever the indices lie within `dims`.
 
     Attributes:

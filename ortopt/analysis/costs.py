@@ -15,11 +15,11 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct, field, structs
 
 from ortopt.analysis.representative_sizes import Extent
 
@@ -69,8 +69,7 @@ class Form(NamedTuple):
         return f"{op} {self.variant}" if self.variant else op
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """What is known of a form on a provider: a row of the table.
 
     Attributes:
@@ -112,8 +111,7 @@ def _meet(extent: tuple[int, float], size: int | Extent) -> bool:
     return low <= extent[1] and extent[0] <= high
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
+class Circumstances(Struct, frozen=True):
     """With what a table was measured; empty texts where it does not say.
 
     Attributes:
@@ -232,7 +230,7 @@ def _most_cautious(rows: Sequence[Cost], sizes: Sizes) -> Cost | None:
     nearest = min(fitting or rows, key=_caution, default=None)
     if fitting or nearest is None or nearest.verdict is Verdict.LOSES:
         return nearest
-    return replace(nearest, verdict=Verdict.UNKNOWN, speed=None)
+    return structs.replace(nearest, verdict=Verdict.UNKNOWN, speed=None)
 
 
 def _caution(cost: Cost) -> int:
@@ -278,7 +276,7 @@ def _on_all(cost: Cost, columns: Mapping[str, Cost]) -> Cost:
     verdicts = {one.verdict for one in columns.values()}
     worst = next((one for one in (Verdict.LOSES, Verdict.UNKNOWN) if one in verdicts), cost.verdict)
     ends = min(low for low, _ in speeds.values()), max(high for _, high in speeds.values())
-    return replace(cost, verdict=worst, speed=ends, speeds=speeds)
+    return structs.replace(cost, verdict=worst, speed=ends, speeds=speeds)
 
 
 def _given(node: ir.Node, index: int) -> bool:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from ortopt.analysis.shape_rules.registry import Call
 from ortopt.graph.facts import Dims
 from ortopt.graph.symbolic import INVENTED, UNKNOWN, Dim, is_invented, symbols
 
 
-class InnerScopes(NamedTuple):
+class InnerScopes(Struct, frozen=True):
     """The scopes of some graphs; those entered one after the other are not listed, for calls may be nested deeply."""
 
     names: set[str]

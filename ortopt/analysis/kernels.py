@@ -15,7 +15,6 @@ import enum
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ import onnx.defs
 import onnx.helper
 import onnx.shape_inference
 import onnx_ir as ir
+from msgspec import Struct
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
@@ -45,8 +45,7 @@ class Support(enum.Enum):
     EXPANDED = "expanded"
 
 
-@dataclass(frozen=True, slots=True)
-class Schema:
+class Schema(Struct, frozen=True):
     """What an op of one version takes and gives.
 
     Attributes:
@@ -62,8 +61,7 @@ class Schema:
     constraints: Mapping[str, frozenset[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(Struct, frozen=True):
     first: int
     last: int | None
     types: Mapping[str, frozenset[str]]
@@ -73,23 +71,20 @@ class _Rule:
         return self.first == since if self.last is None else self.first <= since <= self.last
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernels:
+class _Kernels(Struct, frozen=True):
     version: str
     max_opset: int
     rules: Mapping[tuple[str, str], tuple[_Rule, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Signature:
+class _Signature(Struct, frozen=True):
     """The types of a node's arguments: None where the argument is missing, ``?`` where its type is unknown."""
 
     inputs: tuple[str | None, ...]
     outputs: tuple[str | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Op:
+class _Op(Struct, frozen=True):
     """An op of an opset; ``proto`` gives the node where its attributes matter."""
 
     domain: str

@@ -7,11 +7,11 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis import kernels
 from ortopt.cancellation import NEVER, CancellationToken
@@ -26,8 +26,7 @@ _DATA: Final = Path(__file__).parent / "data" / "onnxruntime-releases.json"
 _OWN: Final = "com.microsoft"
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(Struct, frozen=True):
     """What a model needs to be loaded.
 
     Attributes:

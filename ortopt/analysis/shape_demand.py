@@ -7,9 +7,9 @@ is there because something needs it whose dimensions are no numbers; this says w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.match import Dim, shape_of
@@ -20,8 +20,7 @@ MAX_DIMENSIONS = 4
 """So many dimensions are named in a reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """Why a node that depends on dimensions alone is there.
 
     Attributes:

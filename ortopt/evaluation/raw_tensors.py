@@ -13,9 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from ortopt.system.threads import BackgroundThread
 
@@ -34,7 +35,7 @@ _MAPPED_FROM: Final = 1 << 16  # bytes of a file from which it costs less to map
 _PREFIX: Final = 10  # bytes of a .npy file of version 1.0 before its header: magic, version, the header's length
 
 
-class Raw(NamedTuple):
+class Raw(Struct, frozen=True):
     """A tensor as ONNX Runtime holds it.
 
     Attributes:

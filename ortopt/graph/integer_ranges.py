@@ -18,9 +18,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import symbolic
 from ortopt.graph.polynomials import TooComplexError
@@ -174,7 +175,7 @@ class _TooManyTermsError(Exception):
 _Terms: TypeAlias = dict[tuple[str, ...], Fraction]
 
 
-class _Bound(NamedTuple):
+class _Bound(Struct, frozen=True):
     """A sum of products of symbols that a value is never above, nor its negative; and the value if it is a number."""
 
     terms: _Terms

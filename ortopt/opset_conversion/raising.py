@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
@@ -35,7 +36,7 @@ _Refusal = str
 _Change = Callable[[Editor, ir.Node], None]
 
 
-class Step(NamedTuple):
+class Step(Struct, frozen=True):
     """What raising does to one node.
 
     Attributes:

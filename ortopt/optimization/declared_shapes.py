@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import onnx_ir as ir
+from msgspec import structs
 
 from ortopt.analysis.blocked_layout import blocked_layout
 from ortopt.analysis.kernels import CPU
@@ -40,7 +39,7 @@ def declare(model: ir.Model, options: Options, token: CancellationToken) -> None
         _declare_output(value)
     origin = model.meta.get(SOURCE_KEY)
     if options.value_info and origin is not None:
-        model.meta[SOURCE_KEY] = dataclasses.replace(origin, typed=True)
+        model.meta[SOURCE_KEY] = structs.replace(origin, typed=True)
 
 
 def _mark_sums(model: ir.Model, token: CancellationToken) -> None:
@@ -72,7 +71,7 @@ def _declare_what_passes_ask_for(model: ir.Model, token: CancellationToken) -> N
     }
     if marked:
         typed = origin.typed or frozenset()
-        model.meta[SOURCE_KEY] = dataclasses.replace(origin, typed=frozenset(marked) | typed)
+        model.meta[SOURCE_KEY] = structs.replace(origin, typed=frozenset(marked) | typed)
 
 
 def _declare_output(value: ir.Value) -> None:

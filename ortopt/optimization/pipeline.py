@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from ortopt import semantics
 from ortopt.analysis import dimensions
@@ -39,8 +39,7 @@ MAX_ROUNDS = 10
 _ENDLESS = f"all {MAX_ROUNDS} rounds of levels changed the graph"
 
 
-@dataclass(slots=True)
-class Run:
+class Run(Struct):
     """One run of all levels.
 
     Attributes:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.errors import OptimizationCancelled
 from ortopt.graph import scope
@@ -17,8 +17,7 @@ RewriteKey = tuple[object, ...]
 """Identifies a rewrite whatever its number: the transformer, the graph, and the nodes or the step."""
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedRewrite:
+class NumberedRewrite(Struct, frozen=True):
     """A rewrite that a run has made.
 
     Attributes:

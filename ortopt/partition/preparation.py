@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, symbolic
@@ -39,7 +40,7 @@ ROOTS = ("Split", *BIASED)
 _MAX_ROUNDS = 16
 
 
-class Preparation(NamedTuple):
+class Preparation(Struct, frozen=True):
     """A change that may let a cluster grow.
 
     Attributes:

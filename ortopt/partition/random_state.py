@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
@@ -20,7 +20,7 @@ from ortopt.partition.placement import Placement
 from ortopt.semantics import RANDOM_OPS, Functions, is_random, key, subgraphs
 
 
-class Drawing(NamedTuple):
+class Drawing(Struct, frozen=True):
     """The nodes of a graph that draw random numbers.
 
     Attributes:

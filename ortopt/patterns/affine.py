@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import (
     DOUBLE,
@@ -42,7 +43,7 @@ class Affine(NamedTuple):
     shift: float
 
 
-class Scaled(NamedTuple):
+class Scaled(Struct, frozen=True):
     """``factor · value``, some nodes below a value."""
 
     nodes: tuple[ir.Node, ...]

@@ -5,16 +5,17 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.context import Context
 from ortopt.graph.match import Refusal, is_op
 from ortopt.transformer import GraphTransformer
 
 
-class Inlining(NamedTuple):
+class Inlining(Struct, frozen=True):
     """How a node is replaced by the nodes of its body.
 
     Attributes:

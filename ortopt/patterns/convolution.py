@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_digits, need_no_larger, need_scaled_near
 from ortopt.graph.edit import constant
@@ -27,7 +26,7 @@ CONVOLUTIONS = ("Conv", "ConvTranspose")
 Array = np.ndarray
 
 
-class Folded(NamedTuple):
+class Folded(Struct, frozen=True):
     """A convolution with new weights and bias, and the nodes that it replaces.
 
     Attributes:

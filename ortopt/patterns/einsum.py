@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import Dim, Refusal, attribute, dims, need, same_dim
 
@@ -27,7 +28,7 @@ class Equation(NamedTuple):
     result: Letters
 
 
-class Step(NamedTuple):
+class Step(Struct, frozen=True):
     """One op that moves axes or sums over some.
 
     Attributes:
@@ -39,7 +40,7 @@ class Step(NamedTuple):
     numbers: tuple[int, ...]
 
 
-class Operand(NamedTuple):
+class Operand(Struct, frozen=True):
     """An operand, or a result, on its way to another arrangement of its axes.
 
     Attributes:
@@ -67,7 +68,7 @@ class Operand(NamedTuple):
         return Operand(self.letters, (*self.steps, *steps))
 
 
-class Product(NamedTuple):
+class Product(Struct, frozen=True):
     """A product that gives the result of an equation.
 
     Attributes:
@@ -237,7 +238,7 @@ def _moves_elements(step: Step) -> bool:
     return step.op == "Transpose" and step.numbers[-1] != len(step.numbers) - 1
 
 
-class _Groups(NamedTuple):
+class _Groups(Struct, frozen=True):
     """The letters of each axis of a matrix product; an axis without a letter has size 1.
 
     Attributes:

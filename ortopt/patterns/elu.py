@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import (
     FLOATS,
@@ -28,7 +28,7 @@ from ortopt.patterns.threshold import threshold
 NOT_ELU = "it is not x where x is positive, and a · (exp(x) - 1) elsewhere"
 
 
-class Elu(NamedTuple):
+class Elu(Struct, frozen=True):
     """``x`` where it is positive, ``alpha · (exp(rate · x) - 1)`` elsewhere.
 
     Attributes:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt import placement
 from ortopt.analysis import kernels
@@ -35,7 +36,7 @@ Order = tuple[int, ...]
 """A permutation of axes, as a Transpose has it."""
 
 
-class Factor(NamedTuple):
+class Factor(Struct, frozen=True):
     """An operand of a product.
 
     Attributes:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import (
     FLOAT,
@@ -31,7 +30,7 @@ from ortopt.patterns.layer_normalization import quotient
 from ortopt.semantics.op_traits import RESHAPING
 
 
-class GroupNormalization(NamedTuple):
+class GroupNormalization(Struct, frozen=True):
     """``scale · (x - mean) / sqrt(variance + epsilon) + bias`` with the mean and variance of groups of channels.
 
     Attributes:
@@ -60,7 +59,7 @@ class GroupNormalization(NamedTuple):
         return (self.y,)
 
 
-class Core(NamedTuple):
+class Core(Struct, frozen=True):
     """What is between the Reshapes: its nodes, operand, result and epsilon."""
 
     nodes: tuple[ir.Node, ...]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import FLOATS, Refusal, attribute, dtype, inputs, is_op, need
 from ortopt.patterns.affine import SMALLEST, Affine, affine_forms
@@ -15,7 +15,7 @@ MOST_SHIFT = 16.0
 """A larger shift, in terms of the range, would round away digits of x that an op with another scale keeps."""
 
 
-class Gate(NamedTuple):
+class Gate(Struct, frozen=True):
     """``height · min(max(alpha · x + beta, 0), 1)``.
 
     Attributes:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import (
     FLOAT,
@@ -32,7 +31,7 @@ from ortopt.graph.symbolic import Dim
 ADDITIONS = ("Add", "Sum")
 
 
-class IntegerProduct(NamedTuple):
+class IntegerProduct(Struct, frozen=True):
     """``Cast(MatMulInteger(a, b)) · (a_scale · b_scale) + bias``.
 
     Attributes:

@@ -6,10 +6,9 @@ precision, as ONNX Runtime's kernels compute them, which agree with the specific
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import (
     FLOAT,
@@ -44,7 +43,7 @@ _ROUNDED = 128
 Matrix = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
-class Interpolation(NamedTuple):
+class Interpolation(Struct, frozen=True):
     """How a Resize interpolates.
 
     Attributes:
@@ -94,7 +93,7 @@ class Interpolation(NamedTuple):
         return rows[:, around - 2 : around + 3]
 
 
-class Image(NamedTuple):
+class Image(Struct, frozen=True):
     """A Resize of an image along rows and columns.
 
     Attributes:

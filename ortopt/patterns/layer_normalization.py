@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
@@ -54,7 +55,7 @@ class Mean(NamedTuple):
     axis: int
 
 
-class Quotient(NamedTuple):
+class Quotient(Struct, frozen=True):
     """``numerator / sqrt(mean(base²) + epsilon)``.
 
     Attributes:
@@ -92,7 +93,7 @@ class Affine(NamedTuple):
     y: ir.Value
 
 
-class Normalization(NamedTuple):
+class Normalization(Struct, frozen=True):
     """A layer or root-mean-square normalization that is spelled out, with the operands and the result of one op for it.
 
     Attributes:

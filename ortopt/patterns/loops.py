@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.axes import node_along
 from ortopt.graph.match import Refusal, attribute, is_op, need, opset
@@ -13,8 +12,7 @@ from ortopt.semantics.opset_changes import SCAN_HAS_NO_BATCH_FROM
 LOOPS = ("Loop", "Scan")
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
+class Repeated(Struct, frozen=True):
     """A Loop, or a Scan since opset 9, with as many inputs and outputs as its body needs.
 
     A state is what one iteration hands to the next; a scanned input gives each iteration a slice, and a scanned output

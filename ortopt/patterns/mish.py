@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import inputs, need, only_user, producer
 from ortopt.patterns.affine import need_single
 from ortopt.patterns.softplus import softplus
 
 
-class Mish(NamedTuple):
+class Mish(Struct, frozen=True):
     """The nodes, x and the result."""
 
     nodes: tuple[ir.Node, ...]

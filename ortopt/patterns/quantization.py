@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt import semantics
 from ortopt.graph.edit import constant
@@ -30,7 +29,7 @@ so that rounding finds q again. bfloat16 has too few bits.
 """
 
 
-class Scaling(NamedTuple):
+class Scaling(Struct, frozen=True):
     """A constant mapping between integers and numbers: number = (integer - zero point) * scale.
 
     Attributes:

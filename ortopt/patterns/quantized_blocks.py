@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import FLOAT, Refusal, array_of, inputs, is_op, is_used_once, need, optional, plain_attributes
 from ortopt.patterns.quantization import RANGES, dequantizer, scaling
@@ -13,7 +12,7 @@ from ortopt.patterns.quantization import RANGES, dequantizer, scaling
 LEAST_BLOCK = 16
 
 
-class Blocks(NamedTuple):
+class Blocks(Struct, frozen=True):
     """A matrix in blocks along its rows or columns.
 
     Attributes:

@@ -7,16 +7,15 @@ That happens where several threads run, and the results would be one run of numb
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import symbolic
 from ortopt.graph.match import Dim, array_of, dims, is_constant, is_never_zero, need, same_dim
 from ortopt.patterns.quantized_kernels import Input
 
 
-class _Operand(NamedTuple):
+class _Operand(Struct, frozen=True):
     """An operand as the kernel would get it, and its dimensions."""
 
     input: Input

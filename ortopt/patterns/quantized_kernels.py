@@ -8,10 +8,10 @@ integers, as near to the middle as floats are rounded: there the results are nei
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -54,7 +54,7 @@ Input = ir.Value | np.ndarray | None
 """An input of a kernel: a value, the content of a new constant, or nothing."""
 
 
-class Operand(NamedTuple):
+class Operand(Struct, frozen=True):
     """What a kernel is told of a dequantized operand, or of a quantized result.
 
     Attributes:
@@ -85,7 +85,7 @@ class Operand(NamedTuple):
         return float(self.mapping.scale)
 
 
-class KernelCall(NamedTuple):
+class KernelCall(Struct, frozen=True):
     """A match: the nodes of a unit, and the kernel's node that stands for them.
 
     Attributes:
@@ -183,7 +183,7 @@ def _operand(node: ir.Node, integers: ir.Value, *, channels: bool) -> Operand:
     return Operand(integers, scale, missing if zero_point is None else zero_point, mapping)
 
 
-class Product(NamedTuple):
+class Product(Struct, frozen=True):
     """What bounds the sums of a kernel that multiplies matrices or convolves.
 
     Attributes:

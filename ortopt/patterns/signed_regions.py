@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, array_of, dtype, is_constant, need, plain_attributes, users
@@ -18,7 +17,7 @@ LARGEST = 10_000
 """How many nodes a region may have."""
 
 
-class Operand(NamedTuple):
+class Operand(Struct, frozen=True):
     """Where a kernel reads integers, and their zero point."""
 
     integers: int
@@ -27,7 +26,7 @@ class Operand(NamedTuple):
     """Whether a constant here may stay signed where the other operand is unsigned."""
 
 
-class Kernel(NamedTuple):
+class Kernel(Struct, frozen=True):
     """Where a kernel reads integers, and where it reads the zero point of its result."""
 
     operands: tuple[Operand, ...]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import (
     Dim,
@@ -24,7 +24,7 @@ from ortopt.graph.match import (
 from ortopt.onnx_ir_internals import use_count
 
 
-class Skip(NamedTuple):
+class Skip(Struct, frozen=True):
     """``x + skip + bias`` above a normalization over the last axis.
 
     Attributes:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import (
     FLOATS,
@@ -38,7 +37,7 @@ NOT_SLOPED = "it is not x where x is positive, and a slope times x elsewhere"
 LARGEST_SLOPE = 2.0**24
 
 
-class SlopedRelu(NamedTuple):
+class SlopedRelu(Struct, frozen=True):
     """``x`` where it is positive, ``slope · x`` elsewhere.
 
     Attributes:

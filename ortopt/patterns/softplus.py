@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import (
     BFLOAT16,
@@ -34,7 +33,7 @@ SMALLEST_ARGUMENTS = {FLOAT: 17.0, BFLOAT16: 6.0, DOUBLE: 37.0, FLOAT16: 8.0}
 """From here on the logarithm is x itself, but for the last place."""
 
 
-class Softplus(NamedTuple):
+class Softplus(Struct, frozen=True):
     """``log(1 + exp(x))``.
 
     Attributes:

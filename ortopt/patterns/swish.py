@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import choose, inputs, is_constant, is_op, keeps_rank, need, only_user, scalar
 
 
-class Swish(NamedTuple):
+class Swish(Struct, frozen=True):
     """``x · Sigmoid(alpha · x)``.
 
     Attributes:

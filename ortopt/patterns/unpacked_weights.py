@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt import semantics
 from ortopt.graph import scope
@@ -30,7 +31,7 @@ SMALL = 16
 """What has fewer elements than the weight by this factor is not the weight: a scale, a shape."""
 
 
-class Steps(NamedTuple):
+class Steps(Struct, frozen=True):
     """Integers less zero points, and the scale of each, in the shape of the value that they stand for."""
 
     integers: np.ndarray

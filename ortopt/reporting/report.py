@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 import ortopt
 from ortopt.analysis.blocks import FAMILIES
 from ortopt.analysis.costs import in_sizes
@@ -207,9 +209,11 @@ def _passes(result: OptimizeResult) -> list[dict[str, Any]]:
 
 
 def plain(record: Any) -> Any:
-    """Data classes as dicts, and enumerations as their values, all the way down."""
+    """Data classes and structs as dicts, and enumerations as their values, all the way down."""
     if isinstance(record, enum.Enum):
         return record.value
+    if isinstance(record, Struct):
+        return {name: plain(getattr(record, name)) for name in record.__struct_fields__}
     if dataclasses.is_dataclass(record):
         return {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
     if isinstance(record, Mapping):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from ortopt.terminal_text import one_line
 
@@ -25,8 +26,7 @@ _SHORT: Final = 30
 _UNBROKEN: Final = "\N{NO-BREAK SPACE}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FittingTable:
+class FittingTable(Struct, frozen=True):
     """A table without lines; where the screen is too narrow for it, a paragraph for each row.
 
     Attributes:

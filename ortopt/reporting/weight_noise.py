@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import scope
 from ortopt.reporting.excerpt import same_content
@@ -20,7 +21,7 @@ MAX_TRIES = 12
 """How often it is tried whether a failure survives noise in place of weights: of all, of halves, of quarters ..."""
 
 
-class _Weight(NamedTuple):
+class _Weight(Struct, frozen=True):
     """A constant that may be confidential.
 
     Attributes:

@@ -8,9 +8,9 @@ this name makes it a default. Only the main graph is read so.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import onnx
+from msgspec import Struct
 
 from ortopt.errors import InvalidModelError
 from ortopt.serialization.opset_imports import canonical
@@ -21,7 +21,7 @@ class DuplicateNameError(InvalidModelError):
     """Two values of one graph have the same name."""
 
 
-class _Constant(NamedTuple):
+class _Constant(Struct, frozen=True):
     """One of the constants of a name: its message, and what must be equal in all of them."""
 
     message: onnx.TensorProto | onnx.SparseTensorProto

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped,unused-ignore]
+from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
@@ -37,8 +37,7 @@ _MAX_BYTES: Final = 2**31 - 1
 """What protobuf can read; a stream that goes on longer is no model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where a loaded model came from.
 
     Attributes:

@@ -10,9 +10,10 @@ import contextlib
 import io
 import os
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, NamedTuple
+from typing import BinaryIO, Final, Literal
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
@@ -35,7 +36,7 @@ INLINE_LIMIT: Final = 2**31 - 1
 _MARGIN: Final = 1 << 20
 
 
-class Saved(NamedTuple):
+class Saved(Struct, frozen=True):
     """What was written.
 
     Attributes:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
@@ -31,7 +32,7 @@ _MAX_CLASHES: Final = 8
 """So many names are found to be taken, one after the other, before all keep their new ones."""
 
 
-class _Level(NamedTuple):
+class _Level(Struct, frozen=True):
     """A graph in a walk through graphs.
 
     Attributes:

@@ -8,11 +8,11 @@ writes those that were initializers, and still are sparse, as such again.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
@@ -28,8 +28,7 @@ _INDEX_TYPES: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SparseTensor:
+class SparseTensor(Struct, frozen=True, eq=False):
     """A tensor that is zero but for some elements.
 
     Attributes:

@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 
@@ -106,7 +108,7 @@ class Cut(NamedTuple):
     length: int
 
 
-class Stripped(NamedTuple):
+class Stripped(Struct, frozen=True):
     """A model without its large tensors.
 
     Attributes:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import NamedTuple
+
+from msgspec import Struct
 
 MAX_NEIGHBOURS = 6
 """A vertex with more is not left out: a table has two to the power of so many entries."""
 
 
-class _Table(NamedTuple):
+class _Table(Struct, frozen=True):
     """A cost that depends on the sides of some vertices.
 
     Attributes:
@@ -28,7 +29,7 @@ class _Table(NamedTuple):
     costs: list[int]
 
 
-class _Choice(NamedTuple):
+class _Choice(Struct, frozen=True):
     """The cheaper side of a vertex, the source's if true, for each way in which its neighbours may be divided."""
 
     vertex: int

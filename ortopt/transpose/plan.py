@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt import semantics
 from ortopt.graph import scope, symbolic
@@ -25,14 +26,14 @@ FIRST_OPSET = 7
 """Elementwise ops broadcast as they do now from here on."""
 
 
-class Flexible(NamedTuple):
+class Flexible(Struct, frozen=True):
     """An input that is taken in either orientation, by an attribute."""
 
 
 FLEXIBLE: Final = Flexible()
 
 
-class Lift(NamedTuple):
+class Lift(Struct, frozen=True):
     """An operand of lower rank, which broadcasts: it is brought into a layout, and gets axes of size 1.
 
     Attributes:
@@ -47,7 +48,7 @@ class Lift(NamedTuple):
 Demand: TypeAlias = Layout | Lift | Flexible
 
 
-class Operands(NamedTuple):
+class Operands(Struct, frozen=True):
     """What a node in another layout is built on.
 
     Attributes:
@@ -75,7 +76,7 @@ class Plan(NamedTuple):
     cost: int = 0
 
 
-class At(NamedTuple):
+class At(Struct, frozen=True):
     """The input or output of a node from which a layout reaches it.
 
     Attributes:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import Refusal, is_constant, shape_of
 from ortopt.onnx_ir_internals import attributes_of, use_count
@@ -50,7 +51,7 @@ def permutation(node: ir.Node | None, graph: ir.Graph) -> tuple[int, ...] | None
     return None if shape is None else tuple(reversed(range(len(shape))))
 
 
-class Cost(NamedTuple):
+class Cost(Struct, frozen=True):
     """What transposes cost: how many there are, the bytes through them, and that of small nodes for their sake."""
 
     number: int
@@ -82,7 +83,7 @@ class View(NamedTuple):
     perm: Layout
 
 
-class Port(NamedTuple):
+class Port(Struct, frozen=True):
     """A need of a root: by a node's input, or, without node, by a graph output."""
 
     node: ir.Node | None

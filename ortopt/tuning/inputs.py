@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.representative_sizes import Extent, representative_sizes
 from ortopt.errors import OrtoptError
@@ -19,7 +20,7 @@ _MOST_DRAWS: Final = 8
 _AT_EACH_SIZE: Final = (Draw(), Draw(integers="binary"), Draw(integers="one"))
 
 
-class StoredInputs(NamedTuple):
+class StoredInputs(Struct, frozen=True):
     """Inputs in a folder.
 
     Attributes:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.errors import UsageError
 from ortopt.serialization.load import load
@@ -22,7 +23,7 @@ _PERTURBATIONS: Final = 6
 """Copies that may show why an integer came out differently."""
 
 
-class PerturbedOutputs(NamedTuple):
+class PerturbedOutputs(Struct, frozen=True):
     """The outputs of a copy of the original on one input set.
 
     Attributes:

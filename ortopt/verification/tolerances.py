@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
@@ -37,7 +38,7 @@ So where all of an output is near 0, its last digits are as large as the output.
 """
 
 
-class Limits(NamedTuple):
+class Limits(Struct, frozen=True):
     """What an error of a dtype is, as a share of the output's scale.
 
     Attributes:

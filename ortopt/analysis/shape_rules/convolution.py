@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, Unknown, rule
 from ortopt.graph import symbolic
@@ -15,7 +15,7 @@ from ortopt.graph.symbolic import UNKNOWN, Dim
 _LONGEST = 200
 
 
-class Window(NamedTuple):
+class Window(Struct, frozen=True):
     """How a window moves along one axis."""
 
     size: Dim

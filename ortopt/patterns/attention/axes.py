@@ -7,9 +7,9 @@ consists of. From the view of one value follows that of its neighbour. What a Re
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import symbolic
 from ortopt.graph.match import Dim, Refusal, array_of, attribute, axis, is_constant, is_op, optional, same_dim
@@ -69,8 +69,7 @@ def size_of(axes: Iterable[Axis]) -> Dim:
     return symbolic.product(one.size for one in leaves(axes))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class View:
+class View(Struct, frozen=True, eq=False):
     """Which axes the dimensions of a value consist of.
 
     Attributes:

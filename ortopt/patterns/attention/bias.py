@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct, structs
 
 from ortopt.graph import facts
 from ortopt.graph.axes import unsqueezed
@@ -24,8 +24,7 @@ _ENDS = 2
 """The input of Slice that says where it ends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """A step, and how what it adds, or its condition, is aligned to the scores of rank 4.
 
     Attributes:
@@ -64,8 +63,7 @@ class Term:
         return self.step.kind is Kind.ADDED and self.step.number == 1 and self.plan is None
 
 
-@dataclass(frozen=True, slots=True)
-class Bias:
+class Bias(Struct, frozen=True):
     """The sum of what is added to the scores, numbers that take their place included.
 
     Attributes:
@@ -203,7 +201,7 @@ def _value(term: Term, length: ir.Value | None) -> ir.Value:
         value = ir.node("Expand", [value, ir.node("Concat", ones, {"axis": 0}).outputs[0]]).outputs[0]
     if term.plan is None:
         return value
-    return build(replace(term.plan, view=View(value, term.plan.view.parts)))
+    return build(structs.replace(term.plan, view=View(value, term.plan.view.parts)))
 
 
 def term(step: Step, layout: Sequence[Group], same: dict[Axis, Axis], measures: Sequence[View]) -> Term:
@@ -280,7 +278,9 @@ def cut(bias: Bias, keys: Axis) -> Bias:
         bias: The bias.
         keys: The axis of the keys.
     """
-    found = replace(bias, terms=tuple(replace(term, cut=_cut(term.step.value, keys)) for term in bias.terms))
+    found = structs.replace(
+        bias, terms=tuple(structs.replace(term, cut=_cut(term.step.value, keys)) for term in bias.terms)
+    )
     return found if found.is_cut else bias
 
 

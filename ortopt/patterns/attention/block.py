@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import onnx_ir as ir
+from msgspec import structs
 
 from ortopt.graph import facts, symbolic
 from ortopt.graph.match import Dim, Refusal, attribute, dtype, inputs, is_op, need, only_user, same_dim, users
@@ -219,7 +220,7 @@ class Attention:
             value: The result, side by side where the block is flat or reads its keys heads first, else heads first.
         """
         place, made = self.result.best(self._layout)
-        return {self.result.views[place].value: build(replace(made, view=View(value, made.view.parts)))}
+        return {self.result.views[place].value: build(structs.replace(made, view=View(value, made.view.parts)))}
 
 
 def attention(root: ir.Node, *, occupied: bool = False) -> Attention:

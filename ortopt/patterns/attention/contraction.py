@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import scope
 from ortopt.graph.match import Dim, Refusal, attribute, inputs, is_op, need, same_dim
@@ -19,8 +18,7 @@ _MICROSOFT = "com.microsoft"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-@dataclass(frozen=True, slots=True)
-class Contraction:
+class Contraction(Struct, frozen=True):
     """A product, its dimensions named by letters; a dimension of 1 that is broadcast has none, but a space.
 
     Attributes:

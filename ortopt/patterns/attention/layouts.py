@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.axes import squeezed, unsqueezed
@@ -18,8 +18,7 @@ ALLOWZERO_FROM = 14
 """From here on a Reshape can name a size of 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """How a value gets into a layout.
 
     Attributes:

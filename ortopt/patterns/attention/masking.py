@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from ortopt.graph import facts, symbolic
 from ortopt.graph.match import (
@@ -32,8 +32,7 @@ _COMPARISONS = {"LessOrEqual": (1, 0), "Less": (1, -1), "GreaterOrEqual": (-1, 0
 """Of a comparison ``a ? b``: whether a is the smaller (1) or the greater (-1), and what is added to the greater."""
 
 
-@dataclass(slots=True)
-class Masking:
+class Masking(Struct):
     """What a mask masks.
 
     Attributes:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import symbolic
 from ortopt.graph.match import Dim, Refusal, is_op, is_used_once
@@ -15,8 +14,7 @@ from ortopt.patterns.attention.sizes import dims, shape_of
 _LONGEST = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(Struct, frozen=True):
     """An operand of a product.
 
     Attributes:

@@ -7,9 +7,9 @@ add up to 1 in each row: none with a past, and none whose scores are bent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import (
     Dim,
@@ -39,7 +39,7 @@ _MAX_NODES = 24
 _LONGEST = 8
 
 
-class Reading(NamedTuple):
+class Reading(Struct, frozen=True):
     """Operands and result of an attention, followed as far as their elements are only moved.
 
     Attributes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from ortopt.graph import symbolic
 from ortopt.graph.backtracking import choose
@@ -56,8 +56,7 @@ class Kind(Enum):
     RAISED = "they are at least a number"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One thing that happens to the scores, after they were scaled.
 
     Attributes:
@@ -77,8 +76,7 @@ class Step:
     capped: bool = False
 
 
-@dataclass(slots=True)
-class Scores:
+class Scores(Struct):
     """What is found on the way from the probabilities to the product.
 
     Attributes:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from ortopt.graph import match, symbolic
 from ortopt.graph.match import Dim, Refusal, is_op
@@ -22,8 +22,7 @@ _BROADCASTING = ("Add", "Div", "Max", "Mul", "Sub", "Where")
 Dims = tuple[Dim, ...]
 
 
-@dataclass(slots=True)
-class _Batch:
+class _Batch(Struct):
     """What holds where there is a batch.
 
     Attributes:

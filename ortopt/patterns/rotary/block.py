@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import scope
 from ortopt.graph.match import (
@@ -57,8 +57,7 @@ MAX_BEHIND: Final = 4
 """How many nodes behind an embedding are asked whether they are part of a larger one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rotary:
+class Rotary(Struct, frozen=True):
     """``y₁ = x₁ · cos - x₂ · sin``, ``y₂ = x₂ · cos + x₁ · sin`` for the pairs of a head's first elements.
 
     Attributes:
@@ -205,7 +204,7 @@ def _lead(root: ir.Node, rank: int, terms: Lanes) -> tuple[tuple[ir.Value, ...],
     return (), 0
 
 
-class _Pairs(NamedTuple):
+class _Pairs(Struct, frozen=True):
     """How the turned elements are computed: of which source, and for each its own lane of that."""
 
     x: int
@@ -285,7 +284,7 @@ def _with_first(terms: Lanes, x: int) -> Lanes:
     return result
 
 
-class _Entry(NamedTuple):
+class _Entry(Struct, frozen=True):
     """A lane of a table, and its sign."""
 
     source: int
@@ -293,7 +292,7 @@ class _Entry(NamedTuple):
     sign: int
 
 
-class _Pair(NamedTuple):
+class _Pair(Struct, frozen=True):
     """The lanes of x that two elements are turned from, and the entries of the tables."""
 
     own: tuple[int, int]

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import (
     Dim,
@@ -209,7 +210,7 @@ def is_plain(lanes: Lanes) -> bool:
 # -- one function for each kind of op: the lanes of the result --------------------------------------------------------
 
 
-class _Step(NamedTuple):
+class _Step(Struct, frozen=True):
     """A node to carry out on lanes: the result, how many of its dimensions are lanes, how far below it is."""
 
     tracer: Tracer

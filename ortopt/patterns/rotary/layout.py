@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import symbolic
 from ortopt.graph.match import Dim, Refusal, need, same_dim
@@ -27,7 +27,7 @@ class Order(enum.Enum):
     """[batch, heads, positions]."""
 
 
-class Layout(NamedTuple):
+class Layout(Struct, frozen=True):
     """The dimensions in front of a head.
 
     Attributes:

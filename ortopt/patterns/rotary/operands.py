@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.axes import squeezed
 from ortopt.graph.edit import constant, discard
@@ -100,7 +101,7 @@ def rows_of(tables: list[ir.Value], pairs: int, dtype: ir.DataType) -> Rows:
     return Rows(positions, [ir.node("Concat", [table, spare], {"axis": 0}).outputs[0] for table in flat])
 
 
-class Operand(NamedTuple):
+class Operand(Struct, frozen=True):
     """What RotaryEmbedding turns.
 
     Attributes:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -45,7 +46,7 @@ _ODD: Final = frozenset({"Cast", "Div", "Mul", "Sin"})
 """Of these, those whose result has the sign of the operands' product, if it is a floating-point number."""
 
 
-class Table(NamedTuple):
+class Table(Struct, frozen=True):
     """Some lanes of a value, or their negatives.
 
     Attributes:

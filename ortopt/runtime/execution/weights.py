@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.serialization.mapped_tensors import MappedFile, MappedTensor
 
@@ -30,7 +31,7 @@ _READING_IN_PLACE: Final = frozenset({"Gather", "GatherElements", "GatherND"})
 """Ops whose kernels pack nothing, with weights that are large: tables of embeddings."""
 
 
-class Placed(NamedTuple):
+class Placed(Struct, frozen=True):
     """A model with its weights.
 
     Attributes:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from ortopt.analysis.providers import CUDA
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.planning.execution_plan import Step
 
 
-class PlacedGroup(NamedTuple):
+class PlacedGroup(Struct, frozen=True):
     """A group that a step runs.
 
     Attributes:

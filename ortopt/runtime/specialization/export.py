@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.errors import UsageError
 from ortopt.graph.facts import shape_of
@@ -23,7 +24,7 @@ Asked = tuple[dict[str, list[int]], dict[str, np.ndarray[Any, Any]]]
 """Sizes and contents by the names of a group's inputs in the model."""
 
 
-class Exported(NamedTuple):
+class Exported(Struct, frozen=True):
     """A file with guards.
 
     Attributes:

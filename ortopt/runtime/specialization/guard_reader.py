@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt import semantics
 from ortopt.partition.groups import GUARD_KEY
@@ -28,7 +29,7 @@ Expected = tuple[list[int], bytes | None]
 """The sizes of an argument, and its bytes if its content is guarded."""
 
 
-class SpecializedCall(NamedTuple):
+class SpecializedCall(Struct, frozen=True):
     """A call that stands for the general one where a guard holds.
 
     Attributes:
@@ -42,7 +43,7 @@ class SpecializedCall(NamedTuple):
     expected: tuple[tuple[ir.Value, Expected], ...]
 
 
-class Choice(NamedTuple):
+class Choice(Struct, frozen=True):
     """An If that chooses between versions of a group.
 
     Attributes:

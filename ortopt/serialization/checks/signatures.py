@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import onnx.defs
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.errors import InvalidModelError
 from ortopt.terminal_text import quoted
@@ -41,8 +41,7 @@ Kinds = tuple["ir.DataType | int | None", ...]
 """Element types of a node's inputs: None where it is not known or no tensor's, `ABSENT` where there is no input."""
 
 
-@dataclass(frozen=True, slots=True)
-class Formal:
+class Formal(Struct, frozen=True):
     """An input or output of an op.
 
     Attributes:
@@ -58,8 +57,7 @@ class Formal:
     bound: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Signature:
+class Signature(Struct, frozen=True, eq=False):
     """What is known of an op in one version.
 
     Attributes:
