@@ -79,7 +79,7 @@ class AddConvFusion(RewriteRule[Found]):
         kind = tensor_of(root.inputs[1]).dtype
         with np.errstate(over="ignore"):
             rounded: np.ndarray = after.astype(kind.numpy())
-        need(bool(np.isfinite(rounded.astype(np.float64)).all()), "a folded number would not be finite", root)
+        need(bool(np.isfinite(rounded).all()), "a folded number would not be finite", root)
         behind = np.abs(by_group).sum(axis=(1, 3)).reshape(-1)
         need_no_larger(np.abs(shift), (1.0, behind), kind, about)
         return rounded

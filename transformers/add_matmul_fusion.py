@@ -65,7 +65,7 @@ class AddMatmulFusion(RewriteRule[Found]):
         total = array_of(bias).astype(np.float64).reshape(-1) + shift @ matrix
         with np.errstate(over="ignore"):
             rounded: np.ndarray = total.astype(dtype(x).numpy())
-        need(bool(np.isfinite(rounded.astype(np.float64)).all()), "a folded number would not be finite", root)
+        need(bool(np.isfinite(rounded).all()), "a folded number would not be finite", root)
         need_no_larger(np.abs(shift), (1.0, np.abs(matrix).sum(axis=1)), dtype(x), number)
         return Found((addition, product, root), x, rounded)
 

@@ -44,7 +44,7 @@ class BnBnFusion(RewriteRule[Found]):
         with np.errstate(over="ignore", invalid="ignore"):
             both = (scale * scale_after).astype(kind.numpy())
             moved = (shift * scale_after + shift_after).astype(kind.numpy())
-        finite = all(bool(np.isfinite(array.astype(np.float64)).all()) for array in (both, moved))
+        finite = all(bool(np.isfinite(array).all()) for array in (both, moved))
         need(finite, "a folded number would not be finite", root)
         need_near(scale, (1.0, scale * scale_after), kind, first)
         need_no_larger(np.abs(shift), (1.0, scale, moved.astype(np.float64)), kind, first)

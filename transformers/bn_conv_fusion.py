@@ -74,7 +74,7 @@ class BnConvFusion(RewriteRule[Found]):
             if bias is not None:
                 moved = moved + vector(bias, outputs)
             new = scaled.reshape(content.shape).astype(tensor.dtype.numpy()), moved.astype(tensor.dtype.numpy())
-        finite = all(bool(np.isfinite(array.astype(np.float64)).all()) for array in new)
+        finite = all(bool(np.isfinite(array).all()) for array in new)
         need(finite, "a folded number would not be finite", root)
         behind = np.abs(scaled).sum(axis=(1, 3)).reshape(-1)  # what comes of each input channel of magnitude 1
         need_near(scale, (1.0, behind), tensor.dtype, normalization)

@@ -54,7 +54,7 @@ class GemmBnFusion(RewriteRule[Found]):
         with np.errstate(over="ignore", invalid="ignore"):
             b = (matrix.astype(np.float64) * (scale[:, None] if by_rows else scale)).astype(kind)
             c = (bias * scale + shift).astype(kind)
-        finite = all(bool(np.isfinite(array.astype(np.float64)).all()) for array in (b, c))
+        finite = all(bool(np.isfinite(array).all()) for array in (b, c))
         need(finite, "a folded number would not be finite", gemm)
         gain = np.abs(matrix.astype(np.float64)).sum(axis=1 if by_rows else 0) * abs(attribute(gemm, "alpha", 1.0))
         need_scaled_near(lambda: gain, scale, tensor.dtype, gemm)

@@ -98,7 +98,7 @@ class LinearConvFusion(RewriteRule[Found]):
             rounded = weight.astype(kind)
             rounded_bias = None if bias is None else bias.astype(kind)
         folded = [rounded] if rounded_bias is None else [rounded, rounded_bias]
-        finite = all(bool(np.isfinite(array.astype(np.float64)).all()) for array in folded)
+        finite = all(bool(np.isfinite(array).all()) for array in folded)
         need(finite, "a folded number would not be finite", root)
         gain = np.abs(of_layer).sum(axis=0)  # of the layer, for an input of magnitude 1
         need_near(gain, (1.0, np.abs(weight).sum(axis=0).max(initial=0.0)), left.dtype, root)

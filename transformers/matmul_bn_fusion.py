@@ -63,7 +63,7 @@ class MatMulBnFusion(RewriteRule[Found]):
         with np.errstate(over="ignore", invalid="ignore"):
             b = (matrix.astype(np.float64) * scale).astype(kind)
             c = shift.astype(kind)
-        finite = all(bool(np.isfinite(array.astype(np.float64)).all()) for array in (b, c))
+        finite = all(bool(np.isfinite(array).all()) for array in (b, c))
         need(finite, "a folded number would not be finite", node)
         need_scaled_near(lambda: np.abs(matrix.astype(np.float64)).sum(axis=0), scale, tensor.dtype, node)
         need_digits(b, matrix, tensor.dtype, node)

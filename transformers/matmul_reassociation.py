@@ -50,7 +50,7 @@ class MatmulReassociation(RewriteRule[Found]):
         with np.errstate(over="ignore", invalid="ignore"):
             exact = array_of(first).astype(np.float64) @ array_of(second).astype(np.float64)
             weight = exact.astype(left.dtype.numpy())  # rounded once
-        need(bool(np.isfinite(weight.astype(np.float64)).all()), "a weight would not be finite", first)
+        need(bool(np.isfinite(weight).all()), "a weight would not be finite", first)
         gain = np.abs(array_of(first).astype(np.float64)).sum(axis=0)  # of the middle, for an x of magnitude 1
         need_near(gain, (1.0, np.abs(exact).sum(axis=0).max(initial=0.0)), left.dtype, middle)
         return Found((product, root), x, weight)

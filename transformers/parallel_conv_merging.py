@@ -118,7 +118,7 @@ class ParallelConvMerging(RewriteRule[Found]):
         bias = wide.bias + narrow.bias
         with np.errstate(over="ignore"):
             rounded = weight.astype(kind.numpy()), bias.astype(kind.numpy())
-        finite = all(bool(np.isfinite(array.astype(np.float64)).all()) for array in rounded)
+        finite = all(bool(np.isfinite(array).all()) for array in rounded)
         need(finite, "a merged number would not be finite", root)
         behind = np.abs(weight).reshape(len(weight), -1).sum(axis=1)
         for branch in (wide, narrow):

@@ -135,7 +135,7 @@ def fold(convolution: ir.Node, after: ir.Node, scale: Array | None, shift: Array
         if shift is not None:
             bias = bias + shift
         rounded = bias.astype(dtype)
-        weight = None if scale is None else _scaled(convolution, scale).astype(dtype)
+        weight = None if scale is None else _scaled(convolution, scale)
     finite = _is_finite(rounded) and (scale is None or bool(np.isfinite(scale).all()))
     need(finite and (weight is None or _is_finite(weight)), "a folded number would not be finite", convolution)
     if scale is not None:
@@ -148,26 +148,32 @@ def fold(convolution: ir.Node, after: ir.Node, scale: Array | None, shift: Array
 
 def _gain(convolution: ir.Node) -> Array:
     """The largest magnitude of each output channel, without bias, for inputs of magnitude 1."""
-    weight = np.abs(array_of(convolution.inputs[1])).astype(np.float64)
+    weight = np.abs(array_of(convolution.inputs[1]))
     if convolution.op_type == "Conv":
-        return np.asarray(weight.sum(axis=tuple(range(1, weight.ndim))))
+        return np.asarray(weight.sum(axis=tuple(range(1, weight.ndim)), dtype=np.float64))
     group = attribute(convolution, "group", 1)
     inputs, outputs = weight.shape[:2]
     by_group = weight.reshape(group, inputs // group, outputs, -1)
-    return np.asarray(by_group.sum(axis=(1, 3)).reshape(-1))
+    return np.asarray(by_group.sum(axis=(1, 3), dtype=np.float64).reshape(-1))
 
 
 def _scaled(convolution: ir.Node, scale: Array) -> Array:
+    """The weights times one number for each output channel."""
     weight = array_of(convolution.inputs[1])
     if convolution.op_type == "Conv":
-        product: Array = weight * scale.reshape(-1, *(1,) * (weight.ndim - 1))
-        return product
+        return _product(weight, scale.reshape(-1, *(1,) * (weight.ndim - 1)))
     group = attribute(convolution, "group", 1)
     inputs, outputs, *kernel = weight.shape
     by_group = weight.reshape(group, inputs // group, outputs, *kernel)
-    product = by_group * scale.reshape(group, 1, outputs, *(1,) * len(kernel))
-    return product.reshape(weight.shape)
+    return _product(by_group, scale.reshape(group, 1, outputs, *(1,) * len(kernel))).reshape(weight.shape)
+
+
+def _product(weight: Array, factor: Array) -> Array:
+    """A product in float64, rounded to the weights' type: block by block, since a whole one in float64 is slow."""
+    product = np.empty(weight.shape, weight.dtype)
+    np.multiply(weight, factor, out=product, dtype=np.float64, casting="unsafe")
+    return product
 
 
 def _is_finite(array: Array) -> bool:
-    return bool(np.isfinite(array.astype(np.float32 if array.dtype.itemsize < 8 else np.float64)).all())
+    return bool(np.isfinite(array).all())
