@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
 
 from ortopt.analysis.costs import Cost, CostTable, Verdict, in_sizes
 from ortopt.analysis.speeds import between
@@ -84,8 +85,8 @@ def described(of: CostTable) -> dict[str, Any]:
     return {
         "schema": 1,
         **costs.described(of),
-        "measured": dataclasses.asdict(of.measured),
-        "columns": [dataclasses.asdict(table.measured) for table in of.columns],
+        "measured": structs.asdict(of.measured),
+        "columns": [structs.asdict(table.measured) for table in of.columns],
         "costs": [_row(cost, is_own=cost in of.own) for cost in of.costs],
     }
 
@@ -153,8 +154,8 @@ def compared(first: CostTable, second: CostTable) -> dict[str, Any]:
     every = differences(first, second)
     return {
         "schema": 1,
-        "a": {**costs.described(first), "measured": dataclasses.asdict(first.measured)},
-        "b": {**costs.described(second), "measured": dataclasses.asdict(second.measured)},
+        "a": {**costs.described(first), "measured": structs.asdict(first.measured)},
+        "b": {**costs.described(second), "measured": structs.asdict(second.measured)},
         "differences": [_difference(each) for each in every if each.is_contrary],
         "only_a": [_about(each) for each in every if each.second is None],
         "only_b": [_about(each) for each in every if each.first is None],

@@ -10,10 +10,9 @@ import contextlib
 import io
 import os
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import BinaryIO, Final, Literal, NamedTuple
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OutputError
@@ -36,7 +35,7 @@ INLINE_LIMIT: Final = 2**31 - 1
 _MARGIN: Final = 1 << 20
 
 
-class Saved(Struct, frozen=True):
+class Saved(NamedTuple):
     """What was written.
 
     Attributes:
