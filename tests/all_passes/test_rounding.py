@@ -55,6 +55,7 @@ ENDS_THE_PATH = {
     "conv_split_decomposition": "what it takes comes out of a convolution",
     "conv_transpose_decomposition": "what it gives comes out of a convolution",
     "conv1d_conversion": "what it gives comes out of a convolution",
+    "expert_routing_merging": "what it adds comes out of a MatMul",
     "elu_decomposition": "Elu is transcendental",
     "einsum_decomposition": "what it gives comes out of a matrix product, and products of elements are rounded alike",
     "gather_einsum_reordering": "what it gives comes out of an Einsum",
