@@ -55,7 +55,6 @@ ENDS_THE_PATH = {
     "conv_split_decomposition": "what it takes comes out of a convolution",
     "conv_transpose_decomposition": "what it gives comes out of a convolution",
     "conv1d_conversion": "what it gives comes out of a convolution",
-    "expert_routing_merging": "what it adds comes out of a MatMul",
     "elu_decomposition": "Elu is transcendental",
     "einsum_decomposition": "what it gives comes out of a matrix product, and products of elements are rounded alike",
     "gather_einsum_reordering": "what it gives comes out of an Einsum",
@@ -117,6 +116,7 @@ AT_ONE_RESULT = {"embed_layer_norm_fusion", "skip_layer_norm_fusion", "skip_rms_
 
 PARTLY = {
     "conv_add_activation_fusion": "what it adds is on the path, unless a Sigmoid or a Tanh ends it",
+    "expert_routing_merging": "what experts give comes out of a MatMul, and what it is added to need not",
     "mish_decomposition": "its factor is not on the path, and x is",
     "row_selection_reordering": "a sum before which it selects is on the path, and what comes out of a MatMul is not",
     "resize_conv_conversion": "what it takes is on the path, unless a convolution gives it",
