@@ -211,7 +211,7 @@ _SLOW: Final[tuple[tuple[str, str, str, tuple[Given, ...]], ...]] = (
         "Softmax",
         "axis = -1",
         "opset = 18",
-        cases(rows=(16, 192, 1536), columns=(16, 64, 128), elements=(256, 12288, 196608)),
+        cases(rows=(16, 4, 64, 192, 1536), columns=(16, 128, 16, 64, 128), elements=(256, 512, 1024, 12288, 196608)),
     ),
     ("AveragePool", "kernel_shape = [3, 3], pads = [1, 1, 1, 1]", "", _IMAGES),
 )

@@ -118,6 +118,7 @@ PARTLY = {
     "conv_add_activation_fusion": "what it adds is on the path, unless a Sigmoid or a Tanh ends it",
     "mish_decomposition": "its factor is not on the path, and x is",
     "row_selection_reordering": "a sum before which it selects is on the path, and what comes out of a MatMul is not",
+    "expert_routing_merging": "what experts give comes out of a MatMul, and what it is added to need not",
     "resize_conv_conversion": "what it takes is on the path, unless a convolution gives it",
     "softplus_fusion": "its logarithm is not on the path, and where it is guarded, x is",
 }
