@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph import facts, symbolic
+from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, dims, inputs, is_constant, is_op, need
 from ortopt.options import Numerics, TransformerLevel
@@ -41,10 +41,8 @@ class _Region:
     sources: dict[ir.Node, Narrow] = field(default_factory=dict)
     nodes: dict[ir.Node, Narrow] = field(default_factory=dict)
 
-    def add(self, other: _Region) -> None:
-        """Take the nodes of another region, all of which stand in front."""
-        self.sources = {**other.sources, **self.sources}
-        self.nodes = {**other.nodes, **self.nodes}
+    def __len__(self) -> int:
+        return len(self.sources) + len(self.nodes)
 
     def results(self) -> list[ir.Value]:
         """What other nodes need of it, but for what the sources give."""
@@ -79,6 +77,7 @@ def _regions(graph: ir.Graph, context: Context) -> list[_Region]:
     """The regions of a graph that hold more than sources."""
     shapes: dict[ir.Value, tuple[int, ...]] = {}
     region_of: dict[ir.Value, _Region] = {}
+    order: dict[ir.Node, int] = {}
     for node in context.cancellation.checked(graph):
         above = [value for value in node.inputs if value is not None and value in shapes]
         if not above and not is_op(node, *SOURCES):
@@ -89,29 +88,33 @@ def _regions(graph: ir.Graph, context: Context) -> list[_Region]:
         except Refusal as refusal:
             context.refuse(node, refusal)
             continue
-        region = _Region()
-        for value in above:
-            if region_of[value] is not region:
-                _merge(region, region_of[value], region_of)
+        region = _joined([region_of[value] for value in above], region_of)
         (region.nodes if above else region.sources)[node] = narrow
+        order[node] = len(order)
         shapes[node.outputs[0]] = narrow.shape
         region_of[node.outputs[0]] = region
-    distinct = {id(region): region for region in region_of.values()}
-    return [region for region in distinct.values() if region.nodes]
+    distinct = {id(region): region for region in region_of.values() if region.nodes}
+    for region in distinct.values():
+        region.nodes = dict(sorted(region.nodes.items(), key=lambda entry: order[entry[0]]))
+    return list(distinct.values())
 
 
-def _merge(region: _Region, other: _Region, region_of: dict[ir.Value, _Region]) -> None:
-    region.add(other)
-    for node in (*other.sources, *other.nodes):
-        region_of[node.outputs[0]] = region
+def _joined(regions: list[_Region], region_of: dict[ir.Value, _Region]) -> _Region:
+    """One region of several: the largest, with the nodes of the others."""
+    region = max(regions, key=len, default=None) or _Region()
+    for other in {id(each): each for each in regions if each is not region}.values():
+        region.sources |= other.sources
+        region.nodes |= other.nodes
+        for node in (*other.sources, *other.nodes):
+            region_of[node.outputs[0]] = region
+    return region
 
 
 def _sizes(graph: ir.Graph) -> list[tuple[symbolic.Dim, ir.Value, int]]:
-    """The free sizes that inputs of a graph have, each with the input and the axis."""
-    tensors = [value for value in graph.inputs if value.type is None or isinstance(value.type, ir.TensorType)]
+    """The free sizes that inputs of a graph and of those around it have, each with the input and the axis."""
     return [
         (dim, value, place)
-        for value in tensors
+        for value in scope.interface(graph)
         for place, dim in enumerate(facts.dims_of(value) or ())
         if not isinstance(dim, int) and symbolic.is_known(dim)
     ]
