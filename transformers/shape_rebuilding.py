@@ -125,7 +125,7 @@ class _Plan(Struct):
     def __post_init__(self) -> None:
         members = set(self.group)
         kept: list[ir.Node] = []
-        places = _places(_interface(self.graph))
+        places = _places(scope.interface(self.graph))
         version = scope.of(self.graph).opset_imports.get("", 1)
         for node in self.group:
             for value in node.outputs:
@@ -160,15 +160,6 @@ def _with_operands(nodes: Iterable[ir.Node], members: set[ir.Node], most: int = 
         chosen[node] = None
         pending.extend(p for v in node.inputs if v is not None and (p := v.producer()) is not None and p in members)
     return chosen
-
-
-def _interface(graph: ir.Graph) -> list[ir.Value]:
-    """The inputs of a graph and of those around it, whose dimensions can be read everywhere in it."""
-    inputs: list[ir.Value] = [*graph.inputs]
-    while (parent := scope.of(graph).parent) is not None:
-        graph = scope.graph_of(parent)
-        inputs.extend(graph.inputs)
-    return [value for value in inputs if value.type is None or isinstance(value.type, ir.TensorType)]
 
 
 def _sized(nodes: Iterable[ir.Node]) -> list[ir.Value]:

@@ -94,6 +94,15 @@ def graph_of(node: ir.Node) -> ir.Graph:
     return graph
 
 
+def interface(graph: ir.Graph) -> list[ir.Value]:
+    """The tensors among the inputs of a graph and of those around it, whose dimensions can be read everywhere in it."""
+    inputs: list[ir.Value] = [*graph.inputs]
+    while (parent := of(graph).parent) is not None:
+        graph = graph_of(parent)
+        inputs.extend(graph.inputs)
+    return [value for value in inputs if value.type is None or isinstance(value.type, ir.TensorType)]
+
+
 def is_foreign(graph: ir.Graph) -> bool:
     """Whether a graph stands below a node that is none of the standard's control flow."""
     parent = of(graph).parent

@@ -91,6 +91,7 @@ ENDS_THE_PATH = {
     "reduce_matmul_conversion": "what it gives is a sum",
     "row_selection_reordering": "what it selects of comes out of a MatMul, or is computed alike",
     "residual_bias_folding": "what it shifts is divided by a square root",
+    "repeated_constant_folding": "it keeps elementwise arithmetic",
     "resize_projection_reordering": "what it takes comes out of a convolution",
     "query_selection_reordering": "what it gives comes out of a MatMul",
     "quick_gelu_scale_folding": "what it gives comes out of a MatMul or Gemm",
