@@ -1,12 +1,11 @@
 """Exporters join heads and batch, transpose three axes and split them: one Transpose of four axes does the same."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
-from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, is_used_once, need, producer, same_dim
+from ortopt.graph.match import attribute, dims, inputs, is_used_once, need, producer
 from ortopt.options import TransformerLevel
 from ortopt.patterns.permutations import runs_of
 from ortopt.rule import NEWEST_OPSET, RewriteRule

@@ -101,7 +101,7 @@ def _sizes(shape: Sequence[Dim]) -> list[int]:
 
 
 def _views(shape: Shape, way: Sequence[Exchange]) -> Iterator[Shape]:
-    """What each exchange of a way looks at: neighbours that stay together are one axis, and the second and third move."""
+    """What each exchange looks at: the second and third axis change places, and what stays together is one."""
     now: Order = tuple(range(len(shape)))
     for exchange in way:
         start, middle, end = exchange

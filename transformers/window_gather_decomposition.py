@@ -149,12 +149,14 @@ def _behind_another(taken: Taken) -> Iterator[Taken]:
     ones: set[int] = set()
     value = taken.x
     nodes = taken.nodes
-    if is_op(unsqueeze, "Unsqueeze"):
+    if unsqueeze is not None and is_op(unsqueeze, "Unsqueeze"):
         ones = {each % rank(value) for each in axes_of(unsqueeze)}
         nodes = (unsqueeze, *nodes)
         (value,) = inputs(unsqueeze, 1)
     gather = value.producer()
-    if not is_op(gather, "Gather") or not is_constant(inputs(gather, 2)[1]) or not is_used_once(value):
+    if gather is None or not is_op(gather, "Gather"):
+        return
+    if not is_constant(inputs(gather, 2)[1]) or not is_used_once(value):
         return
     first = _taken(gather)
     kept = [each for each in range(rank(taken.x)) if each not in ones]
