@@ -70,6 +70,8 @@ def exchanges(order: Order, most: int) -> list[tuple[Exchange, ...]]:
         most: How many exchanges there may be.
     """
     ways: list[tuple[tuple[Exchange, ...], Order]] = [((), tuple(range(len(order))))]
+    if ways[0][1] == order:
+        return [()]
     for _ in range(most):
         ways = [((*way, each), each.of(now)) for way, now in ways for each in _possible(len(order))]
         ends = [way for way, now in ways if now == order]
