@@ -1,13 +1,12 @@
 """Exporters join heads and batch, transpose three axes and split them: one Transpose of four axes does the same."""
 
-from collections.abc import Sequence
-
 import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.graph import symbolic
-from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, is_used_once, need, producer, same_dim
+from ortopt.graph.match import attribute, dims, inputs, is_used_once, need, producer
 from ortopt.options import TransformerLevel
+from ortopt.patterns.permutations import runs_of
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 
@@ -40,7 +39,7 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
         (x,) = inputs(first, 1)
         need(not root.outputs[0].is_graph_output(), "what a file declares of its result is no proof", root)
         source, result = dims(x), dims(root.outputs[0])
-        runs = _runs(source, dims(joined))
+        runs = runs_of(source, dims(joined))
         empty: tuple[int, ...] = ()
         perm = attribute(transpose, "perm", empty) or tuple(reversed(range(len(runs))))
         need(sorted(perm) == list(range(len(runs))), "it is no permutation", transpose)
@@ -54,22 +53,3 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
         if found.order == tuple(range(len(found.order))):
             return found.source
         return ir.node("Transpose", [found.source], {"perm": found.order})
-
-
-def _runs(source: Sequence[Dim], joined: Sequence[Dim]) -> list[tuple[int, ...]]:
-    """The axes that each joined axis is made of."""
-    runs = []
-    start = 0
-    for dim in joined:
-        end = start
-        while not same_dim(symbolic.product(source[start:end]), dim):
-            if end == len(source):
-                raise Refusal("an axis is no run of axes")
-            end += 1
-        runs.append(tuple(range(start, end)))
-        start = end
-    if runs and all(same_dim(dim, 1) for dim in source[start:]):
-        runs[-1] += tuple(range(start, len(source)))
-        start = len(source)
-    need(start == len(source), "an axis is no run of axes")
-    return runs

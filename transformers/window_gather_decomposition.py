@@ -1,0 +1,218 @@
+"""A Gather of overlapping windows copies number by number; a few Slices take the same numbers in long runs.
+
+``unfold`` of signals and images (local attention, convolutions with computed kernels, im2col) is exported as a Gather
+by a constant matrix of indices, often one behind another: the first cuts frames, the second the windows of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.analysis.kernels import CPU
+from ortopt.graph.axes import axes_of
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    FLOAT,
+    Refusal,
+    array_of,
+    axis,
+    dims,
+    dtype,
+    inputs,
+    is_constant,
+    is_op,
+    is_used_once,
+    need,
+    rank,
+    users,
+)
+from ortopt.options import Target, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+MOST_RUNS = 16
+"""Slices that take the place of a Gather, at most."""
+
+FEWEST_NUMBERS = 1024
+"""Numbers that are taken, at least: below, it is the number of nodes that counts."""
+
+
+class Taken(NamedTuple):
+    """What is taken from a value along one axis.
+
+    Attributes:
+        nodes: The nodes that take it, the last one last.
+        x: The value.
+        place: The axis.
+        indices: The elements, in the shape that comes in the place of the axis.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    place: int
+    indices: np.ndarray
+
+
+class Runs(NamedTuple):
+    """Indices as runs of equal steps.
+
+    Attributes:
+        along: The axis of the indices from run to run; None where all are one run.
+        starts: The first index of each run.
+        step: From index to index of a run.
+        length: The indices of a run.
+    """
+
+    along: int | None
+    starts: tuple[int, ...]
+    step: int
+    length: int
+
+
+class Found(NamedTuple):
+    """The nodes, what they take, and its runs."""
+
+    nodes: tuple[ir.Node, ...]
+    taken: Taken
+    runs: Runs
+
+
+class WindowGatherDecomposition(RewriteRule[Found]):
+    """``Gather(x, windows)`` → ``Transpose(Reshape(Concat(Slice(x), …)))``, where windows are long runs of numbers.
+
+    1.3 to 10 times as fast. Two Gathers that cut windows from windows become one.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = ("Gather",)
+    opsets = (11, NEWEST_OPSET)  # the first with negative indices
+    lookback = 3
+    looks_downstream = True
+    providers = (CPU,)
+    targets = (Target.ORT,)
+
+    def match(self, root: ir.Node) -> Found:
+        """Constant indices, each of a single number, that count along all their axes but one."""
+        refusal = Refusal("the indices are not a few runs of equal steps", root)
+        need(not _goes_on(root), "another Gather takes from its result", root)
+        plain = _taken(root)
+        for taken in (*_behind_another(plain), plain):
+            _check_pays(taken, root)
+            runs = _runs(taken.indices)
+            if runs is not None:
+                return Found(taken.nodes, taken, runs)
+        raise refusal
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Take each run, put them one behind another, and give them the shape of the indices."""
+        _, x, place, indices = found.taken
+        along, starts, step, length = found.runs
+        runs = [_slice(x, place, start, step, length) for start in starts]
+        joined = runs[0] if len(runs) == 1 else ir.node("Concat", runs, {"axis": place}).outputs[0]
+        behind = [1] * (rank(x) - place - 1)
+        shape = list(indices.shape)
+        if along is not None:
+            shape = [shape.pop(along), *shape]
+        shaped = ir.node("Reshape", [joined, constant([*[0] * place, *shape, *behind])])
+        if not along:
+            return shaped
+        moved = [*range(1, along + 1), 0, *range(along + 1, len(shape))]
+        total = place + len(shape) + len(behind)
+        perm = [*range(place), *(place + each for each in moved), *range(place + len(shape), total)]
+        return ir.node("Transpose", shaped.outputs, {"perm": perm})
+
+
+def _taken(node: ir.Node) -> Taken:
+    """What one Gather takes, by indices that count from the front.
+
+    Raises:
+        Refusal: If they are not known, or one is out of range.
+    """
+    x, given = inputs(node, 2)
+    place = axis(node, rank(x), 0)
+    indices = array_of(given)
+    size = dims(x)[place]
+    if not isinstance(size, int):
+        raise Refusal("the axis has no fixed size", x)
+    indices = np.where(indices < 0, indices + size, indices)
+    need(bool(((indices >= 0) & (indices < size)).all()), "an index is out of range", given)
+    return Taken((node,), x, place, indices)
+
+
+def _behind_another(taken: Taken) -> Iterator[Taken]:
+    """The same from what another Gather takes from, whose axes it goes on from; nothing if there is none."""
+    unsqueeze = taken.x.producer()
+    ones: set[int] = set()
+    value = taken.x
+    nodes = taken.nodes
+    if unsqueeze is not None and is_op(unsqueeze, "Unsqueeze"):
+        ones = {each % rank(value) for each in axes_of(unsqueeze)}
+        nodes = (unsqueeze, *nodes)
+        (value,) = inputs(unsqueeze, 1)
+    gather = value.producer()
+    if gather is None or not is_op(gather, "Gather"):
+        return
+    if not is_constant(inputs(gather, 2)[1]) or not is_used_once(value):
+        return
+    first = _taken(gather)
+    kept = [each for each in range(rank(taken.x)) if each not in ones]
+    region = kept[first.place : first.place + first.indices.ndim]
+    if not region or not is_used_once(taken.x):
+        return
+    inside = range(region[0], region[-1] + 1)
+    if taken.place in inside and all(one in inside for one in ones):
+        indices = np.expand_dims(first.indices, sorted(one - region[0] for one in ones))
+        combined = np.take(indices, taken.indices, axis=taken.place - region[0])
+        yield Taken((gather, *nodes), first.x, first.place, combined)
+
+
+def _goes_on(root: ir.Node) -> bool:
+    """Whether another Gather by constant indices takes from the result, and nothing else: it is the better root."""
+    value = root.outputs[0]
+    if is_used_once(value) and is_op(users(value)[0], "Unsqueeze"):
+        value = users(value)[0].outputs[0]
+    user = users(value)[0] if is_used_once(value) else None
+    return user is not None and is_op(user, "Gather") and user.inputs[0] is value and is_constant(inputs(user, 2)[1])
+
+
+def _check_pays(taken: Taken, root: ir.Node) -> None:
+    """Refuse where rows of numbers are taken, or few numbers."""
+    _, x, place, indices = taken
+    need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+    shape = dims(x)
+    need(all(size == 1 for size in shape[place + 1 :]), "it takes rows, which are copied as they are", root)
+    known = math.prod(size for size in shape[:place] if isinstance(size, int))
+    need(indices.ndim > 1 and indices.size * known >= FEWEST_NUMBERS, "it takes few numbers", root)
+
+
+def _runs(indices: np.ndarray) -> Runs | None:
+    """The fewest runs of equal steps that indices are, from one end of an axis to the other; None if there are many."""
+    if _step(indices.reshape(1, -1)):
+        return _of_rows(None, indices.reshape(1, -1))
+    axes = [along for along, count in enumerate(indices.shape) if 1 < count <= MOST_RUNS]
+    for along in sorted(axes, key=lambda each: indices.shape[each]):
+        rows = np.moveaxis(indices, along, 0).reshape(indices.shape[along], -1)
+        if _step(rows):
+            return _of_rows(along, rows)
+    return None
+
+
+def _step(rows: np.ndarray) -> int:
+    """The step from each number of all rows to the next; 0 if there is none."""
+    steps = np.diff(rows, axis=1)
+    first = int(steps[0, 0]) if steps.size else 0
+    return first if first > 0 and bool((steps == first).all()) else 0
+
+
+def _of_rows(along: int | None, rows: np.ndarray) -> Runs:
+    return Runs(along, tuple(rows[:, 0].tolist()), _step(rows), rows.shape[1])
+
+
+def _slice(x: ir.Value, place: int, start: int, step: int, length: int) -> ir.Value:
+    """One run of a value along an axis."""
+    bounds = ([start], [start + step * (length - 1) + 1], [place], [step])
+    return ir.node("Slice", [x, *map(constant, bounds)]).outputs[0]
