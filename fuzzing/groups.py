@@ -39,6 +39,8 @@ from ortopt.system.child_processes import take_streams
 
 _PROVIDERS: Final = (("cpu",), ("cuda", "cpu"), ("cuda", "cpu"), ("dml", "cuda", "cpu"))
 _LIMITS: Final = (3, 8, 128)
+_IN_THE_REFERENCE: Final = "index can't contain negative values"
+"""What numpy says to ``onnx.reference``, whose Pad cuts nothing off; ops that no provider may have are run by it."""
 
 
 class Same(OpRun):
@@ -195,6 +197,8 @@ class Grouped:
             try:
                 got = run(None, dict(feeds), quiet)
             except Exception as error:
+                if _IN_THE_REFERENCE in str(error):
+                    continue
                 return Failure("stops", way, f"{name}, input set {number}: {type(error).__name__}: {_line(error)}")
             detail = self.oracle.difference(feeds, expected, _as_empty(got, expected), exact)
             if detail:

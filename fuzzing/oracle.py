@@ -24,6 +24,7 @@ from fuzzing.writer import NEWEST_OPSET, Array
 from ortopt import optimize, registry, semantics
 from ortopt.errors import OrtoptError
 from ortopt.instrumentation.explanation import Explanation
+from ortopt.optimization.result import PassTotal
 from ortopt.options import Numerics
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
@@ -193,7 +194,7 @@ class Oracle:
         self._report(f"optimize {way}")
         start = time.monotonic()
         try:
-            made, names = optimized(self.bytes, way)
+            made, passes = optimized(self.bytes, way)
         except _Unfinished as error:
             return Failure("unfinished", way, _line(error))
         except OrtoptError as error:
@@ -203,10 +204,10 @@ class Oracle:
         took = time.monotonic() - start
         if took > _SLOW:
             return Failure("slow", way, f"it took {took:.0f} s")
-        for name in names:
-            self.rewrites[name] = self.rewrites.get(name, 0) + 1
-        exact = not self.coarse and all(is_exact(name) for name in names)
-        self._spreading = any(numerics_of(name) is Numerics.FINITE for name in names)
+        for one in passes:
+            self.rewrites[one.transformer] = self.rewrites.get(one.transformer, 0) + 1
+        exact = not self.coarse and all(one.numerics is Numerics.EXACT for one in passes)
+        self._spreading = any(one.numerics is Numerics.FINITE for one in passes)
         if self._seen.get(made, False) or (made in self._seen and not exact):
             return None
         self._seen[made] = exact
@@ -359,8 +360,8 @@ class _Unfinished(Exception):  # noqa: N818 - a finding
     """The fixed point was not reached."""
 
 
-def optimized(model: bytes, way: Way) -> tuple[bytes, list[str]]:
-    """The result's bytes, and the transformers that made it."""
+def optimized(model: bytes, way: Way) -> tuple[bytes, list[PassTotal]]:
+    """The result's bytes, and what the transformers did that made it."""
     with warnings.catch_warnings(action="error"):
         try:
             result = optimize(model, level=way.level, target=way.target, verify=False, **way.more)
@@ -368,7 +369,7 @@ def optimized(model: bytes, way: Way) -> tuple[bytes, list[str]]:
             raise _Unfinished(str(warning)) from warning
     if result.summary.bound_reached:
         raise _Unfinished(f"levels {result.summary.bound_reached}")
-    return to_bytes(result.model), [one.transformer for one in result.summary.passes]
+    return to_bytes(result.model), list(result.summary.passes)
 
 
 def copies_for_a_computed_0(model: ModelProto, feeds: Mapping[str, Array]) -> bool:
@@ -402,16 +403,6 @@ def _without_lost(expected: Any, got: Any) -> tuple[Any, Any]:
     return np.where(lost, 0, expected).astype(expected.dtype), np.where(lost, 0, got).astype(got.dtype)
 
 
-def numerics_of(name: str) -> Numerics:
-    """What a transformer may do to numbers."""
-    return registry.installed().find(name).numerics
-
-
-def is_exact(name: str) -> bool:
-    """Whether a transformer promises the same bits."""
-    return numerics_of(name) is Numerics.EXACT
-
-
 def _interface(model: ModelProto) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:
     """Inputs and outputs; before IR version 4 every initializer is listed as an input too, and is none."""
     graph = model.graph
@@ -437,10 +428,11 @@ def _again(made: bytes, way: Way) -> Failure | None:
     if "limit" in way.more:
         return None
     try:
-        twice, names = optimized(made, way)
+        twice, passes = optimized(made, way)
     except Exception as error:
         return Failure("again", way, f"{type(error).__name__}: {_line(error)}")
-    if names:
+    if passes:
+        names = [one.transformer for one in passes]
         return Failure("again", way, f"the result is changed once more by {', '.join(names)}", names[0])
     return None if twice == made else Failure("again", way, "other bytes")
 

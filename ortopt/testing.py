@@ -14,16 +14,18 @@ import onnx_ir as ir
 
 from ortopt import registry
 from ortopt.api import figures
+from ortopt.cancellation import NEVER
 from ortopt.graph import scope
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.manager import GraphTransformerManager
-from ortopt.options import Fusions, Numerics, Options, Target
+from ortopt.options import Fusions, Numerics, Options, Target, TransformerLevel
 from ortopt.semantics import constant_tensor
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.transformer import GraphTransformer
 from ortopt.verification.verify import verify
+from ortopt.workspace import Workspace
 
 DEFAULT_OPSET = 17
 
@@ -151,13 +153,21 @@ def run(
     Returns:
         Whether it changed anything, and what it refused and rewrote.
     """
-    instance = _instance(transformer)
+    modified, explanation, _ = _run(_instance(transformer), model, level, options or all_fusions())
+    return modified, explanation
+
+
+def _run(
+    transformer: GraphTransformer, model: ir.Model, level: int | None, options: Options
+) -> tuple[bool, Explanation, set[Numerics]]:
+    """As `run`; also what its rewrites may have done to numbers, which a rule may say of each match."""
     explanation = Explanation()
-    manager = GraphTransformerManager(options=options or all_fusions(), observers=[explanation])
-    at = type(instance).levels[0] if level is None else level
-    manager.register(instance, at)
-    manager.apply_transformers(model, at)
-    return manager.is_graph_modified, explanation
+    manager = GraphTransformerManager(options=options, observers=[explanation])
+    at = TransformerLevel(type(transformer).levels[0] if level is None else level)
+    manager.register(transformer, at)
+    workspace = Workspace(model, options)
+    modified = manager.run(workspace, at, NEVER)
+    return modified, explanation, {numerics for _, numerics in workspace.numerics}
 
 
 def check_rewrites(
@@ -197,7 +207,7 @@ def check_rewrites(
     model = parse(before, opset) if isinstance(before, str) else load(before)
     original = load(model)
     chosen = options or all_fusions(target)
-    changed, explanation = run(transformer, model, level=level, options=chosen)
+    changed, explanation, done = _run(_instance(transformer), model, level, chosen)
     reasons = "; ".join(f"{refusal.op}: {refusal.reason}" for refusal in explanation.refusals)
     assert changed, f"nothing was rewritten. Refusals: {reasons or 'none'}"
     validate(model)
@@ -212,7 +222,7 @@ def check_rewrites(
         got = {op: counts.get(op, 0) for op in ops}
         assert got == dict(ops), f"the result has {got}, not {dict(ops)}. Refusals: {reasons or 'none'}"
     if numbers:
-        finite = _instance(transformer).numerics is Numerics.FINITE
+        finite = Numerics.FINITE in done
         outcome = verify(original, model, inputs=inputs, finite_math=finite, in_process=True)
         assert outcome.status == "verified", f"{outcome.status}: {outcome.reason}"
     first = to_bytes(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
@@ -24,6 +25,7 @@ from ortopt.graph.match import (
 )
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.instrumentation.limit import RewriteLimit
+from ortopt.options import Numerics
 from ortopt.rule import Forwarded
 from ortopt.serialization.checks.structure import validate
 from ortopt.testing import check_keeps, check_rewrites, parse
@@ -417,6 +419,37 @@ def test_what_is_returned_that_makes_no_sense_is_named() -> None:
         manager.register(kind())
         with pytest.raises(TransformerError, match=reason):
             manager.apply_transformers(parse(text), TransformerLevel.LEVEL1)
+
+
+class NegAsProduct(RewriteRule[Forwarded]):
+    """Neg(x) becomes a product with a matrix, whose zeros make NaN of all that is beside one."""
+
+    roots = ("Neg",)
+    numerics = Numerics.REORDERED
+    says_so = True
+
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 1)[0])
+
+    def rewrite(self, found: Forwarded) -> ir.Node:
+        return ir.node("MatMul", [found.value, constant(-np.eye(3, dtype=np.float32))])
+
+    def numerics_of(self, found: Forwarded) -> Numerics:
+        return Numerics.FINITE if self.says_so else self.numerics
+
+
+class NegAsProductInSecret(NegAsProduct):
+    """The same, unsaid."""
+
+    says_so = False
+
+
+def test_what_is_not_finite_may_spread_where_a_match_says_so() -> None:
+    text = "main (float[2,3] x) => (float[2,3] y) { y = Neg (x) }"
+    given = {"x": np.array([[1, np.nan, 2], [3, 4, 5]], np.float32)}
+    check_rewrites(NegAsProduct(), text, ops={"MatMul": 1}, inputs=given)
+    with pytest.raises(AssertionError, match="differ"):
+        check_rewrites(NegAsProductInSecret(), text, inputs=given)
 
 
 class Grows(RewriteRule[Forwarded]):

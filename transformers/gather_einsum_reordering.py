@@ -55,6 +55,7 @@ class GatherEinsumReordering(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A product over the last axis of what is multiplied, and of rows that are chosen for pairs of positions."""
         x, chosen = inputs(root, 2)
+        need(len(root.inputs) == 2, "it is no product of two", root)
         need(dtype(x) in FLOATS, "its numbers are not floats", x)
         (own, pairs), result = equation_of(root)
         need(len(pairs) == 3 and len(own) >= 2, "it is no product with rows for pairs of positions", root)

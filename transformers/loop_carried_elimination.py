@@ -43,7 +43,20 @@ def _is_constant(loop: Repeated, state: int) -> bool:
     entry, initial, result = loop.entry(state), loop.initial(state), loop.node.outputs[state]
     if initial is None or copied(loop.returned(state)) not in (entry, initial):
         return False
-    return is_needed(entry) or is_needed(result)
+    return (is_needed(entry) or is_needed(result)) and _may_be_of_one_shape(entry, initial)
+
+
+def _may_be_of_one_shape(entry: ir.Value, initial: ir.Value) -> bool:
+    """Whether a body declares no other shape than the outer value has: what is computed from it is declared alike.
+
+    ONNX Runtime takes such a body, and refuses it once it reads the outer value.
+    """
+    declared, known = entry.shape, initial.shape
+    if declared is None or known is None:
+        return True
+    return len(declared) == len(known) and all(
+        a == b or not isinstance(a, int) or not isinstance(b, int) for a, b in zip(declared, known, strict=True)
+    )
 
 
 def _capture(loop: Repeated, state: int, context: Context) -> list[ir.Node]:

@@ -71,6 +71,8 @@ class QdqPropagation(RewriteRule[Found]):
         """A value-keeping op before a QuantizeLinear, or behind a DequantizeLinear."""
         found = _before_quantizing(root) if is_quantizer(root) else _behind_dequantizing(root)
         _check_pair_unneeded(*found.nodes)
+        if found.axis is None:
+            _check_single(found.nodes[1] if is_quantizer(found.nodes[1]) else found.nodes[0])
         return found
 
     def rewrite(self, found: Found) -> Replacement:
@@ -230,6 +232,13 @@ def _check_axis_free(node: ir.Node) -> None:
     """Refuse one computed scale of rank 1: its axis must exist."""
     for value in node.inputs[1:]:
         need(value is None or is_constant(value) or rank(value) == 0, "a computed scale has an axis", value)
+
+
+def _check_single(scaling: ir.Node) -> None:
+    """Refuse one scale with several zero points, or none: ONNX Runtime takes such a node, and does not run it."""
+    for value in scaling.inputs[1:]:
+        tensor = None if value is None else semantics.constant_tensor(value)
+        need(tensor is None or tensor.size == 1, "scale and zero point do not fit", value)
 
 
 def _without_axes(value: ir.Value) -> ir.Value:

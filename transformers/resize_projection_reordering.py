@@ -154,7 +154,7 @@ def _share(resize: ir.Node, before: Sequence[Dim], after: Sequence[Dim]) -> floa
     scales = optional(resize, 2)
     axes = attribute(resize, "axes", tuple(range(len(before))))
     if scales is not None and tensor_of(scales).size > 0:
-        listed = small_array(scales).astype(np.float64)
+        listed = small_array(scales).astype(np.float64).reshape(-1)
         need(len(listed) == len(axes), "the axes do not fit", resize)
         kept = [scale for at, scale in zip(axes, listed, strict=True) if at % len(before) < 2]
         need(all(scale == 1 for scale in kept), "it resizes batch or channels", resize)

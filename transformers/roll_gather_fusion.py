@@ -179,7 +179,9 @@ def _inner(value: ir.Value) -> tuple[int, ...]:
 def _moved(node: ir.Node, places: np.ndarray) -> np.ndarray:
     """Where elements come from, once a node has moved them."""
     if node.op_type == "Reshape":
-        return places.reshape(_inner(node.outputs[0]))
+        shape = _inner(node.outputs[0])
+        need(math.prod(shape) == places.size, "a Reshape fits its operand for no batch", node)
+        return places.reshape(shape)
     if node.op_type == "Transpose":
         return places.transpose([place - 1 for place in _permutation(node)[1:]])
     split = _rolled(node)

@@ -83,10 +83,12 @@ _EPSILON: Final = "<epsilon = 0.00001>"
 def _held_scores(given: Given) -> TwoForms:
     """A Softmax of masked scores; held, none is so far below the greatest that it would be a denormal number."""
     rows = columns = given["rows"]
-    weights = {"m": np.where(np.tri(rows, columns) > 0, 0, np.float32(-1e9)).astype(np.float32)} | scalars(c=80.0)
+    weights = {"m": np.where(np.tri(rows, columns) > 0, 0, np.float32(-1e9)).astype(np.float32)} | scalars(
+        c=81.0, f=2.0**-16
+    )
     before = "a = Add (x, m) y = Softmax <axis = -1> (a)"
-    after = """a = Add (x, m) t = ReduceMax <keepdims = 1> (a, ax) l = Sub (t, c) h = Max (a, l)
-        y = Softmax <axis = -1> (h)"""
+    after = """a = Add (x, m) t = ReduceMax <keepdims = 1> (a, ax) s = Abs (t) p = Mul (s, f) d = Max (p, c)
+        l = Sub (t, d) h = Max (a, l) y = Softmax <axis = -1> (h)"""
     return TwoForms({"x": normal(8, rows, columns)}, before, after, weights | {"ax": shape(-1)})
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 from msgspec import Struct, field
 
-from ortopt import semantics
 from ortopt.analysis import dimensions
 from ortopt.analysis.costs import Cost
 from ortopt.cancellation import NEVER, CancellationToken, DeadlineForced, DeadlinePassed
@@ -19,6 +18,7 @@ from ortopt.instrumentation.check_each import is_sound
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer
 from ortopt.optimization.declared_shapes import declare
+from ortopt.optimization.growth_record import allowed_growth, record_growth
 from ortopt.optimization.replay import CompletedRuns, NumberedRewrite, Replay, RewriteKey, StopPointReached
 from ortopt.optimization.watchdog import Watchdog
 from ortopt.options import Numerics, Options, TransformerLevel
@@ -212,6 +212,7 @@ class Pipeline:
             try:
                 with watchdog:
                     self._apply(run.manager, workspace, token)
+                record_growth(workspace)
             except StopPointReached:
                 workspace.offered -= 1
                 workspace.roll_back_to_mark()
@@ -240,7 +241,7 @@ class Pipeline:
             scope.attach(run.model, options, token)  # a report names graphs by where they stand
             return None
         run.manager.observers.begin()
-        allowance = semantics.growth_allowance(self.original_bytes, options)
+        allowance = allowed_growth(run.model, self.original_bytes, options)
         allowance -= sparse_tensors.make_dense(run.model, allowance, token)
         return Workspace(run.model, options, allowance, token)
 

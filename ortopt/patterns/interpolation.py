@@ -184,7 +184,9 @@ def _scales(root: ir.Node, before: tuple[Dim, ...], after: tuple[Dim, ...]) -> t
     axes = [axis % 4 for axis in attribute(root, "axes", (0, 1, 2, 3))]
     given = optional(root, 2)
     if given is not None and tensor_of(given).size > 0:
-        listed = dict(zip(axes, small_array(given).astype(np.float32), strict=True))
+        numbers = small_array(given).astype(np.float32).reshape(-1)  # ONNX Runtime takes them in any shape
+        need(len(numbers) == len(axes), "there are other numbers of axes and of scales", root)
+        listed = dict(zip(axes, numbers, strict=True))
         need(all(listed.get(axis, ONE) == 1 for axis in (0, 1)), "it resizes batch or channels", root)
         return float(listed.get(2, ONE)), float(listed.get(3, ONE))
     scales = []

@@ -25,7 +25,7 @@ def whole_scales(root: ir.Node, x: ir.Value) -> tuple[int, ...]:
     axes = attribute(root, "axes", every)
     scales, sizes = optional(root, 2), optional(root, 3)
     if scales is not None and tensor_of(scales).size > 0:
-        listed = small_array(scales).astype(np.float64)
+        listed = small_array(scales).astype(np.float64).reshape(-1)
         need(bool(np.all((listed >= 1) & (listed == np.floor(listed)))), "a scale is not whole", scales)
         numbers = [int(scale) for scale in listed]
     else:

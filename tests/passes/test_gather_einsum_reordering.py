@@ -51,6 +51,11 @@ KEPT = {
         HEAD.replace("B,4,L,R", "B,L,R"),
         BODY.replace("bhlr", "blr"),
     ),
+    "three operands": (
+        "no product of two",
+        HEAD,
+        f'{ROWS} p = Gather (e, i) y = Einsum<equation = "bhld,lrd,lr->bhlr"> (x, p, n)',
+    ),
     "a large table": ("rows that may not be read", HEAD.replace(TABLE, f"<{LARGE}>"), BODY),
     "a computed table": (
         "no constant table",

@@ -105,3 +105,12 @@ def test_another_outer_value_handed_on() -> None:
             >
         }""",
     )
+
+
+def test_a_body_that_declares_another_shape_stays() -> None:
+    check_keeps(
+        PASS,
+        """main (float[2] x, float[R,2] k, int64 n) => (y) { y, z = Loop (n, , x, k) <body = body
+            (int64 i, bool go, float[2] p, float[2] q) => (bool on, float[2] s, float[2] t) {
+                on = Identity (go) s = Add (p, q) t = Identity (q) }> }""",
+    )

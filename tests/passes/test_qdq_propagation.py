@@ -245,6 +245,12 @@ def test_keeps(because: str, model: str) -> None:
     check_keeps(PASS, f"main {model}", because)
 
 
+@pytest.mark.parametrize("zeros", ["uint8[0] z = {}", "uint8[2] z = {3, 3}"])
+def test_keeps_what_never_runs(zeros: str) -> None:
+    model = f"main (uint8[1,4] q) => (float[A,B] y) <float s = {{0.1}}, {zeros}> {{ {DEQUANTIZE} y = Transpose (x) }}"
+    check_keeps(PASS, model, "scale and zero point do not fit")
+
+
 def test_keeps_blocks_that_would_be_turned_in_every_run() -> None:
     check_keeps(
         PASS,

@@ -92,6 +92,10 @@ def test_what_is_not_finite_spreads_to_what_is_beside_it_only() -> None:
     check_rewrites(PASS, model(), ops=DONE, inputs={"i": x})
 
 
+def test_scales_in_a_row() -> None:
+    check_rewrites(PASS, model().replace("float[4] s", "float[1,4] s"), ops=DONE)
+
+
 KEPT = {
     "linear": (model(mode="linear"), "linear interpolation has a fast kernel"),
     "another scale": (model(scales="1, 1, 2, 3"), "phases are not alike"),

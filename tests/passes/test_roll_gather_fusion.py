@@ -102,6 +102,13 @@ KEPT = {
 }
 
 
+def test_a_reshape_that_never_fits() -> None:
+    text = model(OUT_OF_WINDOWS, y="float[A,B,C]").replace(
+        "int64[4] image = {0, 6, 6, 16}", "int64[4] image = {0, 6, 6, 8}"
+    )
+    check_keeps(PASS, text, "fits its operand for no batch")
+
+
 @pytest.mark.parametrize("name", KEPT)
 def test_kept(name: str) -> None:
     before, because = KEPT[name]

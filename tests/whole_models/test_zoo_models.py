@@ -152,8 +152,7 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
             assert outcome.status == "verified", f"-O{level}: {outcome.reason}"
         else:
             assert not wrong, f"-O{level}: {wrong}"
-        # The light models' weights are computed: every run may grow by a megabyte of what the one before had to leave.
-        again = optimize(target, level=level, max_growth=0 if name.startswith("light_") else None, verify=False)
+        again = optimize(target, level=level, verify=False)
         assert [one.transformer for one in again.summary.passes] == [], f"-O{level} on its own result"
         assert to_bytes(again.model) == target.read_bytes(), f"-O{level} on its own result"
 
