@@ -6,8 +6,21 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
-from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, is_used_once, need, producer, same_dim
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    attribute,
+    dims,
+    inputs,
+    is_op,
+    is_used_once,
+    need,
+    producer,
+    same_dim,
+    users,
+)
 from ortopt.options import TransformerLevel
+from ortopt.patterns.axis_moves import is_slow
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 
@@ -27,7 +40,8 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
     after = ("reshape_merging", "transpose_merging")
     roots = tuple(sorted(RESHAPING))
     opsets = (5, NEWEST_OPSET)
-    lookback = 3
+    lookback = 4
+    looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:
         """Each axis of the transposed value joins neighbouring axes of x, and is split into them again."""
@@ -47,6 +61,8 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
         order = tuple(axis for place in perm for axis in runs[place])
         apart = tuple(source[axis] for axis in order)
         need(symbolic.same_shape(apart, result), "the axes come apart into others", root)
+        fast = is_slow(perm) or not (is_slow(order) or _is_slow_with_neighbour(x, order, root.outputs[0]))
+        need(fast, "ONNX Runtime would move element by element, and moves blocks now", root)
         return Found((root,), x, order)
 
     def rewrite(self, found: Found) -> ir.Node | ir.Value:
@@ -54,6 +70,19 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
         if found.order == tuple(range(len(found.order))):
             return found.source
         return ir.node("Transpose", [found.source], {"perm": found.order})
+
+
+def _is_slow_with_neighbour(x: ir.Value, order: tuple[int, ...], result: ir.Value) -> bool:
+    """Whether a fast Transpose right before, or behind, and this one would be merged to a slow one."""
+    empty: tuple[int, ...] = ()
+    merged = []
+    for node in (x.producer(), *users(result)):
+        if node is not None and is_op(node, "Transpose"):
+            other = attribute(node, "perm", empty)
+            if len(other) == len(order) and not is_slow(other):
+                outer, inner = (order, other) if node is x.producer() else (other, order)
+                merged.append(tuple(inner[axis] for axis in outer))
+    return any(map(is_slow, merged))
 
 
 def _runs(source: Sequence[Dim], joined: Sequence[Dim]) -> list[tuple[int, ...]]:

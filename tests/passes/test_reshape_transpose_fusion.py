@@ -23,7 +23,7 @@ def test_heads_folded_into_the_batch() -> None:
 @pytest.mark.parametrize(
     ("shape", "joined", "perm", "apart", "order"),
     [
-        ([2, 3, 4, 5], [6, 20], [1, 0], [4, 5, 2, 3], [2, 3, 0, 1]),
+        ([2, 3, 4, 5], [2, 12, 5], [0, 2, 1], [2, 5, 3, 4], [0, 3, 1, 2]),
         ([2, 1, 3], [2, 3], [1, 0], [1, 3, 2], [1, 2, 0]),
         ([2, 3, 1], [2, 3], [1, 0], [3, 1, 2], [1, 2, 0]),
     ],
@@ -37,6 +37,21 @@ def test_numbers(shape: list[int], joined: list[int], perm: list[int], apart: li
             a = Reshape (x, j) t = Transpose <perm = {perm}> (a) b = Reshape (t, k) y = Neg (b) }}""",  # noqa: E501
         f"b = Transpose <perm = {order}> (x) y = Neg (b)",
     )
+
+
+ALONE = """main (float[2,3,4,5] x) => (float[4,5,2,3] y) <int64[2] j = {6, 20}, int64[4] k = {4, 5, 2, 3}> {
+    a = Reshape (x, j) t = Transpose <perm = [1, 0]> (a) b = Reshape (t, k) y = Neg (b) }"""
+BEFORE = """main (float[2,4,3] z) => (float[3,4,2] y) <int64[4] j = {1, 1, 8, 3}, int64[3] k = {3, 4, 2}> {
+    x = Transpose <perm = [1, 0, 2]> (z)
+    a = Reshape (x, j) t = Transpose <perm = [0, 1, 3, 2]> (a) b = Reshape (t, k) y = Neg (b) }"""
+BEHIND = """main (float[4,2,3] x) => (float[3,2,4] y) <int64[4] j = {1, 1, 4, 6}, int64[3] k = {2, 3, 4}> {
+    a = Reshape (x, j) t = Transpose <perm = [0, 1, 3, 2]> (a) b = Reshape (t, k)
+    y = Transpose <perm = [1, 0, 2]> (b) }"""
+
+
+@pytest.mark.parametrize("text", [ALONE, BEFORE, BEHIND])
+def test_a_fast_transpose_stays_where_one_of_all_would_be_slow(text: str) -> None:
+    check_keeps(PASS, text, "element by element")
 
 
 def test_one_that_undoes_itself() -> None:
