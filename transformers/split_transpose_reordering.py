@@ -1,7 +1,7 @@
 """A Transpose that moves one axis is fast, one that moves two and ends with another axis goes element by element.
 
-Attention over channels (XCiT, EdgeNeXt) and of pooled tokens (MViT) brings queries, keys and values to the front and the tokens to the end, in one
-Transpose of five axes, and splits them there. Where they are split is free.
+Attention over channels (XCiT, EdgeNeXt), and of pooled tokens (MViT), brings queries, keys and values to the front and
+the tokens to the end, in one Transpose of five axes, and splits them there. Where they are split is free.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SplitTransposeReordering(RewriteRule[Found]):
     looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:
-        """Parts of size 1 that lose their axis or get another shape, and a Transpose that moves the last axis and another one."""
+        """Parts of size 1 that lose their axis or get another shape, and a Transpose of the last axis and one more."""
         value = inputs(root, 1)[0]
         transpose = producer(value, "Transpose")
         need(is_used_once(value), "what is split is used elsewhere", value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -49,9 +50,10 @@ class Found(NamedTuple):
 
 
 class TransposeDecomposition(RewriteRule[Found]):
-    """``Transpose(x)`` of several axes → one of a matrix and one of blocks, between ``Reshape``; 1.4 to 10 times as fast.
+    """``Transpose(x)`` of several axes → one of a matrix and one of blocks, between ``Reshape``.
 
-    The matrix has two axes of size 1 before it: ONNX Runtime would make one Transpose of both again.
+    1.8 to 5.5 times as fast. The matrix has two axes before it, one of size 1: ONNX Runtime would make one Transpose of
+    both again.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -111,7 +113,7 @@ def _joined(shape: Sequence[int], perm: Sequence[int]) -> tuple[tuple[int, ...],
     order = [kept.index(axis) for axis in perm if axis in kept]
     starts = [axis for place, axis in enumerate(order) if place == 0 or order[place - 1] != axis - 1]
     bounds = [*sorted(starts), len(kept)]
-    sizes = [_product(shape[kept[place]] for place in range(*pair)) for pair in zip(bounds, bounds[1:], strict=False)]
+    sizes = [_product(shape[kept[place]] for place in range(*pair)) for pair in pairwise(bounds)]
     return tuple(sizes), tuple(bounds.index(axis) for axis in starts)
 
 
