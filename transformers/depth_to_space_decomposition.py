@@ -38,6 +38,7 @@ class DepthToSpaceDecomposition(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("DepthToSpace",)
+    after = ("shuffled_conv_fusion",)
     providers = (CPU,)
     targets = (Target.ORT,)
 

@@ -71,7 +71,13 @@ class FewOutputConvUnrolling(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("Conv", f"{MICROSOFT}::FusedConv")
-    after = ("conv_add_fusion", "conv_mul_fusion", "resize_projection_reordering", "upsampled_conv_decomposition")
+    after = (
+        "conv_add_fusion",
+        "conv_mul_fusion",
+        "resize_projection_reordering",
+        "shuffled_conv_fusion",
+        "upsampled_conv_decomposition",
+    )
     providers = (CPU,)
     targets = (Target.ORT,)
     produces = ((MICROSOFT, "FusedConv"),)

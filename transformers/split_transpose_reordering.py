@@ -1,7 +1,7 @@
 """A Transpose that moves one axis is fast, one that moves two and ends with another axis goes element by element.
 
-Attention over channels (XCiT, EdgeNeXt) brings queries, keys and values to the front and the tokens to the end, in one
-Transpose of five axes, and splits them there. Where they are split is free.
+Attention over channels (XCiT, EdgeNeXt), and of pooled tokens (MViT), brings queries, keys and values to the front and
+the tokens to the end, in one Transpose of five axes, and splits them there. Where they are split is free.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
+    Dim,
     Refusal,
     attribute,
     axis,
@@ -25,14 +26,16 @@ from ortopt.graph.match import (
     need,
     optional,
     producer,
+    same_dim,
     users,
 )
 from ortopt.options import Target, TransformerLevel
+from ortopt.patterns.permutations import moves_elements, moves_one_axis
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
 class Found(Struct, frozen=True):
-    """The Transpose, the Split and the Squeezes, and what is done instead.
+    """The Transpose, the Split and the Squeezes or Reshapes, and what is done instead.
 
     Attributes:
         nodes: These nodes.
@@ -53,7 +56,7 @@ class Found(Struct, frozen=True):
 class SplitTransposeReordering(RewriteRule[Found]):
     """``Squeeze(Split(Transpose(x)))`` → the same along another axis, where the Transpose then moves a single axis.
 
-    5 to 7 times as fast at 49 to 196 tokens.
+    And ``Reshape(Split(Transpose(x)))``. 5 to 10 times as fast at 49 to 3136 tokens.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -64,7 +67,7 @@ class SplitTransposeReordering(RewriteRule[Found]):
     looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:
-        """Parts of size 1 that only lose their axis, and a Transpose that moves the last axis and another one."""
+        """Parts of size 1 that lose their axis or get another shape, and a Transpose of the last axis and one more."""
         value = inputs(root, 1)[0]
         transpose = producer(value, "Transpose")
         need(is_used_once(value), "what is split is used elsewhere", value)
@@ -72,41 +75,61 @@ class SplitTransposeReordering(RewriteRule[Found]):
         none: tuple[int, ...] = ()
         perm = attribute(transpose, "perm", none) or tuple(reversed(range(len(dims(x)))))
         split = axis(root, len(perm), 0)
-        need(perm[-1] != len(perm) - 1 and not _moves_one(perm), "the Transpose is fast", transpose)
+        need(moves_elements(dims(x), perm), "the Transpose is fast", transpose)
+        behind = tuple(_behind(part, split) for part in root.outputs)
         rest = (*perm[:split], *perm[split + 1 :])
-        orders = ((*rest[:place], perm[split], *rest[place:]) for place in range(len(perm)))
-        order = next(filter(_moves_one, orders), None)
+        shaped = all(is_op(node, "Reshape") for node in behind)
+        alike = [rest, _units_in_place(rest, dims(x))] if shaped else [rest]
+        orders = ((*rest[:place], perm[split], *rest[place:]) for rest in alike for place in range(len(perm)))
+        order = next(filter(moves_one_axis, orders), None)
         if order is None:
             raise Refusal("no Transpose of a single axis does the same", transpose)
-        squeezes = tuple(_squeeze(part, split) for part in root.outputs)
-        return Found((transpose, root, *squeezes), order, order.index(perm[split]))
+        return Found((transpose, root, *behind), order, order.index(perm[split]))
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the Transpose, the Split and the Squeezes."""
-        transpose, old, *squeezes = found.nodes
+        """Build the Transpose, the Split, and what is behind it."""
+        transpose, old, *behind = found.nodes
         turned = ir.node("Transpose", [transpose.inputs[0]], {"perm": found.order}).outputs[0]
         given = [each for name, each in old.attributes.items() if name != "axis"]
         attributes = [ir.AttrInt64("axis", found.place), *given]
-        split = ir.Node("", "Split", [turned, *old.inputs[1:]], attributes, num_outputs=len(squeezes))
+        split = ir.Node("", "Split", [turned, *old.inputs[1:]], attributes, num_outputs=len(behind))
         axes = constant([found.place])
         return {
-            squeeze.outputs[0]: ir.node("Squeeze", [part, axes]).outputs[0]
-            for squeeze, part in zip(squeezes, split.outputs, strict=True)
+            node.outputs[0]: _again(node, part, axes).outputs[0]
+            for node, part in zip(behind, split.outputs, strict=True)
         }
 
 
-def _squeeze(part: ir.Value, place: int) -> ir.Node:
-    """The one node that uses a part, which drops its axis and no other."""
+def _again(node: ir.Node, part: ir.Value, axes: ir.Value) -> ir.Node:
+    """A Squeeze or a Reshape of a part whose axis is elsewhere."""
+    if node.op_type == "Squeeze":
+        return ir.node("Squeeze", [part, axes])
+    return ir.Node("", "Reshape", [part, *node.inputs[1:]], list(node.attributes.values()))
+
+
+def _units_in_place(rest: Sequence[int], sizes: Sequence[Dim]) -> tuple[int, ...]:
+    """The same order of the elements, the axes of size 1 in front of one that they came before."""
+    result = [place for place in rest if not same_dim(sizes[place], 1)]
+    for unit in sorted(set(rest) - set(result)):
+        later = min((place for place in result if place > unit), default=None)
+        result.insert(len(result) if later is None else result.index(later), unit)
+    return tuple(result)
+
+
+def _behind(part: ir.Value, place: int) -> ir.Node:
+    """The one node that uses a part: it drops its axis and no other, or gives it another shape."""
     need(is_used_once(part), "a part is used several times, or not at all", part)
     (node,) = users(part)
+    if is_op(node, "Reshape"):
+        need(node.inputs[0] is part, "a part is a shape", node)
+        target = contents(inputs(node, 2)[1])
+        numbers = target is not None and all(isinstance(size, int) and size != 0 for size in target)
+        need(numbers, "the shape that a part gets is not known, or takes sizes of it", node)
+        need(same_dim(dims(part)[place], 1), "a part is larger", part)
+        return node
     axes = optional(node, 1)
     known = None if axes is None else contents(axes)
     if not is_op(node, "Squeeze") or known is None or len(known) != 1 or not isinstance(known[0], int):
         raise Refusal("a part does not lose its axis alone", node)
     need(known[0] % len(dims(part)) == place, "a part loses another axis", node)
     return node
-
-
-def _moves_one(order: Sequence[int]) -> bool:
-    """Whether all axes but one, at most, keep their order."""
-    return any((rest := [each for each in order if each != moved]) == sorted(rest) for moved in order)

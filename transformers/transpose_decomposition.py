@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Dim, Refusal, attribute, dims, dtype, inputs, need
+from ortopt.graph.match import FLOAT, Dim, Refusal, attribute, dims, dtype, inputs, is_op, need, users
 from ortopt.graph.symbolic import is_known
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.permutations import Exchange, Order, exchanges, moves_elements, reduced, runs_of
@@ -59,6 +59,7 @@ class TransposeDecomposition(RewriteRule[Found]):
     opsets = (5, NEWEST_OPSET)  # the first with a Reshape to a shape that is an input
     providers = (CPU,)
     targets = (Target.ORT,)
+    looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:
         """A transposition of single elements that is one or two exchanges of groups of axes."""
@@ -68,6 +69,8 @@ class TransposeDecomposition(RewriteRule[Found]):
         order = tuple(attribute(root, "perm", tuple(reversed(range(len(shape))))))
         need(sorted(order) == list(range(len(shape))), "it is no permutation", root)
         need(moves_elements(shape, order), "one axis moves, or pieces of several elements", root)
+        split = any(is_op(user, "Split") for user in users(root.outputs[0]))
+        need(not split, "what is split may move fewer axes", root)  # split_transpose_reordering
         _check_size(shape, root)
         result = tuple(shape[axis] for axis in order)
         inner, wanted = reduced(shape, order)

@@ -148,7 +148,7 @@ _MOST_STEPS: Final = 4
 """How far `is_in_blocks` looks."""
 
 
-def is_in_blocks(value: ir.Value, steps: int = _MOST_STEPS) -> bool:
+def is_in_blocks(value: ir.Value, steps: int = _MOST_STEPS, known: set[ir.Value] | None = None) -> bool:
     """Whether a value comes out of a convolution, through ops that go on in blocks: a question to a neighbourhood.
 
     It is cheap, and sure only where the convolution's weights fit (see `blocked_layout`, which looks at a whole graph).
@@ -156,7 +156,17 @@ def is_in_blocks(value: ir.Value, steps: int = _MOST_STEPS) -> bool:
     Args:
         value: The value.
         steps: How many nodes to look through.
+        known: Values that are in blocks; those that are found to be are added. For many steps: paths meet again.
     """
+    if known is None or value not in known:
+        if not _comes_in_blocks(value, steps, known):
+            return False
+        if known is not None:
+            known.add(value)
+    return True
+
+
+def _comes_in_blocks(value: ir.Value, steps: int, known: set[ir.Value] | None) -> bool:
     node = value.producer()
     if node is None or steps == 0 or node.domain not in {"", MICROSOFT}:
         return False
@@ -164,9 +174,9 @@ def is_in_blocks(value: ir.Value, steps: int = _MOST_STEPS) -> bool:
         return True
     if node.op_type in {"Add", "Sum", "Mul"}:
         images = [one for one in node.inputs if one is not None and not _is_channelwise(one)]
-        return _is_gated(node, steps) or (bool(images) and all(is_in_blocks(one, steps - 1) for one in images))
+        return _is_gated(node, steps) or (bool(images) and all(is_in_blocks(one, steps - 1, known) for one in images))
     x = node.inputs[0] if node.op_type in _THROUGH else None
-    return x is not None and is_in_blocks(x, steps - 1)
+    return x is not None and is_in_blocks(x, steps - 1, known)
 
 
 def _is_channelwise(value: ir.Value) -> bool:

@@ -96,6 +96,8 @@ ENDS_THE_PATH = {
     "query_selection_reordering": "what it gives comes out of a MatMul",
     "quick_gelu_scale_folding": "what it gives comes out of a MatMul or Gemm",
     "scale_folding": "what it scales comes out of a MatMul or Gemm",
+    "shuffled_conv_fusion": "what it gives comes out of convolutions",
+    "scaled_difference_conversion": "what it scales comes out of a convolution",
     "selu_fusion": "Elu is transcendental",
     "sibling_matmul_fusion": "what it gives comes out of a MatMul",
     "softmax_shift_elimination": "Softmax is transcendental",

@@ -52,6 +52,34 @@ def test_sizes_that_are_counted() -> None:
     check_rewrites(PASS, text, ops={"Split": 1, "Squeeze": 2, "Transpose": 1}, opset=18)
 
 
+def shaped(perm: str, sizes: str, target: str = "-1, 3, 5") -> str:
+    """Two parts that become images."""
+    return f"""main (float[{sizes}] x) => (float[C,D,E] y, float[F,G,H] z)
+        <int64[3] s = {{{target}}}, int64[2] ones = {{1, 1}}> {{
+        t = Transpose <perm = [{perm}]> (x) p, q = Split <axis = 0> (t, ones)
+        y = Reshape (p, s) z = Reshape (q, s) }}"""
+
+
+@pytest.mark.parametrize(
+    ("perm", "sizes", "order", "axis"),
+    [
+        ("2, 0, 3, 4, 1", "B,5,2,4,3", "0, 2, 3, 4, 1", 1),
+        ("2, 0, 4, 3, 1", "B,5,2,1,3", "0, 2, 3, 4, 1", 1),
+        ("2, 0, 4, 1, 3", "B,5,2,3,1", "0, 2, 3, 4, 1", 1),
+    ],
+)
+def test_parts_that_get_another_shape(perm: str, sizes: str, order: str, axis: int) -> None:
+    after = shaped(order, sizes).replace("axis = 0", f"axis = {axis}")
+    after = after.replace("y = Reshape (p, s) z = Reshape (q, s)", "z = Reshape (q, s) y = Reshape (p, s)")
+    check_rewrites(PASS, shaped(perm, sizes), after if perm[-1] == "1" else None, ops={"Split": 1, "Reshape": 2})
+
+
+def test_shapes_that_take_sizes_of_the_part_stay() -> None:
+    check_keeps(PASS, shaped("2, 0, 3, 4, 1", "1,5,2,4,3", "0, 12, 5"), "takes sizes of it")
+    larger = shaped("2, 0, 3, 4, 1", "1,5,4,4,3").replace("ones = {1, 1}", "ones = {2, 2}")
+    check_keeps(PASS, larger, "a part is larger")
+
+
 KEPT = {
     "the Transpose is fast": parts("2, 0, 3, 1, 4"),
     "no Transpose of a single axis does the same": parts("2, 4, 3, 1, 0"),
