@@ -181,6 +181,10 @@ class _Wave:
                     failed.append(node)
                 else:
                     changed = True
+            for siblings in self._siblings(failed, tensors):
+                if self._replace_together(siblings, tensors):
+                    failed = [node for node in failed if node not in siblings]
+                    changed = True
             if not failed:
                 break
         return changed
@@ -236,7 +240,10 @@ class _Wave:
 
     def _bytes_behind(self, node: ir.Node) -> int:
         """The bytes of the constants that a node is computed from, each counted once."""
-        total = 0
+        return sum(value.const_value.nbytes for value in self._constants_behind(node) if value.const_value is not None)
+
+    def _constants_behind(self, node: ir.Node) -> list[ir.Value]:
+        constants: list[ir.Value] = []
         seen: set[ir.Value] = set()
         pending = [node]
         looked_at = 0
@@ -246,12 +253,11 @@ class _Wave:
                 if value is None or value in seen:
                     continue
                 seen.add(value)
-                tensor = value.const_value
-                if tensor is not None:
-                    total += tensor.nbytes
+                if value.const_value is not None:
+                    constants.append(value)
                 elif (producer := value.producer()) is not None:
                     pending.append(producer)
-        return total
+        return constants
 
     def _below(self, failed: Iterable[ir.Node]) -> list[ir.Node]:
         """The nodes that failed nodes depend on, to be stored instead: all of them, as any may fail too."""
@@ -291,6 +297,32 @@ class _Wave:
             return sum(tensors[value].nbytes for value in node.outputs if value in tensors)
 
         return sorted(nodes, key=lambda node: nbytes(node) // MEGABYTE)
+
+    def _siblings(
+        self, failed: Iterable[ir.Node], tensors: dict[ir.Value, ir.TensorProtocol]
+    ) -> list[dict[ir.Node, None]]:
+        """Nodes of which none may be stored alone, by the large constant that they are computed from.
+
+        The parts of a weight are as large as the weight, which goes once all of them are stored.
+        """
+        by_constant: dict[ir.Value, dict[ir.Node, None]] = {}
+        for node in failed:
+            if node.graph is None or any(is_used(value) and value not in tensors for value in node.outputs):
+                continue
+            constants = self._constants_behind(node)
+            if constants:
+                largest = max(constants, key=lambda value: value.const_value.nbytes if value.const_value else 0)
+                by_constant.setdefault(largest, {})[node] = None
+        return [nodes for nodes in by_constant.values() if len(nodes) > 1]
+
+    def _replace_together(self, nodes: dict[ir.Node, None], tensors: dict[ir.Value, ir.TensorProtocol]) -> bool:
+        """Replace the results of several nodes by constants, as one rewrite."""
+        used = [value for node in nodes for value in node.outputs if is_used(value)]
+        if any(value.dtype is not None and tensors[value].dtype != value.dtype for value in used):
+            return False
+        first = next(node for node in self._members if node in nodes)
+        replacements = {value: constant(tensors[value]) for value in used}
+        return self._context.substitute(replacements, before=first, origin=tuple(nodes), nodes=tuple(nodes))
 
     def _replace(self, node: ir.Node, tensors: dict[ir.Value, ir.TensorProtocol]) -> bool:
         """Replace a node's results by constants; whether that was done, or is not needed any more."""
