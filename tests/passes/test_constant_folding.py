@@ -6,6 +6,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
+import ortopt
 from ortopt.cancellation import CancellationToken
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.instrumentation.limit import RewriteLimit
@@ -212,6 +213,12 @@ def test_all_parts_of_a_weight_are_stored_together_where_none_may_be_alone() -> 
     assert content(model, "a").tolist() == [1.0, 2.0, 3.0, 4.0]
     assert content(model, "b").tolist() == [5.0, 6.0, 7.0, 8.0]
     assert "w" not in model.graph.initializers
+
+
+def test_what_was_too_large_alone_is_not_reported() -> None:
+    result = ortopt.optimize(parse(PARTS), level=1, max_growth=0, verify=False)
+    assert result.summary.after.nodes == 2
+    assert result.summary.too_large == ()
 
 
 def test_parts_of_a_weight_that_stays_are_not_stored() -> None:
