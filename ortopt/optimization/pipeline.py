@@ -23,7 +23,7 @@ from ortopt.optimization.replay import CompletedRuns, NumberedRewrite, Replay, R
 from ortopt.optimization.watchdog import Watchdog
 from ortopt.options import Numerics, Options, TransformerLevel
 from ortopt.registry import Selected
-from ortopt.serialization import shadowed_names, sparse_tensors
+from ortopt.serialization import load_time_names, shadowed_names, sparse_tensors
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import Kept, load
 from ortopt.system.garbage_collection import without_garbage_collection
@@ -195,6 +195,8 @@ class Pipeline:
         """What follows the last transformer: names and declared shapes as they are written, and a check."""
         declare(model, self.options, token)
         shadowed_names.restore(model, token)
+        if self.options.level:
+            load_time_names.avoid(model, token)
         validate(model, token=token)
 
     def _watchdog(self, token: CancellationToken) -> Watchdog:

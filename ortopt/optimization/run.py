@@ -439,8 +439,9 @@ class Optimization:
 
 def _size_refusals(too_large: Mapping[tuple[str, ir.Node], int]) -> tuple[SizeRefusal, ...]:
     sizes: dict[str, list[int]] = {}
-    for (name, _), nbytes in too_large.items():
-        sizes.setdefault(name, []).append(nbytes)
+    for (name, node), nbytes in too_large.items():
+        if node.graph is not None:  # else it has gone later on, with others or by another pass
+            sizes.setdefault(name, []).append(nbytes)
     return tuple(SizeRefusal(name, len(each), sum(each)) for name, each in sorted(sizes.items()))
 
 

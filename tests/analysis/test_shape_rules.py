@@ -183,6 +183,11 @@ SIGNALS = [
     (STEP + "y = STFT<onesided=0>(x, s, w)", "float[N,16,2] x, float[6] w", "float[N,6,6,2]"),
     (STEP + "f = Constant<value = int64 {5}>() y = STFT(x, s, , f)", "float[N,16] x", "float[N,6,3,2]"),
     (STEP + "f = Constant<value = int64 {5}>() y = STFT(x, s, w, f)", "float[N,16] x, float[5] w", "float[N,6,3,2]"),
+    ("y = DFT<axis=1>(x)", "float[N,8,5,1] x", "float[N,8,5,2]"),
+    ("y = DFT<axis=2, onesided=1>(x)", "float[N,8,5,1] x", "float[N,8,3,2]"),
+    ("y = DFT<axis=-2, inverse=1, onesided=1>(x)", "float[N,8,5,2] x", "float[N,8,8,1]"),
+    ("y = DFT<axis=2, inverse=1>(x)", "float[N,8,5,2] x", "float[N,8,5,2]"),
+    ("l = Shape<start=1, end=2>(x) o = Constant<value = int64[1] {0}>() n = Squeeze(l, o) y = DFT<axis=2, onesided=1>(x, n)", "float[N,8,5,1] x", "float[N,8,5,2]"),
 ]  # fmt: skip
 
 SEQUENCES = [
@@ -233,6 +238,9 @@ OPSETS = [
     (18, "a = Constant<value = int64[1] {1}>() p = Constant<value = int64[2] {1, 2}>() y = Pad(x, p, , a)", "float[N,4] x", "float[N,7]"),
     (18, "s = Constant<value = int64[1] {5}>() y = Resize<axes=[2]>(x, , , s)", "float[N,3,H] x", "float[N,3,5]"),
     (20, "y = Gelu(x)", "float[N,4] x", "float[N,4]"),
+    (20, "y = DFT(x)", "float[N,5,8,1] x", "float[N,5,8,2]"),
+    (20, "a = Constant<value = int64 {1}>() y = DFT<onesided=1>(x, , a)", "float[N,5,8,1] x", "float[N,3,8,2]"),
+    (20, "n = Constant<value = int64 {6}>() y = DFT<onesided=1, inverse=1>(x, n)", "float[N,5,8,2] x", "float[N,5,6,1]"),
     (21, "y = QuantizeLinear<output_dtype=3>(x, s)", "float[N,4] x, float s", "int8[N,4]"),
     (23, "y = RMSNormalization(x, s)", "float[N,4] x, float[4] s", "float[N,4]"),
     (23, "y, k2, v2 = Attention(q, k, v)", "float[B,2,S,4] q, float[B,2,M,4] k, float[B,2,M,5] v", None),

@@ -6,6 +6,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
+import ortopt
 from ortopt.cancellation import CancellationToken
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.instrumentation.limit import RewriteLimit
@@ -184,6 +185,46 @@ def test_the_budget_of_the_file_decides_too() -> None:
     workspace = Workspace(model, Options(), allowance=MEGABYTE)
     assert manager.run(workspace, TransformerLevel.LEVEL1, CancellationToken())
     assert [node.op_type for node in model.graph] == ["Expand", "Add"]
+    assert any("grow by more than it may" in refusal.reason for refusal in explanation.refusals)
+
+
+PARTS = """
+    main (float[4] x) => (float[4] y) <float[2,4] w = {1, 2, 3, 4, 5, 6, 7, 8}, int64 i = {0}, int64 j = {1}> {
+        a = Gather (w, i)
+        b = Gather (w, j)
+        s = Add (x, a)
+        y = Sub (s, b)
+    }"""
+
+
+def within(allowance: int, text: str) -> tuple[ir.Model, Explanation]:
+    """The model folded, where the file may grow by so many bytes; and what was refused."""
+    manager = GraphTransformerManager(observers=[explanation := Explanation()])
+    manager.register(ConstantFolding())
+    workspace = Workspace(model := parse(text), Options(), allowance=allowance)
+    manager.run(workspace, TransformerLevel.LEVEL1, CancellationToken())
+    return model, explanation
+
+
+def test_all_parts_of_a_weight_are_stored_together_where_none_may_be_alone() -> None:
+    model, explanation = within(0, PARTS)
+    assert [node.op_type for node in model.graph] == ["Add", "Sub"]
+    assert explanation.rewrites[-1].nodes == (("a", "Gather"), ("b", "Gather"))
+    assert content(model, "a").tolist() == [1.0, 2.0, 3.0, 4.0]
+    assert content(model, "b").tolist() == [5.0, 6.0, 7.0, 8.0]
+    assert "w" not in model.graph.initializers
+
+
+def test_what_was_too_large_alone_is_not_reported() -> None:
+    result = ortopt.optimize(parse(PARTS), level=1, max_growth=0, verify=False)
+    assert result.summary.after.nodes == 2
+    assert result.summary.too_large == ()
+
+
+def test_parts_of_a_weight_that_stays_are_not_stored() -> None:
+    stays = PARTS.replace("(float[4] y)", "(float[4] y, float[2,4] z)").replace("s = Add", "z = Add (w, x) s = Add")
+    model, explanation = within(0, stays)
+    assert [node.op_type for node in model.graph].count("Gather") == 2
     assert any("grow by more than it may" in refusal.reason for refusal in explanation.refusals)
 
 

@@ -1,4 +1,4 @@
-"""Fourier transforms of windows."""
+"""Fourier transforms of signals and of their windows."""
 
 from __future__ import annotations
 
@@ -35,3 +35,42 @@ def _frame(call: Call) -> Dim:
     if not call.has(2):
         raise Unknown
     return call.dims(2)[0]
+
+
+_AXIS_IS_INPUT_FROM = 20
+
+
+@rule("DFT")
+def dft(call: Call) -> None:
+    """[..., length, ..., 1 or 2] to [..., bins, ..., 2]; a one-sided inverse gives real numbers.
+
+    onnx's own inference knows no rank, either, where the length is computed by nodes.
+    """
+    call.types[0] = call.dtype(0)
+    dims = list(call.dims(0))
+    axis = _transformed_axis(call, len(dims))
+    one_sided, inverse = call.attribute("onesided", 0), call.attribute("inverse", 0)
+    dims[-1] = 1 if one_sided and inverse else 2
+    source, dims[axis] = dims[axis], UNKNOWN
+    call.shapes[0] = tuple(dims)
+    if call.has(1):
+        (length,) = call.elements(1) or (UNKNOWN,)
+    elif one_sided and inverse:
+        length = symbolic.mul(symbolic.sub(source, 1), 2)
+    else:
+        length = source
+    if length is UNKNOWN or not call.host.is_positive(length):
+        return
+    dims[axis] = symbolic.add(symbolic.floordiv(length, 2), 1) if one_sided and not inverse else length
+    call.shapes[0] = tuple(dims)
+
+
+def _transformed_axis(call: Call, rank: int) -> int:
+    """The axis that is transformed, from the start; the last one holds real and imaginary parts."""
+    if call.version < _AXIS_IS_INPUT_FROM:
+        axis = call.attribute("axis", 1)
+    else:
+        axis = call.integers(2)[0] if call.has(2) else -2
+    if not -rank <= axis < rank - 1 or axis == -1:
+        raise Unknown
+    return int(axis) % rank

@@ -92,7 +92,9 @@ def _settled(value: ir.Value, own: Dims, batch: _Batch, depth: int) -> Dims:
     if node is None or not depth:
         return own
     operands = [_of(operand, batch, depth - 1) for operand in node.inputs if operand is not None]
-    result = tuple(dim if isinstance(dim, int) else symbolic.substitute(dim, batch.found) for dim in own)
+    result = own
+    if batch.found:
+        result = tuple(dim if isinstance(dim, int) else symbolic.substitute(dim, batch.found) for dim in own)
     if is_op(node, "Reshape"):
         result = _inferred(result, operands[0], batch)
     elif is_op(node, *_BROADCASTING):
@@ -116,6 +118,8 @@ def _of(value: ir.Value, batch: _Batch, depth: int) -> Dims | None:
 def _note(own: Dims, result: Dims, batch: _Batch) -> None:
     """Keep what invented symbols have turned out to be."""
     for before, after in zip(own, result, strict=True):
+        if before is after:
+            continue
         names = symbolic.symbols(before)
         name = next(iter(names)) if len(names) == 1 else ""
         single = bool(name) and symbolic.is_invented(before) and symbolic.equal(before, symbolic.symbol(name))
