@@ -147,14 +147,43 @@ def blocked_layout(
 
 _CONVOLUTIONS: Final = frozenset({"Conv", "FusedConv"})
 
+
+def is_blocked_convolution(node: ir.Node, block: int = BLOCK) -> bool:
+    """Whether a convolution has a kernel in blocks: its weights are constants, and its groups fill whole blocks.
+
+    Args:
+        node: The node.
+        block: Channels of a block.
+    """
+    is_one = node.op_type in _CONVOLUTIONS and node.domain in {"", MICROSOFT}
+    return is_one and _weights_in_blocks(node, block) is not None
+
+
+def _weights_in_blocks(node: ir.Node, block: int) -> Sequence[int] | None:
+    """The shape of a convolution's weights if it has a kernel in blocks."""
+    weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+    if weight is None or not is_constant(weight) or (bias is not None and not is_constant(bias)):
+        return None
+    shape = tensor_of(weight).shape.numpy()
+    if len(shape) != RANK:
+        return None
+    channels, inner = shape[:2]
+    group = attribute(node, "group", 1)
+    if group == 1:
+        fits = inner < block or inner % ALIGNED == 0
+    elif inner == 1 and channels == group:
+        fits = channels % ALIGNED == 0
+    else:
+        fits = inner % block == 0 and channels % group == 0 and channels // group % block == 0
+    return shape if fits else None
+
+
 _MOST_STEPS: Final = 4
 """How far `is_in_blocks` looks."""
 
 
 def is_in_blocks(value: ir.Value, steps: int = _MOST_STEPS) -> bool:
-    """Whether a value comes out of a convolution, through ops that go on in blocks: a question to a neighbourhood.
-
-    It is cheap, and sure only where the convolution's weights fit (see `blocked_layout`, which looks at a whole graph).
+    """Whether a value comes out of a convolution in blocks, through ops that go on in them: a cheap look around it.
 
     Args:
         value: The value.
@@ -163,8 +192,8 @@ def is_in_blocks(value: ir.Value, steps: int = _MOST_STEPS) -> bool:
     node = value.producer()
     if node is None or steps == 0 or node.domain not in {"", MICROSOFT}:
         return False
-    if node.op_type in {"Conv", "FusedConv"}:
-        return True
+    if node.op_type in _CONVOLUTIONS:
+        return is_blocked_convolution(node)
     if node.op_type in {"Add", "Sum", "Mul"}:
         images = [one for one in node.inputs if one is not None and not _is_channelwise(one)]
         return _is_gated(node, steps) or (bool(images) and all(is_in_blocks(one, steps - 1) for one in images))
@@ -265,7 +294,7 @@ class _Regions:
         self._kernels += [step.node, *step.fused]
 
     def _convolution(self, step: _Step) -> None:
-        shape = self._weights_of(step)
+        shape = _weights_in_blocks(step.node, self._block)
         summand = step.inputs[3] if len(step.inputs) > 3 else None
         if shape is None or (summand is not None and summand not in self._images):
             return
@@ -281,24 +310,6 @@ class _Regions:
         self._take(summand)
         has_activation = step.activated or "activation" in step.node.attributes
         self._give(step, _Kernel(True, summand is not None, has_activation), channels, origin)
-
-    def _weights_of(self, step: _Step) -> Sequence[int] | None:
-        """The shape of a convolution's weights if it has a kernel in blocks."""
-        weight, bias = step.inputs[1], step.inputs[2] if len(step.inputs) > 2 else None
-        if weight is None or not is_constant(weight) or (bias is not None and not is_constant(bias)):
-            return None
-        shape = tensor_of(weight).shape.numpy()
-        if len(shape) != RANK:
-            return None
-        channels, inner = shape[:2]
-        group = attribute(step.node, "group", 1)
-        if group == 1:
-            fits = inner < self._block or inner % ALIGNED == 0
-        elif inner == 1 and channels == group:
-            fits = channels % ALIGNED == 0
-        else:
-            fits = inner % self._block == 0 and channels % group == 0 and channels // group % self._block == 0
-        return shape if fits else None
 
     def _pool(self, step: _Step) -> None:
         x = step.inputs[0]
@@ -585,4 +596,4 @@ def _factors(step: _Step) -> tuple[int, ...] | None:
     return tuple(map(int, numbers)) if len(numbers) == RANK and (numbers == np.floor(numbers)).all() else None
 
 
-__all__ = ["BLOCK", "Layout", "blocked_layout", "is_in_blocks"]
+__all__ = ["ALIGNED", "BLOCK", "Layout", "blocked_layout", "is_blocked_convolution", "is_in_blocks"]
