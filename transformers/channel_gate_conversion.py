@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis.blocked_layout import BLOCK, is_in_blocks
+from ortopt.analysis.blocked_layout import BLOCK, is_blocked_convolution
+from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import DECLARED
 from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, need, opset, same_dim, users
 from ortopt.options import Target, TransformerLevel
-from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 MICROSOFT = "com.microsoft"
@@ -67,7 +67,7 @@ class ChannelGateConversion(RewriteRule[Found]):
         need(height * width > 1, "the image is a point", image)
         need(is_in_blocks(image) and is_in_blocks(gate), "an operand is not in the blocked layout", root)
         readers = users(root.outputs[0])
-        need(bool(readers) and all(map(is_convolution, readers)), "no convolution reads the product", root)
+        need(bool(readers) and all(map(is_blocked_convolution, readers)), "no convolution in blocks reads it", root)
         return Found((root,), image, gate, (height, width))
 
     def rewrite(self, found: Found) -> ir.Node:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis.blocked_layout import ALIGNED, is_in_blocks
+from ortopt.analysis.blocked_layout import ALIGNED
+from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (

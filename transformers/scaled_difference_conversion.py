@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.analysis.blocked_layout import is_in_blocks
+from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant

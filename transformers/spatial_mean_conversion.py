@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis.blocked_layout import BLOCK, is_in_blocks
+from ortopt.analysis.blocked_layout import BLOCK
+from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.axes import axes_of, node_along
 from ortopt.graph.match import (

@@ -39,14 +39,11 @@ BLOCK: Final = 16
 ALIGNED: Final = 4
 """What is reordered has a multiple of so many channels."""
 
-_BEFORE: Final = frozenset({"Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid"})
+BEFORE: Final = frozenset({"Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid"})
 """Activations that become part of the convolution before them, before layouts are chosen."""
 
 _INSIDE: Final = frozenset({"Relu", "Sigmoid", "Tanh", "HardSigmoid"})
 """Activations that become part of a convolution in a region, behind a sum as well."""
-
-_THROUGH: Final = _BEFORE | {"HardSwish", "Gelu", "QuickGelu", "BatchNormalization", "MaxPool", "AveragePool"}
-"""Ops behind a convolution that leave an image in blocks."""
 
 _ACTIVATIONS: Final = _INSIDE | {"Gelu", "QuickGelu"}
 """Activations that a region passes through."""
@@ -137,63 +134,42 @@ def blocked_layout(
         affine: Nodes to take for a BatchNormalization.
         token: Cancellation token.
     """
-    if not any(node.op_type in _CONVOLUTIONS for node in token.checked(graph)):
+    if not any(node.op_type in CONVOLUTIONS for node in token.checked(graph)):
         return Layout(frozenset(), frozenset(), (), (), ())
     return _Regions(graph, block, affine or {}, token).layout()
 
 
-_CONVOLUTIONS: Final = frozenset({"Conv", "FusedConv"})
-
-_MOST_STEPS: Final = 4
-"""How far `is_in_blocks` looks."""
+CONVOLUTIONS: Final = frozenset({"Conv", "FusedConv"})
 
 
-def is_in_blocks(value: ir.Value, steps: int = _MOST_STEPS, known: set[ir.Value] | None = None) -> bool:
-    """Whether a value comes out of a convolution, through ops that go on in blocks: a question to a neighbourhood.
-
-    It is cheap, and sure only where the convolution's weights fit (see `blocked_layout`, which looks at a whole graph).
+def is_blocked_convolution(node: ir.Node, block: int = BLOCK) -> bool:
+    """Whether a convolution has a kernel in blocks: its weights are constants, and its groups fill whole blocks.
 
     Args:
-        value: The value.
-        steps: How many nodes to look through.
-        known: Values that are in blocks; those that are found to be are added. For many steps: paths meet again.
+        node: The node.
+        block: Channels of a block.
     """
-    if known is None or value not in known:
-        if not _comes_in_blocks(value, steps, known):
-            return False
-        if known is not None:
-            known.add(value)
-    return True
+    is_one = node.op_type in CONVOLUTIONS and node.domain in {"", MICROSOFT}
+    return is_one and _weights_in_blocks(node, block) is not None
 
 
-def _comes_in_blocks(value: ir.Value, steps: int, known: set[ir.Value] | None) -> bool:
-    node = value.producer()
-    if node is None or steps == 0 or node.domain not in {"", MICROSOFT}:
-        return False
-    if node.op_type in {"Conv", "FusedConv"}:
-        return True
-    if node.op_type in {"Add", "Sum", "Mul"}:
-        images = [one for one in node.inputs if one is not None and not _is_channelwise(one)]
-        return _is_gated(node, steps) or (bool(images) and all(is_in_blocks(one, steps - 1, known) for one in images))
-    x = node.inputs[0] if node.op_type in _THROUGH else None
-    return x is not None and is_in_blocks(x, steps - 1, known)
-
-
-def _is_channelwise(value: ir.Value) -> bool:
-    """Whether a value is a constant of one number, or one a channel: an image goes on in blocks as a normalization."""
-    if not is_constant(value):
-        return False
-    shape = tuple(tensor_of(value).shape)
-    return len(shape) <= RANK and all(dim == 1 for axis, dim in enumerate(reversed(shape)) if axis != 2)
-
-
-def _is_gated(node: ir.Node, steps: int) -> bool:
-    """Whether a product is ``x · Sigmoid(x)`` or ``x · HardSigmoid(x)`` of an x in blocks."""
-    for x, factor in zip(node.inputs, reversed(node.inputs), strict=True) if len(node.inputs) == 2 else ():
-        gate = None if factor is None or node.op_type != "Mul" else factor.producer()
-        if x is not None and gate is not None and gate.op_type in {"Sigmoid", "HardSigmoid"} and gate.inputs[0] is x:
-            return is_in_blocks(x, steps - 1)
-    return False
+def _weights_in_blocks(node: ir.Node, block: int) -> Sequence[int] | None:
+    """The shape of a convolution's weights if it has a kernel in blocks."""
+    weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+    if weight is None or not is_constant(weight) or (bias is not None and not is_constant(bias)):
+        return None
+    shape = tensor_of(weight).shape.numpy()
+    if len(shape) != RANK:
+        return None
+    channels, inner = shape[:2]
+    group = attribute(node, "group", 1)
+    if group == 1:
+        fits = inner < block or inner % ALIGNED == 0
+    elif inner == 1 and channels == group:
+        fits = channels % ALIGNED == 0
+    else:
+        fits = inner % block == 0 and channels % group == 0 and channels // group % block == 0
+    return shape if fits else None
 
 
 class _Regions:
@@ -272,7 +248,7 @@ class _Regions:
         self._kernels += [step.node, *step.fused]
 
     def _convolution(self, step: _Step) -> None:
-        shape = self._weights_of(step)
+        shape = _weights_in_blocks(step.node, self._block)
         summand = step.inputs[3] if len(step.inputs) > 3 else None
         if shape is None or (summand is not None and summand not in self._images):
             return
@@ -288,24 +264,6 @@ class _Regions:
         self._take(summand)
         has_activation = step.activated or "activation" in step.node.attributes
         self._give(step, _Kernel(True, summand is not None, has_activation), channels, origin)
-
-    def _weights_of(self, step: _Step) -> Sequence[int] | None:
-        """The shape of a convolution's weights if it has a kernel in blocks."""
-        weight, bias = step.inputs[1], step.inputs[2] if len(step.inputs) > 2 else None
-        if weight is None or not is_constant(weight) or (bias is not None and not is_constant(bias)):
-            return None
-        shape = tensor_of(weight).shape.numpy()
-        if len(shape) != RANK:
-            return None
-        channels, inner = shape[:2]
-        group = attribute(step.node, "group", 1)
-        if group == 1:
-            fits = inner < self._block or inner % ALIGNED == 0
-        elif inner == 1 and channels == group:
-            fits = channels % ALIGNED == 0
-        else:
-            fits = inner % self._block == 0 and channels % group == 0 and channels // group % self._block == 0
-        return shape if fits else None
 
     def _pool(self, step: _Step) -> None:
         x = step.inputs[0]
@@ -471,7 +429,7 @@ def _fuse_activations(steps: list[_Step], uses: Counter[ir.Value], token: Cancel
         before = None if x is None else producers.get(x)
         if step.op == "Mul":
             _fuse_silu(step, producers, uses, gone)
-        elif before is None or x is None or step.op not in _BEFORE or uses[x] != 1 or before.op != "Conv":
+        elif before is None or x is None or step.op not in BEFORE or uses[x] != 1 or before.op != "Conv":
             continue
         elif step.op != "Clip" or all(value is None or is_constant(value) for value in step.inputs[1:]):
             before.activated = True
@@ -592,4 +550,4 @@ def _factors(step: _Step) -> tuple[int, ...] | None:
     return tuple(map(int, numbers)) if len(numbers) == RANK and (numbers == np.floor(numbers)).all() else None
 
 
-__all__ = ["BLOCK", "Layout", "blocked_layout", "is_in_blocks"]
+__all__ = ["ALIGNED", "BEFORE", "BLOCK", "CONVOLUTIONS", "Layout", "blocked_layout", "is_blocked_convolution"]

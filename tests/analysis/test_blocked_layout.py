@@ -11,7 +11,8 @@ import pytest
 
 import ortopt
 from ortopt import zoo
-from ortopt.analysis.blocked_layout import blocked_layout, is_in_blocks
+from ortopt.analysis.blocked_layout import blocked_layout, is_blocked_convolution
+from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.shapes import infer_model
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save
@@ -184,3 +185,16 @@ def test_a_neighbourhood() -> None:
     assert not is_in_blocks(at["n"])
     assert not is_in_blocks(at["m"])
     assert not is_in_blocks(read.graph.inputs[0])
+
+
+def test_a_neighbourhood_of_groups_that_fill_no_blocks() -> None:
+    """AVX-512 takes 16 channels a block, and no kernel in blocks has groups of fewer."""
+    weight = ",".join(["1"] * 16 * 8)
+    text = f"""main (float[1,16,3,5] x, float[16,8,1,1] v) => (float[1,16,3,5] y) <float[16,8,1,1] w = {{{weight}}}> {{
+        a = Conv <group = 2> (x, w) b = Conv <group = 2> (x, v) y = Add (a, b) }}"""
+    read = parse(text, opset=18)
+    infer_model(read)
+    first, second, _ = read.graph
+    assert not is_in_blocks(first.outputs[0])
+    assert is_blocked_convolution(first, block=8)
+    assert not is_blocked_convolution(second, block=8)

@@ -86,7 +86,7 @@ KEPT = {
     "a dimension is not fixed": model(image="2,16,H,5"),
     "the image is a point": model(image="2,16,1,1"),
     "neither operand is one number a channel": model("m = Mul (h, c)"),
-    "no convolution reads the product": model(end="y = Neg (m)"),
+    "no convolution in blocks reads it": model(end="y = Neg (m)"),
     "an operand is not in the blocked layout": model(gate="f = Exp (e) g = Sigmoid (f)"),
     "the gate is not one number for each channel": model("r = ReduceMax <keepdims = 1> (g, a) m = Mul (h, r)").replace(
         "> {", ", int64[1] a = {1}> {"
@@ -97,6 +97,22 @@ KEPT = {
 @pytest.mark.parametrize("because", KEPT)
 def test_keeps(because: str) -> None:
     check_keeps(PASS, KEPT[because], because, opset=18)
+
+
+GROUPS = weights("v", 16, 8)
+"""Two groups of eight channels: the kernel in blocks of 16 does not compute them."""
+
+
+@pytest.mark.parametrize(
+    ("grouped", "because"),
+    [("c", "an operand is not in the blocked layout"), ("y", "no convolution in blocks reads it")],
+)
+def test_keeps_beside_groups_that_fill_no_blocks(grouped: str, because: str) -> None:
+    text = model().replace(" <float", f" <{GROUPS}, float", 1)
+    source = "x" if grouped == "c" else "m"
+    text = text.replace(f"{grouped} = Conv ({source}, w)", f"{grouped} = Conv <group = 2> ({source}, v)")
+    assert "group" in text
+    check_keeps(PASS, text, because, opset=18)
 
 
 def test_keeps_channels_that_fill_no_blocks() -> None:

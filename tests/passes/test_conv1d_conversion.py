@@ -15,7 +15,7 @@ def model(
     *,
     channels: int = 32,
     weight: tuple[int, int, int] = (32, 32, 3),
-    length: str = "L",
+    length: str = "200",
     bias: bool = True,
     conv: str = "Conv",
     dtype: str = "float",
@@ -34,7 +34,9 @@ def model(
 IMAGE = {"Conv": 1, "Unsqueeze": 1, "Squeeze": 1}
 REWRITTEN = {
     "pads": model(),
-    "a fixed length": model(length="100"),
+    "any length, and work for two threads": model(weight=(128, 32, 3), length="L"),
+    "any length, and groups": model("group = 2, pads = [1, 1]", weight=(32, 16, 3), length="L"),
+    "any length, and several signals": model(length="L").replace("[N,", "[2,"),
     "no attribute": model("group = 1"),
     "no bias": model(bias=False),
     "strides and dilations": model("strides = [2], dilations = [3], kernel_shape = [3], pads = [2, 1]"),
@@ -67,11 +69,12 @@ def test_a_convolution_with_its_activation() -> None:
 
 
 KEPT = {
-    "the rank is not 3": model("pads = [1, 1, 0, 0]").replace("N,32,L", "N,32,L,1").replace("N,32,M", "N,32,M,1")
+    "the rank is not 3": model("pads = [1, 1, 0, 0]").replace("N,32,200", "N,32,200,1").replace("N,32,M", "N,32,M,1")
     .replace("float[32,32,3]", "float[32,32,3,1]"),
     "for single precision only": model(dtype="double"),
     "the channels fill no blocks": model(channels=8, weight=(32, 8, 3)),
     "the signals are short": model(length="64"),
+    "its kernel would run on one thread": model(length="L"),
     "a matrix product is as fast": model("group = 1", weight=(32, 32, 1)),
     "the input has too few channels": model(channels=16, weight=(64, 16, 3)),
     "it is not a constant": "main (float[N,32,L] x, float[32,32,3] w) => (float[N,32,M] y) { y = Conv (x, w) }",
@@ -90,6 +93,21 @@ def test_keeps(because: str) -> None:
 def test_keeps_channels_that_fill_no_blocks(channels: int, weight: tuple[int, int, int], group: int) -> None:
     text = model(f"group = {group}", channels=channels, weight=weight)
     check_keeps(PASS, text, "the channels fill no blocks")
+
+
+@pytest.mark.parametrize(("outputs", "length"), [(16, 1960), (32, 330), (96, 110)])
+def test_work_that_two_threads_divide(outputs: int, length: int) -> None:
+    """The blocked kernel gives a thread 64 channels of a row: of two, one has everything, or two thirds."""
+    check_rewrites(PASS, model(weight=(outputs, 32, 3), length=str(length - 10)), ops=IMAGE)
+    longer = model(weight=(outputs, 32, 3), length=str(length + 10))
+    if outputs == 96:
+        check_rewrites(PASS, longer, ops=IMAGE)
+    else:
+        check_keeps(PASS, longer, "its kernel would run on one thread")
+
+
+def test_keeps_an_uneven_division() -> None:
+    check_keeps(PASS, model(weight=(80, 32, 3), length="L"), "its kernel would run on one thread")
 
 
 def test_keeps_a_residual() -> None:

@@ -143,7 +143,7 @@ def test_one_pair_is_left_of_a_chain() -> None:
         f" e{i} = Add (a{i}, {'x' if not i else f'e{i - 1}'})"
         for i in range(3)
     )
-    model = parse(f"""main (float[1,32,L] x) => (float[1,32,L] y) <float[32,32,3] w = {{{weight}}}> {{
+    model = parse(f"""main (float[1,32,200] x) => (float[1,32,200] y) <float[32,32,3] w = {{{weight}}}> {{
         {layers} y = Identity (e2) }}""")
     result = optimize(model, level=3)
     counts = figures(result.model).ops

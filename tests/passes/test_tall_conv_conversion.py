@@ -23,7 +23,7 @@ def model(
 REWRITTEN = {
     "pads": model(),
     "no attribute": model("group = 1"),
-    "any length": model(image="N,16,L,1"),
+    "any length, and several images": model(image="2,16,L,1"),
     "all attributes": model(
         "pads = [3, 0, 1, 0], strides = [2, 5], dilations = [2, 3], kernel_shape = [3, 1]", image="N,16,99,1"
     ),
@@ -48,6 +48,8 @@ def test_attributes_change_places() -> None:
 
 
 KEPT = {
+    "any length": (model(image="N,16,L,1"), "its kernel would run on one thread"),
+    "work for two threads": (model(image="N,16,4000,1"), "its kernel would run on one thread"),
     "two columns": (model(image="N,16,64,2"), "the image has several columns"),
     "a width of any size": (model(image="N,16,64,W"), "the image has several columns"),
     "a kernel of three columns": (
