@@ -67,6 +67,7 @@ ENDS_THE_PATH = {
     "group_norm_fusion": "what it scales is divided by a square root",
     "interpolated_conv_decomposition": "what it gives comes out of convolutions",
     "instance_norm_fusion": "what it scales is divided by a square root",
+    "interleaved_heads_decomposition": "what it takes comes out of a matrix product",
     "group_query_attention_fusion": "what it gives comes out of a MatMul",
     "group_query_operand_folding": "what it gives comes out of a MatMul",
     "grouped_heads_merging": "what it gives comes out of a MatMul",
