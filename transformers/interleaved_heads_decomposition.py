@@ -1,4 +1,4 @@
-"""Queries, keys and values of each head side by side become all queries, all keys, all values: weights are reordered."""
+"""Queries, keys and values side by side in each head become all queries, all keys, all values: weights are sorted."""
 
 from __future__ import annotations
 

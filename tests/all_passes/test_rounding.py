@@ -67,7 +67,6 @@ ENDS_THE_PATH = {
     "group_norm_fusion": "what it scales is divided by a square root",
     "interpolated_conv_decomposition": "what it gives comes out of convolutions",
     "instance_norm_fusion": "what it scales is divided by a square root",
-    "interleaved_heads_decomposition": "what it takes comes out of a matrix product",
     "group_query_attention_fusion": "what it gives comes out of a MatMul",
     "group_query_operand_folding": "what it gives comes out of a MatMul",
     "grouped_heads_merging": "what it gives comes out of a MatMul",
@@ -117,6 +116,7 @@ AT_ONE_RESULT = {"embed_layer_norm_fusion", "skip_layer_norm_fusion", "skip_rms_
 
 PARTLY = {
     "conv_add_activation_fusion": "what it adds is on the path, unless a Sigmoid or a Tanh ends it",
+    "interleaved_heads_decomposition": "what scales a product of integers is on the path, and a MatMul ends it",
     "mish_decomposition": "its factor is not on the path, and x is",
     "row_selection_reordering": "a sum before which it selects is on the path, and what comes out of a MatMul is not",
     "resize_conv_conversion": "what it takes is on the path, unless a convolution gives it",
