@@ -89,7 +89,8 @@ def _standard(block: Attention) -> ir.Node:
     if block.cap:
         attributes["softcap"] = block.cap
     if block.bias is not None:
-        length = key_positions(block) if block.bias.is_cut else None
+        asked = block.bias.is_cut or (block.past is not None and not block.bias.whole)
+        length = key_positions(block) if asked else None
         bias = mask.lifted(block.bias.build(length), guarded=block.guarded, kind=block.bias.kind)
         bias = block.bias.full(bias, block.queries, block.read_keys, length)
     if block.past is None:

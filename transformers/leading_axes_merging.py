@@ -19,7 +19,18 @@ from ortopt.analysis.kernels import CPU
 from ortopt.cancellation import CancellationToken
 from ortopt.context import Context
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, dims, is_constant, is_op, need, opset, optional, plain_attributes, users
+from ortopt.graph.match import (
+    Refusal,
+    dims,
+    is_constant,
+    is_op,
+    need,
+    opset,
+    optional,
+    plain_attributes,
+    shape_of,
+    users,
+)
 from ortopt.graph.symbolic import INVENTED
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.quantization import is_dequantizer
@@ -29,6 +40,7 @@ from ortopt.transformer import GraphTransformer
 
 MICROSOFT = "com.microsoft"
 QKV = 3
+ROWS_AND_COLUMNS = 2
 PAST = (4, 6, 7, 9)
 """Inputs of MultiHeadAttention that ``com.microsoft.Attention`` has not."""
 
@@ -75,7 +87,8 @@ class Block(Struct, frozen=True):
 class LeadingAxesMerging(GraphTransformer):
     """``Gelu(Add(MatMul(x, W), b))`` of three axes → the same of two: ``Gelu(Gemm(x, W, b))`` between two Reshapes.
 
-    This is done for whole blocks at once, where they have more biases than new Reshapes outweigh.
+    This is done for whole blocks at once, where they have more biases than new Reshapes outweigh, or where more
+    Reshapes to two axes and back go than come, as around the Gemms of an exporter.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -197,19 +210,35 @@ def _block(nodes: Sequence[ir.Node], token: CancellationToken) -> Block:
 
 
 def _gain(block: Block, token: CancellationToken) -> int:
-    """What is saved, in Reshapes: biases are worth more, and Reshapes that are there already cost nothing."""
-    if not block.biases:
-        return 0
-    entries = exits = 0
+    """What is saved, in Reshapes: biases are worth more, and Reshapes that are there already go, or cost nothing."""
+    entries = exits = gone = 0
+    members, free = block.rows, False
     for value in token.checked(block.entering):
         entries += not is_constant(value) and not is_op(value.producer(), *RESHAPING)
-    members, free = block.rows, False
+        gone += _is_unfolded(value) and members.keys() >= set(users(value)) and not value.is_graph_output()
     for value in token.checked(block.leaving):
         readers = [user for user in users(value) if user not in members]
+        folding = sum(_folds(user, value) for user in readers)
         exits += value.is_graph_output() or not all(is_op(user, *RESHAPING) for user in readers)
-        free |= sum(not isinstance(dim, int) for dim in dims(value)) > 1
+        inside = folding == len(readers) and not value.is_graph_output()
+        free |= not inside and sum(not isinstance(dim, int) for dim in dims(value)) > 1
+        gone += folding
     exits += SHAPE_AND_CONCAT * free
-    return sum(map(_worth, block.biases)) - entries - exits
+    return sum(map(_worth, block.biases)) + gone - entries - exits
+
+
+def _is_unfolded(value: ir.Value) -> bool:
+    """Whether a Reshape gives a value its leading axes: of two axes, it would be what it was before."""
+    node = value.producer()
+    source = node.inputs[0] if node is not None and is_op(node, "Reshape") else None
+    shape = None if source is None else shape_of(source)
+    return shape is not None and len(shape) == ROWS_AND_COLUMNS and shape[-1] == _columns(value)
+
+
+def _folds(node: ir.Node, value: ir.Value) -> bool:
+    """Whether a node merges the leading axes of a value: of two axes, it is that already."""
+    shape = shape_of(node.outputs[0]) if is_op(node, "Reshape") and node.inputs[0] is value else None
+    return shape is not None and len(shape) == ROWS_AND_COLUMNS and shape[-1] == _columns(value)
 
 
 def _worth(total: ir.Node) -> int:

@@ -63,6 +63,7 @@ from ortopt.graph.symbolic import (
     factors,
     fresh,
     is_invented,
+    is_of_inputs,
     is_positive,
     symbols,
 )
@@ -234,10 +235,10 @@ class _Inference:
     def fails_without(self, node: ir.Node, dim: Dim) -> None:
         """Note that a node fails where a dimension is 0: where the model runs, it does, if it is one of the main graph.
 
-        Only symbols of the model's inputs are the same number everywhere.
+        Only symbols of the model's inputs, and what these broadcast to, are the same number everywhere.
         """
         if node.graph is self._main and node.graph is not None and any(map(is_needed, node.outputs)):
-            self._positive.update(name for name in (*factors(dim), str(dim)) if INVENTED not in name)
+            self._positive.update(name for name in (*factors(dim), str(dim)) if is_of_inputs(name))
 
     # Graphs
 

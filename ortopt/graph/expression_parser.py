@@ -23,6 +23,9 @@ _CACHE = 1 << 16
 
 _TOKEN = re.compile(r"\s*(?:(?P<number>[0-9]+)|(?P<name>[^\W\d][\w.]*|`(?:[^`]|``)*`)|(?P<sign>//|\*\*|[-+*/%(),]))")
 
+_QUOTED = re.compile(r"`(?:[^`]|``)*`")
+"""A name in quotes and nothing else: a symbol is written so only among others, so that these quotes are the name's."""
+
 
 class _NotAnExpressionError(Exception):
     """The text is not in the grammar."""
@@ -173,7 +176,7 @@ def parse(text: str) -> Polynomial:
             polynomial = _Parser(text).parse()
         except (_NotAnExpressionError, TooComplexError):
             return symbol(text)
-        if any(polynomial) and (len(polynomial) > 1 or not text.startswith("`")):
+        if any(polynomial) and not _QUOTED.fullmatch(text):
             return polynomial
     return symbol(text)
 

@@ -126,6 +126,11 @@ def is_invented(dim: Dim) -> bool:
     return not isinstance(dim, int) and dim.value is not None and INVENTED in dim.value
 
 
+def is_of_inputs(name: str) -> bool:
+    """Whether a symbol is the same number wherever it stands: one of a file, or what some of these broadcast to."""
+    return INVENTED not in name.removeprefix(f"{INVENTED}:broadcast(")
+
+
 def is_known(dim: Dim) -> bool:
     """Whether the dimension is an integer or an expression, and not the unknown dimension."""
     return isinstance(dim, int) or dim.value is not None

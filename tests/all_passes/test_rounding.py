@@ -119,6 +119,7 @@ AT_ONE_RESULT = {"embed_layer_norm_fusion", "skip_layer_norm_fusion", "skip_rms_
 
 PARTLY = {
     "conv_add_activation_fusion": "what it adds is on the path, unless a Sigmoid or a Tanh ends it",
+    "interleaved_heads_decomposition": "what scales a product of integers is on the path, and a MatMul ends it",
     "mish_decomposition": "its factor is not on the path, and x is",
     "row_selection_reordering": "a sum before which it selects is on the path, and what comes out of a MatMul is not",
     "expert_routing_merging": "what experts give comes out of a MatMul, and what it is added to need not",

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from ortopt.analysis import shapes
-from ortopt.graph import symbolic
+from ortopt.graph import facts, symbolic
 from tests.analysis.truth import infer_proto, parse, text
 
 SIZES = """
@@ -137,3 +137,32 @@ def test_a_size_that_a_sum_proves_to_be_none_that_is_copied(sum_: str) -> None:
     body = _model("v", "b, s, n4", allow_zero=False).replace("t = Concat", f"{flat} t = Concat").replace(" y =", " r =")
     known = _check_all_sizes(f"{body} {sum_}")
     assert known == ADDED[sum_]
+
+
+POSITIVE = {
+    "a size that no dimension can take the place of": ("x", "S", True),
+    "what two sizes are broadcast to": ("a", "ortopt::broadcast(L|S)", True),
+    "a size that stays 0": ("x", "S", False),
+}
+
+
+@pytest.mark.parametrize("case", POSITIVE)
+def test_where_a_shape_has_elements_and_nothing_is_reshaped_the_model_fails(case: str) -> None:
+    """The 0 copies a dimension that is not 0: ``[3·S, 4]`` is no ``[3, 4, 4]`` for an S of 0."""
+    value, name, copies = POSITIVE[case]
+    body = f"""a = Add (x, w) s = Shape ({value}) t = Constant<value = int64[2] {{-1, 4}}> () f = Reshape (a, t)
+        g = Reshape (x, t) y = Reshape<allowzero = {int(not copies)}> ({"f" if value == "a" else "g"}, s)"""
+    proto = parse(body, "float[3,S,4] x, float[3,L,4] w")
+    producer = infer_proto(proto)["y"].producer()
+    assert producer is not None
+    assert producer.graph is not None
+    assert (name in producer.graph.meta[facts.POSITIVE]) == copies
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    feeds = {"x": np.zeros((3, 0, 4), np.float32), "w": np.zeros((3, 1, 4), np.float32)}
+    if copies:
+        with pytest.raises(Exception, match="cannot be reshaped"):
+            session.run(None, feeds)
+    else:
+        assert session.run(None, feeds)[0].shape == (3, 0, 4)

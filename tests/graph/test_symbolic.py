@@ -64,6 +64,16 @@ def test_opaque_names_take_part_in_arithmetic() -> None:
     assert symbolic.substitute(one_more, {"batch size": 4}) == 5
 
 
+def test_a_product_that_begins_with_an_opaque_name() -> None:
+    """The quotes of a name alone are its own; those of the first of several names are not."""
+    own = symbolic.symbol("a b")
+    product = symbolic.product([own, N])
+    assert symbolic.equal(symbolic.product([product, 64]), symbolic.product([64, N, own]))
+    assert symbolic.factors(product) == {"a b", "N"}
+    assert symbolic.quotient_exact(product, own) == N
+    assert not symbolic.equal(symbolic.symbol("`a b`"), own)
+
+
 def test_unknown_poisons() -> None:
     assert symbolic.add(UNKNOWN, 1).value is None
     assert symbolic.mul(N, UNKNOWN).value is None

@@ -47,6 +47,23 @@ def test_a_block_that_is_cut_before_a_normalization(rows: str) -> None:
     check_rewrites(PASS, model(nodes, f"float[{rows},4]", f"float[{rows},4]", W), ops=ops, opset=20)
 
 
+GEMMS = """two = Constant<value_ints = [-1, 4]> () f = Reshape (x, two) g = Gemm (f, w, b) s = Shape (x)
+    u = Reshape <allowzero = 1> (g, s) r = Relu (u) h = Reshape (r, two) y = Gemm (h, w, b)"""
+
+
+def test_reshapes_around_what_stands_between_gemms() -> None:
+    text = model(GEMMS, "float[N,S,4]", "float[M,4]", W)
+    after = check_rewrites(PASS, text, ops={"Reshape": 5, "Relu": 1, "MatMul": 0}, opset=20)
+    (relu,) = (node for node in after.graph if node.op_type == "Relu")
+    assert len(relu.outputs[0].shape or ()) == 2  # the Reshapes around it undo each other
+
+
+def test_reshapes_that_something_else_needs() -> None:
+    text = model(f"{GEMMS} z = Softmax <axis = 1> (r)", "float[N,S,4]", "float[M,4] y, float[N,S,4]", W)
+    text = text.replace("y, float[N,S,4] y", "y, float[N,S,4] z")
+    check_keeps(PASS, text, "the Reshapes around would cost more than the biases", opset=20)
+
+
 BLOCK = """l = LayerNormalization <axis = -1> (x, b, b) m = MatMul (l, w) a = Add (m, b) r = Gelu (a) n = MatMul (r, w)
     c = Add (n, b) s = Add (c, x) k = LayerNormalization <axis = 2> (s, b) o = MatMul (k, w) q = Add (o, b)
     g = Mul (q, q) t = Sub (g, b) y = Add (t, k)"""

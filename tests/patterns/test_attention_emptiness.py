@@ -119,10 +119,18 @@ def test_a_mask_that_is_cut_by_the_present(keys: str, zeros: str) -> None:
             np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6, strict=True)
 
 
-def test_a_mask_that_is_cut_to_another_length_keeps_the_past_outside() -> None:
+def test_a_mask_that_is_cut_to_another_length_is_repeated_for_all_keys() -> None:
     text = text_of(**cut_by("keys")).replace("(keys) mc", "(pk) mc")
     text = text.replace("float[B,1,S,M] m", "float[B,1,S,1] m")
-    check_rewrites(PASS, text, ops={"If": 0, "Attention": 0, "com.microsoft::MultiHeadAttention": 1}, opset=23)
+    result = check_rewrites(PASS, text, ops={"If": 1, "Attention": 1, "Expand": 1}, opset=23)
+    before = parse(text, 23)
+    for batch, length, past in ((2, 3, 4), (1, 1, 1), (2, 0, 4), (0, 3, 4)):
+        draw = np.random.default_rng(past)
+        shapes = {"q": (batch, length, 16), "k": (batch, length, 8), "v": (batch, length, 8)}
+        shapes |= {"pk": (batch, 2, past, 4), "pv": (batch, 2, past, 4), "m": (batch, 1, length, 1)}
+        feeds = {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+        for expected, got in zip(results(before, feeds), results(result, feeds), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6, strict=True)
 
 
 def test_sizes_that_are_proven_need_no_if() -> None:

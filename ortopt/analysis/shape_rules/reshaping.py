@@ -140,7 +140,11 @@ def _is_size(call: Call, source: Dims | None, target: Sequence[Dim], axis: int, 
         return True
     if not symbolic.vanishes_with(symbolic.product(source), dim):
         return False
-    return all(call.host.is_positive(other) for at, other in enumerate(target) if at != axis)
+    if not all(call.host.is_positive(other) for at, other in enumerate(target) if at != axis):
+        return False
+    if call.host.is_positive(source[axis]):
+        call.host.fails_without(call.node, dim)  # nothing cannot have a shape with elements
+    return True
 
 
 def _learn(call: Call, source: Dims, target: Sequence[Dim]) -> None:

@@ -349,8 +349,7 @@ class _Block:
         if occupied and bias is not None:
             bias = biases.cut(bias, self.outer_keys)
         used = [*queries.values, *new_keys.values, *new_values.values, *(() if bias is None else bias.values)]
-        full = bias is None or bias.whole or bias.is_cut
-        if past is not None and not (full and _is_read_by_none(past, used, found.nodes)):
+        if past is not None and not (_has_all(bias, new_keys) and _is_read_by_none(past, used, found.nodes)):
             new_keys, new_values, past = keys, values, None
         kinds = {dtype(part.views[0].value) for part in (queries, new_keys, new_values)}
         need(len(kinds) == 1, "queries, keys and values are of different types", self.root)
@@ -531,6 +530,17 @@ def _before(keys: Heads, values: Heads) -> tuple[Heads, Heads, Past | None]:
         return keys, values, None
     past = Past(past_key[0], past_value[0], keys.columns, values.columns)
     return new_keys, new_values, past
+
+
+def _has_all(bias: Bias | None, new_keys: Heads) -> bool:
+    """Whether a bias has a number for each key, or can be given one before the keys are put together."""
+    if bias is None or bias.whole or bias.is_cut:
+        return True
+    try:
+        new_keys.check_positions()
+    except Refusal:
+        return False
+    return True
 
 
 def _is_read_by_none(past: Past, values: Sequence[ir.Value], core: Sequence[ir.Node]) -> bool:

@@ -83,7 +83,9 @@ def key_positions(block: Attention) -> ir.Value:
 def bias_of_rank_4(block: Attention) -> ir.Value:
     """What is added to the scores of a block that adds something, with a row for each query: as kernels want it."""
     assert block.bias is not None
-    total = block.bias.full(block.bias.build(), block.queries, block.read_keys)
+    outside = block.past is None or block.bias.whole  # else the keys are not put together yet
+    length = None if outside else key_positions(block)
+    total = block.bias.full(block.bias.build(), block.queries, block.read_keys, length)
     return block.bias.of_rank_4(total, opset(block.core[0], ""))
 
 
