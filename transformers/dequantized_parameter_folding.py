@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -42,7 +41,7 @@ NORMALIZATIONS = {
 }
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The DequantizeLinear, and its operands."""
 
     nodes: tuple[ir.Node, ...]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -23,7 +22,7 @@ ADDED = 5
 """How many nodes search for the rows of all experts and count them."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, the search, what is done with the coordinates and who reads that, and what becomes of the results."""
 
     nodes: tuple[ir.Node, ...]

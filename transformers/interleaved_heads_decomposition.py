@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -35,7 +35,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 NO_ORDER: tuple[int, ...] = ()
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """A part of each head.
 
     Attributes:
@@ -51,7 +51,7 @@ class Part(NamedTuple):
     drops: bool
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """What is taken apart.
 
     Attributes:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.axes import node_along
@@ -41,7 +40,7 @@ _LARGEST = 1e20
 _DEEPEST = 8
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The guard, what it guards, and the scores with their mask; without a mask there are no NaNs.
 
     Attributes:

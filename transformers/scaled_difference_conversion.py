@@ -5,10 +5,9 @@ Networks that mix by pooling (EfficientFormer, MetaFormer) add, to what they poo
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
@@ -27,7 +26,7 @@ MOST_STEPS = 100
 """How far back it looks for the convolutions: a stage of such a network is one chain of sums."""
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The sum, and what it is a sum of.
 
     Attributes:

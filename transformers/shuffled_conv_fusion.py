@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_digits, need_near, need_no_larger
@@ -97,7 +98,7 @@ class Along(NamedTuple):
         return 1 + self.first // 2
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The convolutions and the shuffle, and what is computed instead.
 
     Attributes:

@@ -8,9 +8,9 @@ Exports have such transpositions where patches become images, and where Einsum a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import symbolic
@@ -39,7 +39,7 @@ ORDER = (0, 2, 1, 3, 4)
 Shape = tuple[Dim, ...]
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The Transpose, the view of each exchange, and the dimensions of the result."""
 
     nodes: tuple[ir.Node, ...]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.axes import axes_of
@@ -73,7 +74,7 @@ class Runs(NamedTuple):
     length: int
 
 
-class Found(NamedTuple):
+class Found(Struct, frozen=True):
     """The nodes, what they take, and its runs."""
 
     nodes: tuple[ir.Node, ...]

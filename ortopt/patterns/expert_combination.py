@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import facts, symbolic
 from ortopt.graph.match import (
@@ -35,7 +35,7 @@ MASK_RANK = 3
 NO_ORDER: tuple[int, ...] = ()
 
 
-class Slots(NamedTuple):
+class Slots(Struct, frozen=True):
     """What a mask says in which each row belongs to as many experts as it has slots, to none twice.
 
     Attributes:
@@ -49,7 +49,7 @@ class Slots(NamedTuple):
     per_row: int
 
 
-class Combination(NamedTuple):
+class Combination(Struct, frozen=True):
     """What brings the results of the experts back to their rows, and adds them up.
 
     Attributes:
@@ -69,7 +69,7 @@ class Combination(NamedTuple):
     width: int
 
 
-class _Scatter(NamedTuple):
+class _Scatter(Struct, frozen=True):
     """What one expert adds to the rows: the nodes, its result, what multiplies that, and the tensor with its rows."""
 
     nodes: tuple[ir.Node, ...]

@@ -5,9 +5,8 @@ A mask says for each expert which rows are its. Each has its own part of the mas
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.match import (
     Refusal,
@@ -30,7 +29,7 @@ MASKS = (ir.DataType.BOOL, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UIN
 """The element types of masks of which ONNX Runtime has a NonZero, without floats."""
 
 
-class Search(NamedTuple):
+class Search(Struct, frozen=True):
     """The nodes that find the rows of each expert, and what they find.
 
     Attributes:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph.axes import axes_of
 from ortopt.graph.edit import constant
@@ -49,7 +50,7 @@ Built: TypeAlias = Mapping[ir.Value, ir.Value]
 """What is repeated, for values of which it has been built."""
 
 
-class Narrow(NamedTuple):
+class Narrow(Struct, frozen=True):
     """What a value repeats.
 
     Attributes:
