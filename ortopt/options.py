@@ -183,6 +183,9 @@ class Options:
         False, Switch(), "--bounded-error", "Allow forms whose proven error bound is more than rounding."
     )
     native: bool = _option(False, Switch(), "--native", "Allow forms that are fast only on processors like this one.")
+    single_thread: bool = _option(
+        False, Switch(), "--single-thread", "The result runs with one thread: allow forms that lose with several."
+    )
     opset: int | None = _option(
         None, Count(1), "--opset", "Convert the model to exactly this opset of ai.onnx.", says="the model's"
     )

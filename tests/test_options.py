@@ -104,6 +104,7 @@ OPTIONS = Options(
     providers=("CUDAExecutionProvider", "CPUExecutionProvider"),
     target=Target.ONNX,
     native=True,
+    single_thread=True,
     opset=21,
     min_onnxruntime=(1, 20),
     dims={"batch": 1, "a b": 2, "max(a, b)": 3},

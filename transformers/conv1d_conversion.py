@@ -125,7 +125,7 @@ def _check_threads(root: ir.Node, each: int) -> None:
     several = attribute(root, "group", 1) > 1 or (isinstance(batch, int) and batch > 1)
     work = each * length if isinstance(length, int) else None
     least = DIVIDED_OF_ONE_BLOCK if outputs == BLOCK else DIVIDED
-    divided = several or (isinstance(outputs, int) and is_divided(outputs, work, least))
+    divided = several or (isinstance(outputs, int) and is_divided(root, outputs, work, least))
     need(divided, "its kernel would run on one thread", root)
 
 

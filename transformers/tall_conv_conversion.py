@@ -84,7 +84,7 @@ class TallConvConversion(RewriteRule[Found]):
         need(not isinstance(length, int) or length >= SHORT, "the signals are short", root)
         work = outputs * channels * rows * length if isinstance(length, int) else None
         several = isinstance(batch, int) and batch > 1
-        need(several or is_divided(outputs, work, DIVIDED), "its kernel would run on one thread", root)
+        need(several or is_divided(root, outputs, work, DIVIDED), "its kernel would run on one thread", root)
         array_of(weight)
         return Found((root,))
 

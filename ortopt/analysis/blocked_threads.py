@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
+import onnx_ir as ir
+
 from ortopt.analysis.blocked_layout import BLOCK
+from ortopt.graph import scope
 
 CHANNELS_OF_A_THREAD: Final = 4 * BLOCK
 """Channels of a result that one thread computes at least."""
@@ -19,14 +22,17 @@ LARGEST_SHARE: Final = 2 / 3
 0.91 times as fast as with the kernel for signals, with 128, 192 and 256 channels 1.01 and more."""
 
 
-def is_divided(outputs: int, multiplications: int | None, least: int) -> bool:
-    """Whether two threads divide a convolution of one row in blocks, or it is too small to gain by two.
+def is_divided(convolution: ir.Node, outputs: int, multiplications: int | None, least: int) -> bool:
+    """Whether two threads divide a convolution of one row in blocks, or it need not gain by two.
 
     Args:
+        convolution: The convolution; where the result runs with one thread, none has to be divided.
         outputs: The channels of the result.
         multiplications: How many there are; None if sizes are not known.
         least: So many are divided with profit.
     """
+    if scope.of(scope.graph_of(convolution)).options.single_thread:
+        return True
     if multiplications is not None and multiplications < least:
         return True
     sets = -(-outputs // CHANNELS_OF_A_THREAD)

@@ -133,6 +133,7 @@ def _alone(options: Options, transformer: str, level: int) -> Options:
         providers=options.providers,
         target=options.target,
         native=options.native,
+        single_thread=options.single_thread,
         min_onnxruntime=options.min_onnxruntime,
         only=(transformer,),
         steps=options.steps,

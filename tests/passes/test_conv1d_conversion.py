@@ -123,3 +123,7 @@ def test_keeps_for_other_runtimes() -> None:
 def test_keeps_for_other_providers() -> None:
     options = Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"))
     check_keeps(PASS, model(), "it serves the CPU", options=options)
+
+
+def test_one_thread_divides_nothing() -> None:
+    check_rewrites(PASS, model(length="L"), ops=IMAGE, options=Options(single_thread=True))
