@@ -34,6 +34,9 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 NO_ORDER: tuple[int, ...] = ()
 
+PAIR = 2
+"""Parts that are not taken apart: a rotary embedding rotates some of a head, and joins it with the others again."""
+
 
 class Part(Struct, frozen=True):
     """A part of each head.
@@ -108,7 +111,8 @@ class InterleavedHeadsDecomposition(RewriteRule[Found]):
         parts = sorted(_parts(moved, place, inner[0]), key=lambda part: part.start)
         bounds = [0, *itertools.chain.from_iterable((part.start, part.end) for part in parts), inner[0]]
         gapless = all(bounds[at] == bounds[at + 1] for at in range(0, len(bounds), 2))
-        need(gapless and len(parts) > 1, "the parts are not all of a head, each once", moved)
+        need(gapless, "the parts are not all of a head, each once", moved)
+        need(len(parts) > PAIR, "two parts of a head may be what is rotated, and the rest", moved)
         product = columns_of(x)
         takers = dict.fromkeys(users(moved))
         return Found(

@@ -110,6 +110,10 @@ KEPT = {
         "the parts are not all of a head, each once",
         model(f"{PRODUCT} r = Reshape (y, s) {cut('q', 0, 4)} {cut('k', 2, 6)}", results="float q, float k"),
     ),
+    "what is rotated and the rest": (
+        "two parts of a head may be what is rotated, and the rest",
+        model(f"{PRODUCT} r = Reshape (y, s) {cut('q', 0, 4)} {cut('k', 4, 6)}", results="float q, float k"),
+    ),
     "all is read, too": (
         "all is read together",
         model(f"{BODY} e = Relu (t)", results=f"{RESULTS}, float[B,2,S,6] e"),
