@@ -107,8 +107,8 @@ def optimize(
         bounded_error: Allow forms whose proven error bound is more than rounding. Those whose bound is below the last
             place of a probability are used anyway.
         native: Allow forms that are fast only on processors like this one.
-        single_thread: The result runs with one thread (``intra_op_num_threads`` of 1): allow forms that are faster with
-            one, and slower with several.
+        single_thread: The result runs with one thread: allow forms that lose with several. Its sessions have
+            ``intra_op_num_threads`` of 1.
         opset: Convert the model to exactly this opset of ai.onnx.
         min_onnxruntime: Oldest ONNX Runtime that the result must run on, e.g. ``"1.20"``: no newer opset and no newer
             op comes into the model. None is the installed version.

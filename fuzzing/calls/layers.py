@@ -381,4 +381,17 @@ def stft(d: Draw) -> Drawn:
     return d.call([d.tensor("float", shape), step, window, told], onesided=d.one(None, 0, 1))
 
 
+@drawing("DFT")
+def dft(d: Draw) -> Drawn:
+    """Real and complex signals, forwards and backwards, of all of an axis or of a length."""
+    inverse, one_sided = d.one((None, None), (0, 1), (1, 0), (1, 1))
+    shape = (d.size(), d.number(1, 6), d.number(1, 6), 2 if inverse else d.number(1, 2))
+    x = d.tensor("float", (*shape[:3], 1) if one_sided and not inverse else shape)
+    length = np.array(d.number(1, 8), np.int64) if d.chance(0.4) else None
+    axis = d.one(-3, 1, 2)
+    if d.opset < 20:
+        return d.call([x, length], axis=axis, inverse=inverse, onesided=one_sided)
+    return d.call([x, length, np.array(axis, np.int64)], inverse=inverse, onesided=one_sided)
+
+
 __all__ = ["NEWEST"]

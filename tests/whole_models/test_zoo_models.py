@@ -46,8 +46,9 @@ SAMPLE = ("albert__dyn19", "picodet__ts13", "text_recognizer__ts13")
 TESTED = tuple(name for name in zoo.names() if name not in WIDE or name in SAMPLE)
 SKELETONS = tuple(name for name in TESTED if not name.startswith("light_"))
 HASHED = ("bert_small__dyn20raw", "control_flow__script17", "deberta_v2__ts13", "resnet18_qdq__qdq", "yolo_v8ish__ts17")
-MORE_NODES = {"light_zfnet512", "yolo_v4ish__ts17"}
-"""LRN is more nodes, and faster, as a pool and roots; and Mish as arithmetic around one Exp."""
+MORE_NODES = {"light_zfnet512", "superres__ts13", "yolo_v4ish__ts17"}
+"""More nodes, and faster: LRN as a pool and roots; Mish as arithmetic around one Exp; Convs around a pixel shuffle
+as one, with strips along the edges."""
 
 OF_ONE_ROW = ["query_selection_reordering", "row_selection_reordering"]
 """Passes that leave a layer one row to compute. It has two axes, of which ONNX Runtime fuses less."""
@@ -224,9 +225,9 @@ def test_onnx_runtime_makes_no_less_of_the_result(name: str, tmp_path: Path) -> 
         assert after.total() <= before.total(), f"{way}: {after - before} more"
         fewer = fused(before) - fused(after)
         # A FusedMatMul is a MatMul that has swallowed a Transpose. Where the Transpose is gone altogether, a plain
-        # MatMul is no loss: there are as many products, and no more transposes are left.
+        # MatMul is no loss: there are no more products (constant ones are computed), and no more transposes are left.
         if fewer.pop(FUSED_MATMUL, 0):
-            assert products(after) == products(before), f"{way}: other products"
+            assert products(after) <= products(before), f"{way}: more products"
             assert after["Transpose"] <= before["Transpose"], f"{way}: more transposes"
             assert after.total() < before.total(), f"{way}: fewer FusedMatMul, and nothing for them"
         assert not fewer, f"{way}: fewer fused ops"

@@ -57,8 +57,12 @@ def dft(call: Call) -> None:
         (length,) = call.elements(1) or (UNKNOWN,)
     elif one_sided and inverse:
         length = symbolic.mul(symbolic.sub(source, 1), 2)
-    else:
+    elif one_sided:
         length = source
+    else:
+        dims[axis] = source  # whatever it is
+        call.shapes[0] = tuple(dims)
+        return
     if length is UNKNOWN or not call.host.is_positive(length):
         return
     dims[axis] = symbolic.add(symbolic.floordiv(length, 2), 1) if one_sided and not inverse else length
