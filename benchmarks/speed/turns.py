@@ -143,7 +143,8 @@ def times(order: Order) -> dict[str, Answer]:
         try:
             runners[name] = Runner(version, order["threads"])
         except Exception as error:  # a peer's broken result is a line in the table
-            answers[name]["outcome"] = f"does not run: {(str(error).splitlines() or [''])[0][:200]}"
+            told = str(error).replace(version["model"], Path(version["model"]).name)  # not where it happened to lie
+            answers[name]["outcome"] = f"does not run: {(told.splitlines() or [''])[0][:200]}"
     first = runners.get(order["versions"][0]["name"])
     for version in order["versions"]:
         if first is not None and version["same"] and version["name"] in runners:
