@@ -114,10 +114,8 @@ class InterleavedHeadsDecomposition(RewriteRule[Found]):
         need(gapless, "the parts are not all of a head, each once", moved)
         need(len(parts) > PAIR, "two parts of a head may be what is rotated, and the rest", moved)
         product = columns_of(x)
-        takers = dict.fromkeys(users(moved))
-        return Found(
-            (root, *nodes, *takers, *product), product, outer + 1, heads, tuple(inner), perm, tuple(parts)
-        )  # fmt: skip
+        matched = (root, *nodes, *dict.fromkeys(users(moved)), *product)
+        return Found(matched, product, outer + 1, heads, tuple(inner), perm, tuple(parts))
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
         """Build the product with other weights, the Split, and a Reshape and a Transpose for each part."""

@@ -8,12 +8,12 @@ constant, but all of it repeats one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
@@ -29,8 +29,7 @@ SHAPE_NODES: Final = 2
 """Nodes that it takes to put a shape together: one that reads sizes, and a Concat."""
 
 
-@dataclass
-class _Region:
+class _Region(Struct):
     """Nodes that depend on one another, and whose results repeat what is computed of constants.
 
     Attributes:

@@ -55,7 +55,7 @@ class ScaledDifferenceConversion(RewriteRule[Found]):
     opsets = (7, NEWEST_OPSET)  # before, they broadcast by an attribute
     providers = (CPU,)
     targets = (Target.ORT,)
-    numerics = Numerics.REORDERED
+    numerics = Numerics.FINITE  # two infinities, whose difference is no number, may have a sum
     lookback = 8
 
     def match(self, root: ir.Node) -> Found:
@@ -73,7 +73,7 @@ class ScaledDifferenceConversion(RewriteRule[Found]):
             raise Refusal("the number of channels is not fixed", x)
         scale = of_channels(factor, channels, RANK)
         need(bool((np.abs(scale) <= LARGEST_SCALE).all()), "a factor is large, or no number", factor)
-        known: set[ir.Value] = set()
+        known: dict[ir.Value, bool] = {}
         blocked = all(is_in_blocks(one, MOST_STEPS, known) for one in (x, other))
         need(blocked, "the images are not in the blocked layout", root)
         return Found((difference, product, root), other, x, scale)

@@ -98,7 +98,6 @@ class WindowGatherDecomposition(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Constant indices, each of a single number, that count along all their axes but one."""
-        refusal = Refusal("the indices are not a few runs of equal steps", root)
         need(not _goes_on(root), "another Gather takes from its result", root)
         plain = _taken(root)
         for taken in (*_behind_another(plain), plain):
@@ -106,7 +105,7 @@ class WindowGatherDecomposition(RewriteRule[Found]):
             runs = _runs(taken.indices)
             if runs is not None:
                 return Found(taken.nodes, taken, runs)
-        raise refusal
+        raise Refusal("the indices are not a few runs of equal steps", root)
 
     def rewrite(self, found: Found) -> ir.Node:
         """Take each run, put them one behind another, and give them the shape of the indices."""
