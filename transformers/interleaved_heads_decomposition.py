@@ -11,10 +11,10 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
+from ortopt.graph.axes import order_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
-    attribute,
     axis,
     dims,
     inputs,
@@ -31,8 +31,6 @@ from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.product_columns import columns_of, reordered
 from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-
-NO_ORDER: tuple[int, ...] = ()
 
 PAIR = 2
 """Parts that are not taken apart: a rotary embedding rotates some of a head, and joins it with the others again."""
@@ -151,7 +149,7 @@ def _moved(split: ir.Value) -> tuple[tuple[int, ...], ir.Value, tuple[ir.Node, .
     need(not split.is_graph_output(), "what is split is a result", split)
     readers = users(split)
     if is_used_once(split) and is_op(readers[0], "Transpose"):
-        perm = attribute(readers[0], "perm", NO_ORDER) or tuple(reversed(range(len(dims(split)))))
+        perm = order_of(readers[0])
         need(not readers[0].outputs[0].is_graph_output(), "what is split is a result", split)
         return perm, readers[0].outputs[0], (readers[0],)
     return tuple(range(len(dims(split)))), split, ()

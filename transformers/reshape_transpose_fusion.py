@@ -4,7 +4,8 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.graph import symbolic
-from ortopt.graph.match import attribute, dims, inputs, is_used_once, need, producer
+from ortopt.graph.axes import order_of
+from ortopt.graph.match import dims, inputs, is_used_once, need, producer
 from ortopt.options import TransformerLevel
 from ortopt.patterns.permutations import runs_of
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -40,9 +41,7 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
         need(not root.outputs[0].is_graph_output(), "what a file declares of its result is no proof", root)
         source, result = dims(x), dims(root.outputs[0])
         runs = runs_of(source, dims(joined))
-        empty: tuple[int, ...] = ()
-        perm = attribute(transpose, "perm", empty) or tuple(reversed(range(len(runs))))
-        need(sorted(perm) == list(range(len(runs))), "it is no permutation", transpose)
+        perm = order_of(transpose)
         order = tuple(axis for place in perm for axis in runs[place])
         apart = tuple(source[axis] for axis in order)
         need(symbolic.same_shape(apart, result), "the axes come apart into others", root)

@@ -3,7 +3,8 @@
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.match import attribute, inputs, need, producer, rank
+from ortopt.graph.axes import order_of
+from ortopt.graph.match import inputs, need, producer
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 
@@ -27,7 +28,7 @@ class TransposeMerging(RewriteRule[Found]):
         (middle,) = inputs(root, 1)
         first = producer(middle, "Transpose")
         (x,) = inputs(first, 1)
-        inner, outer = _order(first), _order(root)
+        inner, outer = order_of(first), order_of(root)
         need(len(inner) == len(outer), "the permutations do not fit one another", root)
         return Found((root,), x, tuple(inner[axis] for axis in outer))
 
@@ -36,11 +37,3 @@ class TransposeMerging(RewriteRule[Found]):
         if found.order == tuple(range(len(found.order))):
             return found.source
         return ir.node("Transpose", [found.source], {"perm": found.order})
-
-
-def _order(node: ir.Node) -> tuple[int, ...]:
-    empty: tuple[int, ...] = ()
-    (x,) = inputs(node, 1)
-    order = attribute(node, "perm", empty) or tuple(reversed(range(rank(x))))
-    need(sorted(order) == list(range(len(order))), "it is no permutation", node)
-    return order

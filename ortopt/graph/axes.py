@@ -1,4 +1,7 @@
-"""The ``axes`` of Squeeze, Unsqueeze and reductions: an attribute in older opsets, an input in newer ones."""
+"""Axes that nodes go along: the ``axes`` of Squeeze, Unsqueeze and reductions, and the order that a Transpose gives.
+
+The former are an attribute in older opsets, an input in newer ones.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from ortopt.graph.detached import constant
-from ortopt.graph.match import attribute, integers, opset, optional
+from ortopt.graph.match import attribute, inputs, integers, need, opset, optional, rank
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 
@@ -58,4 +61,17 @@ def axes_of(node: ir.Node) -> tuple[int, ...]:
     return none if listed is None else tuple(integers(listed))
 
 
-__all__ = ["axes_of", "node_along", "squeezed", "unsqueezed"]
+def order_of(transpose: ir.Node) -> tuple[int, ...]:
+    """The order into which a Transpose brings the axes of its input: reversed where it names none.
+
+    Raises:
+        Refusal: If the rank is not known, or it is no permutation.
+    """
+    (x,) = inputs(transpose, 1)
+    none: tuple[int, ...] = ()
+    order = attribute(transpose, "perm", none) or tuple(reversed(range(rank(x))))
+    need(sorted(order) == list(range(rank(x))), "it is no permutation", transpose)
+    return order
+
+
+__all__ = ["axes_of", "node_along", "order_of", "squeezed", "unsqueezed"]

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.graph import facts, symbolic
+from ortopt.graph.axes import order_of
 from ortopt.graph.match import (
     FLOATS,
     Dim,
@@ -32,7 +33,6 @@ from ortopt.graph.match import (
 from ortopt.patterns.parallel_parts import ParallelParts
 
 MASK_RANK = 3
-NO_ORDER: tuple[int, ...] = ()
 
 
 class Slots(Struct, frozen=True):
@@ -112,7 +112,7 @@ def slots_of(mask: ir.Value) -> Slots:
     one_hot, order = mask.producer(), tuple(range(MASK_RANK))
     if is_op(one_hot, "Transpose"):
         assert one_hot is not None
-        order = attribute(one_hot, "perm", NO_ORDER) or order[::-1]
+        order = order_of(one_hot)
         one_hot = inputs(one_hot, 1)[0].producer()
     if one_hot is None or not is_op(one_hot, "OneHot"):
         raise Refusal("no OneHot makes the mask", mask)

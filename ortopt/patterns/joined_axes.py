@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.graph.axes import axes_of
+from ortopt.graph.axes import axes_of, order_of
 from ortopt.graph.match import (
     Refusal,
-    attribute,
     axis,
     dims,
     inputs,
@@ -21,8 +20,6 @@ from ortopt.graph.match import (
     shape_of,
 )
 from ortopt.semantics.op_traits import BROADCASTING, UNARY
-
-NO_ORDER: tuple[int, ...] = ()
 
 
 def axis_behind(node: ir.Node, axes: Sequence[int | None]) -> int:
@@ -74,9 +71,7 @@ def _gather(node: ir.Node, along: int) -> int:
 
 
 def _transpose(node: ir.Node, along: int) -> int:
-    (x,) = inputs(node, 1)
-    order = attribute(node, "perm", NO_ORDER) or tuple(reversed(range(rank(x))))
-    return order.index(along)
+    return order_of(node).index(along)
 
 
 def _reranked(node: ir.Node, along: int) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import axes_of
+from ortopt.graph.axes import axes_of, order_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -191,7 +191,7 @@ def _squeeze(node: ir.Node, known: Shapes) -> Narrow:
 def _transpose(node: ir.Node, known: Shapes) -> Narrow:
     (x,) = inputs(node, 1)
     own = _shape(x, known)
-    order = attribute(node, "perm", tuple(reversed(range(len(own)))))
+    order = order_of(node)
     return Narrow(tuple(own[place] for place in order), lambda built: _copy(node, (built.get(x, x),)))
 
 
