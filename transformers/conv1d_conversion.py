@@ -10,7 +10,6 @@ from ortopt.analysis.blocked_threads import is_divided
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.axes import node_along, unsqueezed
-from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     array_of,
@@ -25,6 +24,7 @@ from ortopt.graph.match import (
     static_dims,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.convolution import convolution_of_images
 from ortopt.patterns.quantization import is_unit
 from ortopt.rule import RewriteRule
 
@@ -53,9 +53,6 @@ DIVIDED_OF_ONE_BLOCK = 3_000_000
 """The same where the result is one block, with which the blocked kernel gains most: with 1.2 to 2.7 million it was 1.5
 to 1.6 times as fast with one thread and 1.1 to 1.3 times with two, with 4.6 million 0.79 times with two."""
 
-LISTS = {"kernel_shape": (1,), "strides": (1,), "dilations": (1,), "pads": (0, 0)}
-"""What the attributes say of the height."""
-
 
 class Found(Struct, frozen=True):
     """The convolution."""
@@ -72,6 +69,7 @@ class Conv1dConversion(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL3,)
+    after = ("signal_rows_conversion",)
     roots = ("Conv", f"{MICROSOFT}::FusedConv")
     providers = (CPU,)
     produces = ((MICROSOFT, "FusedConv"),)
@@ -99,18 +97,8 @@ class Conv1dConversion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the convolution of an image of height 1."""
         (old,) = found.nodes
-        x, weight = inputs(old, 2)
-        content = array_of(weight)
         version = opset(old, "")
-        image = unsqueezed(x, [HEIGHT], version)
-        wide = constant(content.reshape(*content.shape[:2], 1, content.shape[2]), dtype(weight))
-        node = ir.Node(old.domain, old.op_type, [image, wide, *old.inputs[2:3]], list(old.attributes.values()))
-        for name, ahead in LISTS.items():
-            if name in node.attributes:
-                numbers = node.attributes[name].as_ints()
-                half = len(numbers) // 2 if name == "pads" else len(numbers)
-                both = (*ahead[:1], *numbers[:half], *ahead[1:], *numbers[half:])
-                node.attributes[name] = ir.AttrInt64s(name, both)
+        node = convolution_of_images(old, unsqueezed(inputs(old, 1)[0], [HEIGHT], version))
         return node_along("Squeeze", node.outputs[0], [HEIGHT], version)
 
 
