@@ -26,6 +26,7 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution import convolution_of_images
 from ortopt.patterns.quantization import is_unit
+from ortopt.patterns.signal_pieces import Pieces, pieces_of
 from ortopt.rule import RewriteRule
 
 MICROSOFT = "com.microsoft"
@@ -55,9 +56,10 @@ to 1.6 times as fast with one thread and 1.1 to 1.3 times with two, with 4.6 mil
 
 
 class Found(Struct, frozen=True):
-    """The convolution."""
+    """The convolution, and how its signals are cut; None if they become images of height 1."""
 
     nodes: tuple[ir.Node, ...]
+    pieces: Pieces | None
 
 
 class Conv1dConversion(RewriteRule[Found]):
@@ -88,33 +90,38 @@ class Conv1dConversion(RewriteRule[Found]):
         outputs, channels, kernel = static_dims(weight, rank=3)
         array_of(weight)
         _check_pays(outputs, channels, kernel, attribute(root, "group", 1))
-        _check_threads(root, outputs * channels * kernel)
+        read = min(kernel, shape[-1]) if isinstance(shape[-1], int) else kernel  # the blocked kernel skips padding
+        pieces = None if _is_divided(root, outputs * channels * read) else pieces_of(root)
         length = shape[-1]
         lasting = not isinstance(length, int) or length >= SHORT or LONG_KERNEL <= kernel <= 2 * length
         need(lasting or outputs >= WIDE or channels == 1, "the signals are short, and of few channels", x)
-        return Found((root,))
+        return Found((root,), pieces)
 
     def rewrite(self, found: Found) -> ir.Node:
-        """Build the convolution of an image of height 1."""
+        """Build the convolution of an image of height 1, or of one that has a piece of the signal in each row."""
         (old,) = found.nodes
         version = opset(old, "")
-        node = convolution_of_images(old, unsqueezed(inputs(old, 1)[0], [HEIGHT], version))
-        return node_along("Squeeze", node.outputs[0], [HEIGHT], version)
+        row = unsqueezed(inputs(old, 1)[0], [HEIGHT], version)
+        if found.pieces is None:
+            return node_along("Squeeze", convolution_of_images(old, row).outputs[0], [HEIGHT], version)
+        node = convolution_of_images(old, found.pieces.image(row))
+        node.attributes["pads"] = ir.AttrInt64s("pads", (0, 0, 0, 0))
+        return found.pieces.joined(node.outputs[0], ())
 
 
-def _check_threads(root: ir.Node, each: int) -> None:
-    """Refuse where two threads divide the convolution of signals, but not that of images of height 1.
+def _is_divided(root: ir.Node, each: int) -> bool:
+    """Whether threads divide the convolution of images of height 1 as they divide that of signals.
 
     Args:
         root: The convolution.
         each: How many multiplications there are for each position of the result.
     """
     batch, outputs, length = dims(root.outputs[0], rank=3)
-    several = attribute(root, "group", 1) > 1 or (isinstance(batch, int) and batch > 1)
+    if attribute(root, "group", 1) > 1 or (isinstance(batch, int) and batch > 1):
+        return True
     work = each * length if isinstance(length, int) else None
     least = DIVIDED_OF_ONE_BLOCK if outputs == BLOCK else DIVIDED
-    divided = several or (isinstance(outputs, int) and is_divided(root, outputs, work, least))
-    need(divided, "its kernel would run on one thread", root)
+    return isinstance(outputs, int) and is_divided(root, outputs, work, least)
 
 
 def _check_pays(outputs: int, channels: int, kernel: int, groups: int) -> None:
