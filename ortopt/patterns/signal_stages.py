@@ -120,10 +120,12 @@ def stage_of(root: ir.Node, block: int = 1) -> Stage:
     reach_of(root, block)
     batch, _, length = dims(root.outputs[0], RANK)
     search = _Members(batch, length, block)
+    need(search.belongs(root), "it reads no signal", root)
     need(search.is_first(root), "another convolution of its stage comes before", root)
     members = search.around(root)
     nodes = _pruned(_in_order([node for node in root.graph or () if node in members]))
     entries, exits = _crossing(nodes)
+    need(bool(exits), "nothing needs it", root)
     return Stage(tuple(nodes), tuple(entries), tuple(exits), length, _reach(nodes, exits))
 
 
@@ -146,7 +148,7 @@ class _Members:
         found, pending = {root}, [root]
         while pending and len(found) < MAX_NODES:
             for node in self._neighbours(pending.pop()):
-                if node not in found and node.graph is root.graph and self._belongs(node):
+                if node not in found and node.graph is root.graph and self.belongs(node):
                     found.add(node)
                     pending.append(node)
         return found
@@ -157,7 +159,7 @@ class _Members:
         while pending:
             for value in operands(pending.pop()):
                 node = value.producer()
-                if node is not None and node not in seen and self._belongs(node) and node.graph is root.graph:
+                if node is not None and node not in seen and self.belongs(node) and node.graph is root.graph:
                     if is_convolution(node):
                         return False
                     seen.add(node)
@@ -173,7 +175,8 @@ class _Members:
                 yield from users(value)
         yield from users(node.outputs[0])
 
-    def _belongs(self, node: ir.Node) -> bool:
+    def belongs(self, node: ir.Node) -> bool:
+        """Whether a node computes a signal of this length from others."""
         try:
             if is_convolution(node):
                 reach_of(node, self._block)
@@ -295,8 +298,8 @@ def _reach(nodes: Sequence[ir.Node], exits: Sequence[ir.Value]) -> Reach:
     for node in nodes:
         from_operands = [found.get(value, none) for value in operands(node)]
         own = reach_of(node) if is_convolution(node) else none
-        before = own.before + max(reach.before for reach in from_operands)
-        behind = own.behind + max(reach.behind for reach in from_operands)
+        before = own.before + max((reach.before for reach in from_operands), default=0)
+        behind = own.behind + max((reach.behind for reach in from_operands), default=0)
         found[node.outputs[0]] = Reach(before, behind)
     return Reach(max(found[value].before for value in exits), max(found[value].behind for value in exits))
 

@@ -87,3 +87,14 @@ def test_ends(case: str) -> None:
 def test_one_of_the_first_is_asked() -> None:
     with pytest.raises(Refusal, match="comes before"):
         stage(RESIDUAL, root="g")
+
+
+def test_a_signal_of_numbers_is_none() -> None:
+    more = ", float[1,2,4] q = {1,2,3,4,1,2,3,4}"
+    with pytest.raises(Refusal, match="it reads no signal"):
+        stage("c = Conv <pads = [1, 1]> (q, w) y = Add (c, x)", more=more)
+
+
+def test_what_nothing_needs() -> None:
+    with pytest.raises(Refusal, match="nothing needs it"):
+        stage("c = Conv <pads = [1, 1]> (x, w) d = Relu (c) y = Relu (x)")
