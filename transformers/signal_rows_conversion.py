@@ -107,8 +107,9 @@ class SignalRowsConversion(RewriteRule[Found]):
         likely = _likely(length)
         short = _speed(_sizes(root)[0], reach_of(root, BLOCK), likely, COUNTS[-1]) < LEAST
         need(not short, "it reaches too far in signals of this length", root)
+        need(_is_alone(root, math.prod(_sizes(root)) * likely), "its kernel runs on several threads as it is", root)
         stage = stage_of(root, BLOCK)
-        need(2 * _work(stage, likely) > _work(stage), "its kernels run on several threads as they are", root)
+        need(2 * _work(stage, likely) > _work(stage), "most of its kernels run on several threads as they are", root)
         return Found(stage.nodes, stage.exits, stage, _rows(stage, likely))
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:

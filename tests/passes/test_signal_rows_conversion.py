@@ -148,8 +148,11 @@ KEPT = {
     "the stage reaches too far": model(CHAIN.replace("[7, 7]", "[350, 350], dilations = [50]")),
     "or is cut and joined for little": model("c = Conv <pads = [7, 7]> (x, v) y = Conv <pads = [7, 7]> (c, w)"),
     "divided among too few threads": model(length="1000"),
-    "its kernels run on several threads": model("c = Conv (x, m) d = Conv (c, m) e = Conv (d, m) y = Conv (e, m)",
+    "its kernel runs on several threads": model("c = Conv (x, m) d = Conv (c, m) e = Conv (d, m) y = Conv (e, m)",
                                                 weights("m", kernel=1)),
+    "most of its kernels run on several threads": model(
+        "c = Conv <pads = [7, 7]> (x, v) d = Conv (c, m) y = Conv (d, n)",
+        weights("m", 512, 32, 1), weights("n", 32, 512, 1)),
     "another convolution of its stage": model(),
     "it does not keep the length": model(CHAIN.replace("[7, 7]", "[6, 7]")),
     "its padding cuts away": model(CHAIN.replace("[7, 7]", "[15, -1]")),
