@@ -1,7 +1,7 @@
 """ONNX Runtime's blocked convolutions give threads whole rows: a signal is cut into pieces that are rows of an image.
 
 They are faster than its convolutions of signals, but as an image of height 1 a signal of few channels runs on one
-thread (see `ortopt.analysis.blocked_threads`). The pieces overlap by what a whole stage reaches, so that each of them
+thread (see `ortopt.analysis.blocked_threads`). The pieces overlap by the halo of a whole stage, so that each of them
 is computed by itself, and what is wrong at their inner ends is cut away behind the stage. The outer ends of the first
 and the last piece are those of the signal, padding and all.
 """
@@ -25,7 +25,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, array_of, dims, dtype, inputs, is_constant, need, opset, static_dims
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution import convolution_of_images
-from ortopt.patterns.signal_stages import Reach, Stage, is_convolution, operands, reach_of, stage_of
+from ortopt.patterns.signal_stages import Halo, Stage, halo_of, is_convolution, operands, stage_of
 from ortopt.rule import RewriteRule
 
 MICROSOFT: Final = "com.microsoft"
@@ -98,15 +98,15 @@ class SignalRowsConversion(RewriteRule[Found]):
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
-        """A stage of convolutions that would run on one thread, and is much longer than it reaches."""
+        """A stage of convolutions that would run on one thread, and is much longer than its halo."""
         options = scope.of(scope.graph_of(root)).options
         need(not options.single_thread, "the result runs with one thread", root)
         need(opset(root, "") >= VERSION, "Split and Min are those of older opsets", root)
         batch, _, length = dims(root.outputs[0], 3)
         need(not isinstance(batch, int) or batch == 1, "the signals of a batch are divided among threads", root)
         likely = _likely(length)
-        short = _speed(_sizes(root)[0], reach_of(root, BLOCK), likely, COUNTS[-1]) < LEAST
-        need(not short, "it reaches too far in signals of this length", root)
+        short = _speed(_sizes(root)[0], halo_of(root, BLOCK), likely, COUNTS[-1]) < LEAST
+        need(not short, "its halo is too large for signals of this length", root)
         need(_is_alone(root, math.prod(_sizes(root)) * likely), "its kernel runs on several threads as it is", root)
         stage = stage_of(root, BLOCK)
         need(2 * _work(stage, likely) > _work(stage), "most of its kernels run on several threads as they are", root)
@@ -117,16 +117,16 @@ class SignalRowsConversion(RewriteRule[Found]):
         stage = found.stage
         version = opset(stage.nodes[0], "")
         if isinstance(stage.length, int):
-            pieces = fixed_pieces(stage.length, stage.reach, found.rows)
+            cuts = fixed_cuts(stage.length, stage.halo, found.rows)
         else:
-            pieces = computed_pieces(stage.entries[0], stage.reach, found.rows)
-        images = {value: pieces.cut(value, version) for value in stage.entries}
+            cuts = computed_cuts(stage.entries[0], stage.halo, found.rows)
+        images = {value: cuts.cut(value, version) for value in stage.entries}
         for node in stage.nodes:
             images[node.outputs[0]] = _of_images(node, images).outputs[0]
-        return {value: pieces.joined(images[value], version) for value in stage.exits}
+        return {value: cuts.joined(images[value], version) for value in stage.exits}
 
 
-class Pieces(Struct, frozen=True):
+class Cuts(Struct, frozen=True):
     """Where the pieces of a signal begin and end, and what of their results stays, as operands of Slice.
 
     Attributes:
@@ -184,15 +184,15 @@ def _likely(length: Dim) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _margin(reach: Reach, rows: int) -> int:
+def _margin(halo: Halo, rows: int) -> int:
     """How much longer than its share a piece is: inner ones at both ends, the first and the last at one."""
-    return reach.before + reach.behind if rows > 2 else max(reach.before, reach.behind)
+    return halo.before + halo.behind if rows > 2 else max(halo.before, halo.behind)
 
 
-def _speed(channels: int, reach: Reach, length: int, rows: int) -> float:
+def _speed(channels: int, halo: Halo, length: int, rows: int) -> float:
     """How many times as fast convolutions are with one thread, if their signals become so many rows."""
     gain = next((gain for most, gain in GAINS if channels <= most), 1.0)
-    return gain * length / (rows * (-(-length // rows) + _margin(reach, rows)))
+    return gain * length / (rows * (-(-length // rows) + _margin(halo, rows)))
 
 
 def _rows(stage: Stage, length: int) -> int:
@@ -204,8 +204,8 @@ def _rows(stage: Stage, length: int) -> int:
     work, root = _work(stage), stage.nodes[0]
     channels = max(_sizes(node)[0] for node in stage.convolutions)
     crossing = CROSSING * sum(_channels(value) for value in (*stage.entries, *stage.exits)) / work
-    speeds = {rows: 1 / (1 / _speed(channels, stage.reach, length, rows) + crossing) for rows in COUNTS}
-    need(speeds[COUNTS[-1]] >= LEAST, "the stage reaches too far, or is cut and joined for little", root)
+    speeds = {rows: 1 / (1 / _speed(channels, stage.halo, length, rows) + crossing) for rows in COUNTS}
+    need(speeds[COUNTS[-1]] >= LEAST, "the halo of the stage is too large, or it is cut and joined for little", root)
     small = work * length <= SMALL * len(stage.convolutions)
     rows = next((rows for rows, speed in speeds.items() if speed >= (LEAST_OF_SMALL if small else LEAST)), COUNTS[-1])
     enough = 1 if small else MANY // -(-channels // CHANNELS_OF_A_THREAD)
@@ -232,34 +232,34 @@ def _beside_images(value: ir.Value) -> ir.Value:
     return constant(content[..., None], dtype(value)) if content.ndim > 1 else value
 
 
-def fixed_pieces(length: int, reach: Reach, rows: int) -> Pieces:
+def fixed_cuts(length: int, halo: Halo, rows: int) -> Cuts:
     """The pieces of signals of a fixed length."""
     share = -(-length // rows)
-    width = min(length, share + _margin(reach, rows))
+    width = min(length, share + _margin(halo, rows))
     begins = [min(place * share, length) for place in range(rows + 1)]
-    starts = [max(0, min(begin - reach.before, length - width)) for begin in begins[:-1]]
+    starts = [max(0, min(begin - halo.before, length - width)) for begin in begins[:-1]]
     taken = [(constant([start]), constant([start + width])) for start in starts]
     kept = [
         (constant([row, begins[row] - start]), constant([row + 1, begins[row + 1] - start]))
         for row, start in enumerate(starts)
     ]
-    return Pieces(tuple(taken), tuple(kept))
+    return Cuts(tuple(taken), tuple(kept))
 
 
-def computed_pieces(signal: ir.Value, reach: Reach, rows: int) -> Pieces:
+def computed_cuts(signal: ir.Value, halo: Halo, rows: int) -> Cuts:
     """The pieces of signals whose length is known when the model runs: the same arithmetic as nodes."""
     places = np.arange(rows)
     length = _node("Gather", _node("Shape", signal), constant([COLUMNS - 1]))
     share = _node("Div", _node("Add", length, constant([rows - 1])), constant([rows]))
-    width = _node("Min", length, _node("Add", share, constant([_margin(reach, rows)])))
+    width = _node("Min", length, _node("Add", share, constant([_margin(halo, rows)])))
     begins = _node("Min", _node("Mul", share, constant(places)), length)
     ends = _node("Min", _node("Mul", share, constant(places + 1)), length)
     latest = _node("Sub", length, width)
-    starts = _node("Max", _node("Min", _node("Sub", begins, constant([reach.before])), latest), constant([0]))
+    starts = _node("Max", _node("Min", _node("Sub", begins, constant([halo.before])), latest), constant([0]))
     stops = _node("Add", starts, width)
     first = _beside(places, _node("Sub", begins, starts))
     last = _beside(places + 1, _node("Sub", ends, starts))
-    return Pieces(
+    return Cuts(
         tuple(zip(_split(starts, rows, 1), _split(stops, rows, 1), strict=True)),
         tuple(zip(_split(first, rows, 2), _split(last, rows, 2), strict=True)),
     )

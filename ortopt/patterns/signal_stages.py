@@ -1,7 +1,7 @@
 """Stages of convolutions that keep the length of their signals, with what is elementwise between and behind them.
 
-A position of a stage's result depends on the positions of its operands up to so many before and behind it, its reach.
-So a piece of the result is computed from a piece of the operands that is longer by the reach, without the rest.
+A position of a stage's result depends on the positions of its operands up to so many before and behind it, its halo.
+So a piece of the result is computed from a piece of the operands that is longer by the halo, without the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _UNARY = UNARY - {"Cast"}
 _OWN_UNARY = frozenset({"Gelu", "QuickGelu"})
 
 
-class Reach(Struct, frozen=True):
+class Halo(Struct, frozen=True):
     """How many positions before and behind its own an element depends on."""
 
     before: int = 0
@@ -59,14 +59,14 @@ class Stage(Struct, frozen=True):
         entries: The signals that they read from elsewhere.
         exits: Their results that something else reads.
         length: The length of all signals.
-        reach: That of the results that depend on most.
+        halo: That of the results that depend on most.
     """
 
     nodes: tuple[ir.Node, ...]
     entries: tuple[ir.Value, ...]
     exits: tuple[ir.Value, ...]
     length: Dim
-    reach: Reach
+    halo: Halo
 
     @property
     def convolutions(self) -> tuple[ir.Node, ...]:
@@ -79,8 +79,8 @@ def is_convolution(node: ir.Node) -> bool:
     return is_op(node, "Conv") or is_op(node, "FusedConv", domain=MICROSOFT)
 
 
-def reach_of(convolution: ir.Node, block: int = 1) -> Reach:
-    """How far a convolution reaches that keeps the length of its signals.
+def halo_of(convolution: ir.Node, block: int = 1) -> Halo:
+    """The halo of a convolution that keeps the length of its signals.
 
     Args:
         convolution: The convolution.
@@ -104,7 +104,7 @@ def reach_of(convolution: ir.Node, block: int = 1) -> Reach:
     (dilation,) = attribute(convolution, "dilations", (1,))
     need(before >= 0 and behind >= 0, "its padding cuts away", convolution)
     need(before + behind == dilation * (kernel - 1), "it does not keep the length", convolution)
-    return Reach(before, behind)
+    return Halo(before, behind)
 
 
 def stage_of(root: ir.Node, block: int = 1) -> Stage:
@@ -117,7 +117,7 @@ def stage_of(root: ir.Node, block: int = 1) -> Stage:
     Raises:
         Refusal: If the convolution does not keep the length, or is none of the first.
     """
-    reach_of(root, block)
+    halo_of(root, block)
     batch, _, length = dims(root.outputs[0], RANK)
     search = _Members(batch, length, block)
     need(search.belongs(root), "it reads no signal", root)
@@ -126,7 +126,7 @@ def stage_of(root: ir.Node, block: int = 1) -> Stage:
     nodes = _pruned(_in_order([node for node in root.graph or () if node in members]))
     entries, exits = _crossing(nodes)
     need(bool(exits), "nothing needs it", root)
-    return Stage(tuple(nodes), tuple(entries), tuple(exits), length, _reach(nodes, exits))
+    return Stage(tuple(nodes), tuple(entries), tuple(exits), length, _halo(nodes, exits))
 
 
 class _Members:
@@ -179,7 +179,7 @@ class _Members:
         """Whether a node computes a signal of this length from others."""
         try:
             if is_convolution(node):
-                reach_of(node, self._block)
+                halo_of(node, self._block)
                 return self._is_signal(node.inputs[0]) and self._is_signal(node.outputs[0])
             return self._is_elementwise(node)
         except Refusal:
@@ -291,17 +291,17 @@ def operands(node: ir.Node) -> list[ir.Value]:
     return [value for value in given if value is not None and not is_constant(value)]
 
 
-def _reach(nodes: Sequence[ir.Node], exits: Sequence[ir.Value]) -> Reach:
-    """How far the exits reach into the entries."""
-    none = Reach()
-    found: dict[ir.Value, Reach] = {}
+def _halo(nodes: Sequence[ir.Node], exits: Sequence[ir.Value]) -> Halo:
+    """The halo of the exits in the entries."""
+    none = Halo()
+    found: dict[ir.Value, Halo] = {}
     for node in nodes:
         from_operands = [found.get(value, none) for value in operands(node)]
-        own = reach_of(node) if is_convolution(node) else none
-        before = own.before + max((reach.before for reach in from_operands), default=0)
-        behind = own.behind + max((reach.behind for reach in from_operands), default=0)
-        found[node.outputs[0]] = Reach(before, behind)
-    return Reach(max(found[value].before for value in exits), max(found[value].behind for value in exits))
+        own = halo_of(node) if is_convolution(node) else none
+        before = own.before + max((halo.before for halo in from_operands), default=0)
+        behind = own.behind + max((halo.behind for halo in from_operands), default=0)
+        found[node.outputs[0]] = Halo(before, behind)
+    return Halo(max(found[value].before for value in exits), max(found[value].behind for value in exits))
 
 
-__all__ = ["Reach", "Stage", "is_convolution", "operands", "reach_of", "stage_of"]
+__all__ = ["Halo", "Stage", "halo_of", "is_convolution", "operands", "stage_of"]

@@ -11,10 +11,10 @@ import pytest
 
 from ortopt.graph.detached import new_nodes
 from ortopt.options import Options
-from ortopt.patterns.signal_stages import Reach
+from ortopt.patterns.signal_stages import Halo
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites
-from ortopt.transformers.signal_rows_conversion import Pieces, computed_pieces, fixed_pieces
+from ortopt.transformers.signal_rows_conversion import Cuts, computed_cuts, fixed_cuts
 
 PASS = "signal_rows_conversion"
 
@@ -144,9 +144,9 @@ KEPT = {
     .replace("32,15]", "32,15,1]").replace("D,M", "D,M,K"),
     "it is not in single precision": model().replace("float[", "double["),
     "the signals of a batch are divided": model(batch="2"),
-    "it reaches too far": model("y = Conv <pads = [2800, 2800], dilations = [400]> (x, v)"),
-    "the stage reaches too far": model(CHAIN.replace("[7, 7]", "[350, 350], dilations = [50]")),
-    "or is cut and joined for little": model("c = Conv <pads = [7, 7]> (x, v) y = Conv <pads = [7, 7]> (c, w)"),
+    "its halo is too large": model("y = Conv <pads = [2800, 2800], dilations = [400]> (x, v)"),
+    "the halo of the stage is too large": model(CHAIN.replace("[7, 7]", "[350, 350], dilations = [50]")),
+    "it is cut and joined for little": model("c = Conv <pads = [7, 7]> (x, v) y = Conv <pads = [7, 7]> (c, w)"),
     "divided among too few threads": model(length="1000"),
     "its kernel runs on several threads": model("c = Conv (x, m) d = Conv (c, m) e = Conv (d, m) y = Conv (e, m)",
                                                 weights("m", kernel=1)),
@@ -186,22 +186,22 @@ def test_keeps_in_older_opsets() -> None:
     check_keeps(PASS, model(), "are those of older opsets", opset=12)
 
 
-@pytest.mark.parametrize(("rows", "reach"), [(8, Reach(60, 60)), (4, Reach(7, 0)), (2, Reach(3, 9)), (2, Reach(5, 1))])
-def test_pieces_hold_what_their_results_depend_on(rows: int, reach: Reach) -> None:
+@pytest.mark.parametrize(("rows", "halo"), [(8, Halo(60, 60)), (4, Halo(7, 0)), (2, Halo(3, 9)), (2, Halo(5, 1))])
+def test_pieces_hold_what_their_results_depend_on(rows: int, halo: Halo) -> None:
     for length in (*range(1, 150), 1000, 1001):
-        _check(fixed_bounds(fixed_pieces(length, reach, rows)), length, reach)
+        _check(fixed_bounds(fixed_cuts(length, halo, rows)), length, halo)
 
 
-@pytest.mark.parametrize(("rows", "reach"), [(8, Reach(60, 60)), (4, Reach(7, 0)), (2, Reach(3, 9))])
-def test_pieces_that_are_computed_are_the_same(rows: int, reach: Reach) -> None:
+@pytest.mark.parametrize(("rows", "halo"), [(8, Halo(60, 60)), (4, Halo(7, 0)), (2, Halo(3, 9))])
+def test_pieces_that_are_computed_are_the_same(rows: int, halo: Halo) -> None:
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1, 1, "L"]))
-    pieces = computed_pieces(x, reach, rows)
-    bounds = [bound for pair in zip(pieces.taken, pieces.kept, strict=True) for both in pair for bound in both]
+    cuts = computed_cuts(x, halo, rows)
+    bounds = [bound for pair in zip(cuts.taken, cuts.kept, strict=True) for both in pair for bound in both]
     session = ort.InferenceSession(to_bytes(_model(x, bounds)))
     for length in (*range(1, 100), 1000, 1001):
         found = [list(map(int, bound)) for bound in session.run(None, {"x": np.zeros((1, 1, length), np.float32)})]
         computed = [found[place : place + 4] for place in range(0, 4 * rows, 4)]
-        assert computed == fixed_bounds(fixed_pieces(length, reach, rows))
+        assert computed == fixed_bounds(fixed_cuts(length, halo, rows))
 
 
 def _model(x: ir.Value, results: Sequence[ir.Value]) -> ir.Model:
@@ -221,10 +221,8 @@ Bounds = list[list[list[int]]]
 """For each piece, what is taken: where it begins and ends; and what is kept of it: rows and columns of both."""
 
 
-def fixed_bounds(pieces: Pieces) -> Bounds:
-    return [
-        [numbers(bound) for bound in (*taken, *kept)] for taken, kept in zip(pieces.taken, pieces.kept, strict=True)
-    ]
+def fixed_bounds(cuts: Cuts) -> Bounds:
+    return [[numbers(bound) for bound in (*taken, *kept)] for taken, kept in zip(cuts.taken, cuts.kept, strict=True)]
 
 
 def numbers(value: ir.Value) -> list[int]:
@@ -232,8 +230,8 @@ def numbers(value: ir.Value) -> list[int]:
     return [int(number) for number in value.const_value.numpy()]
 
 
-def _check(bounds: Bounds, length: int, reach: Reach) -> None:
-    """Each piece but those at the ends of the signal is longer than what is kept by the reach, all are equally long."""
+def _check(bounds: Bounds, length: int, halo: Halo) -> None:
+    """Each piece but those at the ends of the signal is longer than what is kept by the halo, all are equally long."""
     assert len({stop[0] - start[0] for start, stop, _, _ in bounds}) == 1
     done = 0
     for row, ((start,), (stop,), first, last) in enumerate(bounds):
@@ -242,6 +240,6 @@ def _check(bounds: Bounds, length: int, reach: Reach) -> None:
         assert start + first[1] == done
         done = start + last[1]
         if last[1] > first[1]:
-            assert first[1] >= reach.before or start == 0
-            assert stop - start - last[1] >= reach.behind or stop == length
+            assert first[1] >= halo.before or start == 0
+            assert stop - start - last[1] >= halo.behind or stop == length
     assert done == length

@@ -1,4 +1,4 @@
-"""Stages of convolutions of signals: what belongs to them, and how far they reach."""
+"""Stages of convolutions of signals: what belongs to them, and their halo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ortopt.analysis.shapes import infer_model
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal
 from ortopt.options import Options
-from ortopt.patterns.signal_stages import Reach, Stage, stage_of
+from ortopt.patterns.signal_stages import Halo, Stage, stage_of
 from ortopt.testing import parse
 
 WEIGHTS = "float[2,2,3] w = {1,2,3,4,5,6,7,8,9,1,2,3}"
@@ -48,7 +48,7 @@ RESIDUAL = """
 def test_the_longest_way(reverse: bool) -> None:
     """In any order of the graph: new nodes may stand before what they read."""
     found = stage(RESIDUAL, reverse=reverse)
-    assert found.reach == Reach(5, 3)
+    assert found.halo == Halo(5, 3)
     assert names(found.entries) == ["x"]
     assert names(found.exits) == ["y"]
     place = {name: at for at, name in enumerate(results(found))}
