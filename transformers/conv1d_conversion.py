@@ -10,7 +10,6 @@ from ortopt.analysis.blocked_threads import is_divided
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.axes import node_along, unsqueezed
-from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     array_of,
@@ -25,7 +24,9 @@ from ortopt.graph.match import (
     static_dims,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.convolution import convolution_of_images
 from ortopt.patterns.quantization import is_unit
+from ortopt.patterns.signal_pieces import Pieces, pieces_of
 from ortopt.rule import RewriteRule
 
 MICROSOFT = "com.microsoft"
@@ -53,14 +54,12 @@ DIVIDED_OF_ONE_BLOCK = 3_000_000
 """The same where the result is one block, with which the blocked kernel gains most: with 1.2 to 2.7 million it was 1.5
 to 1.6 times as fast with one thread and 1.1 to 1.3 times with two, with 4.6 million 0.79 times with two."""
 
-LISTS = {"kernel_shape": (1,), "strides": (1,), "dilations": (1,), "pads": (0, 0)}
-"""What the attributes say of the height."""
-
 
 class Found(Struct, frozen=True):
-    """The convolution."""
+    """The convolution, and how its signals are cut; None if they become images of height 1."""
 
     nodes: tuple[ir.Node, ...]
+    pieces: Pieces | None
 
 
 class Conv1dConversion(RewriteRule[Found]):
@@ -72,6 +71,7 @@ class Conv1dConversion(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL3,)
+    after = ("signal_rows_conversion",)
     roots = ("Conv", f"{MICROSOFT}::FusedConv")
     providers = (CPU,)
     produces = ((MICROSOFT, "FusedConv"),)
@@ -90,43 +90,38 @@ class Conv1dConversion(RewriteRule[Found]):
         outputs, channels, kernel = static_dims(weight, rank=3)
         array_of(weight)
         _check_pays(outputs, channels, kernel, attribute(root, "group", 1))
-        _check_threads(root, outputs * channels * kernel)
+        read = min(kernel, shape[-1]) if isinstance(shape[-1], int) else kernel  # the blocked kernel skips padding
+        pieces = None if _is_divided(root, outputs * channels * read) else pieces_of(root)
         length = shape[-1]
         lasting = not isinstance(length, int) or length >= SHORT or LONG_KERNEL <= kernel <= 2 * length
         need(lasting or outputs >= WIDE or channels == 1, "the signals are short, and of few channels", x)
-        return Found((root,))
+        return Found((root,), pieces)
 
     def rewrite(self, found: Found) -> ir.Node:
-        """Build the convolution of an image of height 1."""
+        """Build the convolution of an image of height 1, or of one that has a piece of the signal in each row."""
         (old,) = found.nodes
-        x, weight = inputs(old, 2)
-        content = array_of(weight)
         version = opset(old, "")
-        image = unsqueezed(x, [HEIGHT], version)
-        wide = constant(content.reshape(*content.shape[:2], 1, content.shape[2]), dtype(weight))
-        node = ir.Node(old.domain, old.op_type, [image, wide, *old.inputs[2:3]], list(old.attributes.values()))
-        for name, ahead in LISTS.items():
-            if name in node.attributes:
-                numbers = node.attributes[name].as_ints()
-                half = len(numbers) // 2 if name == "pads" else len(numbers)
-                both = (*ahead[:1], *numbers[:half], *ahead[1:], *numbers[half:])
-                node.attributes[name] = ir.AttrInt64s(name, both)
-        return node_along("Squeeze", node.outputs[0], [HEIGHT], version)
+        row = unsqueezed(inputs(old, 1)[0], [HEIGHT], version)
+        if found.pieces is None:
+            return node_along("Squeeze", convolution_of_images(old, row).outputs[0], [HEIGHT], version)
+        node = convolution_of_images(old, found.pieces.image(row))
+        node.attributes["pads"] = ir.AttrInt64s("pads", (0, 0, 0, 0))
+        return found.pieces.joined(node.outputs[0], ())
 
 
-def _check_threads(root: ir.Node, each: int) -> None:
-    """Refuse where two threads divide the convolution of signals, but not that of images of height 1.
+def _is_divided(root: ir.Node, each: int) -> bool:
+    """Whether threads divide the convolution of images of height 1 as they divide that of signals.
 
     Args:
         root: The convolution.
         each: How many multiplications there are for each position of the result.
     """
     batch, outputs, length = dims(root.outputs[0], rank=3)
-    several = attribute(root, "group", 1) > 1 or (isinstance(batch, int) and batch > 1)
+    if attribute(root, "group", 1) > 1 or (isinstance(batch, int) and batch > 1):
+        return True
     work = each * length if isinstance(length, int) else None
     least = DIVIDED_OF_ONE_BLOCK if outputs == BLOCK else DIVIDED
-    divided = several or (isinstance(outputs, int) and is_divided(root, outputs, work, least))
-    need(divided, "its kernel would run on one thread", root)
+    return isinstance(outputs, int) and is_divided(root, outputs, work, least)
 
 
 def _check_pays(outputs: int, channels: int, kernel: int, groups: int) -> None:

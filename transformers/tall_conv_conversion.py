@@ -27,6 +27,7 @@ from ortopt.graph.match import (
     static_dims,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.signal_pieces import Pieces, pieces_of
 from ortopt.rule import RewriteRule
 
 MICROSOFT: Final = "com.microsoft"
@@ -46,9 +47,10 @@ ROWS, COLUMNS = 2, 3
 
 
 class Found(Struct, frozen=True):
-    """The convolution."""
+    """The convolution, and how its columns are cut; None if each becomes one row."""
 
     nodes: tuple[ir.Node, ...]
+    pieces: Pieces | None
 
 
 class TallConvConversion(RewriteRule[Found]):
@@ -81,12 +83,14 @@ class TallConvConversion(RewriteRule[Found]):
         need(blocks and channels > 0, "the channels fill no blocks", weight)
         need(rows >= (LONGEST if channels == 1 else SHORTEST), "the kernel has few rows", weight)
         batch, _, length, _ = dims(root.outputs[0], RANK)
+        positions = dims(x)[ROWS]
+        read = min(rows, positions) if isinstance(positions, int) else rows  # the blocked kernel skips padding
         need(not isinstance(length, int) or length >= SHORT, "the signals are short", root)
-        work = outputs * channels * rows * length if isinstance(length, int) else None
+        work = outputs * channels * read * length if isinstance(length, int) else None
         several = isinstance(batch, int) and batch > 1
-        need(several or is_divided(root, outputs, work, DIVIDED), "its kernel would run on one thread", root)
         array_of(weight)
-        return Found((root,))
+        pieces = None if several or is_divided(root, outputs, work, DIVIDED) else pieces_of(root)
+        return Found((root,), pieces)
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the convolution, with the axis of one element in front of the other one."""
@@ -95,9 +99,14 @@ class TallConvConversion(RewriteRule[Found]):
         wide = constant(array_of(weight).swapaxes(ROWS, COLUMNS), FLOAT)
         version = opset(old, "")
         image = unsqueezed(squeezed(x, [COLUMNS], version), [ROWS], version)
+        if found.pieces is not None:
+            image = found.pieces.image(image)
         node = ir.Node(old.domain, old.op_type, [image, wide, *old.inputs[2:3]], list(old.attributes.values()))
         for name in LISTS:
             if name in node.attributes:
                 pairs = np.reshape(node.attributes[name].as_ints(), (-1, 2))[:, ::-1]
                 node.attributes[name] = ir.AttrInt64s(name, [int(number) for number in pairs.reshape(-1)])
+        if found.pieces is not None:
+            node.attributes["pads"] = ir.AttrInt64s("pads", (0, 0, 0, 0))
+            return found.pieces.joined(node.outputs[0], [1])
         return node_along("Unsqueeze", squeezed(node.outputs[0], [ROWS], version), [COLUMNS], version)

@@ -17,9 +17,9 @@ from ortopt.graph import scope
 CHANNELS_OF_A_THREAD: Final = 4 * BLOCK
 """Channels of a result that one thread computes at least."""
 
-LARGEST_SHARE: Final = 2 / 3
-"""What the busier of two threads may have of the work: with 80 and 96 channels of a signal two threads were 0.77 to
-0.91 times as fast as with the kernel for signals, with 128, 192 and 256 channels 1.01 and more."""
+LARGEST_SHARE: Final = 0.55
+"""What the busier of two threads may have of the work: with 80, 96, 160 and 192 channels of a signal two threads were
+0.66 to 0.91 times as fast as with the kernel for signals, with 128 and 256 channels 1.0 and more."""
 
 
 def is_divided(convolution: ir.Node, outputs: int, multiplications: int | None, least: int) -> bool:

@@ -25,6 +25,9 @@ from ortopt.graph.match import (
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 Array = np.ndarray
 
+_OF_THE_HEIGHT = {"kernel_shape": (1,), "strides": (1,), "dilations": (1,), "pads": (0, 0)}
+"""What the attributes say of an axis in front of the only one."""
+
 
 class Folded(Struct, frozen=True):
     """A convolution with new weights and bias, and the nodes that it replaces.
@@ -96,6 +99,25 @@ def vector(value: ir.Value, length: int) -> Array:
     """
     need(dims(value) == (length,), "it is not one number a channel", value)
     return array_of(value).astype(np.float64)
+
+
+def convolution_of_images(old: ir.Node, images: ir.Value) -> ir.Node:
+    """A convolution of signals as one of the rows of images, each by itself.
+
+    Args:
+        old: A Conv or FusedConv with constant weights.
+        images: Its signals, with one axis more in front of their positions.
+    """
+    _, weight = inputs(old, 2)
+    wide = constant(np.expand_dims(array_of(weight), 2), tensor_of(weight).dtype)
+    node = ir.Node(old.domain, old.op_type, [images, wide, *old.inputs[2:3]], list(old.attributes.values()))
+    for name, ahead in _OF_THE_HEIGHT.items():
+        if name in node.attributes:
+            numbers = node.attributes[name].as_ints()
+            half = len(numbers) // 2 if name == "pads" else len(numbers)
+            both = (*ahead[:1], *numbers[:half], *ahead[1:], *numbers[half:])
+            node.attributes[name] = ir.AttrInt64s(name, both)
+    return node
 
 
 def need_points(root: ir.Node, weight: ir.Value) -> None:

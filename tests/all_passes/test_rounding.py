@@ -99,6 +99,7 @@ ENDS_THE_PATH = {
     "shuffled_conv_fusion": "what it gives comes out of convolutions",
     "scaled_difference_conversion": "what it scales comes out of a convolution",
     "selu_fusion": "Elu is transcendental",
+    "signal_rows_conversion": "what it gives comes out of a convolution",
     "sibling_matmul_fusion": "what it gives comes out of a MatMul",
     "softmax_shift_elimination": "Softmax is transcendental",
     "spatial_mean_conversion": "what it takes comes out of a convolution",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx_ir as ir
 import pytest
 
 from ortopt.options import Options
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_keeps, check_rewrites, parse
 
 PASS = "conv1d_conversion"
 
@@ -100,14 +102,63 @@ def test_work_that_two_threads_divide(outputs: int, length: int) -> None:
     """The blocked kernel gives a thread 64 channels of a row: of two, one has everything, or two thirds."""
     check_rewrites(PASS, model(weight=(outputs, 32, 3), length=str(length - 10)), ops=IMAGE)
     longer = model(weight=(outputs, 32, 3), length=str(length + 10))
-    if outputs == 96:
-        check_rewrites(PASS, longer, ops=IMAGE)
-    else:
-        check_keeps(PASS, longer, "its kernel would run on one thread")
+    check_keeps(PASS, longer, "its kernel would run on one thread")
 
 
-def test_keeps_an_uneven_division() -> None:
-    check_keeps(PASS, model(weight=(80, 32, 3), length="L"), "its kernel would run on one thread")
+@pytest.mark.parametrize("outputs", [80, 96, 160, 192])
+def test_keeps_an_uneven_division(outputs: int) -> None:
+    check_keeps(PASS, model(weight=(outputs, 32, 3), length="L"), "its kernel would run on one thread")
+
+
+LONG = {"channels": 16, "weight": (16, 16, 32)}
+PIECES = {
+    "no padding": (model("group = 1", **LONG, length="799"), 8),
+    "padding": (model("pads = [16, 15]", **LONG, length="768"), 8),
+    "several signals, perhaps": (model("pads = [15, 16]", **LONG, length="1000"), 8),
+    "four pieces": (model("pads = [15, 16]", **LONG, length="500"), 4),
+    "two pieces": (model("pads = [15, 16]", **LONG, length="502"), 2),
+    "strides": (model("strides = [3], pads = [16, 15]", **LONG, length="1536"), 8),
+    "dilations": (model("dilations = [2], pads = [31, 31]", **LONG, length="512"), 8),
+    "one channel": (model("strides = [2]", channels=1, weight=(32, 1, 256), length="1022"), 4),
+}
+
+
+@pytest.mark.parametrize("case", PIECES)
+def test_pieces_of_the_result_are_rows(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a long kernel the pieces of the signal, which overlap by it, are copied for little beside it."""
+    monkeypatch.setattr("ortopt.transformers.conv1d_conversion.DIVIDED_OF_ONE_BLOCK", 100_000)
+    text, count = PIECES[case]
+    ops = {"Conv": 1, "Unsqueeze": 1, "Slice": count, "Concat": 1, "Reshape": 1, "Pad": int("pads" in text)}
+    check_rewrites(PASS, text, ops=ops)
+
+
+def test_what_reads_padding_is_no_work() -> None:
+    """The kernel has 64 places, of which each position reads 4 at most: the others are padding, which it skips."""
+    text = model("pads = [8, 7]", channels=64, weight=(64, 64, 64), length="4")
+    check_rewrites(PASS, text.replace("[8, 7]", "[32, 31]"), ops=IMAGE)
+
+
+NO_PIECES = {
+    "the result is in no equal pieces": model("pads = [15, 16]", **LONG, length="15001"),
+    "its kernel would run on one thread": model("pads = [10, 10]", channels=16, weight=(16, 16, 21), length="8000"),
+    "its padding is not written out": model('auto_pad = "SAME_UPPER"', **LONG, length="8000"),
+    "pads are no input in this opset": model("pads = [15, 16]", **LONG, length="8000"),
+}
+
+
+@pytest.mark.parametrize("because", NO_PIECES)
+def test_keeps_where_pieces_do_not_pay(because: str) -> None:
+    check_keeps(PASS, NO_PIECES[because], because, opset=10 if "opset" in because else 17)
+
+
+def test_keeps_weights_that_are_not_finite() -> None:
+    text = model("pads = [15, 16]", **LONG, length="8000")
+    tensor = parse(text)
+    weight = tensor.graph.initializers["w"]
+    array = weight.const_value.numpy().copy()
+    array[0, 0, 0] = np.inf
+    weight.const_value = ir.tensor(array)
+    check_keeps(PASS, tensor, "a weight is no finite number")
 
 
 def test_keeps_a_residual() -> None:

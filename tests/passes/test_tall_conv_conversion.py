@@ -50,6 +50,10 @@ def test_attributes_change_places() -> None:
 KEPT = {
     "any length": (model(image="N,16,L,1"), "its kernel would run on one thread"),
     "work for two threads": (model(image="N,16,4000,1"), "its kernel would run on one thread"),
+    "a long kernel, and no equal pieces": (
+        model("pads = [16, 0, 15, 0]", image="N,16,4001,1", weight=(16, 16, 128, 1)),
+        "the result is in no equal pieces",
+    ),
     "two columns": (model(image="N,16,64,2"), "the image has several columns"),
     "a width of any size": (model(image="N,16,64,W"), "the image has several columns"),
     "a kernel of three columns": (
@@ -80,3 +84,13 @@ def test_axes_are_attributes_in_older_opsets() -> None:
 
 def test_kept_for_other_runtimes() -> None:
     check_keeps(PASS, model(), target="onnx")
+
+
+@pytest.mark.parametrize(("length", "count"), [(4000, 8), (1000, 8), (500, 4)])
+def test_pieces_of_the_result_are_rows(length: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a long kernel the pieces of the signal, which overlap by it, are copied for little beside it."""
+    monkeypatch.setattr("ortopt.transformers.tall_conv_conversion.DIVIDED", 100_000)
+    text = model("pads = [16, 0, 15, 0]", image=f"N,16,{length},1", weight=(16, 16, 32, 1))
+    after = check_rewrites(PASS, text, ops={"Slice": count, "Concat": 1, "Pad": 1, "Reshape": 1, "Conv": 1})
+    (conv,) = (node for node in after.graph if node.op_type == "Conv")
+    assert list(conv.attributes["pads"].as_ints()) == [0, 0, 0, 0]
