@@ -102,6 +102,7 @@ ENDS_THE_PATH = {
     "sibling_matmul_fusion": "what it gives comes out of a MatMul",
     "softmax_shift_elimination": "Softmax is transcendental",
     "spatial_mean_conversion": "what it takes comes out of a convolution",
+    "space_to_depth_conv_fusion": "what it gives comes out of a convolution",
     "space_to_depth_fusion": "it keeps elementwise arithmetic",
     "unrolled_product_merging": "what it gives comes out of a MatMul",
     "upsampled_conv_decomposition": "what it gives comes out of convolutions",
