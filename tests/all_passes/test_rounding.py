@@ -107,6 +107,7 @@ ENDS_THE_PATH = {
     "unrolled_product_merging": "what it gives comes out of a MatMul",
     "upsampled_conv_decomposition": "what it gives comes out of convolutions",
     "value_bias_folding": "what it gives comes out of a MatMul",
+    "weighted_concat_decomposition": "a sum ends the path",
     "transpose_optimizer": "it keeps elementwise arithmetic",
     "half_kernel_conversion": "Gelu and Softmax are transcendental",
     "tall_conv_conversion": "what it gives comes out of a convolution",
