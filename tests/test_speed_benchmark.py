@@ -100,6 +100,20 @@ def test_floors_that_would_compute_with_denormal_numbers_are_fed() -> None:
     assert list(made.feeds) == ["x", "b"]
 
 
+def test_what_a_heavy_node_gives_is_fed_under_a_name_of_its_own() -> None:
+    text = """main (float[1,1,4,4] x) => (float[1,1,4,4] y) <float[1,1,1,1] u = {1}, float[1,1,1,1] v = {1e-30},
+      float[1,1,1,1] w = {1e-9}, float[1] k = {1e30}> {
+      a = Conv (x, u)
+      b = Conv (a, v)
+      c = Mul (b, k)
+      y = Conv (c, w)
+    }"""
+    made = floor.floor(parsed(text), {"x": np.ones((1, 1, 4, 4), np.float32)})
+    assert made is not None
+    assert list(made.feeds) == ["x", "a/fed", "c"]
+    assert len(run(made.model, made.feeds)) == len(made.model.graph.output)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -159,10 +159,11 @@ class _Builder:
     def _source(self, name: str) -> str:
         """What stands for a value: a heavy node's result of its shape, or what is fed under its own name."""
         found = next(self._behind(name, set()), None) if self.connected else None
-        if found is None:
-            self.fed[name] = self.values[name]
-            return name
-        return found
+        if found is not None:
+            return found
+        fed = f"{name}/fed" if name in self.kept else name  # a heavy node of the floor gives it as well
+        self.fed[fed] = self.values[name]
+        return fed
 
     def _behind(self, name: str, seen: set[str]) -> Iterator[str]:
         """Results of heavy nodes from which a value is computed by nodes that keep their shape."""
@@ -185,7 +186,7 @@ class _Builder:
         return known if known is not None else onnx.numpy_helper.from_array(self.values[name], name)
 
     def _info(self, name: str) -> onnx.ValueInfoProto:
-        array = self.values[name]
+        array = self.fed[name] if name in self.fed else self.values[name]
         kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         return onnx.helper.make_tensor_value_info(name, kind, array.shape)
 

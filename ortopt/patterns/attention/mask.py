@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import constant, discard
 from ortopt.graph.match import FLOAT16, Dim, array_of, dims, inputs, is_constant, is_op, optional, same_dim
+from ortopt.patterns.attention.computed_bounds import ComputedBounds
 
 LOWEST = float(np.finfo(np.float32).min)
 FLOOR = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
@@ -183,6 +184,8 @@ def lifted(bias: ir.Value, *, guarded: bool, kind: ir.DataType) -> ir.Value:
 def _lifted(bias: ir.Value, *, guarded: bool) -> ir.Value:
     how = depth(bias)
     finite = _bound(bias, 0, infinite=0.0)
+    if how is Depth.UNKNOWN and depth_of(ComputedBounds(bound).of(bias)) is Depth.SHALLOW:
+        return bias
     if how is Depth.SHALLOW or (guarded and finite is not None and finite <= -FLOOR):
         return bias
     node = bias.producer()

@@ -1,0 +1,146 @@
+"""How large a mask can become that is computed of normalized values, such as biases of relative positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.match import array_of, attribute, is_constant, is_op, optional
+
+_MOVES: Final = frozenset(
+    {"Expand", "Flatten", "Gather", "Identity", "Neg", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
+_MAX_DEPTH = 32
+_MAX_DEVIATION = 2.0 * math.sqrt(float(np.finfo(np.float32).max)) * 1.01
+"""What a number differs from the mean at most, where its square is finite; else a normalization gives 0 or NaN. Its
+variance, a difference of rounded numbers, may be 0 nevertheless, and epsilon all that it divides by."""
+
+_ROUNDING = 1.01
+"""Sums of rounded products are larger than the sum of the products by less."""
+
+Bound = Callable[[ir.Value], float | None]
+
+
+@dataclass
+class ComputedBounds:
+    """Bounds of numbers that are not NaN.
+
+    Attributes:
+        otherwise: The bound of what is no product and no normalization; None if it is not known.
+        known: What was found.
+    """
+
+    otherwise: Bound
+    known: dict[ir.Value, float | None] = field(default_factory=dict)
+
+    def of(self, value: ir.Value | None, level: int = 0) -> float | None:
+        """The largest magnitude that an element of single precision has, if it is not NaN; None if it is not known.
+
+        Args:
+            value: A value.
+            level: How many nodes were passed on the way.
+        """
+        if value is None or level > _MAX_DEPTH:
+            return None
+        if value not in self.known:
+            self.known[value] = self._bound(value, level + 1)
+        return self.known[value]
+
+    def _bound(self, value: ir.Value, level: int) -> float | None:
+        node = value.producer()
+        if node is None or node.domain or is_constant(value) or value.dtype != ir.DataType.FLOAT:
+            return self.otherwise(value)
+        if node.op_type in _MOVES:
+            return self.of(node.inputs[0], level)
+        match node.op_type:
+            case "Add" | "Sub":
+                return _sum(self.of(node.inputs[0], level), self.of(node.inputs[1], level))
+            case "Mul":
+                return _product(self.of(node.inputs[0], level), self.of(node.inputs[1], level))
+            case "Pad":
+                filler = optional(node, 2)
+                return _largest(self.of(node.inputs[0], level), 0.0 if filler is None else self.of(filler, level))
+            case "MatMul" | "Gemm" | "Einsum":
+                return self._of_product(node, level)
+            case "LayerNormalization":
+                return self._of_normalization(value, node, level)
+        return self.otherwise(value)
+
+    def _of_product(self, node: ir.Node, level: int) -> float | None:
+        """A product with a constant: of each sum, at most everything that the constant holds along what is summed."""
+        first, second, *rest = node.inputs
+        if len(rest) > (node.op_type == "Gemm"):
+            return None
+        weight, other = _content(second), first
+        is_second = weight is not None
+        if weight is None:
+            weight, other = _content(first), second
+        summed = None if weight is None else _summed(node, is_second, weight.ndim)
+        if weight is None or summed is None:
+            return None
+        factor = abs(attribute(node, "alpha", 1.0)) * _ROUNDING
+        columns = float(np.abs(weight.astype(np.float64)).sum(axis=summed).max(initial=0.0))
+        total = _product(self.of(other, level), columns * factor)
+        if not rest or rest[0] is None:
+            return total
+        added = _product(self.of(rest[0], level), abs(attribute(node, "beta", 1.0)))
+        return _sum(total, added)
+
+    def _of_normalization(self, value: ir.Value, node: ir.Node, level: int) -> float | None:
+        epsilon = attribute(node, "epsilon", 1e-5)
+        if value is not node.outputs[0] or not epsilon > 0:
+            return None
+        scaled = _product(_MAX_DEVIATION / math.sqrt(epsilon), self.of(node.inputs[1], level))
+        bias = optional(node, 2)
+        return scaled if bias is None else _sum(scaled, self.of(bias, level))
+
+
+def _content(value: ir.Value | None) -> np.ndarray | None:
+    """What a constant holds, or a Transpose of one; None for another value."""
+    if value is None or is_constant(value):
+        return None if value is None else array_of(value)
+    node = value.producer()
+    source = node.inputs[0] if is_op(node, "Transpose") and node is not None else None
+    if node is None or source is None or not is_constant(source):
+        return None
+    order = attribute(node, "perm", ())
+    return np.transpose(array_of(source), order or None)
+
+
+def _summed(node: ir.Node, is_second: bool, rank: int) -> tuple[int, ...] | None:
+    """The axes of a constant operand along which a product sums; None if it sums along others of the other operand."""
+    if rank < 2:
+        return None
+    if node.op_type == "MatMul":
+        return (rank - 2,) if is_second else (rank - 1,)
+    if node.op_type == "Gemm":
+        transposed = attribute(node, "transB" if is_second else "transA", 0) != 0
+        return (int(is_second == transposed),)
+    operands, arrow, result = attribute(node, "equation", "").replace(" ", "").partition("->")
+    terms = operands.split(",")
+    if not arrow or "." in operands or len(terms) != 2:
+        return None
+    own, other = (terms[1], terms[0]) if is_second else (terms[0], terms[1])
+    if len(own) != rank or not set(other) <= {*own, *result}:
+        return None
+    return tuple(place for place, name in enumerate(own) if name not in result)
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else (one + other) * _ROUNDING
+
+
+def _product(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one * other * _ROUNDING
+
+
+def _largest(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else max(one, other)
+
+
+__all__ = ["ComputedBounds"]
