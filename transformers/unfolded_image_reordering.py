@@ -165,6 +165,7 @@ def _check_gain(nodes: list[ir.Node], made: Plan, image: ir.Value) -> None:
     left = made.cost[0]
     single = any(moves_elements(dims(inputs(node, 1)[0]), order_of(node)) for node in turning)
     need(left < len(turning) or single, "as many Transposes are left", nodes[-1])
+    need(left + len(turning) > 1, "a Transpose of rows is next to it", nodes[-1])  # reshape_transpose_reordering
     one = same_dim(dims(image)[0], 1)
     need(left == 0 or one, "there may be several images, and one Transpose would be made of both", image)
 
