@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.graph.edit import constant
-from ortopt.graph.integer_ranges import is_endless
 from ortopt.graph.match import (
     Refusal,
     array_of,
@@ -22,14 +19,12 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     optional,
-    producer,
-    same_dim,
     tensor_of,
     users,
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.slice import cuts
+from ortopt.patterns.strided_blocks import strided_blocks
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 CHANNELS, HEIGHT, WIDTH = 1, 2, 3
@@ -67,27 +62,18 @@ class SpaceToDepthFusion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Each offset once, from one value of rank 4."""
-        operands = inputs(root, len(root.inputs))
-        size = math.isqrt(len(operands))
-        need(size > 1 and size * size == len(operands), "its operands are no blocks", root)
         need(axis(root, len(dims(root.outputs[0], 4)), 0) == CHANNELS, "it does not join channels", root)
-        offsets = [_offsets(operand, size) for operand in operands]
-        source = offsets[0][0]
-        need(all(value is source for value, *_ in offsets), "the blocks come from several values", root)
-        order = tuple(row * size + column for _, row, column in offsets)
-        need(sorted(order) == list(range(size * size)), "a block is missing", root)
-        _, channels, height, width = dims(source, 4)
-        divides = all(not isinstance(dim, int) or dim % size == 0 for dim in (height, width))
-        need(divides, "the blocks do not fill the image", source)
+        found = strided_blocks(root, HEIGHT, WIDTH)
+        source, size, order = found.source, found.size, found.order
+        channels = dims(source, 4)[CHANNELS]
         if order == tuple(range(size * size)):
             return Found((root,), source, size, order)
         need(isinstance(channels, int), "the number of channels is not fixed", source)
         try:
             return Found((root, _convolution_below(root)), source, size, order)
         except Refusal:
-            need(
-                all(map(is_used_once, operands)), "a block is used elsewhere, and the blocks are in another order", root
-            )
+            reason = "a block is used elsewhere, and the blocks are in another order"
+            need(all(map(is_used_once, inputs(root, len(root.inputs)))), reason, root)
             return Found((root,), source, size, order)
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
@@ -110,27 +96,6 @@ class SpaceToDepthFusion(RewriteRule[Found]):
         operands = [blocks, constant(np.ascontiguousarray(moved), weight.dtype), *([] if bias is None else [bias])]
         new = ir.Node("", "Conv", operands, list(convolution.attributes.values()))
         return {convolution.outputs[0]: new.outputs[0]}
-
-
-def _offsets(operand: ir.Value, size: int) -> tuple[ir.Value, int, int]:
-    """The value that an operand is a block of, the block's first row and its first column."""
-    starts: dict[int, int] = {}
-    at = operand
-    while len(starts) < 2:
-        node = producer(at, "Slice")
-        (above,) = inputs(node, 1)
-        shape = dims(above, 4)
-        for cut in cuts(node):
-            dim, end = shape[cut.axis], cut.end
-            beyond = is_endless(end) or (isinstance(end, int) and isinstance(dim, int) and end >= dim)
-            need(beyond or same_dim(end, dim), "a block ends before the image", node)
-            need(cut.axis in (HEIGHT, WIDTH) and cut.axis not in starts, "it takes no block", node)
-            need(same_dim(cut.step, size), "the steps are not those of blocks", node)
-            if not isinstance(cut.start, int) or not 0 <= cut.start < size:
-                raise Refusal("a block starts elsewhere", node)
-            starts[cut.axis] = cut.start
-        at = above
-    return at, starts[HEIGHT], starts[WIDTH]
 
 
 def _convolution_below(root: ir.Node) -> ir.Node:

@@ -43,6 +43,7 @@ ENDS_THE_PATH = {
     "add_matmul_fusion": "what it gives comes out of a MatMul",
     "attention_fusion": "what it gives comes out of a MatMul",
     "attention_transpose_fusion": "Softmax is transcendental",
+    "average_pool_conversion": "what it gives is a mean",
     "bias_gelu_fusion": "Gelu is transcendental",
     "bias_softmax_fusion": "Softmax is transcendental",
     "bn_conv_fusion": "what it gives comes out of a convolution",
