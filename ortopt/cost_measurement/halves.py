@@ -48,6 +48,24 @@ def _attention(given: Given) -> TwoForms:
     )
 
 
+def _clip(given: Given) -> TwoForms:
+    """Two Clips with the same bounds, between three convolutions, of which the first two take them in as floats."""
+    channels, side = given["channels"], given["side"]
+    clips, singles = [], []
+    for x, clipped in ("ab", "cd"):
+        clips.append(f"{clipped} = Clip ({x}, low, high)")
+        singles.append(f"{x}s = Cast <to = 1> ({x}) {clipped}s = Clip ({x}s, least, most)")
+        singles[-1] += f" {clipped} = Cast <to = 10> ({clipped}s)"
+    nodes = "a = Conv (x, u) {} c = Conv (b, v) {} y = Conv (d, w)"
+    weights = {
+        **{name: weight(channels, channels, 1, 1).astype(np.float16) for name in "uvw"},
+        **{name: np.array(number, np.float16) for name, number in (("low", 0), ("high", 6))},
+        **{name: np.array(number, np.float32) for name, number in (("least", 0), ("most", 6))},
+    }
+    x = {"x": normal(1, channels, side, side).astype(np.float16)}
+    return TwoForms(x, nodes.format(*clips), nodes.format(*singles), weights, "float16[]", _NEWEST)
+
+
 ENTRIES: Final = (
     Entry(
         Form("", "Gelu", _FORM),
@@ -61,6 +79,13 @@ ENTRIES: Final = (
         "Attention of halves, between products that ONNX Runtime computes in floats",
         _attention,
         cases(length=(1, 16, 128), heads=(4, 12, 12)),
+        as_loaded=True,
+    ),
+    Entry(
+        Form("", "Clip", _FORM),
+        "Clip of halves behind a convolution, which ONNX Runtime computes in floats apart from it",
+        _clip,
+        cases(channels=(32, 64, 256), side=(56, 28, 7)),
         as_loaded=True,
     ),
 )
