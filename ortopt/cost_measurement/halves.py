@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import Entry, Given, TwoForms, cases, normal, shape, weight
+from ortopt.cost_measurement.entries import Array, Entry, Given, TwoForms, cases, normal, shape, weight
 
 _FORM: Final = "of halves as floats"
 _NEWEST: Final = 23
@@ -51,19 +51,18 @@ def _attention(given: Given) -> TwoForms:
 def _clip(given: Given) -> TwoForms:
     """Two Clips with the same bounds, between three convolutions, of which the first two take them in as floats."""
     channels, side = given["channels"], given["side"]
-    clips, singles = [], []
-    for x, clipped in ("ab", "cd"):
-        clips.append(f"{clipped} = Clip ({x}, low, high)")
-        singles.append(f"{x}s = Cast <to = 1> ({x}) {clipped}s = Clip ({x}s, least, most)")
-        singles[-1] += f" {clipped} = Cast <to = 10> ({clipped}s)"
+    clips = [f"{clipped} = Clip ({value}, low, high)" for value, clipped in ("ab", "cd")]
+    singles = [
+        f"{value}s = Cast <to = 1> ({value}) {clipped}s = Clip ({value}s, least, most) "
+        f"{clipped} = Cast <to = 10> ({clipped}s)"
+        for value, clipped in ("ab", "cd")
+    ]
     nodes = "a = Conv (x, u) {} c = Conv (b, v) {} y = Conv (d, w)"
-    weights = {
-        **{name: weight(channels, channels, 1, 1).astype(np.float16) for name in "uvw"},
-        **{name: np.array(number, np.float16) for name, number in (("low", 0), ("high", 6))},
-        **{name: np.array(number, np.float32) for name, number in (("least", 0), ("most", 6))},
-    }
-    x = {"x": normal(1, channels, side, side).astype(np.float16)}
-    return TwoForms(x, nodes.format(*clips), nodes.format(*singles), weights, "float16[]", _NEWEST)
+    weights: dict[str, Array] = {name: weight(channels, channels, 1, 1).astype(np.float16) for name in "uvw"}
+    weights |= {"low": np.array(0, np.float16), "high": np.array(6, np.float16)}
+    weights |= {"least": np.array(0, np.float32), "most": np.array(6, np.float32)}
+    inputs: dict[str, Array] = {"x": normal(1, channels, side, side).astype(np.float16)}
+    return TwoForms(inputs, nodes.format(*clips), nodes.format(*singles), weights, "float16[]", _NEWEST)
 
 
 ENTRIES: Final = (

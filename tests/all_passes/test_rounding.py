@@ -107,7 +107,7 @@ ENDS_THE_PATH = {
     "upsampled_conv_decomposition": "what it gives comes out of convolutions",
     "value_bias_folding": "what it gives comes out of a MatMul",
     "transpose_optimizer": "it keeps elementwise arithmetic",
-    "half_kernel_conversion": "Gelu and Softmax are transcendental",
+    "half_kernel_conversion": "Gelu and Softmax are transcendental, and a Clip is behind a convolution",
     "tall_conv_conversion": "what it gives comes out of a convolution",
     "transposed_matmul_conversion": "what it gives comes out of a MatMul",
 }
