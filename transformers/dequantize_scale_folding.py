@@ -10,7 +10,7 @@ from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Refusal, inputs, is_constant, keeps_rank, need, plain_attributes, scalar
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import dequantizer, is_faithful, is_quantizer, scaling
+from ortopt.patterns.quantization import DEQUANTIZE, MICROSOFT, dequantizer, is_faithful, is_quantizer, scaling
 from ortopt.rule import RewriteRule
 
 FACTORS = (2.0**-20, 2.0**20)
@@ -35,6 +35,8 @@ class DequantizeScaleFolding(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL3,)  # what fuses a Gelu or an attention of floats looks for its factor before
     roots = ("Div", "Mul")
     numerics = Numerics.QUANTIZED
+    produces = ((MICROSOFT, DEQUANTIZE),)  # where the model has it
+    fuses = ()
     targets = (Target.ORT,)
 
     def match(self, root: ir.Node) -> Found:

@@ -22,6 +22,11 @@ def test_the_scale_takes_the_factor(op: str, scale: float, kind: str) -> None:
     check_rewrites(PASS, scaled(op, kind), after=after)
 
 
+def test_the_op_of_onnxruntimes_own_domain() -> None:
+    text = scaled().replace("DequantizeLinear", "com.microsoft.DequantizeLinear")
+    check_rewrites(PASS, text, ops={"com.microsoft::DequantizeLinear": 1, "Mul": 0})
+
+
 def test_other_readers_keep_their_numbers() -> None:
     text = scaled().replace("y = Erf (t)", "e = Erf (t) y = Mul (e, x)")
     after = """r = Constant <value_float = 0.4> () x = DequantizeLinear (q, s, z) t = DequantizeLinear (q, r, z)
