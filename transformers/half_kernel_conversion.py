@@ -1,7 +1,9 @@
 """Between ops that the CPU computes in single precision, a kernel of halves costs the way there and back.
 
 The CPU has few kernels of float16: ONNX Runtime puts Casts around all other ops, and drops those between two of them.
-The few that there are interrupt this, and convert inside; a Gelu without one is spelled out in six ops.
+The few that there are interrupt this, and convert inside; a Gelu without one is spelled out in six ops. Bounds of
+halves that several Clips share stay behind one Cast, and are no constants for ONNX Runtime then: the Clips do not
+become parts of the convolutions before them, and the blocked layout ends at each.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from ortopt.graph.match import (
     is_op,
     is_used,
     need,
+    only_user,
     optional,
+    producer,
     users,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
@@ -53,11 +57,12 @@ class Found(Struct, frozen=True):
 class HalfKernelConversion(RewriteRule[Found]):
     """``Gelu(h)`` of halves → ``Cast(Gelu(Cast(h)))``, computed in single precision.
 
-    So for Attention without a cache, beside such ops. The numbers are rounded to halves less often.
+    So for Attention without a cache, beside such ops, and for Clip behind a convolution. The numbers are rounded to
+    halves less often.
     """
 
     levels = (TransformerLevel.LEVEL3,)
-    roots = ("Attention", "Gelu")
+    roots = ("Attention", "Clip", "Gelu")
     looks_downstream = True
     numerics = Numerics.REORDERED
     providers = (CPU,)
@@ -71,6 +76,8 @@ class HalfKernelConversion(RewriteRule[Found]):
         preferred(root, [Form("", root.op_type, FORM)])
         if root.op_type == "Attention":
             _check_attention(root)
+        if root.op_type == "Clip":
+            _check_clip(root)
         return Found((root,))
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -89,6 +96,16 @@ def _check_attention(root: ir.Node) -> None:
     around = [_is_computed_in_floats(node) for node in _neighbours(root)]
     need(any(around), "its neighbours have kernels of halves", root)
     need(not all(around), "ONNX Runtime computes it in single precision, as it does its neighbours", root)
+
+
+def _check_clip(root: ir.Node) -> None:
+    """Refuse a Clip that ONNX Runtime would not make a part of a convolution of floats."""
+    x, *bounds = root.inputs
+    need(bool(bounds), "its bounds are attributes", root)
+    need(all(value is None or is_constant(value) for value in bounds), "its bounds are computed", root)
+    before = producer(x, "Conv")
+    only_user(before.outputs[0])
+    need(_is_computed_in_floats(before), "there is a kernel of halves", before)
 
 
 def _single(value: ir.Value | None) -> ir.Value | None:

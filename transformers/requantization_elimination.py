@@ -6,7 +6,18 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph import scope
-from ortopt.graph.match import FLOAT, Refusal, inputs, is_constant, keeps_rank, need, plain_attributes, scalar
+from ortopt.graph.match import (
+    FLOAT,
+    Refusal,
+    dtype,
+    inputs,
+    is_constant,
+    keeps_rank,
+    need,
+    optional,
+    plain_attributes,
+    scalar,
+)
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.quantization import NEAR_AN_INTEGER, RANGES, Scaling, is_dequantizer, is_faithful, scaling
 from ortopt.rule import Forwarded, RewriteRule
@@ -19,7 +30,7 @@ FACTORS = (2.0**-8, 2.0**8)
 
 
 class RequantizationElimination(RewriteRule[Forwarded]):
-    """``Quantize(Dequantize(q) · c)`` → ``q``, where the scales differ by the factor c. So for ``/ c``.
+    """``Quantize(Dequantize(q) · c)`` → ``q``, where the scales differ by the factor c. So for ``/ c`` and QLinearMul.
 
     The division by 6 of a hard-swish and the scale of attention's operands are quantized so: the range of the result is
     that of the operand, times c, and so are the steps. The result is exact: each of the integers is computed ahead of
@@ -28,27 +39,56 @@ class RequantizationElimination(RewriteRule[Forwarded]):
 
     levels = (TransformerLevel.LEVEL1,)
     after = ("qdq_final_cleanup", "qdq_propagation")
-    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::QLinearMul")
     lookback = LONGEST + 1
 
     def match(self, root: ir.Node) -> Forwarded:
         """Two mappings whose steps differ by the factors between them."""
         plain_attributes(root)
+        if root.op_type == "QLinearMul":
+            return _multiplied(root)
         dequantize, factor = _scaled(inputs(root, 1)[0])
         plain_attributes(dequantize)
         there, back = scaling(dequantize), scaling(root)
-        need(there.integers == back.integers, "the quantized types differ", root)
-        need(there.numbers == back.numbers == FLOAT, "the numbers are not float32", root)
-        need(there.scale.ndim == 0 and back.scale.ndim == 0, "there are several scales", root)
-        need(bool(there.zero_point == back.zero_point), "the zero points differ", root)
-        need(is_faithful(there) and is_faithful(back), "a scale is too large or too small to be exact", root)
-        need(_is_identity(there, factor, back), "it rounds to other integers", root)
+        _check_unchanged(there, factor, back, root)
         _check_pairs_unneeded(root, there)
         return Forwarded((root,), inputs(dequantize, 1)[0])
 
     def rewrite(self, found: Forwarded) -> ir.Value:
         """Let its users read the integers."""
         return found.value
+
+
+def _multiplied(root: ir.Node) -> Forwarded:
+    """A kernel that multiplies by one constant number."""
+    x, factor, y = 0, 3, 6
+    integers, other = inputs(root, 4)[x], inputs(root, 4)[factor]
+    if is_constant(integers):
+        x, factor, integers, other = factor, x, other, integers
+    need(keeps_rank(other, integers), "the factor would raise the rank", other)
+    there, by, back = _mapping(root, x + 1), _mapping(root, factor + 1), _mapping(root, y)
+    number = (scalar(other) - float(by.zero_point)) * float(by.scale)
+    need(FACTORS[0] <= number <= FACTORS[1], "the factor is negative, zero, very small or very large", other)
+    _check_unchanged(there, number, back, root)
+    return Forwarded((root,), integers)
+
+
+def _mapping(root: ir.Node, first: int) -> Scaling:
+    """What a scale and a zero point among the inputs of a kernel say."""
+    scale, zero = inputs(root, first + 1)[first], optional(root, first + 1)
+    zero_point = np.zeros((), np.int64) if zero is None else np.asarray(scalar(zero), np.int64)
+    need(scale.dtype == FLOAT, "the numbers are not float32", root)
+    return Scaling(dtype(root.outputs[0]), FLOAT, np.asarray(scalar(scale), np.float32), zero_point, 0, 0)
+
+
+def _check_unchanged(there: Scaling, factor: float, back: Scaling, root: ir.Node) -> None:
+    """Refuse unless every integer that is scaled comes back as itself."""
+    need(there.integers == back.integers, "the quantized types differ", root)
+    need(there.numbers == back.numbers == FLOAT, "the numbers are not float32", root)
+    need(there.scale.ndim == 0 and back.scale.ndim == 0, "there are several scales", root)
+    need(bool(there.zero_point == back.zero_point), "the zero points differ", root)
+    need(is_faithful(there) and is_faithful(back), "a scale is too large or too small to be exact", root)
+    need(_is_identity(there, factor, back), "it rounds to other integers", root)
 
 
 def _scaled(numbers: ir.Value) -> tuple[ir.Node, float]:

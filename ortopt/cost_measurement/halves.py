@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import Entry, Given, TwoForms, cases, normal, shape, weight
+from ortopt.cost_measurement.entries import Array, Entry, Given, TwoForms, cases, normal, shape, weight
 
 _FORM: Final = "of halves as floats"
 _NEWEST: Final = 23
@@ -48,6 +48,23 @@ def _attention(given: Given) -> TwoForms:
     )
 
 
+def _clip(given: Given) -> TwoForms:
+    """Two Clips with the same bounds, between three convolutions, of which the first two take them in as floats."""
+    channels, side = given["channels"], given["side"]
+    clips = [f"{clipped} = Clip ({value}, low, high)" for value, clipped in ("ab", "cd")]
+    singles = [
+        f"{value}s = Cast <to = 1> ({value}) {clipped}s = Clip ({value}s, least, most) "
+        f"{clipped} = Cast <to = 10> ({clipped}s)"
+        for value, clipped in ("ab", "cd")
+    ]
+    nodes = "a = Conv (x, u) {} c = Conv (b, v) {} y = Conv (d, w)"
+    weights: dict[str, Array] = {name: weight(channels, channels, 1, 1).astype(np.float16) for name in "uvw"}
+    weights |= {"low": np.array(0, np.float16), "high": np.array(6, np.float16)}
+    weights |= {"least": np.array(0, np.float32), "most": np.array(6, np.float32)}
+    inputs: dict[str, Array] = {"x": normal(1, channels, side, side).astype(np.float16)}
+    return TwoForms(inputs, nodes.format(*clips), nodes.format(*singles), weights, "float16[]", _NEWEST)
+
+
 ENTRIES: Final = (
     Entry(
         Form("", "Gelu", _FORM),
@@ -61,6 +78,13 @@ ENTRIES: Final = (
         "Attention of halves, between products that ONNX Runtime computes in floats",
         _attention,
         cases(length=(1, 16, 128), heads=(4, 12, 12)),
+        as_loaded=True,
+    ),
+    Entry(
+        Form("", "Clip", _FORM),
+        "Clip of halves behind a convolution, which ONNX Runtime computes in floats apart from it",
+        _clip,
+        cases(channels=(32, 64, 256), side=(56, 28, 7)),
         as_loaded=True,
     ),
 )

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.graph import scope
+from ortopt.graph import facts, scope
 from ortopt.semantics.op_traits import BITWISE, SHAPE_QUERIES
 from ortopt.serialization.load import load
 from ortopt.verification.quantizers import is_blockwise, rounds
@@ -67,6 +67,7 @@ class _Unrounding:
         self._functions = model.functions
         self._token = token
         self._floats: set[ir.Value] = set()
+        self._constants: set[ir.Value] = set()
 
     def graph(self, graph: ir.Graph) -> None:
         """Rewrite a graph, and what is nested in it."""
@@ -78,19 +79,32 @@ class _Unrounding:
             self._node(node)
 
     def _node(self, node: ir.Node) -> None:
+        if self._may_be_folded(node):
+            self._constants.update(node.outputs)
+            return  # what is folded is rounded
         key = node.domain, node.op_type
         takes = [number for number, value in enumerate(node.inputs) if value is not None and value in self._floats]
         if is_blockwise(node):
             node.attributes["accuracy_level"] = ir.AttrInt64("accuracy_level", 1)
         elif key in FORMULAS and (takes or rounds(node) or key in _ALWAYS):
-            if not takes and all(value is None or value.const_value is not None for value in node.inputs):
-                return  # it may be folded, and then it is rounded
             formula = Formula(node, self._opset, self._floats)
             self._become_floats(FORMULAS[key](formula))
         elif rounds(node):
             raise NoFormulaError(node)
         elif takes and (node.domain or node.op_type not in SHAPE_QUERIES):
             self._move(node, takes)
+
+    def _may_be_folded(self, node: ir.Node) -> bool:
+        """Whether what a node computes depends on no input of the model, through any number of nodes."""
+        if any(semantics.subgraphs(node)) or not all(map(self._is_constant, node.inputs)):
+            return False
+        return not semantics.is_random(node, self._functions)
+
+    def _is_constant(self, value: ir.Value | None) -> bool:
+        if value is None or value.const_value is not None or value in self._constants:
+            return True
+        known = facts.contents(value)
+        return known is not None and all(isinstance(element, int) for element in known)
 
     def _become_floats(self, values: Iterator[ir.Value] | tuple[ir.Value, ...]) -> None:
         for value in values:

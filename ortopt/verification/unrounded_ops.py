@@ -95,12 +95,12 @@ class Formula(NodeWriter):
     def quantized(
         self, numbers: ir.Value, scale: ir.Value, zero: ir.Value | None, axis: int, data: ir.Value
     ) -> ir.Value:
-        """Numbers in units of a scale, within the bounds of the zero point's dtype."""
+        """Numbers in units of a scale, within the bounds of the zero point's dtype; a NaN becomes one of them."""
         units = self("Div", numbers, self.aligned(scale, axis, data))
         if zero is not None:
             units = self("Add", units, self.aligned(zero, axis, data))
-        low, high = self._bounds(zero)
-        return self("Min", self("Max", units, self.constant(low, np.float32)), self.constant(high, np.float32))
+        low, high = (self.constant(bound, np.float32) for bound in self._bounds(zero))
+        return self("Min", self("Where", self("IsNaN", units), low, self("Max", units, low)), high)
 
     def _bounds(self, zero: ir.Value | None) -> tuple[int, int]:
         dtype: ir.DataType | None = ir.DataType.UINT8

@@ -111,7 +111,7 @@ ENDS_THE_PATH = {
     "value_bias_folding": "what it gives comes out of a MatMul",
     "weighted_concat_decomposition": "a sum ends the path",
     "transpose_optimizer": "it keeps elementwise arithmetic",
-    "half_kernel_conversion": "Gelu and Softmax are transcendental",
+    "half_kernel_conversion": "Gelu and Softmax are transcendental, and a Clip is behind a convolution",
     "tall_conv_conversion": "what it gives comes out of a convolution",
     "transposed_matmul_conversion": "what it gives comes out of a MatMul",
 }

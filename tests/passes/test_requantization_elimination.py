@@ -71,6 +71,38 @@ def test_signed_integers() -> None:
     check_rewrites(PASS, text, after="y = DequantizeLinear (q, r, o)", options=Options(native=True))
 
 
+def kernel(order: str = "q, s, z, c, u, e", scale: str = "0.02", zero: int = 3, factor: str = "255") -> str:
+    """Integers of the step 0.12 that a kernel multiplies by 1/6."""
+    return f"""main (uint8[N] q) => (uint8[N] w)
+        <float s = {{0.12}}, float r = {{{scale}}}, float u = {{0.00065359479}}, uint8 c = {{{factor}}},
+         uint8 e = {{0}}, uint8 z = {{3}}, uint8 o = {{{zero}}}> {{
+        w = com.microsoft.QLinearMul ({order}, r, o) }}"""
+
+
+@pytest.mark.parametrize("order", ["q, s, z, c, u, e", "c, u, e, q, s, z"])
+def test_a_kernel(order: str) -> None:
+    """In bits, for all integers."""
+    text = kernel(order).replace("uint8[N] w)", "uint8[N] y)").replace("r, o) }", "r, o) y = Identity (w) }")
+    result = check_rewrites(PASS, text, after="y = Identity (q)", inputs=EVERY)
+    np.testing.assert_array_equal(run(parse(text), EVERY)[0], run(result, EVERY)[0])
+
+
+KEPT_KERNELS = {
+    "it rounds to other integers": kernel(scale="0.0201"),
+    "the zero points differ": kernel(zero=4),
+    "negative, zero, very small": kernel(factor="0"),
+    "it is not a constant": kernel().replace("[N] q)", "[N] q, uint8[1] c)").replace(" uint8 c = {255},", ""),
+    "the factor would raise the rank": kernel().replace("uint8 c =", "uint8[1,1] c =").replace("[N] w", "[1,N] w"),
+    "has an input left out": kernel('q, s, "", c, u, e').replace(" uint8 z = {3},", ""),
+    "too large or too small": kernel(scale="2e-39").replace("0.12", "1.2e-38"),
+}
+
+
+@pytest.mark.parametrize("because", KEPT_KERNELS)
+def test_keeps_kernels(because: str) -> None:
+    check_keeps(PASS, KEPT_KERNELS[because], because)
+
+
 KEPT = {
     "it rounds to other integers": scaled(scale=0.0201),
     "the zero points differ": scaled(zero=4),

@@ -447,6 +447,40 @@ def test_nan_is_compared_where_no_quantizer_makes_it_a_number(
     assert found.status == status, found.reason
 
 
+COMPUTED = """main (float[N,8] x, float s, uint8 z, float[8] k, float[8] d) => (float[N,8] y) {{
+    i = QuantizeLinear (x, s, z) f = DequantizeLinear (i, s, z) {} y = Add (f, {}) }}"""
+
+
+@pytest.mark.parametrize("source", ["c = Neg (k)", "h = Shape <start = 1> (x) t = Expand (k, h) c = Neg (t)"])
+def test_a_quantized_constant_is_rounded_however_it_is_computed(source: str) -> None:
+    """Folding rounds it once and for all."""
+    step, zero = np.float32(0.05), np.uint8(100)
+    numbers = RNG.standard_normal(8).astype(np.float32)
+    rounded = (np.rint(-numbers / step) * step).astype(np.float32)
+    constants = {"s": step, "z": zero, "k": numbers, "d": rounded}
+    quantized = f"{source} q = QuantizeLinear (c, s, z) e = DequantizeLinear (q, s, z)"
+    models = [parsed(COMPUTED.format(*parts), constants) for parts in ((quantized, "e"), ("", "d"))]
+    found = compared(*models)
+    assert found.status == "verified", found.reason
+    assert found.unrounded is not None
+    assert found.unrounded < 1e-6
+
+
+GUARDED = """main (float[N,8] x, float s, uint8 z, float o) => (float[N,8] y) {{
+    a = Abs (x) b = Neg (a) c = Log (b) q = QuantizeLinear (c, s, z) d = DequantizeLinear (q, s, z) {} }}"""
+
+
+def test_what_is_dequantized_is_a_number_without_rounding_too() -> None:
+    """Integers are never NaN: a guard of what they stand for does nothing."""
+    constants = {"s": np.float32(0.05), "z": np.uint8(100), "o": np.float32(1)}
+    guarded, plain = (
+        parsed(GUARDED.format(end), constants) for end in ("n = IsNaN (d) y = Where (n, o, d)", "y = Identity (d)")
+    )
+    found = compared(guarded, plain)
+    assert found.status == "verified", found.reason
+    assert found.unrounded == 0
+
+
 def test_the_report_has_one_line_about_rounding() -> None:
     exact, moved = compared(block(), block(**RIGHT["nothing"])), compared(block(), block(level=1))
     assert (

@@ -1,0 +1,75 @@
+"""A constant factor behind a DequantizeLinear can be part of its scale."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from msgspec import Struct
+
+from ortopt.graph import scope
+from ortopt.graph.edit import constant
+from ortopt.graph.match import FLOAT, Refusal, inputs, is_constant, keeps_rank, need, plain_attributes, scalar
+from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.quantization import DEQUANTIZE, MICROSOFT, dequantizer, is_faithful, is_quantizer, scaling
+from ortopt.rule import RewriteRule
+
+FACTORS = (2.0**-20, 2.0**20)
+"""Between these, neither the product nor the new scale overflows or loses digits."""
+
+
+class Found(Struct, frozen=True):
+    """The product, the DequantizeLinear before it, which may have other readers, and the new scale."""
+
+    nodes: tuple[ir.Node]
+    dequantize: ir.Node
+    scale: np.ndarray
+
+
+class DequantizeScaleFolding(RewriteRule[Found]):
+    """``DequantizeLinear(q, s) · c`` → ``DequantizeLinear(q, s · c)``. So for ``/ c``.
+
+    The division by √2 of a Gelu that is spelled out is one. It costs as much as the DequantizeLinear does: both are as
+    fast as memory takes the floats. Where others read the floats, a DequantizeLinear of its own stands for the product.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)  # what fuses a Gelu or an attention of floats looks for its factor before
+    roots = ("Div", "Mul")
+    numerics = Numerics.QUANTIZED
+    produces = ((MICROSOFT, DEQUANTIZE),)  # where the model has it
+    fuses = ()
+    targets = (Target.ORT,)
+
+    def match(self, root: ir.Node) -> Found:
+        """A product of dequantized integers by a constant number."""
+        plain_attributes(root)
+        numbers, other = inputs(root, 2)
+        if root.op_type == "Mul" and is_constant(numbers):
+            numbers, other = other, numbers
+        factor = scalar(other)
+        dequantize = dequantizer(numbers)
+        plain_attributes(dequantize)
+        need(keeps_rank(other, numbers), "the factor would raise the rank", other)
+        need(FACTORS[0] <= factor <= FACTORS[1], "the factor is negative, zero, very small or very large", other)
+        mapping = scaling(dequantize)
+        need(mapping.numbers == FLOAT, "the numbers are not float32", dequantize)
+        need(mapping.scale.ndim == 0, "there are several scales", dequantize)
+        need(is_faithful(mapping), "the scale is too large or too small to be exact", dequantize)
+        _check_integers(inputs(dequantize, 1)[0], root)
+        scale = np.float64(mapping.scale)
+        folded = scale / factor if root.op_type == "Div" else scale * factor
+        return Found((root,), dequantize, np.array(folded, np.float32))
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Build the DequantizeLinear by the new scale."""
+        old = found.dequantize
+        operands = [old.inputs[0], constant(found.scale), *old.inputs[2:]]
+        return ir.Node(old.domain, old.op_type, operands, old.attributes.values())
+
+
+def _check_integers(integers: ir.Value, root: ir.Node) -> None:
+    """Refuse constants, and signed integers of a pair, which ONNX Runtime knows by its one scale."""
+    need(not is_constant(integers), "it will be folded", integers)
+    if integers.dtype != ir.DataType.INT8 or scope.of(scope.graph_of(root)).options.native:
+        return
+    if is_quantizer(integers.producer()):
+        raise Refusal("ONNX Runtime makes signed integers unsigned only within pairs of one scale", root)
