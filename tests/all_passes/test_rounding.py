@@ -39,6 +39,7 @@ REORDERED = sorted(
 )
 
 ENDS_THE_PATH = {
+    "dft_matmul_conversion": "what it gives comes out of a DFT",
     "add_conv_fusion": "what it gives comes out of a convolution",
     "add_matmul_fusion": "what it gives comes out of a MatMul",
     "attention_fusion": "what it gives comes out of a MatMul",
