@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOATS, Refusal, axis, dims, dtype, inputs, need, rank, same_dim
+from ortopt.graph.match import FLOATS, Refusal, axis, dims, dtype, inputs, is_op, need, rank, same_dim
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.einsum import Letters, equation_of
 from ortopt.patterns.relative_positions import Differences, differences, joined, op
@@ -54,7 +54,7 @@ class RelativeKeyConversion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL2,)
     after = ("gather_einsum_reordering",)
     roots = ("Einsum",)
-    opsets = (14, NEWEST_OPSET)  # before, no Reshape gave an empty image
+    opsets = (15, NEWEST_OPSET)  # before, Shape gave all dimensions
     numerics = Numerics.REORDERED
     lookback = 4
     providers = (CPU,)
@@ -93,7 +93,7 @@ def _lookup(root: ir.Node) -> tuple[ir.Node, int]:
     """The lookup by two positions, and which operand it is."""
     for place, value in enumerate(root.inputs):
         node = None if value is None else value.producer()
-        if node is None or node.op_type != "Gather" or value is None or len(dims(value)) != 3:
+        if node is None or value is None or not is_op(node, "Gather") or rank(value) != 3:
             continue
         if rank(inputs(node, 2)[0]) == 2 and axis(node, 2, 0) == 0:
             return node, place

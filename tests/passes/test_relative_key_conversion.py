@@ -17,7 +17,7 @@ CONSTANTS = {
     "float[9,9,4] tables": [(place * 7 % 11 - 5) / 8 for place in range(324)],
     **{f"int64 {name}": (value,) for name, value in {"zero": 0, "one": 1, "four": 4, "less": -4}.items()},
     "int64[1,2] wide": (4, 4),
-    **{f"int64[1] {name}": (value,) for name, value in {"first": 0, "second": 1}.items()},
+    **{f"int64[1] {name}": (value,) for name, value in {"first": 0, "second": 1, "two": 2}.items()},
     "int64[2] column": (-1, 1),
     "int64[2] row": (1, -1),
 }
@@ -127,5 +127,11 @@ def test_kept_where_x_may_be_broadcast() -> None:
     check_keeps(PASS, model(body, OTHER), "an operand may be broadcast")
 
 
-def test_kept_below_opset_14() -> None:
-    check_keeps(PASS, model('y = Einsum <equation = "bhld,bhrd->bhlr"> (q, q)'), opset=13)
+def test_kept_below_opset_15() -> None:
+    check_keeps(
+        PASS,
+        model(
+            BY_QUERY.replace("(s)", "(t)").replace("Shape <start = 2, end = 3> (q)", "Shape (q) t = Gather (s, two)")
+        ),
+        opset=14,
+    )
