@@ -39,7 +39,7 @@ class EinsumDecomposition(RewriteRule[Found]):
     """
 
     levels = (TransformerLevel.LEVEL2,)
-    after = ("gather_einsum_reordering",)
+    after = ("gather_einsum_reordering", "relative_key_conversion")
     roots = ("Einsum",)
     opsets = (12, NEWEST_OPSET)
     numerics = Numerics.REORDERED

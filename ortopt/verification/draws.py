@@ -21,7 +21,7 @@ class Draw:
         size: The size of every symbol, and of dimensions without one but the first of an input, which is 2 at most;
             None chooses by the symbol's name.
         length: The size of the last dimension of each input of several, as far as it is open: of a signal's samples,
-            say, of which a frame takes hundreds. Other symbols are natural, what else is open is 1.
+            say, of which a frame takes hundreds. Other symbols are natural, or of that size, what else is open is 1.
         integers: ``natural`` respects what is known of an input's use, ``signed`` counts from the end, too, and is
             larger where nothing is known, ``extreme`` goes to the bounds of the dtype where the model may survive that;
             the others are what to try instead.
@@ -128,6 +128,8 @@ def initial_draws() -> Iterator[Draw]:
     yield Draw(size=1, integers="zero", floats="unit")
     for length in (256, 512, 1024, 4096, 16000):
         yield Draw(length=length)
+    for length in (1024, 16000):
+        yield Draw(size=1, length=length)  # what was exported with a single signal may have a batch of 1 written in
 
 
 __all__ = ["Draw", "additional_draws", "initial_draws", "thorough_draws"]

@@ -39,6 +39,7 @@ REORDERED = sorted(
 )
 
 ENDS_THE_PATH = {
+    "dft_matmul_conversion": "what it gives comes out of a DFT",
     "add_conv_fusion": "what it gives comes out of a convolution",
     "add_matmul_fusion": "what it gives comes out of a MatMul",
     "attention_fusion": "what it gives comes out of a MatMul",
@@ -90,7 +91,9 @@ ENDS_THE_PATH = {
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
     "parallel_conv_merging": "what it gives comes out of a convolution",
     "reduce_matmul_conversion": "what it gives is a sum",
+    "row_selection_folding": "it adds the same number, or comes out of a MatMul",
     "row_selection_reordering": "what it selects of comes out of a MatMul, or is computed alike",
+    "relative_key_conversion": "what it gives comes out of an Einsum",
     "residual_bias_folding": "what it shifts is divided by a square root",
     "repeated_constant_folding": "it keeps elementwise arithmetic",
     "resize_projection_reordering": "what it takes comes out of a convolution",

@@ -99,6 +99,14 @@ def test_a_signal_of_some_length_is_needed(dims: str) -> None:
     assert found.status == "verified"
 
 
+def test_a_single_signal_of_some_length_is_needed() -> None:
+    alone = """first = Constant <value = int64[1] {0}> () s = Squeeze (x, first) h = Slice (s, first, k)
+        all = Reshape (h, k) z = Gather (all, first)"""
+    text = SIGNAL.format(dims="batch,samples", least=400, more=alone)
+    found = verify(parse(text), parse(text), in_process=True)
+    assert found.status == "verified"
+
+
 def test_a_set_that_ends_the_process_is_not_the_last() -> None:
     text = SIGNAL.format(dims="B,N", least=400, more=DIES)
     right = verify(parse(text), parse(text))

@@ -1,0 +1,192 @@
+"""What is computed of the differences of all pairs of positions: of each difference once, instead of for each pair."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import onnx_ir as ir
+from msgspec import Struct
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    Refusal,
+    dims,
+    dtype,
+    inputs,
+    is_constant,
+    is_never_zero,
+    is_op,
+    is_scalar,
+    need,
+    plain_attributes,
+    producer,
+    shape_of,
+    static_dims,
+)
+
+POINTWISE: Final = frozenset(
+    (
+        *("Abs", "Add", "And", "Cast", "Ceil", "Clip", "Div", "Equal", "Floor", "Greater", "GreaterOrEqual", "Less"),
+        *("LessOrEqual", "Log", "Max", "Min", "Mul", "Neg", "Not", "Or", "Round", "Sign", "Sub", "Where"),
+    )
+)
+"""Ops that give for each element what it alone says."""
+
+MOST_NODES: Final = 40
+_SPREADING: Final = ("Reshape", "Unsqueeze")
+
+
+class Differences(Struct, frozen=True):
+    """A matrix of pointwise ops of the differences of one range's elements.
+
+    Attributes:
+        nodes: The nodes that compute it from the range, the difference first.
+        difference: The matrix of differences.
+        result: What is computed of it.
+        size: The number of positions, a scalar.
+        is_ascending: Whether the difference is larger in later columns.
+        may_be_empty: Whether there may be no positions.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    difference: ir.Value
+    result: ir.Value
+    size: ir.Value
+    is_ascending: bool
+    may_be_empty: bool
+
+    def row(self, spare: int, *, ascending: bool = True, empty: bool = True) -> ir.Value:
+        """What is computed of each difference, for differences that ascend, or descend, by column.
+
+        Args:
+            spare: How often the last is repeated behind it.
+            ascending: Whether columns minus rows counts, or rows minus columns.
+            empty: Whether it is to hold without positions, too.
+        """
+        last = op("Max", self.last, constant((0,))) if empty and self.may_be_empty else self.last
+        first, beyond = op("Sub", number(1), self.size), op("Add", self.size, number(spare))
+        distance = op("Min", op("Range", first, beyond, number(1)), last)
+        made = {self.difference: distance if ascending == self.is_ascending else op("Neg", distance)}
+        for node in self.nodes:
+            if node.outputs[0] is not self.difference:
+                _copy(node, made)
+        return made[self.result]
+
+    @property
+    def count(self) -> ir.Value:
+        """The number of positions, a vector."""
+        return op("Reshape", self.size, constant((1,)))
+
+    @property
+    def last(self) -> ir.Value:
+        """The greatest difference, a vector."""
+        return op("Sub", self.count, constant((1,)))
+
+
+def differences(value: ir.Value, at: ir.Node) -> Differences:
+    """What a matrix is computed from, which must be the differences of one range's elements.
+
+    Args:
+        value: The matrix.
+        at: Where it is asked.
+
+    Raises:
+        Refusal: If it is computed otherwise.
+    """
+    chain = _pointwise_above(value)
+    sub = next(node for node in chain if _is_difference(node))
+    size, is_ascending = _positions(sub)
+    may_be_empty = not is_never_zero(dims(sub.outputs[0], 2)[0], at)
+    return Differences(tuple(chain), sub.outputs[0], value, size, is_ascending, may_be_empty)
+
+
+def _pointwise_above(value: ir.Value) -> list[ir.Node]:
+    """The pointwise ops between differences and a value, in an order in which they can be computed."""
+    order: list[ir.Node] = []
+    opened: set[ir.Node] = set()
+    pending: list[tuple[ir.Value, bool]] = [(value, False)]
+    while pending:
+        current, is_done = pending.pop()
+        node = current.producer()
+        if node is None or not is_op(node, *POINTWISE):
+            raise Refusal("it is computed of something else than differences of positions", current)
+        if is_done:
+            order.append(node)
+        elif node not in opened:
+            opened.add(node)
+            need(len(opened) <= MOST_NODES, "much is computed of the differences", node)
+            plain_attributes(node)
+            pending.append((current, True))
+            if not _is_difference(node):
+                pending.extend((operand, False) for operand in _operands(node))
+    need(sum(map(_is_difference, order)) == 1, "it is computed of several differences", value)
+    return order
+
+
+def _operands(node: ir.Node) -> list[ir.Value]:
+    """What a pointwise op computes with; its constants are single numbers, which broadcast to a vector as well."""
+    values = [value for value in node.inputs if value is not None]
+    computed = [value for value in values if not is_constant(value)]
+    need(bool(computed) and len(values) == len(node.inputs), "nothing of it is computed", node)
+    need(all(_is_number(value) for value in values if is_constant(value)), "a constant is no single number", node)
+    return computed
+
+
+def _is_number(value: ir.Value) -> bool:
+    shape = shape_of(value)
+    return shape is not None and all(isinstance(dim, int) and dim == 1 for dim in shape) and len(shape) <= 1
+
+
+def _is_difference(node: ir.Node) -> bool:
+    """Whether a node subtracts two values that ops put on axes of their own."""
+    return is_op(node, "Sub") and all(
+        value is not None and is_op(value.producer(), *_SPREADING) for value in node.inputs
+    )
+
+
+def _positions(sub: ir.Node) -> tuple[ir.Value, bool]:
+    """How many positions there are, and whether the column is what another is subtracted from."""
+    columns, rows = (producer(value, *_SPREADING) for value in inputs(sub, 2))
+    need(columns.inputs[0] is rows.inputs[0], "the positions are of two ranges", sub)
+    at = tuple(_unit_axis(node) for node in (columns, rows))
+    need(sorted(at) == [0, 1], "the axes are not two", sub)
+    span = producer(columns.inputs[0], "Range")
+    first, size, step = inputs(span, 3)
+    need(dtype(size) == ir.DataType.INT64, "the positions are no int64", size)
+    need(is_scalar(first, 0) and is_scalar(step, 1), "the positions do not count from 0", span)
+    need(static_dims(size) == (), "the number of positions is no scalar", size)
+    return size, at[0] == 0
+
+
+def _unit_axis(node: ir.Node) -> int:
+    """The axis of a matrix with one row or column that is no axis of the vector that it is made of."""
+    shape = dims(node.outputs[0])
+    units = [place for place, dim in enumerate(shape) if isinstance(dim, int) and dim == 1]
+    need(len(shape) == 2 and len(units) == 1, "the axes are not two", node)
+    return units[0]
+
+
+def _copy(node: ir.Node, made: dict[ir.Value, ir.Value]) -> None:
+    """A pointwise op of vectors instead of matrices."""
+    operands = [made.get(value, value) if value is not None else None for value in node.inputs]
+    copy = ir.Node(node.domain, node.op_type, operands, list(node.attributes.values()))
+    made[node.outputs[0]] = copy.outputs[0]
+
+
+def joined(*values: ir.Value) -> ir.Value:
+    """Vectors one behind the other."""
+    return ir.node("Concat", values, {"axis": 0}).outputs[0]
+
+
+def number(value: int) -> ir.Value:
+    """A scalar."""
+    return constant(np.array(value, np.int64))
+
+
+def op(name: str, *operands: ir.Value) -> ir.Value:
+    """What an op without attributes gives."""
+    return ir.node(name, operands).outputs[0]
+
+
+__all__ = ["MOST_NODES", "POINTWISE", "Differences", "differences", "joined", "number", "op"]
