@@ -413,12 +413,16 @@ def copies_for_a_computed_0(model: ModelProto, feeds: Mapping[str, Array]) -> bo
 
 
 def _without_lost(expected: Any, got: Any) -> tuple[Any, Any]:
-    """Two outputs with 0 where one is infinite, or NaN, and the other NaN."""
+    """Two outputs with 0 where one is infinite, or NaN, and the other NaN; zeros have no sign.
+
+    A sum in another order, or of more zeros, has a zero of the other sign.
+    """
     arrays = isinstance(expected, np.ndarray) and isinstance(got, np.ndarray)
     if not arrays or expected.shape != got.shape or expected.dtype.kind != "f" or got.dtype.kind != "f":
         return expected, got
     lost = (np.isnan(expected) & ~np.isfinite(got)) | (~np.isfinite(expected) & np.isnan(got))
-    return np.where(lost, 0, expected).astype(expected.dtype), np.where(lost, 0, got).astype(got.dtype)
+    zero = expected.dtype.type(0)  # -0.0 + 0.0 is 0.0
+    return np.where(lost, zero, expected) + zero, np.where(lost, zero, got) + zero
 
 
 def _interface(model: ModelProto) -> tuple[list[ValueInfoProto], list[ValueInfoProto]]:

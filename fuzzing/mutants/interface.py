@@ -115,6 +115,7 @@ def opset(draft: Draft) -> None:
     if draft.draw.random() < 0.3 and not draft.model.functions:
         try:
             draft.model.CopyFrom(onnx.version_converter.convert_version(draft.model, new))
+            draft.forget_computed()  # it declares what it has inferred
         except Exception as error:  # what it cannot convert is many things
             raise Unsuitable from error
         return
