@@ -73,6 +73,24 @@ def test_less_than_hysteresis_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> Non
     assert tuning.choices.disable == ()
 
 
+def test_what_is_not_clear_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where other processes are in the way, a median says little."""
+
+    def compare(first: Path, second: Path, inputs: Sequence[Path], *_: Any, **__: Any) -> tuple[Speed, ...]:
+        return tuple(Speed(0.5, 1.4, 9.0, 1.0) for _ in inputs)
+
+    monkeypatch.setattr(tuning_module, "compare", compare)
+    tuning = tune(parse(MODEL), api.make_options(level=3))
+    assert tuning.steps
+    assert tuning.choices == Choices(3, "default")
+
+
+def test_forms_for_one_thread_are_tried_where_the_result_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads, tried in ((None, False), (2, False), (1, True)):
+        tuning = tuned(monkeypatch, lambda _, __: 1.0, seconds=0.0, threads=threads)
+        assert any("--single-thread" in name for name in tuning.unmeasured) is tried
+
+
 def test_a_result_slower_than_the_original_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     tuning = tuned(monkeypatch, lambda _, __: 0.5)
     assert tuning.choices.level < 2  # level 1 leaves this model as it is
@@ -90,7 +108,7 @@ def test_an_interruption_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
     kept: list[Counter] = []
 
     def judge(first: Counter, second: Counter) -> float:
-        if kept:
+        if len(kept) == 2:  # seen in one process, and then in more
             raise OptimizationCancelled("stopped")
         if "QuickGelu" in first and "QuickGelu" not in second:
             kept.append(second)
