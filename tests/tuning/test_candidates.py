@@ -10,7 +10,7 @@ from ortopt import api
 from ortopt.testing import parse
 from ortopt.tuning.candidates import Candidate, Declined, candidates, merged
 from ortopt.tuning.choices import Choices
-from tests.test_fusions import SKIP
+from tests.test_fusions import RESIDUAL
 
 DEFAULT = Choices(3, "default")
 SKIPPED = "com.microsoft::SkipLayerNormalization"
@@ -28,7 +28,7 @@ def tried(text: str, chosen: Choices = DEFAULT, *, one_thread: bool = False) -> 
 
 
 def test_a_form_that_loses_elsewhere_is_tried_with_the_reason() -> None:
-    found = {one.name: one.choices for one in tried(SKIP)}
+    found = {one.name: one.choices for one in tried(RESIDUAL)}
     (name,) = [name for name in found if name.startswith(SKIPPED)]
     assert "(elsewhere 2.50× to 6.25× slower)" in name
     assert found[name] == replace(DEFAULT, take=(SKIPPED,))
@@ -40,25 +40,25 @@ def test_all_forms_at_once_come_before_each_of_them_and_the_most_promising_first
     forms = tried(TWO)[at].holds
     assert forms == ("com.microsoft::BiasGelu", SKIPPED)
     assert [name.split(" (")[0] for name in names[at + 1 : at + 1 + len(forms)]] == list(forms)
-    assert not any("--fusions all" in one.name for one in tried(SKIP))  # it would be the same
+    assert not any("--fusions all" in one.name for one in tried(RESIDUAL))  # it would be the same
 
 
 def test_forms_of_this_processor_are_tried_and_those_of_one_thread_where_the_result_has_one() -> None:
-    assert NATIVE in [one.name for one in tried(SKIP)]
-    assert SINGLE not in [one.name for one in tried(SKIP)]
-    found = {one.name: one.choices for one in tried(SKIP, one_thread=True)}
+    assert NATIVE in [one.name for one in tried(RESIDUAL)]
+    assert SINGLE not in [one.name for one in tried(RESIDUAL)]
+    found = {one.name: one.choices for one in tried(RESIDUAL, one_thread=True)}
     assert found[SINGLE] == replace(DEFAULT, single_thread=True)
     assert found[NATIVE] == replace(DEFAULT, native=True)
     chosen = Choices(3, "all", native=True, single_thread=True)
-    names = [one.name for one in tried(SKIP, chosen, one_thread=True)]
+    names = [one.name for one in tried(RESIDUAL, chosen, one_thread=True)]
     assert not any(name in (NATIVE, SINGLE) or name.startswith(SKIPPED) for name in names)
 
 
 def test_passes_that_are_off_by_default_are_tried_unless_they_approximate_or_were_disabled() -> None:
-    names = [one.name for one in tried(SKIP)]
+    names = [one.name for one in tried(RESIDUAL)]
     assert "with ensure_unique_dq, which is off by default" in names
     assert not any("gelu_approximation" in name for name in names)
-    disabled = [one.name for one in tried(SKIP, replace(DEFAULT, disable=("ensure_unique_dq",)))]
+    disabled = [one.name for one in tried(RESIDUAL, replace(DEFAULT, disable=("ensure_unique_dq",)))]
     assert not any("ensure_unique_dq" in name for name in disabled)
 
 
