@@ -73,6 +73,20 @@ class Declined(Refusal):
         self.decision = decision
 
 
+class Slower(Refusal):
+    """A match that does not hold because another form is not known to be slower, whatever ``--fusions`` says.
+
+    Args:
+        decision: What was decided, and by what.
+        root: The root of the pattern.
+    """
+
+    def __init__(self, decision: Decision, root: ir.Node) -> None:
+        assert decision.cost is not None
+        super().__init__(explained(decision.cost), root)
+        self.decision = decision
+
+
 def check_wanted(node: ir.Node, options: Options, *, smaller: bool) -> Decision | None:
     """Refuse a new node of a fused form that the run does not want.
 
@@ -248,8 +262,7 @@ def check_faster(root: ir.Node, form: Form, sizes: Mapping[str, Sequence[Dim]]) 
     asked = [node_sizes.evaluated(sizes, place) for place in places_of(root, options)]
     decision = _decided(form, provider, asked, options, smaller=False)
     if not decision.taken:
-        assert decision.cost is not None
-        raise Refusal(explained(decision.cost), root)
+        raise Slower(decision, root)
 
 
 def _decided(form: Form, provider: str | None, asked: Places, options: Options, *, smaller: bool) -> Decision:
@@ -290,6 +303,7 @@ def _not_worthwhile(cost: Cost) -> str:
 __all__ = [
     "Decision",
     "Declined",
+    "Slower",
     "Unwanted",
     "check_convertible",
     "check_faster",

@@ -28,12 +28,10 @@ class Candidate(NamedTuple):
     Attributes:
         name: What is chosen, in words, with why it is not chosen anyway.
         choices: What it adds to others.
-        holds: Forms that it takes, too: once it was taken, they need not be tried.
     """
 
     name: str
     choices: Choices
-    holds: tuple[str, ...] = ()
 
 
 class Declined(Observer):
@@ -79,10 +77,9 @@ def candidates(chosen: Choices, summary: Summary, declined: Declined, *, one_thr
         yield Candidate("forms that lose with several threads (--single-thread)", replace(nothing, single_thread=True))
     if chosen.fusions == Fusions.DEFAULT.value:
         if len(forms) > 1:
-            name = "every form that is left out (--fusions all)"
-            yield Candidate(name, replace(nothing, fusions=Fusions.ALL.value), tuple(forms))
+            yield Candidate("every form that is left out (--fusions all)", replace(nothing, fusions=Fusions.ALL.value))
         for form in forms:
-            yield Candidate(f"{form} ({_known(declined.decisions[form])})", replace(nothing, take=(form,)), (form,))
+            yield Candidate(f"{form} ({_known(declined.decisions[form])})", replace(nothing, take=(form,)))
     kinds = {kind.name: kind for kind in registry.installed() if kind.name}
     for name, kind in kinds.items():
         off = not kind.enabled and name not in (*chosen.enable, *chosen.disable)

@@ -178,17 +178,11 @@ class _Tuner:
             tuning.reason = "the model could not be optimized"
             return
         self._refuted.add(best.digest)
-        summary, held = best.result.summary, set[str]()
-        for candidate in candidates(tuning.choices, summary, declined, one_thread=self.one_thread):
-            if held.issuperset(candidate.holds) and candidate.holds:
-                continue
+        for candidate in candidates(tuning.choices, best.result.summary, declined, one_thread=self.one_thread):
             if time.monotonic() > self._deadline:
                 tuning.unmeasured.append(candidate.name)
                 continue
-            other = self._tried(candidate.name, merged(best.choices, candidate.choices), best)
-            if other is not best:
-                held.update(candidate.holds)
-            best = other
+            best = self._tried(candidate.name, merged(best.choices, candidate.choices), best)
             tuning.choices = best.choices
         self._against(original, best)
 

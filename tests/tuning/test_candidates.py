@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ortopt import api
-from ortopt.testing import parse
+from ortopt.testing import check_rewrites, parse
 from ortopt.tuning.candidates import Candidate, Declined, candidates, merged
 from ortopt.tuning.choices import Choices
 from tests.test_fusions import RESIDUAL
@@ -37,10 +37,17 @@ def test_a_form_that_loses_elsewhere_is_tried_with_the_reason() -> None:
 def test_all_forms_at_once_come_before_each_of_them_and_the_most_promising_first() -> None:
     names = [one.name for one in tried(TWO)]
     (at,) = [i for i, name in enumerate(names) if name == "every form that is left out (--fusions all)"]
-    forms = tried(TWO)[at].holds
-    assert forms == ("com.microsoft::BiasGelu", SKIPPED)
-    assert [name.split(" (")[0] for name in names[at + 1 : at + 1 + len(forms)]] == list(forms)
+    assert [name.split(" (")[0] for name in names[at + 1 : at + 3]] == ["com.microsoft::BiasGelu", SKIPPED]
     assert not any("--fusions all" in one.name for one in tried(RESIDUAL))  # it would be the same
+
+
+def test_a_form_that_no_fusions_insist_on_is_tried_too() -> None:
+    text = """main (float[1,2] x) => (float[1,1] y, float[1,2] z)
+        <float[2,3] w = {1, 2, 3, 4, 5, 6}, int64[2] k = {1, 2}> {
+        a = MatMul (x, w) y, z = Split <axis = -1> (a, k) }"""
+    (found,) = [one for one in tried(text) if one.choices.take == ("MatMul one for each part",)]
+    options = found.choices.applied_to(api.make_options(level=3))
+    check_rewrites("matmul_split_decomposition", text, ops={"MatMul": 2, "Split": 0}, options=options)
 
 
 def test_forms_of_this_processor_are_tried_and_those_of_one_thread_where_the_result_has_one() -> None:
