@@ -17,7 +17,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo docs test lint format bench bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes foreign faults fuzz-loader gpu bench-gpu wheel clean
+.PHONY: help demo docs test lint format bench bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes mutants foreign faults fuzz-loader gpu bench-gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -91,6 +91,9 @@ fuzz-groups: $(VENV_TEST)/.installed ## the same models with oddities, cut into 
 
 fuzz-shapes: $(VENV_TEST)/.installed ## shape rules and numpy kernels against ONNX Runtime, single calls at their boundaries
 	$(TEST)/python -m fuzzing.shapes --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
+
+mutants: $(VENV_TEST)/.installed ## the examples of the passes' tests, changed, at -O1 and -O3, against the originals; FUZZ="--passes A,B" narrows it
+	$(TEST)/python -m fuzzing.mutants --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS) $(FUZZ)
 
 foreign: $(VENV_TEST)/.installed ## models of others at every level, unverified; FOREIGN="FOLDER ARCHIVE" adds more
 	$(TEST)/python -m fuzzing.foreign $(FOREIGN)

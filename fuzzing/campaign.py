@@ -20,7 +20,7 @@ import onnx
 from fuzzing import mutations
 from fuzzing.generator import Case, generate
 from fuzzing.minimize import minimize
-from fuzzing.oracle import Failure, Oracle, Rejected, failures
+from fuzzing.oracle import Failure, Oracle, Rejected, Way, failures
 from fuzzing.writer import Array, Unsuitable
 from ortopt.system.child_processes import skip_to_answers
 
@@ -80,8 +80,29 @@ def examine(seed: int, out: Path | None, report: Callable[[str], None] = lambda 
     report("draw")
     try:
         case = case_of(seed)
-        oracle, found = failures(case, seed, report)
     except (Rejected, Unsuitable) as error:
+        return {"rejected": str(error)}
+    return examine_case(case, seed, out, report)
+
+
+def examine_case(
+    case: Case, seed: int, out: Path | None, report: Callable[[str], None], chosen: Sequence[Way] = ()
+) -> dict[str, Any]:
+    """Check one model; a failure is minimised and saved.
+
+    Args:
+        case: The model and its inputs.
+        seed: What it was drawn from.
+        out: The folder for findings; None keeps nothing.
+        report: Told what is about to be done.
+        chosen: How it is optimized; by the seed if empty.
+
+    Returns:
+        What is to be counted.
+    """
+    try:
+        oracle, found = failures(case, seed, report, chosen)
+    except Rejected as error:
         return {"rejected": str(error)}
     if found and out is not None:
         report("minimize")
@@ -125,8 +146,24 @@ def _keep(out: Path, seed: int, case: Case, failure: Failure, oracle: Oracle) ->
     (folder / "finding.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def work(first: int, count: int, stride: int, out: Path | None, answers: IO[str]) -> None:
-    """Check seeds and write a JSON line before each step and after each seed."""
+def work(
+    first: int,
+    count: int,
+    stride: int,
+    out: Path | None,
+    answers: IO[str],
+    check: Callable[[int, Path | None, Callable[[str], None]], dict[str, Any]] = examine,
+) -> None:
+    """Check seeds and write a JSON line before each step and after each seed.
+
+    Args:
+        first: The first seed.
+        count: How many.
+        stride: What lies between two of them.
+        out: The folder for findings; None keeps nothing.
+        answers: Where to write.
+        check: Checks one seed, as `examine` does.
+    """
     for seed in range(first, first + count * stride, stride):
 
         def say(stage: str, seed: int = seed) -> None:
@@ -134,7 +171,7 @@ def work(first: int, count: int, stride: int, out: Path | None, answers: IO[str]
             answers.flush()
 
         try:
-            done = examine(seed, out, say)
+            done = check(seed, out, say)
         except Exception as error:  # the fuzzer's own fault: said, and no reason to stop
             done = {"broken": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps({"seed": seed, **done}) + "\n")
@@ -150,6 +187,7 @@ def campaign(
     say: Callable[[str], None] = print,
     worker: str = "fuzzing",
     arguments: Sequence[str] = (),
+    patience: float = PATIENCE,
 ) -> Tally:
     """Check seeds in a worker that is started again whenever it ends.
 
@@ -161,6 +199,7 @@ def campaign(
         say: Told of each failure.
         worker: The module that checks seeds.
         arguments: Further arguments of its command line.
+        patience: Seconds without a word after which a worker hangs.
 
     Returns:
         What was done.
@@ -170,7 +209,7 @@ def campaign(
     seed = first
     while seed < first + count and (seconds is None or time.monotonic() - start < seconds):
         left = None if seconds is None else seconds - (time.monotonic() - start)
-        command = _Command(worker, out, tuple(arguments))
+        command = _Command(worker, out, tuple(arguments), patience)
         seed = _one_worker(command, seed, first + count - seed, left, tally, say)
     tally.seconds = time.monotonic() - start
     return tally
@@ -183,6 +222,7 @@ class _Command:
     worker: str
     out: Path | None
     arguments: tuple[str, ...]
+    patience: float
 
     def of(self, first: int, count: int, *, keeps: bool = True) -> list[str]:
         out = str(self.out or "") if keeps else ""
@@ -207,7 +247,7 @@ def _one_worker(
     end = None if seconds is None else time.monotonic() + seconds
     seed, stage = first, "start"
     try:
-        for line in _lines(process):
+        for line in _lines(process, command.patience):
             answer: dict[str, Any] = json.loads(line)
             seed = int(answer["seed"])
             if "stage" in answer:
@@ -235,18 +275,18 @@ def _one_worker(
 def _ends_well(command: _Command, seed: int) -> bool:
     """Whether a worker that has nothing else to do gets to the end of a seed."""
     try:
-        subprocess.run(command.of(seed, 1, keeps=False), capture_output=True, check=True, timeout=PATIENCE)
+        subprocess.run(command.of(seed, 1, keeps=False), capture_output=True, check=True, timeout=command.patience)
     except subprocess.SubprocessError:
         return False
     return True
 
 
-def _lines(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
+def _lines(process: subprocess.Popen[bytes], patience: float) -> Iterator[bytes]:
     """What a worker says; it is ended when it says nothing for long."""
     assert process.stdout is not None
     greeted = False
     while True:
-        timer = threading.Timer(PATIENCE, process.kill)
+        timer = threading.Timer(patience, process.kill)
         timer.daemon = True
         timer.start()
         greeted = greeted or skip_to_answers(process.stdout)

@@ -44,6 +44,7 @@ def optimize(
     providers: Sequence[str] = ("cpu",),
     target: Literal["onnx", "ort"] = "ort",
     fusions: Literal["default", "all", "none"] = "default",
+    take: Sequence[str] = (),
     costs: str | Path | None = None,
     expect: str | Mapping[str, int | tuple[int, int]] | None = None,
     custom_op_libraries: Sequence[str] = (),
@@ -96,6 +97,8 @@ def optimize(
         providers: Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names.
         target: Keep to the official opsets (onnx), or use ONNX Runtime's own ops too (ort).
         fusions: Fused ops to use: those that run faster on the provider (default), all, or none.
+        take: Forms of the table of costs to take whatever is known of them, as ``ortopt costs show`` names them:
+            ``"com.microsoft::Attention with bias"``.
         costs: Table of costs to ask before the shipped one; ortopt costs measure writes one.
         expect: Sizes that symbolic dimensions are expected to have: forms are chosen for them. By name a size, or the
             least and the greatest; a text is read as the flag's value: ``"batch=1,seq=1..512"``. Nothing is fixed: the

@@ -73,6 +73,20 @@ class Declined(Refusal):
         self.decision = decision
 
 
+class Slower(Refusal):
+    """A match that does not hold because another form is not known to be slower, whatever ``--fusions`` says.
+
+    Args:
+        decision: What was decided, and by what.
+        root: The root of the pattern.
+    """
+
+    def __init__(self, decision: Decision, root: ir.Node) -> None:
+        assert decision.cost is not None
+        super().__init__(explained(decision.cost), root)
+        self.decision = decision
+
+
 def check_wanted(node: ir.Node, options: Options, *, smaller: bool) -> Decision | None:
     """Refuse a new node of a fused form that the run does not want.
 
@@ -156,12 +170,18 @@ def check_worthwhile(ops: Sequence[tuple[str, str]], node: ir.Node, options: Opt
     Raises:
         Unwanted: If they all lose on the node's provider, at any size.
     """
-    if not ops or options.fusions is not Fusions.DEFAULT:
+    if not ops or options.fusions is not Fusions.DEFAULT or any(_is_of(form, ops) for form in options.take):
         return
     provider = placement.provider_of(node, options.providers)
     cost = None if provider is None else table_of(options.costs).loser(ops, provider)
     if cost is not None:
         raise Unwanted(_not_worthwhile(cost), cost, Decision(cost.form, False, cost, (), False))
+
+
+def _is_of(form: str, ops: Sequence[tuple[str, str]]) -> bool:
+    """Whether a form, by its name, is of one of some ops."""
+    names = [str(Form(domain, op_type)) for domain, op_type in ops]
+    return any(form == name or form.startswith(f"{name} ") for name in names)
 
 
 def elsewhere(node: ir.Node, wanted: Sequence[str], ops: Sequence[tuple[str, str]], options: Options) -> str:
@@ -219,6 +239,9 @@ def preferred(root: ir.Node, forms: Sequence[Form], sizes: Mapping[str, Dim] | N
         wanted = [decision.form for decision in decisions if decision.taken]
         if not wanted:
             raise Declined(decisions[0], root)
+    asked_for = [form for form in wanted if str(form) in options.take]
+    if asked_for:
+        return asked_for[0]
     fastest = None if provider is None else table_of(options.costs).fastest(wanted, provider, asked)
     return fastest or wanted[0]
 
@@ -239,14 +262,14 @@ def check_faster(root: ir.Node, form: Form, sizes: Mapping[str, Sequence[Dim]]) 
     asked = [node_sizes.evaluated(sizes, place) for place in places_of(root, options)]
     decision = _decided(form, provider, asked, options, smaller=False)
     if not decision.taken:
-        assert decision.cost is not None
-        raise Refusal(explained(decision.cost), root)
+        raise Slower(decision, root)
 
 
 def _decided(form: Form, provider: str | None, asked: Places, options: Options, *, smaller: bool) -> Decision:
     """Whether a form is taken: not where it loses, or is not known to be faster and does not make the graph smaller."""
     cost = None if provider is None else table_of(options.costs).find(form, provider, asked)
     taken = cost is None or cost.verdict is Verdict.PAYS or (smaller and cost.verdict is not Verdict.LOSES)
+    taken = taken or str(form) in options.take
     return Decision(form, taken, cost, asked, smaller)
 
 
@@ -280,6 +303,7 @@ def _not_worthwhile(cost: Cost) -> str:
 __all__ = [
     "Decision",
     "Declined",
+    "Slower",
     "Unwanted",
     "check_convertible",
     "check_faster",

@@ -153,6 +153,13 @@ class Options:
         "--fusions",
         "Fused ops to use: those that run faster on the provider (default), all, or none.",
     )
+    take: tuple[str, ...] = _option(
+        (),
+        Names(),
+        "--take",
+        "Forms of the table of costs to take whatever is known of them.",
+        metavar="FORM,FORM",
+    )
     costs: str | None = _option(
         None,
         File(),

@@ -15,7 +15,7 @@ from msgspec import Struct
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.context import Context
 from ortopt.errors import OptimizationCancelled, RegistrationError
-from ortopt.fusions import Declined
+from ortopt.fusions import Declined, Slower
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, detach_orphans, discard, new_nodes
 from ortopt.graph.index import OpIndex
@@ -326,7 +326,7 @@ class RuleDriver:
         except Refusal as refusal:
             if context._observers.listens_to_refusals:
                 told = with_claims(refusal, root, rule.match)
-                context.refuse(root, told if isinstance(told, Declined) else str(told))
+                context.refuse(root, told if isinstance(told, Declined | Slower) else str(told))
             return None
         nodes, numerics = tuple(found.nodes), rule.numerics_of(found)
         if numerics is Numerics.FINITE and not context.options.finite_math:

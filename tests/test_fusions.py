@@ -78,6 +78,26 @@ def test_a_form_that_loses_is_chosen_only_by_those_who_insist() -> None:
         fusions.preferred(root_of(NONE), [OWN])
 
 
+RESIDUAL = """main (float[N,4,8] x, float[N,4,8] s, float[8] g, float[8] b) => (float[N,4,8] y) {
+    t = Add (x, s) y = LayerNormalization <epsilon = 0.001> (t, g, b) }"""
+
+
+def test_a_form_that_is_named_is_taken_whatever_is_known_of_it() -> None:
+    check_keeps("skip_layer_norm_fusion", RESIDUAL, "--fusions all takes it anyway", options=DEFAULT)
+    named = Options(take=(str(LOSER),))
+    check_rewrites("skip_layer_norm_fusion", RESIDUAL, ops={str(LOSER): 1}, options=named)
+    other = Options(take=("com.microsoft::SkipLayerNormalizationOfOthers", "com.microsoft::Skip"))
+    check_keeps("skip_layer_norm_fusion", RESIDUAL, "--fusions all takes it anyway", options=other)
+    none = Options(take=(str(LOSER),), fusions=Fusions.NONE)
+    check_keeps("skip_layer_norm_fusion", RESIDUAL, "--fusions none takes no such op", options=none)
+
+
+def test_a_rule_that_may_choose_chooses_what_is_named() -> None:
+    named = Options(take=(str(LOSER),))
+    assert fusions.preferred(root_of(named), [OWN, STANDARD, LOSER]) == LOSER
+    assert fusions.preferred(root_of(named), [OWN, STANDARD]) == STANDARD
+
+
 def test_a_declaration_that_is_no_op_is_refused() -> None:
     class WrongFusion(ReluOfNegFusion):
         """Nothing."""

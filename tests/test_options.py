@@ -103,6 +103,7 @@ OPTIONS = Options(
     level=2,
     providers=("CUDAExecutionProvider", "CPUExecutionProvider"),
     target=Target.ONNX,
+    take=("Softmax", "com.microsoft::FusedMatMul with a transpose"),
     native=True,
     single_thread=True,
     opset=21,

@@ -25,6 +25,7 @@ from ortopt.graph.match import (
     dtype,
     inputs,
     need,
+    opset,
     optional,
     plain_attributes,
     static_dims,
@@ -33,6 +34,7 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.channel_blocks import blocks_that_count
 from ortopt.rule import RewriteRule
+from ortopt.semantics.opset_changes import DEPTH_TO_SPACE_HAS_MODES_FROM
 
 MICROSOFT = "com.microsoft"
 
@@ -89,6 +91,8 @@ class FewOutputConvUnrolling(RewriteRule[Found]):
         x, weight = inputs(root, 2)
         need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
         need(optional(root, 3) is None, "it adds another value", root)
+        modes = opset(root, "") >= DEPTH_TO_SPACE_HAS_MODES_FROM
+        need(modes, "before opset 11 a DepthToSpace has no modes", root)
         outputs, channels, *kernel = static_dims(weight, rank=4)
         _check_pays(root, outputs, channels, kernel)
         _check_plain(root)

@@ -7,7 +7,7 @@ is not: the table of costs keeps it away from there.
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.match import attribute, inputs
+from ortopt.graph.match import attribute, inputs, need
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.skip_normalization import Skip, skip_above, skip_node
 from ortopt.rule import RewriteRule
@@ -42,7 +42,9 @@ class SkipRmsNormFusion(RewriteRule[Found]):
         """A sum whose operands the kernel takes."""
         _, scale = inputs(root, 2)
         skip = skip_above(root, (scale,))
-        return Found((*skip.nodes, root), skip, scale, attribute(root, "epsilon", 1e-5), root.outputs[0])
+        epsilon = attribute(root, "epsilon", 1e-5)
+        need(epsilon >= 0, "the kernel wants an epsilon of at least 0", root)
+        return Found((*skip.nodes, root), skip, scale, epsilon, root.outputs[0])
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
         """Build the kernel's node."""

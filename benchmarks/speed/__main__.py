@@ -30,14 +30,17 @@ def models(names: str) -> Iterator[tuple[str, Path | None]]:
     Args:
         names: What was asked for, by commas; empty for the whole zoo.
     """
-    for name in names.split(",") if names else zoo.names():
+    known = zoo.names()
+    for name in names.split(",") if names else known:
         path = Path(name)
         if path.is_dir():
             yield from ((file.stem, file) for file in sorted(path.glob("*.onnx")))
         elif path.suffix == ".onnx":
             yield path.stem, path.absolute()
-        else:
+        elif name in known:
             yield name, None
+        else:
+            raise SystemExit(f"{name} is no member of the zoo, no .onnx file and no folder")
 
 
 def main() -> None:
@@ -48,7 +51,9 @@ def main() -> None:
     deadline = time.monotonic() + asked.seconds
     results: list[Result] = []
     late: list[str] = []
-    for name, file in models(asked.models):
+    for tool in filter(tools.missing, plan.tools):
+        print(f"{tool} is not installed: make bench installs it", file=sys.stderr)
+    for name, file in list(models(asked.models)):  # all names first: a wrong one ends it before anything is measured
         source = file or zoo.cached(name)
         known = kept / f"{name}.json"
         result = read(known) if known.exists() else None

@@ -150,9 +150,17 @@ def _concat(node: ir.Node) -> None:
             need(index == at or same_dim(one, other), "the shapes may not fit", node)
 
 
+def _vector(value: ir.Value) -> ir.Value:
+    """A list of integers, which ONNX Runtime's kernels want to be of rank 1 even if it is of one element."""
+    need(rank(value) == 1, "it may be no vector", value)
+    return value
+
+
 def _axes(node: ir.Node, of: int) -> tuple[int, ...]:
     """The axes of a Squeeze, Unsqueeze or reduction, counted from the front, each once."""
     given = optional(node, 1)
+    if given is not None:
+        _vector(given)
     listed: tuple[int, ...] | None = attribute(node, "axes", None) if given is None else integers(given)
     if listed is None:
         return tuple(range(of))
@@ -186,7 +194,7 @@ def _reduction(node: ir.Node) -> None:
 def _reshape(node: ir.Node) -> None:
     """The target's elements are known, and are as many as those of the input."""
     value, target = inputs(node, 2)
-    known = contents(target)
+    known = contents(_vector(target))
     if known is None:
         raise Refusal("the target is not known", target)
     source, result = dims(value), dims(node.outputs[0])
@@ -206,7 +214,7 @@ def _flatten(node: ir.Node) -> None:
 
 def _expand(node: ir.Node) -> None:
     value, target = inputs(node, 2)
-    known = contents(target)
+    known = contents(_vector(target))
     if known is None:
         raise Refusal("the target is not known", target)
     need(all(symbolic.at_least(dim, 0) for dim in known), "a dimension may be negative", target)
@@ -215,7 +223,7 @@ def _expand(node: ir.Node) -> None:
 
 def _constant_of_shape(node: ir.Node) -> None:
     (target,) = inputs(node, 1)
-    known = contents(target)
+    known = contents(_vector(target))
     need(known is not None and all(symbolic.at_least(dim, 0) for dim in known), "a dimension may be negative", target)
 
 
@@ -235,16 +243,17 @@ def _slice(node: ir.Node) -> None:
     need(opset(node) >= BOUNDS_ARE_INPUTS_FROM["Slice"], "before opset 10 bounds are attributes", node)
     value, starts, ends = inputs(node, 3)
     for bound in (starts, ends):
-        need(contents(bound) is not None, "the bounds are not known", bound)
+        need(contents(_vector(bound)) is not None, "the bounds are not known", bound)
     count = len(contents(starts) or ())
     need(len(contents(ends) or ()) == count, "the bounds do not fit one another", node)
     listed = optional(node, 3)
-    axes = tuple(range(count)) if listed is None else integers(listed)
+    axes = tuple(range(count)) if listed is None else integers(_vector(listed))
     of = rank(value)
     need(len(axes) == count and all(-of <= at < of for at in axes), "an axis is out of range", node)
     need(len({at % of for at in axes}) == count, "an axis is listed twice", node)
     steps = optional(node, 4)
-    need(steps is None or (len(integers(steps)) == count and 0 not in integers(steps)), "a step may be 0", steps)
+    taken = (1,) * count if steps is None else integers(_vector(steps))
+    need(len(taken) == count and 0 not in taken, "a step may be 0", steps)
 
 
 _CHECKS: dict[str, Check] = {

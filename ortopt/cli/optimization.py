@@ -84,6 +84,8 @@ class Run:
             raise UsageError("--thorough uses random inputs, --inputs uses yours: leave out one of them")
         if flags["tune_seconds"] is not None and not flags["tune"]:
             raise UsageError("--tune-seconds says how long --tune may take: add --tune")
+        if flags["tune_threads"] is not None and not flags["tune"]:
+            raise UsageError("--tune-threads says with how many threads --tune measures: add --tune")
         if flags["tune"] and flags["choices_file"] is not None:
             raise UsageError("--choices are what --tune finds: leave out one of them")
         if flags["dump_dir"] == "":
@@ -196,6 +198,7 @@ class Run:
                 self._argument.source,
                 self._options,
                 seconds=SECONDS if seconds is None else seconds,
+                threads=self._flags["tune_threads"],
                 inputs=self._inputs if self._flags["inputs"] is not None else None,
                 cancellation=token,
             )

@@ -50,6 +50,11 @@ from ortopt.cli.run_options import half_precision_options, make_options, run_opt
     "--tune", is_flag=True, help="Measure on this machine which passes and fused ops pay off, and take those."
 )
 @click.option("--tune-seconds", type=click.FloatRange(min=0), help="Time to measure in, about.  [default: 60]")
+@click.option(
+    "--tune-threads",
+    type=click.IntRange(min=1),
+    help="Threads that the result will run with.  [default: 1, without forms that lose with several]",
+)
 @click.option("--choices", "choices_file", metavar="FILE", help="Choices that --tune has made: a report of --json.")
 @run_option("rename")
 @run_option("value_info")

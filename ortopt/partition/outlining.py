@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortopt.analysis import kernels
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
+from ortopt.graph.constants import FLOATS
 from ortopt.graph.edit import Editor, constant
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 from ortopt.onnx_ir_internals import use_count
@@ -17,6 +18,7 @@ from ortopt.partition import groups
 from ortopt.partition.groups import Group
 from ortopt.partition.settings import SMALL_CONSTANT_BYTES
 from ortopt.semantics import GROUP_DOMAIN, constant_tensor
+from ortopt.semantics.opset_changes import CONSTANTS_OF_ANY_TYPE_FROM
 
 _CONTRIB_NORMALIZATIONS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 """Ops that ONNX Runtime adds to ai.onnx, where it does not define them."""
@@ -46,6 +48,8 @@ class _Arguments:
     """
 
     def __init__(self, nodes: Sequence[ir.Node], token: CancellationToken) -> None:
+        opset = scope.of(scope.graph_of(nodes[0])).opset_imports.get("", CONSTANTS_OF_ANY_TYPE_FROM)
+        self._any_type = opset >= CONSTANTS_OF_ANY_TYPE_FROM
         self.runtime: dict[ir.Value, None] = {}
         self.constants: dict[ir.Value, ir.TensorProtocol] = {}
         self.weights: dict[ir.Value, None] = {}
@@ -71,7 +75,7 @@ class _Arguments:
         tensor = constant_tensor(value)
         if tensor is None:
             self.runtime[value] = None
-        elif tensor.nbytes <= SMALL_CONSTANT_BYTES:
+        elif tensor.nbytes <= SMALL_CONSTANT_BYTES and (self._any_type or tensor.dtype in FLOATS):
             self.constants[value] = tensor
         else:
             self.weights[value] = None

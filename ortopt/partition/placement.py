@@ -8,6 +8,7 @@ the provider or from the CPU provider, which is part of every session. A call of
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import onnx_ir as ir
 
@@ -19,6 +20,9 @@ from ortopt.graph.index import op_key
 from ortopt.onnx_ir_internals import attributes_of
 from ortopt.partition.settings import PartitionOptions
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
+
+_NEVER_IN_FUNCTIONS: Final = frozenset({("com.microsoft", "QLinearConcat")})
+"""Ops that ONNX Runtime 1.31 loads in a graph only: in a function it takes QLinearConcat's result for a float."""
 
 
 class Placement:
@@ -74,6 +78,8 @@ class Placement:
             if node.domain == GROUP_DOMAIN or any(map(_is_optional, node.inputs)):
                 return False
             return self._runs_body(provider, identifier)
+        if (node.domain, node.op_type) in _NEVER_IN_FUNCTIONS:
+            return False
         if "sparse_value" in attributes_of(node):  # an initializer of the model; before opset 11 there is no such node
             return False
         imports = scope.of(scope.graph_of(node)).opset_imports

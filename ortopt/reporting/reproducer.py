@@ -132,6 +132,7 @@ def _alone(options: Options, transformer: str, level: int) -> Options:
         level=level,
         providers=options.providers,
         target=options.target,
+        take=options.take,
         native=options.native,
         single_thread=options.single_thread,
         min_onnxruntime=options.min_onnxruntime,

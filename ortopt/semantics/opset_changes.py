@@ -39,5 +39,11 @@ ONE_AXIS_FROM: Final = {"Hardmax": 13, "LogSoftmax": 13, "Softmax": 13}
 BROADCASTS_FROM: Final = 7
 """The opset from which operands broadcast as in numpy; before, attributes say whether and where."""
 
+CONSTANTS_OF_ANY_TYPE_FROM: Final = 9
+"""The opset from which a Constant node holds tensors of any type; before, only of floats."""
+
+DEPTH_TO_SPACE_HAS_MODES_FROM: Final = 11
+"""The opset from which a DepthToSpace may join columns and rows before depth; before, it has no ``mode``."""
+
 SCAN_HAS_NO_BATCH_FROM: Final = 9
 """The opset from which a Scan's inputs have no batch axis in front."""

@@ -15,6 +15,9 @@ from ortopt.terminal_text import quoted
 KEY: Final = "choices"
 """Where a report has them."""
 
+_LISTS: Final = ("disable", "enable", "take")
+_SWITCHES: Final = ("native", "single_thread")
+
 
 @dataclass(frozen=True, slots=True)
 class Choices:
@@ -25,17 +28,31 @@ class Choices:
         fusions: Which fused forms are taken: ``default``, ``all`` or ``none``.
         disable: Passes that are left out.
         enable: Passes that run although they are off by default.
+        take: Forms of the table of costs that are taken whatever is known of them.
+        native: Whether forms are taken that are fast only on processors like this one.
+        single_thread: Whether forms are taken that lose with several threads.
     """
 
     level: int
     fusions: str
     disable: tuple[str, ...] = ()
     enable: tuple[str, ...] = ()
+    take: tuple[str, ...] = ()
+    native: bool = False
+    single_thread: bool = False
 
     @staticmethod
     def of(options: Options) -> Choices:
         """The choices that some options make."""
-        return Choices(options.level, options.fusions.value, options.disable, options.enable)
+        return Choices(
+            options.level,
+            options.fusions.value,
+            options.disable,
+            options.enable,
+            options.take,
+            options.native,
+            options.single_thread,
+        )
 
     def applied_to(self, options: Options) -> Options:
         """The same options with these choices."""
@@ -45,11 +62,14 @@ class Choices:
             fusions=Fusions(self.fusions),
             disable=self.disable,
             enable=self.enable,
+            take=self.take,
+            native=self.native,
+            single_thread=self.single_thread,
         )
 
     def as_dict(self) -> dict[str, Any]:
         """The choices as data that json can write."""
-        return {**asdict(self), "disable": list(self.disable), "enable": list(self.enable)}
+        return {**asdict(self), **{name: list(getattr(self, name)) for name in _LISTS}}
 
 
 def read_choices(path: str | Path) -> Choices:
@@ -72,16 +92,19 @@ def read_choices(path: str | Path) -> Choices:
         data = data[KEY]
     if not isinstance(data, Mapping) or not _is_complete(data):
         raise UsageError(f"{name} has no choices: it should be a report that --json has written")
-    return Choices(data["level"], data["fusions"], tuple(data["disable"]), tuple(data["enable"]))
+    given: dict[str, Any] = {name: tuple(data.get(name, ())) for name in _LISTS}
+    given |= {name: data.get(name, False) for name in _SWITCHES}
+    return Choices(data["level"], data["fusions"], **given)
 
 
 def _is_complete(data: Mapping[str, Any]) -> bool:
     level, fusions = data.get("level"), data.get("fusions")
-    lists = [data.get("disable"), data.get("enable")]
+    lists = [data.get("disable"), data.get("enable"), data.get("take", [])]
     return (
         isinstance(level, int)
         and 0 <= level <= 4
         and fusions in {each.value for each in Fusions}
+        and all(isinstance(data.get(name, False), bool) for name in _SWITCHES)
         and all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists)
     )
 

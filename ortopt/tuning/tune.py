@@ -8,20 +8,21 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ortopt import registry
 from ortopt.analysis.costs import HYSTERESIS
 from ortopt.analysis.providers import CPU
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, OrtoptError
 from ortopt.measurement.pairs import Contest, Speed, compare
+from ortopt.observers import Observer
 from ortopt.optimization.kinds import new_optimization
 from ortopt.optimization.run import Source
-from ortopt.options import Fusions, Options, TransformerLevel
+from ortopt.options import Fusions, Options
+from ortopt.tuning.candidates import Declined, candidates, merged
 from ortopt.tuning.choices import Choices
 from ortopt.tuning.inputs import stored_inputs
 
@@ -54,7 +55,12 @@ class Step:
     @property
     def gain(self) -> float:
         """The geometric mean of the medians."""
-        return math.exp(statistics.fmean(math.log(max(speed.median, 1e-9)) for speed in self.speeds))
+        return _mean(speed.median for speed in self.speeds)
+
+    @property
+    def least(self) -> float:
+        """The geometric mean of the intervals' lower ends: a gain that is not clear is none."""
+        return _mean(speed.low for speed in self.speeds)
 
 
 @dataclass(slots=True)
@@ -85,7 +91,7 @@ def tune(
     options: Options,
     *,
     seconds: float = SECONDS,
-    threads: int = 1,
+    threads: int | None = None,
     inputs: Mapping[str, np.ndarray[Any, Any]] | None = None,
     cancellation: CancellationToken | None = None,
 ) -> Tuning:
@@ -99,7 +105,8 @@ def tune(
         source: The model; a stream must be read before.
         options: Options of the run; what they disable stays disabled.
         seconds: When no further choice is tried.
-        threads: Threads within an op; 0 leaves ONNX Runtime's default.
+        threads: Threads within an op with which the result will run; 0 is ONNX Runtime's default. None times with one,
+            which other processes disturb least, and takes no form that loses with several.
         inputs: Inputs to time with; else some are drawn, at representative sizes.
         cancellation: Ends tuning with the best choices so far.
 
@@ -109,9 +116,11 @@ def tune(
     started = time.monotonic()
     tuning = Tuning(Choices.of(options))
     with tempfile.TemporaryDirectory(prefix="ortopt-tune-") as folder:
-        contest = Contest(options.providers, threads if tuple(options.providers) == (CPU,) else 0)
+        used = 1 if threads is None else threads
+        contest = Contest(options.providers, used if tuple(options.providers) == (CPU,) else 0)
         token = cancellation or CancellationToken()
         tuner = _Tuner(source, options, Path(folder), contest, started + seconds, token, tuning)
+        tuner.one_thread = threads == 1
         try:
             tuner.run(inputs)
         except OptimizationCancelled:
@@ -121,7 +130,7 @@ def tune(
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Model:
     """A model that was optimized with some choices."""
 
     choices: Choices
@@ -150,10 +159,12 @@ class _Tuner:
         self._tuning = tuning
         self._inputs: list[Path] = []
         self._count = 0
+        self._refuted: set[str] = set()
+        self.one_thread = False
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
         tuning = self._tuning
-        original = self._made(replace(tuning.choices, level=0, fusions=Fusions.DEFAULT.value, enable=()))
+        original = self._made(replace(tuning.choices, level=0, fusions=Fusions.DEFAULT.value, enable=(), take=()))
         if original is None:
             tuning.reason = "the original could not be loaded"
             return
@@ -161,32 +172,37 @@ class _Tuner:
         if not self._inputs:
             tuning.reason = "the original does not run here on any inputs that were drawn"
             return
-        best = self._made(tuning.choices)
+        declined = Declined()
+        best = self._made(tuning.choices, declined)
         if best is None:
             tuning.reason = "the model could not be optimized"
             return
-        for name, choices in _variants(best):
+        self._refuted.add(best.digest)
+        for candidate in candidates(tuning.choices, best.result.summary, declined, one_thread=self.one_thread):
             if time.monotonic() > self._deadline:
-                tuning.unmeasured.append(name)
+                tuning.unmeasured.append(candidate.name)
                 continue
-            best = self._tried(name, _merged(best.choices, choices), best)
+            best = self._tried(candidate.name, merged(best.choices, candidate.choices), best)
             tuning.choices = best.choices
         self._against(original, best)
 
-    def _tried(self, name: str, choices: Choices, best: _Candidate) -> _Candidate:
+    def _tried(self, name: str, choices: Choices, best: _Model) -> _Model:
         """The better one of the best so far and another one."""
         other = self._made(choices)
-        if other is None or other.digest == best.digest:
+        if other is None or other.digest in self._refuted:
             return best
-        speeds = self._compared(best, other)
+        self._refuted.add(other.digest)  # as the best one so far, too: nothing is timed twice
+        speeds = self._compared(best, other, rounds=1)
         if speeds is None:
             return best
         step = Step(name, speeds, kept=False)
-        kept = step.gain > 1 + HYSTERESIS and all(speed.high >= SLOWER for speed in speeds)
+        if step.gain > 1:  # what does not seem to gain in one process is not worth more of them
+            step = replace(step, speeds=self._compared(best, other) or speeds)
+        kept = step.gain > 1 + HYSTERESIS and step.least > 1 and all(speed.high >= SLOWER for speed in step.speeds)
         self._tuning.steps.append(replace(step, kept=kept))
         return other if kept else best
 
-    def _against(self, original: _Candidate, best: _Candidate) -> None:
+    def _against(self, original: _Model, best: _Model) -> None:
         """Compare the best with the original; what is slower is not taken."""
         simpler = [replace(best.choices, level=1), original.choices]
         while True:
@@ -201,26 +217,27 @@ class _Tuner:
             self._tuning.steps.append(Step("the original was faster: less is done", speeds, kept=True))
             best = other
 
-    def _compared(self, first: _Candidate, second: _Candidate) -> tuple[Speed, ...] | None:
-        return compare(first.path, second.path, self._inputs, self._contest, deadline=self._deadline, token=self._token)
+    def _compared(self, first: _Model, second: _Model, rounds: int | None = None) -> tuple[Speed, ...] | None:
+        contest = self._contest if rounds is None else replace(self._contest, rounds=rounds)
+        return compare(first.path, second.path, self._inputs, contest, deadline=self._deadline, token=self._token)
 
-    def _made(self, choices: Choices) -> _Candidate | None:
+    def _made(self, choices: Choices, *observers: Observer) -> _Model | None:
         """The model with some choices, or None where that fails."""
         path = self._folder / f"{self._count}" / "model.onnx"
         self._count += 1
         path.parent.mkdir()
         options = choices.applied_to(self._options)
         try:
-            run = new_optimization(self._source, options, cancellation=self._token)
+            run = new_optimization(self._source, options, observers=observers, cancellation=self._token)
             result = run.run(verify=False)
             result.save(path)
         except OptimizationCancelled:
             raise
         except OrtoptError:
             return None
-        return _Candidate(choices, path, _digest(path.parent), result)
+        return _Model(choices, path, _digest(path.parent), result)
 
-    def _draw(self, original: _Candidate, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
+    def _draw(self, original: _Model, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
         """Write inputs that the original runs on, at each of the sizes."""
         brief = replace(self._contest, rounds=1, pairs=1, seconds=0.0)
 
@@ -236,32 +253,8 @@ class _Tuner:
             self._tuning.sizes = (*self._tuning.sizes, stored.sizes)
 
 
-def _variants(best: _Candidate) -> Iterator[tuple[str, Choices]]:
-    """Single changes to try, those that may matter most first; of the lists, what they add."""
-    summary = best.result.summary
-    nothing = replace(best.choices, disable=(), enable=())
-    if summary.declined and best.choices.fusions == Fusions.DEFAULT.value:
-        yield "every fused op (--fusions all)", replace(nothing, fusions=Fusions.ALL.value)
-    levels = {kind.name: kind.levels for kind in registry.installed()}
-    for total in summary.passes:
-        if total.transformer in levels and _is_choice(levels[total.transformer]):
-            yield f"without {total.transformer}", replace(nothing, disable=(total.transformer,))
-
-
-def _is_choice(levels: Sequence[TransformerLevel]) -> bool:
-    """Whether a pass chooses between forms for the sake of a provider's kernels."""
-    return min(levels) in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3)
-
-
-def _merged(best: Choices, other: Choices) -> Choices:
-    """Another choice on top of the best ones."""
-    fusions = other.fusions if other.fusions != Fusions.DEFAULT.value else best.fusions
-    return replace(
-        best,
-        fusions=fusions,
-        disable=(*best.disable, *other.disable),
-        enable=(*best.enable, *other.enable),
-    )
+def _mean(ratios: Iterable[float]) -> float:
+    return math.exp(statistics.fmean(math.log(max(ratio, 1e-9)) for ratio in ratios))
 
 
 def _digest(folder: Path) -> str:

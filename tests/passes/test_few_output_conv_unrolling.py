@@ -76,6 +76,11 @@ def test_what_is_not_finite_spreads_to_what_is_beside_it_only() -> None:
     check_rewrites(PASS, model(image="1,8,16,16"), ops=DONE, inputs={"x": x})
 
 
+def test_before_opset_11_there_is_no_such_depth_to_space() -> None:
+    check_keeps(PASS, model(), "a DepthToSpace has no modes", opset=10)
+    check_rewrites(PASS, model(), ops=DONE, opset=11)
+
+
 KEPT = {
     "nine outputs": (model(kernel=(9, 8, 3, 3)), "it has many outputs"),
     "eight outputs": (

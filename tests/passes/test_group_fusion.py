@@ -140,6 +140,27 @@ def test_levels_2_to_4_run_again_and_come_to_an_end() -> None:
     assert [node.op_type for node in found.nodes] == ["MatMul", "Gelu"]
 
 
+def test_before_opset_9_integers_are_weights_of_a_group() -> None:
+    """A Constant of a function could not hold them."""
+    model = check_rewrites(
+        PASS,
+        """main (float[2,1] x) => (float[2,4] y) <int64[2] s = {2, 4}, float c = {2.0}> {
+            e = Expand (x, s) t = Mul (e, c) y = Relu (t) }""",
+        opset=8,
+    )
+    (found,) = groups_of(model)
+    assert [node.op_type for node in found.nodes] == ["Constant", "Expand", "Mul", "Relu"]
+    assert [value.name for value in found.weight_inputs] == ["s"]
+
+
+QUANTIZED = """main (uint8[2,3] a, uint8[2,3] b) => (uint8[4,3] y) <float s = {0.5}, uint8 z = {3}> {
+    y = com.microsoft.QLinearConcat <axis = 0> (s, z, a, s, z, b, s, z) }"""
+
+
+def test_what_onnxruntime_loads_in_graphs_only() -> None:
+    check_keeps(PASS, QUANTIZED, "no chosen provider runs it")
+
+
 KEPT = {
     "no chosen provider runs it": "y = Neg (x)",
     "its session would cost more than it saves": "t = Neg (x) u = Abs (t) y = Neg (u)",

@@ -134,6 +134,7 @@ BROADCAST = "the kernel does not broadcast the operands so"
 COMPUTED = "a parameter is computed"
 KEPT = {
     "no sum": ("no Add comes before", model(f"t = Sub (x, s) {NORM}")),
+    "a negative epsilon": ("an epsilon of at least 0", model().replace("0.001", "-0.5")),
     "four dimensions": ("two or three dimensions", model(x="1,2,3,8", s="1,2,3,8", y="1,2,3,8")),
     "an unknown rank": ("the shape is unknown", model(x="", s="", y="").replace("[]", "[]")),
     "two axes": (

@@ -51,6 +51,7 @@ def test_the_sum_is_used_elsewhere() -> None:
 BROADCAST = "the kernel does not broadcast the operands so"
 KEPT = {
     "no sum": ("no Add comes before", model(f"t = Mul (x, s) {OLD}")),
+    "a negative epsilon": ("an epsilon of at least 0", model(f"t = Add (x, s) {OLD}").replace("0.001", "-0.5")),
     "a skip for each batch": (BROADCAST, model(f"t = Add (x, s) {OLD}", s="N,1,8")),
     "a skip of rows": (BROADCAST, model(f"t = Add (x, s) {OLD}", s="8")),
     "a scale with more dimensions": ("has not the last dimension", model(f"t = Add (x, s) {OLD}", g="1,8")),

@@ -1,0 +1,120 @@
+"""What tuning tries: single changes of the choices that were made, those that may gain most first.
+
+A form may be off for several reasons: another processor loses with it, it loses at other sizes, nobody has measured
+it, or several threads lose with it. And what is on may lose here. All of these are candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt import registry
+from ortopt.analysis.speeds import between
+from ortopt.fusions import Decision
+from ortopt.observers import Observer
+from ortopt.optimization.result import Summary
+from ortopt.options import Fusions, Numerics, TransformerLevel
+from ortopt.transformer import GraphTransformer
+from ortopt.tuning.choices import Choices
+
+
+class Candidate(NamedTuple):
+    """A choice that may make a model faster.
+
+    Attributes:
+        name: What is chosen, in words, with why it is not chosen anyway.
+        choices: What it adds to others.
+    """
+
+    name: str
+    choices: Choices
+
+
+class Declined(Observer):
+    """Writes down the forms that a run has left out because of what is known of them."""
+
+    listens_to_refusals = True
+
+    def __init__(self) -> None:
+        self.decisions: dict[str, Decision] = {}
+
+    def weighed(self, transformer: GraphTransformer, node: ir.Node, decision: Decision) -> None:
+        """Keep what was decided where the form was fastest, as far as that is known."""
+        if not decision.taken:
+            form = str(decision.form)
+            known = self.decisions.get(form)
+            if known is None or _promise(decision) > _promise(known):
+                self.decisions[form] = decision
+
+
+def _promise(decision: Decision) -> float:
+    """How fast a form was anywhere, at best; what nobody has measured is as fast as the nodes."""
+    cost = decision.cost
+    return 1.0 if cost is None or cost.speed is None else cost.speed[1]
+
+
+def candidates(chosen: Choices, summary: Summary, declined: Declined, *, one_thread: bool) -> Iterator[Candidate]:
+    """Changes to try.
+
+    Args:
+        chosen: What was chosen so far.
+        summary: What the run with these choices did.
+        declined: What it left out.
+        one_thread: Whether the result will run with one thread.
+
+    Yields:
+        Choices that are added to others: their lists have nothing but what is new.
+    """
+    nothing = replace(chosen, disable=(), enable=(), take=())
+    forms = sorted(declined.decisions, key=lambda form: (-_promise(declined.decisions[form]), form))
+    if not chosen.native:
+        yield Candidate("forms for processors like this one (--native)", replace(nothing, native=True))
+    if one_thread and not chosen.single_thread:
+        yield Candidate("forms that lose with several threads (--single-thread)", replace(nothing, single_thread=True))
+    if chosen.fusions == Fusions.DEFAULT.value:
+        if len(forms) > 1:
+            yield Candidate("every form that is left out (--fusions all)", replace(nothing, fusions=Fusions.ALL.value))
+        for form in forms:
+            yield Candidate(f"{form} ({_known(declined.decisions[form])})", replace(nothing, take=(form,)))
+    kinds = {kind.name: kind for kind in registry.installed() if kind.name}
+    for name, kind in kinds.items():
+        off = not kind.enabled and name not in (*chosen.enable, *chosen.disable)
+        if off and kind.numerics in (Numerics.EXACT, Numerics.REORDERED) and _is_choice(kind.levels):
+            yield Candidate(f"with {name}, which is off by default", replace(nothing, enable=(name,)))
+    for total in summary.passes:
+        if total.transformer in kinds and _is_choice(kinds[total.transformer].levels):
+            yield Candidate(f"without {total.transformer}", replace(nothing, disable=(total.transformer,)))
+
+
+def _known(decision: Decision) -> str:
+    """Why a form is left out, in short."""
+    cost = decision.cost
+    if cost is None or cost.speed is None:
+        return "nobody has measured it"
+    return f"elsewhere {between(*cost.speed)}"
+
+
+def _is_choice(levels: Sequence[TransformerLevel]) -> bool:
+    """Whether a pass chooses between forms for the sake of a provider's kernels."""
+    return min(levels) in (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3)
+
+
+def merged(best: Choices, other: Choices) -> Choices:
+    """Another choice on top of the best ones."""
+    fusions = other.fusions if other.fusions != Fusions.DEFAULT.value else best.fusions
+    return replace(
+        best,
+        fusions=fusions,
+        disable=(*best.disable, *other.disable),
+        enable=(*best.enable, *other.enable),
+        take=(*best.take, *other.take),
+        native=best.native or other.native,
+        single_thread=best.single_thread or other.single_thread,
+    )
+
+
+__all__ = ["Candidate", "Declined", "candidates", "merged"]
