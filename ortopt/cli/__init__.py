@@ -14,6 +14,8 @@ from types import FrameType
 from typing import NoReturn
 
 from ortopt._deferred_sympy import defer_sympy
+from ortopt.cli.deferred_modules import defer_hardly_needed
+from ortopt.cli.process_end import CommandLineExit
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
@@ -46,6 +48,7 @@ def main() -> NoReturn:
     # more when the interpreter ends.
     gc.disable()
     defer_sympy()
+    defer_hardly_needed()
     sys.unraisablehook = _be_silent_about_threads_without_memory
     _complete_streams()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -56,6 +59,8 @@ def main() -> NoReturn:
         sys.exit(130)
     try:
         commands.main()
+    except SystemExit as stop:
+        raise CommandLineExit(stop.code) from None
     finally:
         gc.freeze()
 
