@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CUDA
@@ -72,7 +70,7 @@ class GroupQueryAttentionFusion(RewriteRule[Found]):
         on_cuda = provider_of(root, options.providers) == CUDA
         need(on_cuda or not has_standard_op(block), "the standard Attention is faster", root)
         if not block.flat:  # then its operands get side by side by a Transpose, which other kernels do not need
-            block = replace(block, keys_first=True)
+            block = structs.replace(block, keys_first=True)
         need(block.flat, "heads are not wanted side by side", root)
         _check_kernel(block)
         for part in (block.queries, block.keys, block.values):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ortopt.cli.files import STREAM
 from ortopt.errors import UsageError
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 ZOO = "zoo:"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelArgument:
+class ModelArgument(Struct, frozen=True):
     """A model that the user named.
 
     Attributes:

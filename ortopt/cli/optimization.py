@@ -239,6 +239,8 @@ class Run:
                     self._require_verified(outcome)
                 except VerificationError as error:
                     return run.result(run.verification), None, error
+        if not self._flags["quiet"]:
+            report.import_early()
         with self._span("save", progress):
             started = time.perf_counter()
             run.name_interface()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.onnx_ir_internals import attributes_of
@@ -15,8 +15,7 @@ from ortopt.semantics import GROUP_DOMAIN, owns_interfaces, subgraphs
 _KEY = "ortopt.graph.scope"
 
 
-@dataclass(slots=True)
-class Scope:
+class Scope(Struct):
     """Where a graph stands.
 
     Attributes:

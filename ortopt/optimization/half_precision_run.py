@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import structs
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.half_precision.formats import BFLOAT16, Format
@@ -205,7 +206,7 @@ def _together(before: Summary, behind: Summary, seconds: Mapping[str, float]) ->
         )
     with contextlib.suppress(KeyError):
         seconds = {**seconds, "optimize": seconds["optimize"] + behind.seconds["optimize"]}
-    return dataclasses.replace(
+    return structs.replace(
         before,
         after=behind.after,
         passes=tuple(sorted(totals.values(), key=lambda total: (-total.rewrites, total.transformer))),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from ortopt import semantics
 from ortopt.analysis import blocks, releases
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
     from ortopt.verification.verify import Verification
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ModelFigures:
+class ModelFigures(Struct, frozen=True):
     """The size of a model.
 
     Attributes:
@@ -50,7 +50,7 @@ class ModelFigures:
     initializers: int
     nbytes: int
     functions: int
-    blocks: Mapping[str, BlockCount] = dataclasses.field(default_factory=dict)
+    blocks: Mapping[str, BlockCount] = field(default_factory=dict)
 
     @property
     def nodes(self) -> int:
@@ -58,8 +58,7 @@ class ModelFigures:
         return sum(self.ops.values())
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PassTotal:
+class PassTotal(Struct, frozen=True):
     """What one transformer did in a whole run.
 
     Attributes:
@@ -79,8 +78,7 @@ class PassTotal:
     error_bound: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SizeRefusal:
+class SizeRefusal(Struct, frozen=True):
     """What one transformer left as it is because the file would have grown by more than is allowed.
 
     Attributes:
@@ -94,8 +92,7 @@ class SizeRefusal:
     nbytes: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class CostRefusal:
+class CostRefusal(Struct, frozen=True):
     """What one transformer left as it is because a fused form is not worth it on the provider.
 
     Attributes:
@@ -109,8 +106,7 @@ class CostRefusal:
     count: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """What a run did.
 
     Attributes:
@@ -140,8 +136,7 @@ class Summary:
     required: releases.Requirement = releases.UNKNOWN
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(Struct, frozen=True):
     """A rewrite that made the result differ from the original, and what was left out for it.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import math
@@ -25,6 +26,7 @@ from ortopt.reporting.costs import fused_forms, table_in_words
 from ortopt.reporting.tables import FittingTable, say, table
 from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.serialization.load import SOURCE_KEY
+from ortopt.system.threads import BackgroundThread
 from ortopt.terminal_text import node_name, one_line, quoted
 
 if TYPE_CHECKING:
@@ -238,6 +240,18 @@ def console(stream: IO[str]) -> Console:
 
     width = None if stream.isatty() else PIPE_WIDTH
     return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
+
+
+def import_early() -> None:
+    """Import what reports are printed with in the background: it runs while the result is on its way to the disk."""
+
+    def load() -> None:
+        with contextlib.suppress(Exception):  # whoever prints is told
+            import rich.console
+            import rich.table  # noqa: F401
+
+    with contextlib.suppress(MemoryError):
+        BackgroundThread(load, "import of the report")
 
 
 def show(data: Mapping[str, Any], out: Console, *, everything: bool = False) -> None:

@@ -61,6 +61,21 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert not modules & heavy
 
 
+@pytest.mark.parametrize("wanted", ["", "3"])
+def test_products_of_matrices_have_one_thread_unless_more_are_asked_for(wanted: str) -> None:
+    code = (
+        "import atexit, os, sys\n"
+        "atexit.register(lambda: print(os.environ['OPENBLAS_NUM_THREADS'], file=sys.stderr))\n"
+        "sys.argv = ['ortopt', '--version']\n"
+        "from ortopt.cli import main\n"
+        "main()\n"
+    )
+    environment = {key: value for key, value in ENVIRONMENT.items() if key != "OPENBLAS_NUM_THREADS"}
+    environment |= {"OPENBLAS_NUM_THREADS": wanted} if wanted else {}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stderr.strip() == (wanted or "1")
+
+
 def test_version() -> None:
     assert run("--version").stdout.startswith(b"ortopt, version 0.")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import onnx_ir as ir
-from msgspec import structs
+from msgspec import Struct, structs
 
 from ortopt.graph import facts, symbolic
 from ortopt.graph.match import Dim, Refusal, attribute, dtype, inputs, is_op, need, only_user, same_dim, users
@@ -27,8 +27,7 @@ _LONGEST = 8
 _MAX_READERS = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(Struct, frozen=True):
     """Keys and values of earlier positions, put before the new ones.
 
     Attributes:
@@ -88,8 +87,7 @@ class Result:
         return self._plans.setdefault(layout, (-place, made))
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Struct, frozen=True):
     """What a block computes.
 
     Attributes:
@@ -194,7 +192,7 @@ class Attention:
 
     def as_read(self) -> Attention:
         """The block with keys and values as the products read them: with the past, and repeated for groups."""
-        return replace(self, keys=self.read_keys, values=self.read_values, past=None, keys_first=True)
+        return structs.replace(self, keys=self.read_keys, values=self.read_values, past=None, keys_first=True)
 
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
@@ -581,7 +579,7 @@ def _concatenated(heads: Heads) -> tuple[ir.Value, Heads] | None:
     views = [view]
     while (following := above(views[-1])) is not None and len(views) < _LONGEST:
         views.append(following)
-    own = replace(roles, length=length)
+    own = structs.replace(roles, length=length)
     return past, heads_from(views, own, batch=heads.batch, length=length.size)
 
 

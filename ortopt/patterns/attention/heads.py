@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
@@ -20,8 +21,7 @@ TRANSPOSED_ROWS = (0, 2, 3, 1)
 """The permutation from [batch, length, heads, size] to [batch, heads, size, length]."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Roles:
+class Roles(Struct, frozen=True, eq=False):
     """Which axes are what.
 
     Attributes:
