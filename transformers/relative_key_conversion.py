@@ -8,21 +8,15 @@ of `length` elements one behind the other, cut into rows of `length` - 1, shift 
 
 from __future__ import annotations
 
-from typing import Final
-
 import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOATS, Refusal, axis, dims, dtype, inputs, is_op, need, rank, same_dim
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.einsum import Letters, equation_of
-from ortopt.patterns.relative_positions import Differences, differences, joined, op
+from ortopt.patterns.relative_positions import SPARE, Differences, diagonals, differences, op
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-
-SPARE: Final = 1
-"""With as many elements behind those that count, rows are twice as long as there are positions."""
 
 
 class Found(Struct, frozen=True):
@@ -81,7 +75,9 @@ class RelativeKeyConversion(RewriteRule[Found]):
         row = found.distances.row(SPARE, ascending=found.by_row, empty=False)  # Einsum's kernel does not survive it
         keys = ir.node("Gather", [found.table, row], {"axis": 0}).outputs[0]
         turned = ir.node("Transpose", [keys], {"perm": [1, 0]}).outputs[0]
-        made = _diagonals(op("MatMul", found.x, turned), found)
+        place = rank(found.x) - 2
+        leading = [ir.node("Shape", [found.x], {"end": place}).outputs[0]] if place else []  # it counts from 0
+        made = diagonals(op("MatMul", found.x, turned), leading, place, found.distances, empty=False)
         if not found.is_turned:
             return made
         at = rank(found.x)
@@ -109,24 +105,3 @@ def _roles(x: Letters, pairs: Letters, result: Letters, root: ir.Node) -> tuple[
     shared = x[:-2]
     need(result in {(*shared, own, other), (*shared, other, own)}, "the axes are in another order", root)
     return own == first, result[-1] == own
-
-
-def _diagonals(product: ir.Value, found: Found) -> ir.Value:
-    """What each row of a product has of the keys of its distances to each position.
-
-    Args:
-        product: Rows of 2·count elements.
-        found: What was found.
-    """
-    place = rank(found.x) - 2
-    count, last = found.distances.count, found.distances.last
-    length = op("Add", last, count)
-    shape = [ir.node("Shape", [found.x], {"end": place}).outputs[0]] if place else []  # it counts from 0
-    size = op("Mul", count, length)
-    flat = _reshaped(product, *shape, op("Mul", count, op("Add", count, count)))
-    used = op("Slice", flat, last, op("Add", last, size), constant((place,)))
-    return op("Slice", _reshaped(used, *shape, count, length), constant((0,)), count, constant((place + 1,)))
-
-
-def _reshaped(value: ir.Value, *shape: ir.Value) -> ir.Value:
-    return ir.node("Reshape", [value, joined(*shape)], {"allowzero": 1}).outputs[0]

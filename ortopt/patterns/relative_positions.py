@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -10,6 +11,7 @@ from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
+    Dim,
     Refusal,
     dims,
     dtype,
@@ -21,6 +23,7 @@ from ortopt.graph.match import (
     need,
     plain_attributes,
     producer,
+    same_dim,
     shape_of,
     static_dims,
 )
@@ -34,7 +37,12 @@ POINTWISE: Final = frozenset(
 """Ops that give for each element what it alone says."""
 
 MOST_NODES: Final = 40
+
+SPARE: Final = 1
+"""With as many elements behind those that count, rows are twice as long as there are positions."""
+
 _SPREADING: Final = ("Reshape", "Unsqueeze")
+_WRAPPING: Final = ("Reshape", "Unsqueeze", "Squeeze")
 
 
 class Differences(Struct, frozen=True):
@@ -69,7 +77,9 @@ class Differences(Struct, frozen=True):
         distance = op("Min", op("Range", first, beyond, number(1)), last)
         made = {self.difference: distance if ascending == self.is_ascending else op("Neg", distance)}
         for node in self.nodes:
-            if node.outputs[0] is not self.difference:
+            if is_op(node, *_WRAPPING) and node.inputs[0] is not None:
+                made[node.outputs[0]] = made[node.inputs[0]]
+            elif node.outputs[0] is not self.difference:
                 _copy(node, made)
         return made[self.result]
 
@@ -109,14 +119,15 @@ def _pointwise_above(value: ir.Value) -> list[ir.Node]:
     while pending:
         current, is_done = pending.pop()
         node = current.producer()
-        if node is None or not is_op(node, *POINTWISE):
+        if node is None or not (is_op(node, *POINTWISE) or _keeps_matrix(node)):
             raise Refusal("it is computed of something else than differences of positions", current)
         if is_done:
             order.append(node)
         elif node not in opened:
             opened.add(node)
             need(len(opened) <= MOST_NODES, "much is computed of the differences", node)
-            plain_attributes(node)
+            if is_op(node, *POINTWISE):
+                plain_attributes(node)
             pending.append((current, True))
             if not _is_difference(node):
                 pending.extend((operand, False) for operand in _operands(node))
@@ -126,11 +137,27 @@ def _pointwise_above(value: ir.Value) -> list[ir.Node]:
 
 def _operands(node: ir.Node) -> list[ir.Value]:
     """What a pointwise op computes with; its constants are single numbers, which broadcast to a vector as well."""
+    if is_op(node, *_WRAPPING):
+        return list(inputs(node, 1))
     values = [value for value in node.inputs if value is not None]
     computed = [value for value in values if not is_constant(value)]
     need(bool(computed) and len(values) == len(node.inputs), "nothing of it is computed", node)
     need(all(_is_number(value) for value in values if is_constant(value)), "a constant is no single number", node)
     return computed
+
+
+def _keeps_matrix(node: ir.Node) -> bool:
+    """Whether a node adds or removes axes of size 1 before a matrix."""
+    if not is_op(node, *_WRAPPING) or node.inputs[0] is None:
+        return False
+    before, after = shape_of(node.inputs[0]), shape_of(node.outputs[0])
+    return before is not None and after is not None and is_matrix_of(before, after)
+
+
+def is_matrix_of(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    """Whether two shapes are of the same matrix, with axes of size 1 before it."""
+    ones = all(isinstance(dim, int) and dim == 1 for dim in (*a[:-2], *b[:-2]))
+    return min(len(a), len(b)) > 1 and ones and same_dim(a[-2], b[-2]) and same_dim(a[-1], b[-1])
 
 
 def _is_number(value: ir.Value) -> bool:
@@ -174,6 +201,32 @@ def _copy(node: ir.Node, made: dict[ir.Value, ir.Value]) -> None:
     made[node.outputs[0]] = copy.outputs[0]
 
 
+def diagonals(product: ir.Value, leading: Sequence[ir.Value], axes: int, of: Differences, *, empty: bool) -> ir.Value:
+    """What each row of a product has of the columns of its distances to each position.
+
+    Rows of `length` + 1 elements one behind the other, cut into rows of `length`, shift by one from row to row.
+
+    Args:
+        product: Rows of a number for each difference, in the order of columns, and `SPARE` more.
+        leading: The sizes of the axes before the rows, vectors.
+        axes: How many axes these are.
+        of: The differences.
+        empty: Whether it is to hold without positions, too.
+    """
+    count, last = of.count, of.last
+    length = op("Add", last, count)
+    if empty and of.may_be_empty:
+        length = op("Max", length, constant((0,)))
+    flat = reshaped(product, *leading, op("Mul", count, op("Add", count, count)))
+    used = op("Slice", flat, last, op("Add", last, op("Mul", count, length)), constant((axes,)))
+    return op("Slice", reshaped(used, *leading, count, length), constant((0,)), count, constant((axes + 1,)))
+
+
+def reshaped(value: ir.Value, *shape: ir.Value) -> ir.Value:
+    """A value in a shape that vectors make up, in which a 0 is one."""
+    return ir.node("Reshape", [value, joined(*shape)], {"allowzero": 1}).outputs[0]
+
+
 def joined(*values: ir.Value) -> ir.Value:
     """Vectors one behind the other."""
     return ir.node("Concat", values, {"axis": 0}).outputs[0]
@@ -189,4 +242,16 @@ def op(name: str, *operands: ir.Value) -> ir.Value:
     return ir.node(name, operands).outputs[0]
 
 
-__all__ = ["MOST_NODES", "POINTWISE", "Differences", "differences", "joined", "number", "op"]
+__all__ = [
+    "MOST_NODES",
+    "POINTWISE",
+    "SPARE",
+    "Differences",
+    "diagonals",
+    "differences",
+    "is_matrix_of",
+    "joined",
+    "number",
+    "op",
+    "reshaped",
+]

@@ -93,6 +93,7 @@ ENDS_THE_PATH = {
     "reduce_matmul_conversion": "what it gives is a sum",
     "row_selection_folding": "it adds the same number, or comes out of a MatMul",
     "row_selection_reordering": "what it selects of comes out of a MatMul, or is computed alike",
+    "relative_column_conversion": "what it gives comes out of a MatMul",
     "relative_key_conversion": "what it gives comes out of an Einsum",
     "residual_bias_folding": "what it shifts is divided by a square root",
     "repeated_constant_folding": "it keeps elementwise arithmetic",
