@@ -26,10 +26,10 @@ from ortopt.graph.match import (
     need,
     opset,
     optional,
-    plain_attributes,
     static_dims,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.convolution import stride_of_transposed
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 FEWEST_CHANNELS = 2 * BLOCK
@@ -104,16 +104,8 @@ class ConvTransposeDecomposition(RewriteRule[Found]):
 
 
 def _stride(root: ir.Node, axes: int) -> int:
-    """The stride of a transposed convolution without groups, dilations and other sizes than its pads give."""
-    attributes = plain_attributes(root)
-    need(attribute(root, "group", 1) == 1, "it has groups", root)
-    need(set(attribute(root, "dilations", (1,))) == {1}, "it has dilations", root)
-    need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
-    need("output_shape" not in attributes, "its result's size is given", root)
-    need(not any(attribute(root, "output_padding", (0,))), "its result is padded", root)
-    strides = set(attribute(root, "strides", (1,) * axes))
-    need(len(strides) == 1, "its strides differ", root)
-    stride = int(strides.pop())
+    """The stride of a transposed convolution whose phases are moved fast."""
+    stride = stride_of_transposed(root, axes)
     need(axes == 1 or stride <= MOST_PHASES, "its phases are large blocks", root)
     return stride
 

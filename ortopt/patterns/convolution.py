@@ -132,6 +132,27 @@ def need_points(root: ir.Node, weight: ir.Value) -> None:
     need(plain and not padded, "it has groups, strides or padding", root)
 
 
+def stride_of_transposed(root: ir.Node, axes: int) -> int:
+    """The stride of a ConvTranspose, the same along all axes.
+
+    Args:
+        root: The transposed convolution.
+        axes: How many axes its signals or images have.
+
+    Raises:
+        Refusal: If it has groups, dilations, or another size of the result than strides and pads give.
+    """
+    attributes = plain_attributes(root)
+    need(attribute(root, "group", 1) == 1, "it has groups", root)
+    need(set(attribute(root, "dilations", (1,))) == {1}, "it has dilations", root)
+    need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
+    need("output_shape" not in attributes, "its result's size is given", root)
+    need(not any(attribute(root, "output_padding", (0,))), "its result is padded", root)
+    strides = set(attribute(root, "strides", (1,) * axes))
+    need(len(strides) == 1, "its strides differ", root)
+    return int(strides.pop())
+
+
 def fold(convolution: ir.Node, after: ir.Node, scale: Array | None, shift: Array | None) -> Folded:
     """Fold ``convolution(x) * scale + shift`` into weights and bias: computed in float64, rounded once.
 

@@ -116,6 +116,7 @@ ENDS_THE_PATH = {
     "weighted_concat_decomposition": "a sum ends the path",
     "transpose_optimizer": "it keeps elementwise arithmetic",
     "half_kernel_conversion": "Gelu and Softmax are transcendental, and a Clip is behind a convolution",
+    "stacked_conv_transpose_conversion": "what it gives comes out of convolutions",
     "tall_conv_conversion": "what it gives comes out of a convolution",
     "transposed_matmul_conversion": "what it gives comes out of a MatMul",
 }
