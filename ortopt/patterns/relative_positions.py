@@ -41,6 +41,12 @@ MOST_NODES: Final = 40
 SPARE: Final = 1
 """With as many elements behind those that count, rows are twice as long as there are positions."""
 
+TAIL: Final = 16
+"""Elements of a vector, at its end, that kernels may compute one by one; the others they compute many at a time."""
+
+_BY_PLACE: Final = ("Log",)
+"""Ops whose kernels round the last bit otherwise in the tail, where a number at the edge of a bucket changes sides."""
+
 _SPREADING: Final = ("Reshape", "Unsqueeze")
 _WRAPPING: Final = ("Reshape", "Unsqueeze", "Squeeze")
 
@@ -73,7 +79,8 @@ class Differences(Struct, frozen=True):
             empty: Whether it is to hold without positions, too.
         """
         last = op("Max", self.last, constant((0,))) if empty and self.may_be_empty else self.last
-        first, beyond = op("Sub", number(1), self.size), op("Add", self.size, number(spare))
+        made_up = max(spare, TAIL) if any(is_op(node, *_BY_PLACE) for node in self.nodes) else spare
+        first, beyond = op("Sub", number(1), self.size), op("Add", self.size, number(made_up))
         distance = op("Min", op("Range", first, beyond, number(1)), last)
         made = {self.difference: distance if ascending == self.is_ascending else op("Neg", distance)}
         for node in self.nodes:
@@ -81,7 +88,10 @@ class Differences(Struct, frozen=True):
                 made[node.outputs[0]] = made[node.inputs[0]]
             elif node.outputs[0] is not self.difference:
                 _copy(node, made)
-        return made[self.result]
+        if made_up == spare:
+            return made[self.result]
+        end = op("Add", op("Add", self.count, self.count), constant((spare - 1,)))
+        return op("Slice", made[self.result], constant((0,)), end)
 
     @property
     def count(self) -> ir.Value:

@@ -27,6 +27,7 @@ CONSTANTS = {
     "int64 thirty": (30,),
     "int64[3] twice": (1, 3, 1),
     f"float[2,1,{ROWS}] flat": [(place * 7 % 11 - 5) / 8 for place in range(2 * ROWS)],
+    "float unit": (1.0,),
     f"float[3,{ROWS}] shared": [(place * 7 % 11 - 5) / 8 for place in range(ROWS * 3)],
 }
 POSITIONS = """
@@ -98,6 +99,15 @@ INPUT, RESULTS = "float[B,2,N,3] x", "float[M,N,N] y, float[B,N,R] rest"
 def test_rewritten(name: str) -> None:
     ops = {"GatherElements": 0, "MatMul": 1, "Slice": 2, "Gather": 1, "Range": 1, "Expand": 0}
     check_rewrites(PASS, model(REWRITTEN[name]), ops=ops)
+
+
+def test_what_kernels_round_by_place_is_never_among_the_last() -> None:
+    """A Log rounds otherwise there, and the edge of a bucket may be between: sixteen more differences are computed."""
+    logs = "g = Cast <to = 1> (f) a = Abs (g) w = Max (a, unit) v = Log (w) h = Ceil (v) u = Cast <to = 7> (h)"
+    text = PLAIN.replace("o = Add (f, middle)", f"{logs} o = Add (u, middle)")
+    ops = {"GatherElements": 0, "MatMul": 1, "Slice": 3, "Log": 1}
+    check_rewrites(PASS, model(text), ops=ops)
+    compare(model(text), "q", [(2, size, 3) for size in (0, 1, 2, 3, 17, 64, 200)])
 
 
 def test_rewritten_in_batches() -> None:
