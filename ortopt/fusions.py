@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 import onnx_ir as ir
@@ -15,6 +16,7 @@ from ortopt.analysis.costs import Cost, Form, Places, Verdict
 from ortopt.analysis.kernels import CPU, CUDA
 from ortopt.analysis.representative_sizes import Place, representative_places
 from ortopt.analysis.speeds import between
+from ortopt.errors import UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal
@@ -178,6 +180,27 @@ def check_worthwhile(ops: Sequence[tuple[str, str]], node: ir.Node, options: Opt
         raise Unwanted(_not_worthwhile(cost), cost, Decision(cost.form, False, cost, (), False))
 
 
+def check_taken(options: Options, produced: Iterable[tuple[str, str]]) -> None:
+    """Refuse names of forms to take that are none.
+
+    Args:
+        options: Options of the run.
+        produced: The ops that passes write: of some of them the table has no row.
+
+    Raises:
+        UsageError: If a form has no such name.
+    """
+    if not options.take:
+        return
+    names = sorted({str(cost.form) for cost in table_of(options.costs).costs})
+    ops = tuple(produced)
+    for form in options.take:
+        if form not in names and not _is_of(form, ops):
+            near = get_close_matches(form, names, 3)
+            hint = f"; did you mean {', '.join(near)}?" if near else " (`ortopt costs show` lists them)"
+            raise UsageError(f"--take: there is no form named {form!r}{hint}")
+
+
 def _is_of(form: str, ops: Sequence[tuple[str, str]]) -> bool:
     """Whether a form, by its name, is of one of some ops."""
     names = [str(Form(domain, op_type)) for domain, op_type in ops]
@@ -307,6 +330,7 @@ __all__ = [
     "Unwanted",
     "check_convertible",
     "check_faster",
+    "check_taken",
     "check_wanted",
     "check_worthwhile",
     "elsewhere",

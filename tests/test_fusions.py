@@ -8,7 +8,7 @@ import pytest
 from ortopt import fusions, optimize, registry, zoo
 from ortopt.analysis import costs
 from ortopt.analysis.costs import Form
-from ortopt.errors import RegistrationError
+from ortopt.errors import RegistrationError, UsageError
 from ortopt.graph.match import Refusal, inputs, producer
 from ortopt.options import Fusions, Options, TransformerLevel
 from ortopt.reporting.report import as_dict
@@ -153,3 +153,21 @@ def test_no_fused_op_comes_at_level_2_where_none_is_wanted() -> None:
     assert not came & FUSED
     assert {op for op in usual if usual[op] > canonical.get(op, 0)} & FUSED
     assert results[1].summary.after.blocks["attention"].fused == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "because"),
+    [
+        ("com.microsoft::BiasGelo", "no form named 'com.microsoft::BiasGelo'; did you mean com.microsoft::BiasGelu"),
+        ("nonsense", "no form named 'nonsense' .`ortopt costs show` lists them"),
+    ],
+)
+def test_a_form_to_take_that_is_none_is_refused(form: str, because: str) -> None:
+    with pytest.raises(UsageError, match=because):
+        optimize(ir.to_proto(parse(TEXT)), take=(form,), verify=False)
+
+
+def test_a_form_that_no_table_has_is_taken_if_a_pass_writes_it() -> None:
+    fusions.check_taken(Options(take=(f"{M}::Trilu",)), ReluOfNegFusion.produces)
+    with pytest.raises(UsageError, match="no form named"):
+        fusions.check_taken(Options(take=(f"{M}::Trilu",)), ())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
 
 import onnx_ir as ir
 
-from ortopt import registry
+from ortopt import fusions, registry
 from ortopt.analysis import dimensions, releases
 from ortopt.analysis import providers as execution
 from ortopt.analysis.costs import Cost
@@ -85,6 +85,7 @@ class Optimization:
         # what is no list is refused by `select`, in words
         own = tuple(transformers) if isinstance(transformers, Iterable) else transformers
         self.selected = registry.select(options, own)
+        fusions.check_taken(options, (op for kind in registry.installed() for op in getattr(kind, "produces", ())))
         self._own = OwnRules(own)
         self.observers = (*observers, *self._own.observers)
         if options.limit is not None:
