@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -124,25 +125,48 @@ class _Plan(Struct):
 
     def __post_init__(self) -> None:
         members = set(self.group)
-        kept: list[ir.Node] = []
+        needed = [v for node in self.group for v in node.outputs if _is_needed_outside(v, members)]
+        for deep in (False, True):
+            shapes, staying = self._split(needed, members, deep=deep)
+            version = scope.of(self.graph).opset_imports.get("", 1)
+            saves = len(members) - len(staying) - _cost(shapes, version) if shapes else 0
+            if saves > self.saves:
+                self.shapes, self.saves = shapes, saves
+
+    def _split(
+        self, needed: Sequence[ir.Value], members: set[ir.Node], *, deep: bool
+    ) -> tuple[dict[ir.Value, list[Piece]], Collection[ir.Node]]:
+        """The results that can be rebuilt, with their pieces, and the nodes that stay.
+
+        Args:
+            needed: The results that are needed.
+            members: The group.
+            deep: Whether what stays may read results that are rebuilt: else all that it is computed of stays as well.
+        """
+        shapes: dict[ir.Value, list[Piece]] = {}
+        kept: dict[ir.Node, None] = {}
         places = _places(scope.interface(self.graph))
-        version = scope.of(self.graph).opset_imports.get("", 1)
-        for node in self.group:
-            for value in node.outputs:
-                if not _is_needed_outside(value, members):
-                    continue
-                pieces = _pieces(value, places)
-                if pieces is None:  # what it was computed from stands before it too
-                    own = _places(_sized(_with_operands([node], members, MAX_OPERANDS)))
-                    pieces = _pieces(value, {**own, **places})
-                if pieces is None:
-                    kept.append(node)
-                else:
-                    self.shapes[value] = pieces
-        staying = _with_operands(kept, members)
-        self.shapes = {value: pieces for value, pieces in self.shapes.items() if value.producer() not in staying}
-        if self.shapes:
-            self.saves = len(members) - len(staying) - _cost(self.shapes, version)
+        pending = deque(needed)
+        seen = set(needed)
+        while pending:
+            value = pending.popleft()
+            node = value.producer()
+            assert node is not None
+            pieces = _pieces(value, places)
+            if pieces is None:  # what it was computed from stands before it too
+                own = _places(_sized(_with_operands([node], members, MAX_OPERANDS)))
+                pieces = _pieces(value, {**own, **places})
+            if pieces is not None:
+                shapes[value] = pieces
+                continue
+            kept[node] = None
+            for operand in node.inputs if deep else ():
+                if operand is not None and operand.producer() in members and operand not in seen:
+                    seen.add(operand)
+                    pending.append(operand)
+        staying = kept if deep else _with_operands(kept, members)
+        ordered = (value for node in self.group if node not in staying for value in node.outputs if value in shapes)
+        return {value: shapes[value] for value in ordered}, staying  # a part stands before the first that needs it
 
 
 def _is_needed_outside(value: ir.Value, members: set[ir.Node]) -> bool:
