@@ -137,6 +137,9 @@ def _is_always(value: ir.Value, expected: bool) -> bool:
     node = value.producer()
     if node is None or node.domain != "":
         return False
+    if node.op_type == "Cast":
+        (x,) = inputs(node, 1)
+        return is_op(x.producer(), "ConstantOfShape") and bool(splat(x) != 0) is expected
     if node.op_type in ("And", "Or"):
         both = [operand is not None and _is_always(operand, expected) for operand in node.inputs]
         return all(both)

@@ -156,3 +156,25 @@ def test_leading_axes_that_no_other_operand_has() -> None:
             <int64[1] first = {0}, int64[2] both = {0, 1}> {
             k = Unsqueeze (c, first) y = Neg (k) m = Unsqueeze (c, both) z = Identity (m) }""",
     )
+
+
+@pytest.mark.parametrize(("number", "op"), [(1, "And"), (0, "Or")])
+def test_a_mask_that_an_exporter_made_of_nothing(number: int, op: str) -> None:
+    check_rewrites(
+        PASS,
+        f"""main (bool[S,T] c, float[B,T] x) => (float[B,S,T] y)
+            <int64[1] one = {{1}}, float low = {{-9}}, float none = {{0}}> {{
+            s = Shape (x) o = ConstantOfShape <value = int64[1] {{{number}}}> (s) k = Cast <to = 9> (o)
+            u = Unsqueeze (k, one) a = {op} (c, u) w = Where (a, none, low) z = Unsqueeze (x, one) y = Add (z, w) }}""",
+        ops={"ConstantOfShape": 0, "Cast": 0, op: 0},
+    )
+
+
+def test_a_mask_that_forbids_all() -> None:
+    check_keeps(
+        PASS,
+        """main (bool[B,S,T] c, float[B,T] x) => (float[B,S,T] y) <float low = {-9}, float none = {0}> {
+            s = Shape (x) o = ConstantOfShape (s) k = Cast <to = 9> (o) e = Squeeze (k) a = And (c, e)
+            y = Where (a, none, low) }""",
+        "no operand is always true",
+    )
