@@ -114,6 +114,7 @@ class _Plan(Struct):
     Attributes:
         shapes: The pieces of each result that can be rebuilt.
         parts: The values of the parts that have been built so far.
+        wholes: The values of all pieces of a shape, as a tensor of rank 1 or as a scalar.
         saves: The number of nodes that it saves.
     """
 
@@ -121,6 +122,7 @@ class _Plan(Struct):
     group: list[ir.Node]
     shapes: dict[ir.Value, list[Piece]] = field(default_factory=dict)
     parts: dict[Part, ir.Value] = field(default_factory=dict)
+    wholes: dict[tuple[tuple[Piece, ...], bool], ir.Value] = field(default_factory=dict)
     saves: int = 0
 
     def __post_init__(self) -> None:
@@ -273,16 +275,27 @@ def _rebuild(value: ir.Value, pieces: list[Piece], plan: _Plan, context: Context
         return False
 
     def change() -> list[ir.Node]:
-        operands = [_built(piece, plan) for piece in pieces]
-        result = operands[0] if len(operands) == 1 else ir.node("Concat", operands, {"axis": 0}).outputs[0]
-        if not shape_of(value):
-            result = ir.node("Squeeze", [result]).outputs[0]
-        return context.replace({value: result}, before=node, origin=(node,))
+        return context.replace({value: _put_together(pieces, not shape_of(value), plan)}, before=node, origin=(node,))
 
     done = context.attempt((node,), change, f"it is {', '.join(map(_text, pieces))}")
     if not done:
         plan.parts = {part: built for part, built in plan.parts.items() if built.graph is not None}
+        plan.wholes = {key: built for key, built in plan.wholes.items() if built.graph is not None}
     return done
+
+
+def _put_together(pieces: list[Piece], is_scalar: bool, plan: _Plan) -> ir.Value:
+    """The value of all pieces, built when it is needed first."""
+    key = (tuple(pieces), is_scalar)
+    if key in plan.wholes:
+        return plan.wholes[key]
+    if is_scalar:
+        built = ir.node("Squeeze", [_put_together(pieces, False, plan)]).outputs[0]
+    else:
+        operands = [_built(piece, plan) for piece in pieces]
+        built = operands[0] if len(operands) == 1 else ir.node("Concat", operands, {"axis": 0}).outputs[0]
+    plan.wholes[key] = built
+    return built
 
 
 def _built(piece: Piece, plan: _Plan) -> ir.Value:

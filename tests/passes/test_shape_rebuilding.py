@@ -125,6 +125,16 @@ def test_an_operand_of_what_stays_is_read_from_an_input() -> None:
     )
 
 
+def test_scalars_that_are_the_same_are_built_once() -> None:
+    """Of which one is needed, and the other one is an operand of what stays."""
+    check_rewrites(
+        PASS,
+        """main (float[B,L] x) => (int64[N] z, int64 m) <int64 zero = {0}, int64 one = {1}, int64 four = {4}> {
+            s = Shape (x) l = Gather (s, one) m = Add (l, four) d = Sub (m, four) z = Range (zero, d, one) }""",
+        "a = Shape <start = 1, end = 2> (x) d = Squeeze (a) m = Add (d, four) z = Range (zero, d, one)",
+    )
+
+
 def test_a_graph_output_stays() -> None:
     check_keeps(
         PASS,
