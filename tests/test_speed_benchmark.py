@@ -15,7 +15,7 @@ import pytest
 from benchmarks import graphs
 from benchmarks.speed import __main__ as command
 from benchmarks.speed import floor, measured, page, results, tables, turns
-from benchmarks.speed.results import FLOOR, ORIGINAL, OTHER_FLOOR, Quartiles, Result, Timing
+from benchmarks.speed.results import FLOOR, ORIGINAL, OTHER_FLOOR, REACHABLE, Quartiles, Result, Timing
 from ortopt import zoo
 from ortopt.verification.input_sets import store_inputs
 
@@ -112,6 +112,44 @@ def test_what_a_heavy_node_gives_is_fed_under_a_name_of_its_own() -> None:
     assert made is not None
     assert list(made.feeds) == ["x", "a/fed", "c"]
     assert len(run(made.model, made.feeds)) == len(made.model.graph.output)
+
+
+def test_what_is_reachable_has_activations_and_normalizations_as_well() -> None:
+    text = """main (float[1,2,4] x) => (float[1,2,4] y)
+    <float[4,4] v = {1, 2, 3, 4, 5, 6, 7, 8, 9, 8, 7, 6, 5, 4, 3, 2}, float[4] b = {1, 2, 3, 4}, int64[1] most = {9}> {
+      a = MatMul (x, v)
+      c = Add (a, b)
+      d = com.microsoft.Gelu (c)
+      e = Add (d, x)
+      f = LayerNormalization <axis = -1> (e, b)
+      s = Shape (f)
+      t = Clip (s, , most)
+      g = Expand (f, t)
+      y = MatMul (g, v)
+    }"""
+    feeds = {"x": np.arange(8, dtype=np.float32).reshape(1, 2, 4)}
+    made = floor.floor(parsed(text), feeds, floor.NEEDED)
+    assert made is not None
+    assert [(node.op_type, list(node.input)[:1]) for node in made.model.graph.node] == [
+        ("MatMul", ["x"]),
+        ("Gelu", ["a"]),
+        ("LayerNormalization", ["d"]),  # neither the sums nor the Clip of a shape
+        ("MatMul", ["f"]),
+    ]
+    run(made.model, made.feeds)
+
+
+@pytest.mark.parametrize(("kept", "attributes"), [(floor.HEAVY, []), (floor.NEEDED, ["activation"])])
+def test_a_fused_activation_is_reachable_only(kept: frozenset[str], attributes: list[str]) -> None:
+    text = """main (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] w = {1, 2, 3, 4}> {
+      y = com.microsoft.FusedConv <activation = "Relu"> (x, w, , x)
+    }"""
+    made = floor.floor(parsed(text), {"x": np.ones((1, 2, 4, 4), np.float32)}, kept)
+    assert made is not None
+    (node,) = made.model.graph.node
+    assert [attribute.name for attribute in node.attribute] == attributes
+    assert "x" not in list(node.input)[1:]
+    run(made.model, made.feeds)
 
 
 @pytest.mark.parametrize(
@@ -241,6 +279,13 @@ def test_tables(two: list[Result]) -> None:
         "| **geometric mean** |  |  | 2.00 | 1.00 | 2.00 | 0 % |",
         "| **least** |  |  | 0.500 | 1.00 | 1.00 |  |",
     ]
+    two[0].timings.append(timing(REACHABLE, 3.0))
+    assert (
+        tables.speeds(two, 1)
+        .splitlines()[0]
+        .endswith("| floor | reachable | way to the floor | way to what is reachable |")
+    )
+    assert tables.speeds(two, 1).splitlines()[2].endswith("| 4.00 (4.00 to 4.00) | 3.00 (3.00 to 3.00) | 50 % | 63 % |")
     assert tables.behind(two, 1).endswith("\n\n- a (seq 9): 0.50; original 1.00\n")
     assert tables.behind(two[1:], 1).startswith("Nowhere slower")
     assert "- a, theirs: exit 1: no\n" in tables.failures(two)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.analysis.coordinates import difference, is_never_negative, is_never_positive, linear
+from ortopt.graph.axes import axes_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Dim,
@@ -19,6 +20,7 @@ from ortopt.graph.match import (
     is_constant,
     is_op,
     need,
+    rank,
     same_dim,
     shape_of,
     splat,
@@ -46,13 +48,14 @@ class Found(Struct, frozen=True):
 class BroadcastExpandElimination(RewriteRule[Found]):
     """``f(x, Expand(y))`` → ``f(x, y)`` where f broadcasts, through further elementwise ops.
 
-    A ConstantOfShape expands one number. An And with an operand that is always true (``Range(0, n, 1) >= 0``, as in the
-    masks of transformer exports), or an Or with one that is always false, may only expand its other operand.
+    A ConstantOfShape expands one number, and an Unsqueeze may add nothing but leading axes. An And with an operand that
+    is always true (``Range(0, n, 1) >= 0``, as in the masks of transformer exports), or an Or with one that is always
+    false, may only expand its other operand.
     """
 
     levels = (TransformerLevel.LEVEL1,)
     after = ("expand_elimination", "constant_folding")
-    roots = ("And", "ConstantOfShape", "Expand", "Or")
+    roots = ("And", "ConstantOfShape", "Expand", "Or", "Unsqueeze")
     opsets = (8, NEWEST_OPSET)  # the first with Expand; before 7, an attribute said how operands broadcast
     lookback = 6
     looks_downstream = True
@@ -113,6 +116,12 @@ def _narrow(root: ir.Node) -> tuple[ir.Value | np.ndarray, tuple[Dim, ...]]:
     if is_op(root, "Expand"):
         (x,) = inputs(root, 1)
         return x, dims(x)
+    if is_op(root, "Unsqueeze"):
+        x = inputs(root, len(root.inputs))[0]
+        of = rank(root.outputs[0])
+        added = sorted(axis % of for axis in axes_of(root))
+        need(added == list(range(len(added))), "it adds other axes than leading ones", root)
+        return x, dims(x)
     a, b = inputs(root, 2)
     for x, other in ((a, b), (b, a)):
         if _is_always(other, bool(NEUTRAL[root.op_type])):
@@ -128,6 +137,9 @@ def _is_always(value: ir.Value, expected: bool) -> bool:
     node = value.producer()
     if node is None or node.domain != "":
         return False
+    if node.op_type == "Cast":
+        (x,) = inputs(node, 1)
+        return is_op(x.producer(), "ConstantOfShape") and bool(splat(x) != 0) is expected
     if node.op_type in ("And", "Or"):
         both = [operand is not None and _is_always(operand, expected) for operand in node.inputs]
         return all(both)
@@ -154,9 +166,9 @@ def _broadcast(node: ir.Node, shapes: Shapes) -> tuple[Dim, ...]:
     operands = [shapes[value] if value in shapes else dims(value) for value in node.inputs if value is not None]
     if node.op_type in UNARY:
         return operands[0]
-    rank = max(map(len, operands))
+    most = max(map(len, operands))
     result: list[Dim] = []
-    for axis in range(-rank, 0):
+    for axis in range(-most, 0):
         sizes: Sequence[Dim] = [own[axis] for own in operands if len(own) >= -axis]
         larger = [dim for dim in sizes if not same_dim(dim, 1)]
         agree = all(same_dim(dim, larger[0]) for dim in larger)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -113,6 +114,7 @@ class _Plan(Struct):
     Attributes:
         shapes: The pieces of each result that can be rebuilt.
         parts: The values of the parts that have been built so far.
+        wholes: The values of all pieces of a shape, as a tensor of rank 1 or as a scalar.
         saves: The number of nodes that it saves.
     """
 
@@ -120,29 +122,53 @@ class _Plan(Struct):
     group: list[ir.Node]
     shapes: dict[ir.Value, list[Piece]] = field(default_factory=dict)
     parts: dict[Part, ir.Value] = field(default_factory=dict)
+    wholes: dict[tuple[tuple[Piece, ...], bool], ir.Value] = field(default_factory=dict)
     saves: int = 0
 
     def __post_init__(self) -> None:
         members = set(self.group)
-        kept: list[ir.Node] = []
+        needed = [v for node in self.group for v in node.outputs if _is_needed_outside(v, members)]
+        for deep in (False, True):
+            shapes, staying = self._split(needed, members, deep=deep)
+            version = scope.of(self.graph).opset_imports.get("", 1)
+            saves = len(members) - len(staying) - _cost(shapes, version) if shapes else 0
+            if saves > self.saves:
+                self.shapes, self.saves = shapes, saves
+
+    def _split(
+        self, needed: Sequence[ir.Value], members: set[ir.Node], *, deep: bool
+    ) -> tuple[dict[ir.Value, list[Piece]], Collection[ir.Node]]:
+        """The results that can be rebuilt, with their pieces, and the nodes that stay.
+
+        Args:
+            needed: The results that are needed.
+            members: The group.
+            deep: Whether what stays may read results that are rebuilt: else all that it is computed of stays as well.
+        """
+        shapes: dict[ir.Value, list[Piece]] = {}
+        kept: dict[ir.Node, None] = {}
         places = _places(scope.interface(self.graph))
-        version = scope.of(self.graph).opset_imports.get("", 1)
-        for node in self.group:
-            for value in node.outputs:
-                if not _is_needed_outside(value, members):
-                    continue
-                pieces = _pieces(value, places)
-                if pieces is None:  # what it was computed from stands before it too
-                    own = _places(_sized(_with_operands([node], members, MAX_OPERANDS)))
-                    pieces = _pieces(value, {**own, **places})
-                if pieces is None:
-                    kept.append(node)
-                else:
-                    self.shapes[value] = pieces
-        staying = _with_operands(kept, members)
-        self.shapes = {value: pieces for value, pieces in self.shapes.items() if value.producer() not in staying}
-        if self.shapes:
-            self.saves = len(members) - len(staying) - _cost(self.shapes, version)
+        pending = deque(needed)
+        seen = set(needed)
+        while pending:
+            value = pending.popleft()
+            node = value.producer()
+            assert node is not None
+            pieces = _pieces(value, places)
+            if pieces is None:  # what it was computed from stands before it too
+                own = _places(_sized(_with_operands([node], members, MAX_OPERANDS)))
+                pieces = _pieces(value, {**own, **places})
+            if pieces is not None:
+                shapes[value] = pieces
+                continue
+            kept[node] = None
+            for operand in node.inputs if deep else ():
+                if operand is not None and operand.producer() in members and operand not in seen:
+                    seen.add(operand)
+                    pending.append(operand)
+        staying = kept if deep else _with_operands(kept, members)
+        ordered = (value for node in self.group if node not in staying for value in node.outputs if value in shapes)
+        return {value: shapes[value] for value in ordered}, staying  # a part stands before the first that needs it
 
 
 def _is_needed_outside(value: ir.Value, members: set[ir.Node]) -> bool:
@@ -249,16 +275,27 @@ def _rebuild(value: ir.Value, pieces: list[Piece], plan: _Plan, context: Context
         return False
 
     def change() -> list[ir.Node]:
-        operands = [_built(piece, plan) for piece in pieces]
-        result = operands[0] if len(operands) == 1 else ir.node("Concat", operands, {"axis": 0}).outputs[0]
-        if not shape_of(value):
-            result = ir.node("Squeeze", [result]).outputs[0]
-        return context.replace({value: result}, before=node, origin=(node,))
+        return context.replace({value: _put_together(pieces, not shape_of(value), plan)}, before=node, origin=(node,))
 
     done = context.attempt((node,), change, f"it is {', '.join(map(_text, pieces))}")
     if not done:
         plan.parts = {part: built for part, built in plan.parts.items() if built.graph is not None}
+        plan.wholes = {key: built for key, built in plan.wholes.items() if built.graph is not None}
     return done
+
+
+def _put_together(pieces: list[Piece], is_scalar: bool, plan: _Plan) -> ir.Value:
+    """The value of all pieces, built when it is needed first."""
+    key = (tuple(pieces), is_scalar)
+    if key in plan.wholes:
+        return plan.wholes[key]
+    if is_scalar:
+        built = ir.node("Squeeze", [_put_together(pieces, False, plan)]).outputs[0]
+    else:
+        operands = [_built(piece, plan) for piece in pieces]
+        built = operands[0] if len(operands) == 1 else ir.node("Concat", operands, {"axis": 0}).outputs[0]
+    plan.wholes[key] = built
+    return built
 
 
 def _built(piece: Piece, plan: _Plan) -> ir.Value:

@@ -1,9 +1,13 @@
-"""The floor of a model: its heavy nodes alone. `python -m benchmarks.speed.floor MODEL INPUTS OUT`.
+"""The floor of a model: its heavy nodes alone. `python -m benchmarks.speed.floor MODEL INPUTS OUT [--reachable]`.
 
 Products of matrices, convolutions, recurrent and attention nodes keep their weights and sizes; everything else is gone.
 What such a node reads is the result of the heavy node before it where only nodes that keep the shape lie between them
 (activations, residual sums, normalizations: nothing is faster than nothing), else it is fed. So no rewrite of the rest
 of the graph can be faster than the floor; one that changes the heavy nodes themselves can.
+
+What is reachable is more: the floor with a kernel for each normalization, softmax, activation and rotation that the
+model computes. It is asked of a result whose nodes are fused, for it has the kernels that it finds there: what is left
+of a normalization in single ops is not counted.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import numpy as np
 import onnx
 
 from benchmarks import tools
+from ortopt.semantics.op_traits import TRANSCENDENTAL
 
 _PRODUCTS = "Conv ConvTranspose Einsum FusedConv FusedGemm FusedMatMul Gemm MatMul MatMulBnb4 MatMulNBits"
 _QUANTIZED = """
@@ -27,6 +32,17 @@ QLinearMatMul
 _BLOCKS = "Attention GroupQueryAttention GRU LSTM MoE MultiHeadAttention QMoE RNN"
 HEAVY: Final = frozenset(f"{_PRODUCTS} {_QUANTIZED} {_BLOCKS}".split())
 """Ops that compute products of many numbers."""
+
+_ACTIVATIONS = """
+BiasGelu BiasSplitGelu Clip FastGelu HardSigmoid HardSwish LeakyRelu PRelu QLinearLeakyRelu QLinearSigmoid QuickGelu
+Relu
+"""
+_NORMALIZATIONS = """
+GroupNorm GroupNormalization InstanceNormalization LayerNormalization LogSoftmax LpNormalization LRN QLinearSoftmax
+RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization Softmax
+"""
+NEEDED: Final = HEAVY | TRANSCENDENTAL | frozenset(f"{_ACTIVATIONS} {_NORMALIZATIONS} RotaryEmbedding".split())
+"""Ops that have to be computed as well, whatever the form of the graph: one kernel each."""
 
 _FEWEST_NORMAL: Final = 0.999
 
@@ -44,19 +60,22 @@ class Floor:
     feeds: dict[str, np.ndarray[Any, Any]]
 
 
-def floor(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]]) -> Floor | None:
+def floor(
+    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]], kept: frozenset[str] = HEAVY
+) -> Floor | None:
     """The floor of a model at the sizes of some inputs; None where it has no heavy nodes, or they are in subgraphs.
 
     Args:
         model: The model, its constants folded.
         feeds: Its inputs.
+        kept: Ops that are not left out: `HEAVY`, or `NEEDED` for what is reachable.
     """
     if not any(node.op_type in HEAVY for node in model.graph.node) or any(_has_body(node) for node in model.graph.node):
         return None
     values = _values(model, feeds)
-    made = _Builder(model, values, connected=True).build()
+    made = _Builder(model, values, kept, connected=True).build()
     if not _is_normal(made):  # without what lies between them, numbers may have become denormal, which is slow
-        made = _Builder(model, values, connected=False).build()
+        made = _Builder(model, values, kept, connected=False).build()
     return made
 
 
@@ -109,6 +128,7 @@ def _is_normal(made: Floor) -> bool:
 class _Builder:
     model: onnx.ModelProto
     values: Mapping[str, np.ndarray[Any, Any]]
+    ops: frozenset[str]
     connected: bool
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     fed: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
@@ -125,7 +145,7 @@ class _Builder:
 
     def build(self) -> Floor:
         for node in self.model.graph.node:
-            if node.op_type in HEAVY and not all(name in self.constants for name in node.output if name):
+            if self._is_kept(node) and not all(name in self.constants for name in node.output if name):
                 self.nodes.append(self._heavy(node))
         read = {name for node in self.nodes for name in node.input}
         outputs = [name for node in self.nodes for name in node.output if name and name not in read]
@@ -140,11 +160,21 @@ class _Builder:
         made = onnx.helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
         return Floor(made, self.fed)
 
+    def _is_kept(self, node: onnx.NodeProto) -> bool:
+        """Whether a node is in the floor; integers and single numbers are shapes, not what is activated."""
+        if node.op_type not in self.ops:
+            return False
+        first = self.values.get(node.output[0])
+        numbers = isinstance(first, np.ndarray) and first.size > 1 and first.dtype not in (np.int32, np.int64)
+        return node.op_type in HEAVY or numbers
+
     def _heavy(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        """The node without what was fused into it, reading what there is."""
+        """The node without what was fused into it and can be left out, reading what there is."""
         made = onnx.NodeProto()
         made.CopyFrom(node)
-        if node.op_type == "FusedConv":
+        if node.op_type == "FusedConv" and "Relu" in self.ops:
+            del made.input[3:]
+        elif node.op_type == "FusedConv":
             made.op_type, made.domain = "Conv", ""
             del made.input[3:]
             attributes = [one for one in node.attribute if not one.name.startswith("activation")]
@@ -169,7 +199,7 @@ class _Builder:
         """Results of heavy nodes from which a value is computed by nodes that keep their shape."""
         if name in self.kept:
             yield name
-        elif name not in seen and name in self.producers and self.producers[name].op_type not in HEAVY:
+        elif name not in seen and name in self.producers and self.producers[name].op_type not in self.ops:
             seen.add(name)
             for source in self.producers[name].input:
                 if source and source not in self.constants and self._alike(source, name):
@@ -195,12 +225,12 @@ def main(arguments: Sequence[str]) -> None:
     """Write ``floor.onnx`` and its inputs below a folder, or nothing where there is no floor."""
     from ortopt.verification.input_sets import inputs_from, store_inputs
 
-    source, inputs, out = map(Path, arguments)
+    source, inputs, out = map(Path, arguments[:3])
     out.mkdir(parents=True, exist_ok=True)
     quantized = any(node.op_type == "DequantizeLinear" for node in onnx.load(source).graph.node)
     folded = out / "folded.onnx"
     tools.work("ort_extended" if quantized else "ort_basic", str(source), str(folded))
-    made = floor(onnx.load(folded), inputs_from(inputs))
+    made = floor(onnx.load(folded), inputs_from(inputs), NEEDED if "--reachable" in arguments else HEAVY)
     if made is not None:
         onnx.save(made.model, out / "floor.onnx")
         store_inputs(made.feeds, out / "inputs")

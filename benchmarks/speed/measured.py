@@ -83,14 +83,19 @@ def measured(name: str, source: Path, plan: Plan, folder: Path) -> Result:
 
 
 def _floors(made: Mapping[str, Path], inputs: Path, folder: Path, plan: Plan, result: Result) -> list[dict[str, Any]]:
-    """The floor of a model, and of ours: the form of heavy nodes is a choice, too, and the faster counts."""
+    """The floor of a model, and of ours: the form of heavy nodes is a choice, too, and the faster counts.
+
+    What is reachable is ours alone, whose normalizations and activations are fused.
+    """
     sources = {FLOOR: made[ORIGINAL]}
     if results.OURS in made:
-        sources[results.OTHER_FLOOR] = made[results.OURS]
+        sources |= dict.fromkeys((results.OTHER_FLOOR, results.REACHABLE), made[results.OURS])
     versions = []
     for name, source in sources.items():
         base = folder / name
-        done = measure([sys.executable, "-m", "benchmarks.speed.floor", source, inputs, base], plan.timeout)
+        more = ["--reachable"] if name == results.REACHABLE else []
+        command: list[str | Path] = [sys.executable, "-m", "benchmarks.speed.floor", source, inputs, base, *more]
+        done = measure(command, plan.timeout)
         result.tools[name] = done.outcome
         if done.ok and (base / "inputs").exists():
             paths = {"model": str(base / "floor.onnx"), "inputs": str(base / "inputs")}

@@ -15,6 +15,7 @@ from benchmarks.tables import quartiles
 ORIGINAL: Final = "original"
 FLOOR: Final = "floor"
 OTHER_FLOOR: Final = "floor of ours"
+REACHABLE: Final = "reachable"
 OURS: Final = "ortopt"
 
 WRONG: Final = 0.05

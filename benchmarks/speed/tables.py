@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from benchmarks import tools
-from benchmarks.speed.results import FLOOR, ORIGINAL, OURS, WRONG, Result, Timing
+from benchmarks.speed.results import FLOOR, ORIGINAL, OURS, REACHABLE, WRONG, Result, Timing
 from benchmarks.tables import markdown, number
 
+ENDS = {FLOOR: "way to the floor", REACHABLE: "way to what is reachable"}
 _LEAST_GAP = 1.03  # a floor that is nearer is no way to go
 
 
@@ -27,37 +28,47 @@ def way(result: Result, tool: str, threads: int) -> float | None:
     return math.log(speed) / math.log(floor)
 
 
-def whole_way(results: Iterable[Result], tool: str, threads: int) -> float | None:
-    """The same over all models that have a floor: the sums of logarithms against each other."""
-    both = [(result.speed(tool, threads), result.speed(FLOOR, threads)) for result in results]
+def whole_way(results: Iterable[Result], tool: str, threads: int, end: str = FLOOR) -> float | None:
+    """The same over all models that have a floor: the sums of logarithms against each other.
+
+    Args:
+        results: Results of models.
+        tool: The tool.
+        threads: Threads within an op.
+        end: Where the way ends: at the floor, or at what is reachable.
+    """
+    both = [(result.speed(tool, threads), result.speed(end, threads)) for result in results]
     known = [(math.log(speed), math.log(floor)) for speed, floor in both if speed is not None and floor is not None]
     total = sum(floor for _, floor in known)
     return sum(speed for speed, _ in known) / total if total > 0 else None
 
 
 def columns(results: Sequence[Result]) -> list[str]:
-    """The tools that any result has, ours first, the floor last."""
+    """The tools that any result has, ours first, the floor and what is reachable last."""
     named = dict.fromkeys(row.tool for result in results for row in result.timings)
     first = [tool for tool in (OURS, tools.TUNED) if tool in named]
-    others = [tool for tool in named if tool not in (ORIGINAL, FLOOR, *first)]
-    return [*first, *others, *([FLOOR] if FLOOR in named else [])]
+    others = [tool for tool in named if tool not in (ORIGINAL, *ENDS, *first)]
+    return [*first, *others, *(end for end in ENDS if end in named)]
 
 
 def speeds(results: Sequence[Result], threads: int) -> str:
     """A line for each model and size: how many times as fast as the original each version runs, with quartiles."""
     names = columns(results)
+    ends = [end for end in ENDS if end in names] or [FLOOR]
     lines = []
     for result in results:
         rows = {(row.sizes, row.tool): row for row in result.timings if row.threads == threads}
         for sizes in dict.fromkeys(sizes for sizes, _ in rows):
             original = rows.get((sizes, ORIGINAL))
             seconds = number(original.seconds * 1e3) if original is not None and original.outcome == "ok" else "-"
-            share = _share(rows.get((sizes, OURS)), rows.get((sizes, FLOOR)))
-            lines.append([result.model, sizes, seconds, *(_cell(rows.get((sizes, name))) for name in names), share])
-    lines.append(["**geometric mean**", "", "", *(number(mean(results, name, threads)) for name in names), ""])
-    lines[-1][-1] = percent(whole_way(results, OURS, threads))
-    lines.append(["**least**", "", "", *(number(_least(results, name, threads)) for name in names), ""])
-    return markdown(["model", "sizes", "original, ms", *names, "way to the floor"], lines)
+            shares = [_share(rows.get((sizes, OURS)), rows.get((sizes, end))) for end in ends]
+            lines.append([result.model, sizes, seconds, *(_cell(rows.get((sizes, name))) for name in names), *shares])
+    ways = [percent(whole_way(results, OURS, threads, end)) for end in ends]
+    lines.append(["**geometric mean**", "", "", *(number(mean(results, name, threads)) for name in names), *ways])
+    lines.append(
+        ["**least**", "", "", *(number(_least(results, name, threads)) for name in names), *("" for _ in ends)]
+    )
+    return markdown(["model", "sizes", "original, ms", *names, *(ENDS[end] for end in ends)], lines)
 
 
 def _least(results: Iterable[Result], tool: str, threads: int) -> float | None:
@@ -102,7 +113,7 @@ def behind(results: Sequence[Result], threads: int) -> str:
     for result in results:
         rows = [row for row in result.timings if row.threads == threads and row.counts]
         for ours in (row for row in rows if row.tool == OURS):
-            others = [row for row in rows if row.sizes == ours.sizes and row.tool not in (OURS, tools.TUNED, FLOOR)]
+            others = [row for row in rows if row.sizes == ours.sizes and row.tool not in (OURS, tools.TUNED, *ENDS)]
             best = max(others, key=lambda row: row.speed, default=None)
             if best is not None and ours.speed < best.speed * 0.98:
                 text = f"{ours.speed:.2f}; {best.tool} {best.speed:.2f}"
@@ -120,7 +131,7 @@ def failures(results: Sequence[Result]) -> str:
         for row in {row.tool: row for row in result.timings}.values():
             if row.outcome != "ok":
                 lines.append(f"- {result.model}, {row.tool}: {row.outcome}\n")
-            elif row.error > WRONG and row.tool not in (ORIGINAL, FLOOR):
+            elif row.error > WRONG and row.tool not in (ORIGINAL, *ENDS):
                 lines.append(
                     f"- {result.model}, {row.tool}: outputs are off by {row.error:.2g} of the largest number\n"
                 )

@@ -123,3 +123,58 @@ def test_in_a_branch_and_in_a_function() -> None:
         <domain: "own", opset_import: ["" : 17]> f (x, y) => (z) { s = Shape (x) e = Expand (y, s) z = Add (e, x) }""",
         ops={"Expand": 0},
     )
+
+
+COMPARED = """main (int64[S] r, int64[T] c) => (bool[1,S,T] y) <int64[1] first = {0}, int64[2] both = {0, 2}> {
+    k = Unsqueeze (c, FIRST) q = Unsqueeze (r, both) y = Less (k, q) }"""
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_leading_axes(opset: int) -> None:
+    text = COMPARED.replace("FIRST", "first")
+    if opset == 11:
+        text = text.replace("(c, first)", "<axes = [0]> (c)").replace("(r, both)", "<axes = [-1, 0]> (r)")
+        text = text.replace("<int64[1] first = {0}, int64[2] both = {0, 2}>", "")
+    model = check_rewrites(PASS, text, ops={"Unsqueeze": 1, "Less": 1}, opset=opset)
+    (less,) = (node for node in model.graph if node.op_type == "Less")
+    assert less.inputs[0] is model.graph.inputs[1]
+
+
+def test_other_axes() -> None:
+    check_keeps(
+        PASS,
+        """main (int64[S] r, int64[T] c) => (bool[1,S,T] y) <int64[2] both = {0, 2}> {
+            q = Unsqueeze (r, both) y = Less (c, q) }""",
+        "it adds other axes than leading ones",
+    )
+
+
+def test_leading_axes_that_no_other_operand_has() -> None:
+    check_keeps(
+        PASS,
+        """main (float[T] c, float[S,T] d) => (float[1,T] y, float[1,1,T] z)
+            <int64[1] first = {0}, int64[2] both = {0, 1}> {
+            k = Unsqueeze (c, first) y = Neg (k) m = Unsqueeze (c, both) z = Identity (m) }""",
+    )
+
+
+@pytest.mark.parametrize(("number", "op"), [(1, "And"), (0, "Or")])
+def test_a_mask_that_an_exporter_made_of_nothing(number: int, op: str) -> None:
+    check_rewrites(
+        PASS,
+        f"""main (bool[S,T] c, float[B,T] x) => (float[B,S,T] y)
+            <int64[1] one = {{1}}, float low = {{-9}}, float none = {{0}}> {{
+            s = Shape (x) o = ConstantOfShape <value = int64[1] {{{number}}}> (s) k = Cast <to = 9> (o)
+            u = Unsqueeze (k, one) a = {op} (c, u) w = Where (a, none, low) z = Unsqueeze (x, one) y = Add (z, w) }}""",
+        ops={"ConstantOfShape": 0, "Cast": 0, op: 0},
+    )
+
+
+def test_a_mask_that_forbids_all() -> None:
+    check_keeps(
+        PASS,
+        """main (bool[B,S,T] c, float[B,T] x) => (float[B,S,T] y) <float low = {-9}, float none = {0}> {
+            s = Shape (x) o = ConstantOfShape (s) k = Cast <to = 9> (o) e = Squeeze (k) a = And (c, e)
+            y = Where (a, none, low) }""",
+        "no operand is always true",
+    )
