@@ -7,9 +7,10 @@ from msgspec import Struct
 from ortopt.graph.match import Refusal, attribute, dims, inputs, need, optional, same_dim, splat, static_dims
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics import key
 
 FIRST_STATE = 5
-STATES = {"GRU": 1, "LSTM": 2, "RNN": 1}
+STATES = {("", "GRU"): 1, ("", "LSTM"): 2, ("", "RNN"): 1, ("com.microsoft", "DynamicQuantizeLSTM"): 2}
 
 
 class Found(Struct, frozen=True):
@@ -20,20 +21,20 @@ class Found(Struct, frozen=True):
 
 
 class RecurrentStateElimination(RewriteRule[Found]):
-    """``LSTM``, ``GRU``, ``RNN`` with initial states of zeros → without them.
+    """``LSTM``, ``GRU``, ``RNN``, ``DynamicQuantizeLSTM`` with initial states of zeros → without them.
 
     Exporters compute the zeros from the batch size, with Shape, Gather, Concat, ConstantOfShape and Slice; these nodes
     are removed too.
     """
 
     levels = (TransformerLevel.LEVEL1,)
-    roots = tuple(STATES)
+    roots = tuple(f"{domain}::{op}" if domain else op for domain, op in STATES)
     lookback = 4
 
     def match(self, root: ir.Node) -> Found:
         """States of +0 in the shape that the recurrence wants: another one is an error at run time."""
         zeros, refusals = [], []
-        for position in range(FIRST_STATE, FIRST_STATE + STATES[root.op_type]):
+        for position in range(FIRST_STATE, FIRST_STATE + STATES[key(root)]):
             state = optional(root, position)
             if state is None:
                 continue
@@ -53,14 +54,15 @@ class RecurrentStateElimination(RewriteRule[Found]):
         while inputs[-1] is None:
             inputs.pop()
         outputs = [ir.Value(name=None if value.name else "") for value in root.outputs]
-        return ir.Node("", root.op_type, inputs, list(root.attributes.values()), outputs=outputs)
+        return ir.Node(root.domain, root.op_type, inputs, list(root.attributes.values()), outputs=outputs)
 
 
 def _check(root: ir.Node, state: ir.Value) -> None:
     number = splat(state)
     need(number == 0 and not np.signbit(number.astype(np.float64)), "it does not start from zeros", state)
     x, _, recurrence = inputs(root, 3)
-    directions, _, hidden = static_dims(recurrence, 3)
+    directions, *sizes = static_dims(recurrence, 3)
+    hidden = min(sizes)  # the other has it for each gate; quantized weights are transposed
     steps_first = attribute(root, "layout", 0) == 0
     batch = dims(x, 3)[1 if steps_first else 0]
     wanted = (directions, batch, hidden) if steps_first else (batch, directions, hidden)

@@ -26,6 +26,7 @@ class TransposeOptimizer(GraphTransformer):
         "matmul_add_fusion",
         "noop_elimination",
         "reshape_fusion",
+        "scatter_transpose_elimination",
         "shape_folding",
         "transpose_merging",
         "transpose_elimination",

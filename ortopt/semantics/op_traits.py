@@ -175,6 +175,7 @@ SPARE_OUTPUTS: Final = frozenset(
         ("", "LSTM"),
         ("", "LayerNormalization"),
         ("", "RNN"),
+        ("com.microsoft", "DynamicQuantizeLSTM"),
         ("com.microsoft", "SkipLayerNormalization"),
         ("com.microsoft", "SkipSimplifiedLayerNormalization"),
     }
@@ -192,6 +193,7 @@ OPTIONAL_OUTPUTS: Final = {
     ("", "LayerNormalization"): frozenset({1, 2}),
     ("", "RNN"): frozenset({0, 1}),
     ("", "Unique"): frozenset({1, 2, 3}),
+    ("com.microsoft", "DynamicQuantizeLSTM"): frozenset({0, 1, 2}),
     ("com.microsoft", "SkipLayerNormalization"): frozenset({1, 2, 3}),
     ("com.microsoft", "SkipSimplifiedLayerNormalization"): frozenset({1, 2, 3}),
 }

@@ -67,6 +67,20 @@ def test_keeps(because: str, text: str) -> None:
     check_keeps(PASS, text, because)
 
 
+def test_with_quantized_weights() -> None:  # of fixed sizes: the kernel ends the process on empty inputs
+    text = """<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
+    main (float[3,2,1] x, float[1,2,1] given) => (float[3,1,2,1] y)
+        <int8[1,1,4] w = {1, -2, 3, 4}, int8[1,1,4] r = {3, 2, -1, 1}, float[1] s = {0.125}, int8[1] z = {0},
+         int64[3] shape = {1, 2, 1}> {
+            zero = ConstantOfShape (shape)
+            y, h, c = com.microsoft.DynamicQuantizeLSTM <hidden_size = 1> (x, w, r, , , zero, zero, , s, z, s, z) }"""
+    model = check_rewrites(PASS, text, ops={"ConstantOfShape": 0, "com.microsoft::DynamicQuantizeLSTM": 1})
+    (node,) = model.graph
+    assert [value is None for value in node.inputs] == [False] * 3 + [True] * 5 + [False] * 4
+    check_keeps(PASS, text.replace("zero, zero", "given, given"), "not a constant")
+    check_keeps(PASS, text.replace("{1, 2, 1}", "{2, 1, 1}"), "another shape")
+
+
 def test_in_a_branch_and_in_a_function() -> None:
     check_rewrites(
         PASS,

@@ -1,0 +1,115 @@
+"""An assignment along an inner axis, as exporters write ``cache[:, :, positions] = rows``, needs no moved axes.
+
+ScatterND names places from the first axis on, so exporters bring the axis to the front and back again: the whole cache
+of a decoder is moved twice to write a row. With the places of the axes before it, ScatterND writes where the rows are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from msgspec import Struct
+
+from ortopt.graph.axes import order_of, squeezed, unsqueezed
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    Dim,
+    dims,
+    inputs,
+    is_constant,
+    is_used_once,
+    need,
+    opset,
+    producer,
+)
+from ortopt.options import TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+SHAPE_OF_A_PART = 15
+"""The first version of Shape that gives a part of the shape."""
+
+
+class Found(Struct, frozen=True):
+    """The Transposes and the ScatterND between them, what it reads, and the order of the first Transpose.
+
+    Attributes:
+        positions: The indices along the axis that was in front: [S, 1].
+        shape: The dimensions of `data`.
+    """
+
+    nodes: tuple[ir.Node, ir.Node, ir.Node]
+    data: ir.Value
+    positions: ir.Value
+    updates: ir.Value
+    order: tuple[int, ...]
+    shape: tuple[Dim, ...]
+
+
+class ScatterTransposeElimination(RewriteRule[Found]):
+    """``Transpose⁻¹(ScatterND(Transpose(x), i, u))`` → ``ScatterND(x, (…, i), Transpose⁻¹(u))``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Transpose",)
+    after = ("scatter_concat_conversion", "scatter_elimination", "transpose_merging")
+    opsets = (SHAPE_OF_A_PART, NEWEST_OPSET)
+    lookback = 2
+
+    def match(self, root: ir.Node) -> Found:
+        """A scatter of whole rows along one axis, which a Transpose brings to the front and the root back."""
+        scatter = producer(inputs(root, 1)[0], "ScatterND")
+        moved, positions, updates = inputs(scatter, 3)
+        need(is_used_once(scatter.outputs[0]), "others use the result with moved axes", scatter)
+        front = producer(moved, "Transpose")
+        need(is_used_once(moved), "others use the tensor with moved axes", front)
+        order = order_of(front)
+        need(order_of(root) == _inverse(order), "the axes do not go back to where they were", root, front)
+        need(dims(positions, 2)[1] == 1, "the indices name more than one axis", positions)
+        need(not is_constant(positions), "the indices are constants, which other passes read as a part", positions)
+        (data,) = inputs(front, 1)
+        return Found((root, scatter, front), data, positions, updates, order, dims(data, len(order)))
+
+    def rewrite(self, found: Found) -> ir.Node:
+        """Name the places of the axes before, too, and bring the axis of the updates to its place."""
+        root, scatter, _ = found.nodes
+        version = opset(root)
+        axis = found.order[0]
+        indices = _places(found, axis, version) if axis else found.positions
+        updates = ir.node("Transpose", [found.updates], {"perm": _inverse(found.order)})
+        attributes = list(scatter.attributes.values())
+        return ir.Node("", "ScatterND", [found.data, indices, updates.outputs[0]], attributes)
+
+
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    """The order that takes an order back."""
+    return tuple(int(place) for place in np.argsort(order))
+
+
+def _places(found: Found, axis: int, version: int) -> ir.Value:
+    """The indices of all elements of the axes before one, and of the positions along it: [D, …, S, axis + 1]."""
+    positions = squeezed(found.positions, (1,), version)
+    sizes = [_size(found.data, at) for at in range(axis)]
+    count = ir.node("Shape", [positions])
+    shape = ir.node("Concat", [*sizes, count.outputs[0]], {"axis": 0}).outputs[0]
+    counts = [_count(found.shape[at], size, axis - at, version) for at, size in enumerate(sizes)]
+    parts = []
+    for part in (*counts, positions):
+        spread = ir.node("Expand", [part, shape])
+        parts.append(unsqueezed(spread.outputs[0], (axis + 1,), version))
+    return ir.node("Concat", parts, {"axis": axis + 1}).outputs[0]
+
+
+def _size(data: ir.Value, axis: int) -> ir.Value:
+    """The size of an axis, as a vector of one element."""
+    return ir.node("Shape", [data], {"start": axis, "end": axis + 1}).outputs[0]
+
+
+def _count(dim: Dim, size: ir.Value, behind: int, version: int) -> ir.Value:
+    """The numbers from 0 to a size, with so many axes of size 1 behind them."""
+    axes = tuple(range(1, behind + 1))
+    if isinstance(dim, int):
+        return constant(np.arange(dim, dtype=np.int64).reshape(-1, *(1 for _ in axes)))
+    numbers = ir.node("Range", [constant(0), squeezed(size, (0,), version), constant(1)])
+    return unsqueezed(numbers.outputs[0], axes, version)
+
+
+__all__ = ["Found", "ScatterTransposeElimination"]
