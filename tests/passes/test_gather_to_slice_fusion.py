@@ -122,6 +122,7 @@ BY_COORDINATES = """big = Max (i, j) shape = Shape (big)
 BY_ROWS = """ms = Shape <start = 1, end = 2> (mask) m = Squeeze (ms, first) r = Mul (i, m) k = Add (r, j) f = Flatten <axis = 2> (mask) g = Gather (f, k)
     shape = Shape (k) h = Reshape (g, minus) y = Reshape (h, shape)"""  # noqa: E501
 FED = {"ids": np.zeros((2, 3), np.int64)}
+FULL = np.ones((2, 4), bool)
 
 
 @pytest.mark.parametrize("body", [BY_COORDINATES, BY_ROWS])
@@ -142,6 +143,14 @@ def test_a_mask_for_the_first_positions(body: str) -> None:
         ops={"Gather": 0, "GatherND": 0, "Range": 0, "Slice": 1},
         inputs={**FED, "mask": np.array([[True, False, True, False], [False, True, True, True]])},
     )
+
+
+@pytest.mark.parametrize("body", [BY_COORDINATES, BY_ROWS])
+def test_no_rows_have_as_many_columns_as_there_are_indices(body: str) -> None:
+    empty = {"ids": np.zeros((0, 5), np.int64), "mask": np.zeros((0, 3), bool)}
+    text = MASK.format(columns="P", body=body)
+    check_rewrites(PASS, text, ops={"Slice": 1, "Reshape": 1, "Concat": 1}, inputs=empty)
+    check_rewrites(PASS, text.replace("B,", "2,"), ops={"Slice": 1, "Reshape": 0}, inputs={**FED, "mask": FULL})
 
 
 @pytest.mark.parametrize(
