@@ -73,8 +73,10 @@ def check_defined(
     """
     if node.op_identifier() in model.functions:
         return
-    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
+    where = scope.of(scope.graph_of(node))
+    version = where.opset_imports.get(node.domain, CONTRIB_VERSION)
     if kernels.is_official(node.domain, node.op_type, version):
+        _check_alike(node, version, model.opset_imports.get(node.domain, version))
         return
     if (node.domain, node.op_type) not in produces:
         if node.domain in STANDARD_DOMAINS:
@@ -88,6 +90,14 @@ def check_defined(
         form = "" if releases.of_op(node.domain, node.op_type) > least else " of this form"
         allowed = f"--min-onnxruntime {releases.shown(needed)} allows it"
         raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}{form}: {allowed}")
+
+
+def _check_alike(node: ir.Node, version: int, of_model: int) -> None:
+    """Refuse a node of a function that is another op in the model's opset: ONNX Runtime reads all nodes by that."""
+    alike = version == of_model or kernels.is_defined_alike(node.domain, node.op_type, version, of_model)
+    if not alike:
+        which = f"opset {version} of the function and opset {of_model} of the model"
+        raise Conflict(f"{node.op_type} differs between {which}")
 
 
 def _since(node: ir.Node, version: int) -> str:

@@ -212,6 +212,19 @@ def is_official(domain: str, op: str, opset: int) -> bool:
     return _official(domain, op, opset) is not None
 
 
+def is_defined_alike(domain: str, op: str, one: int, other: int) -> bool:
+    """Whether two opsets of a domain have the same version of an op.
+
+    Args:
+        domain: The op's domain, ``""`` for ai.onnx.
+        op: The op's type.
+        one: An opset of that domain.
+        other: Another.
+    """
+    first, second = _official(domain, op, one), _official(domain, op, other)
+    return first is not None and second is not None and first.since_version == second.since_version
+
+
 def _since(schema: Schema) -> int:
     return schema.since
 

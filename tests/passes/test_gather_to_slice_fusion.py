@@ -194,6 +194,18 @@ def test_in_a_branch_and_in_a_function() -> None:
     )
 
 
+def test_keeps_in_a_function_whose_opset_has_another_unsqueeze() -> None:
+    """ONNX Runtime reads a function's nodes by the model's opset."""
+    check_keeps(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 14, "own" : 1]>
+        main (float[5] x, int64[1,3] i) => (float[1,3] y) { y = own.f (x) }
+        <domain: "own", opset_import: ["" : 11]> f (x) => (y) {
+            i = Constant <value = int64[1,3] {1, 2, 3}> () y = Gather (x, i) }""",
+        "differs between opset 11 of the function and opset 14 of the model",
+    )
+
+
 def test_keeps_an_index_that_a_caller_may_change() -> None:
     text = '<ir_version: 10, opset_import: ["" : 17]> main (float[5] x, int64[3] i) => (float[3] y) <int64[3] i = {1, 2, 3}> { y = Gather (x, i) }'  # noqa: E501
     changed, _ = run(PASS, parse(text))
