@@ -134,10 +134,10 @@ def _with_dimension(value: ir.Value, place: int, rank: int, size: ir.Value) -> i
 
 
 def _list(column: Sequence[int | ir.Value], version: int) -> ir.Value:
-    """The bounds of all axes as one value; a computed one stands alone."""
+    """The bounds of all axes as one value; a computed one stands alone, and has one element and at most one axis."""
     if not isinstance(column[0], ir.Value):
         return constant(np.array(column, np.int64))
-    return unsqueezed(column[0], [0], version)
+    return column[0] if dims(column[0]) else unsqueezed(column[0], [0], version)
 
 
 def _bound(indices: ir.Value, progression: Linear, along: int, to: int) -> Bound:
@@ -160,6 +160,7 @@ def _bound(indices: ir.Value, progression: Linear, along: int, to: int) -> Bound
     assert isinstance(step, int)
     positive = all(_never_negative(value) for value in (start, limit))
     need(positive, "an index may be negative, where it counts from the end and a bound does not", indices)
+    need(all(len(dims(value)) <= 1 for value in (start, limit)), "a bound of the range has several axes", range_)
     known = contents(start)
     begin = known[0] if known is not None and isinstance(known[0], int) else start
     return Bound(to, begin if isinstance(begin, int) else start, limit, step)

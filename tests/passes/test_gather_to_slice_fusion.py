@@ -61,6 +61,14 @@ def test_by_a_range_of_unknown_length() -> None:
     )
 
 
+def test_by_a_range_whose_end_has_an_axis() -> None:
+    """ONNX Runtime takes one element of any shape."""
+    text = RANGE.replace("k = Squeeze (n, axes) ", "").replace("START", "0").replace("END", "n")
+    text = text.replace(", int64[1] axes = {0}", "")
+    inputs = {"x": np.arange(24, dtype=np.float32).reshape(8, 3), "l": np.zeros(5, np.float32)}
+    check_rewrites(PASS, text, ops={"Gather": 0, "Range": 0, "Slice": 1, "Unsqueeze": 0}, inputs=inputs)
+
+
 def test_onnx_runtimes_mistake() -> None:
     """ORT makes a Slice from -2 to 0 of Range(-2, 0, 1), which is empty."""
     text = RANGE.replace("float[L] l", "float[L] l, int64 e").replace("START", "-2").replace("END", "e")
