@@ -456,6 +456,7 @@ class Context:
             for node in nodes:
                 if node.op_identifier() not in replaced_ops:  # an op of the model may stay, wherever it comes from
                     placement.check_defined(node, self.model, self.transformer.produces, self.level, self.options)
+                placement.check_form(node)
                 placement.check_runnable(node, matched, origin, self.options.providers)
             self._check_wanted(nodes, matched)
 

@@ -73,8 +73,10 @@ def check_defined(
     """
     if node.op_identifier() in model.functions:
         return
-    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
+    where = scope.of(scope.graph_of(node))
+    version = where.opset_imports.get(node.domain, CONTRIB_VERSION)
     if kernels.is_official(node.domain, node.op_type, version):
+        _check_alike(node, version, model.opset_imports.get(node.domain, version))
         return
     if (node.domain, node.op_type) not in produces:
         if node.domain in STANDARD_DOMAINS:
@@ -88,6 +90,34 @@ def check_defined(
         form = "" if releases.of_op(node.domain, node.op_type) > least else " of this form"
         allowed = f"--min-onnxruntime {releases.shown(needed)} allows it"
         raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}{form}: {allowed}")
+
+
+def check_form(node: ir.Node) -> None:
+    """Refuse a new node with inputs or attributes that its op does not have in the opset there.
+
+    Args:
+        node: The new node, in its graph.
+
+    Raises:
+        Conflict: If it has.
+    """
+    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
+    form = kernels.official_form(node.domain, node.op_type, version)
+    if form is None:
+        return
+    if not form.least_inputs <= len(node.inputs) <= form.most_inputs:
+        raise Conflict(f"{node.op_type} of opset {version} has another number of inputs than {len(node.inputs)}")
+    unknown = next((name for name in node.attributes if name not in form.attributes), None)
+    if unknown is not None:
+        raise Conflict(f"{node.op_type} of opset {version} has no attribute {unknown}")
+
+
+def _check_alike(node: ir.Node, version: int, of_model: int) -> None:
+    """Refuse a node of a function that is another op in the model's opset: ONNX Runtime reads all nodes by that."""
+    alike = version == of_model or kernels.is_defined_alike(node.domain, node.op_type, version, of_model)
+    if not alike:
+        which = f"opset {version} of the function and opset {of_model} of the model"
+        raise Conflict(f"{node.op_type} differs between {which}")
 
 
 def _since(node: ir.Node, version: int) -> str:
@@ -159,4 +189,12 @@ def _last_place(node: ir.Node, matched: Sequence[ir.Node], providers: Sequence[s
     return max(places) if peers else min(places)
 
 
-__all__ = ["CONTRIB_VERSION", "check_defined", "check_runnable", "is_about_ops", "meant_providers", "provider_of"]
+__all__ = [
+    "CONTRIB_VERSION",
+    "check_defined",
+    "check_form",
+    "check_runnable",
+    "is_about_ops",
+    "meant_providers",
+    "provider_of",
+]

@@ -483,3 +483,35 @@ def test_the_bound_of_rewrites_is_far_from_what_an_honest_rule_makes() -> None:
     manager.apply_transformers(parse(chain(400)), 1)
     assert sum(entry.rewrites for entry in manager.history) < 400 < rule_module.MAX_REWRITES
     assert not manager.bound_reached
+
+
+class SqueezesByAnInput(RewriteRule[Forwarded]):
+    """``Neg(x)`` → ``Squeeze(x, axes)``, as opset 13 writes it."""
+
+    roots = ("Neg",)
+
+    def match(self, root: ir.Node) -> Forwarded:
+        (x,) = inputs(root, 1)
+        return Forwarded((root,), x)
+
+    def rewrite(self, found: Forwarded) -> ir.Node:
+        return ir.node("Squeeze", [found.value, constant([0])])
+
+
+class SqueezesByAnAttribute(SqueezesByAnInput):
+    """``Neg(x)`` → ``Squeeze(x)``, as opset 11 writes it."""
+
+    def rewrite(self, found: Forwarded) -> ir.Node:
+        return ir.node("Squeeze", [found.value], {"axes": [0]})
+
+
+@pytest.mark.parametrize(
+    ("rule", "opset", "because"),
+    [
+        (SqueezesByAnInput, 11, "Squeeze of opset 11 has another number of inputs than 2"),
+        (SqueezesByAnAttribute, 13, "Squeeze of opset 13 has no attribute axes"),
+    ],
+)
+def test_a_new_node_has_the_form_of_its_opset(rule: type[RewriteRule[Forwarded]], opset: int, because: str) -> None:
+    text = "main (float[1,2] x) => (float[A] z) { y = Neg (x) z = Abs (y) }"
+    check_keeps(rule(), text, because, opset=opset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis.kernels import CPU
+from ortopt.analysis.kernels import CPU, Support, support
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -18,6 +18,7 @@ from ortopt.graph.match import (
     is_used,
     need,
     only_user,
+    opset,
     producer,
 )
 from ortopt.options import Numerics, TransformerLevel
@@ -67,6 +68,8 @@ class AttentionTransposeFusion(RewriteRule[Found]):
         need(all(value is None for value in root.inputs[PAST_VALUE + 1 :]), "it counts its keys", root)
         need(not any(is_used(value) for value in root.outputs[SCORES:]), "its scores are asked for", root)
         need(dtype(root.outputs[0]) in {FLOAT, FLOAT16}, "its numbers are of a type that has no kernel", root)
+        taken_apart = support(CPU, root, opset(root)) is Support.EXPANDED
+        need(not taken_apart, "there is no kernel for its mask, and parts of it would need a batch", root)
         operands = tuple(_before(value) for value in inputs(root, 3))
         behind = only_user(root.outputs[0], "Transpose")
         need(_turns(behind), "its result is transposed in another way", behind)

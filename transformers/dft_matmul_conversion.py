@@ -93,7 +93,7 @@ class DftMatmulConversion(RewriteRule[Found]):
         if parts == 2 and (real := _real(x)) is not None:
             x, parts = real, 1
         need(not onesided or (parts == 1 and not is_inverse), "half of the frequencies is asked for otherwise", root)
-        need(length <= LONGEST[parts], "it is long", root)
+        need(length <= LONGEST.get(parts, 0), "it is long", root)
         matrix = _matrix(length, parts, is_inverse=is_inverse)
         return Found((root,), x, parts, length, matrix, _known(matrix, root), parts == 1 and not onesided)
 

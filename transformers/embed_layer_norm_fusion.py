@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt.graph.axes import squeezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Dim,
@@ -23,6 +24,7 @@ from ortopt.graph.match import (
     is_used_once,
     is_vector_of,
     need,
+    opset,
     optional,
     same_dim,
     scalar,
@@ -116,7 +118,7 @@ class EmbedLayerNormFusion(RewriteRule[Found]):
             _ids(found.words),
             None if segments is None else _ids(segments),
             found.words.table,
-            positions.table if isinstance(positions, Lookup) else _rows(positions),
+            positions.table if isinstance(positions, Lookup) else _rows(positions, opset(found.nodes[0], "")),
             None if segments is None else segments.table,
             scale,
             _zeros(scale, found.words.table) if bias is None else bias,
@@ -223,11 +225,11 @@ def _is_never_negative(value: ir.Value | None, steps: int = MAX_STEPS) -> bool:
     return widened and _is_never_negative(source, steps - 1)
 
 
-def _rows(value: ir.Value) -> ir.Value:
+def _rows(value: ir.Value, version: int) -> ir.Value:
     """A value [length, hidden], out of one that may have a dimension of 1 before these."""
     if len(dims(value)) == 2:
         return value
-    return ir.node("Squeeze", [value, constant([0])]).outputs[0]
+    return squeezed(value, [0], version)
 
 
 def _zeros(scale: ir.Value, table: ir.Value) -> ir.Value:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt.analysis import kernels
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor, constant, discard
@@ -167,7 +167,7 @@ class Inliner:
                 continue
             for op_type in op_types:
                 need(
-                    _same_op(op_type, domain, ours, theirs),
+                    kernels.is_defined_alike(domain, op_type, ours, theirs),
                     f"{op_type} differs between opset {theirs} of the function and opset {ours} of the caller",
                     call,
                 )
@@ -412,16 +412,6 @@ def _used(
 
 def _domains(function: ir.Function, token: CancellationToken) -> dict[str, None]:
     return {node.domain: None for graph in scope.below(function.graph, token) for node in token.checked(graph)}
-
-
-def _same_op(op_type: str, domain: str, a: int, b: int) -> bool:
-    """Whether two opset versions of a domain define an op alike."""
-    try:
-        first = onnx.defs.get_schema(op_type, a, domain)
-        second = onnx.defs.get_schema(op_type, b, domain)
-    except onnx.defs.SchemaError:
-        return False
-    return bool(first.since_version == second.since_version)
 
 
 def _extents(

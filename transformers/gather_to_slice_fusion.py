@@ -21,6 +21,7 @@ from ortopt.graph.match import (
     axis,
     dims,
     inputs,
+    is_never_zero,
     is_op,
     is_used_once,
     need,
@@ -48,13 +49,17 @@ class Bound(NamedTuple):
 
 
 class Found(Struct, frozen=True):
-    """The Gather, its source, the bounds of the block, and the axes of size 1 to insert."""
+    """The Gather, its source, the bounds of the block, and the axes of size 1 to insert.
+
+    `stated` is the axis of the result, if any, along which a Slice may give fewer elements than there are indices.
+    """
 
     nodes: tuple[ir.Node, ...]
     source: ir.Value
     bounds: tuple[Bound, ...]
     ones: tuple[int, ...]
     result: ir.Value
+    stated: int | None = None
 
     @property
     def replaced(self) -> tuple[ir.Value, ...]:
@@ -68,6 +73,9 @@ class GatherToSliceFusion(RewriteRule[Found]):
     The indices may have come through Unsqueeze, Expand, Mul, Add and Concat: transformer exports index their attention
     masks so. Negative indices count from the end one by one, and bounds of a Slice do not: ``Range(-2, 0, 1)`` takes
     the last two elements, a Slice from -2 to 0 none (ONNX Runtime makes one of the other).
+
+    A Slice ends at the last element, where indices beyond it fail. Only where there are no rows nothing fails, and the
+    result has as many columns as there were indices: where that may be, a Reshape states their number.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -81,8 +89,7 @@ class GatherToSliceFusion(RewriteRule[Found]):
         """Indices that count along each axis that they take."""
         x, indices = inputs(root, 2)
         if root.op_type == "GatherND":
-            bounds, ones = _by_coordinates(root, x, indices)
-            return Found((root,), x, bounds, ones, root.outputs[0])
+            return _by_coordinates(root, x, indices)
         place = axis(root, len(dims(x)), 0)
         progression = linear(indices)
         if progression is None:
@@ -107,17 +114,30 @@ class GatherToSliceFusion(RewriteRule[Found]):
         """Slice, and put the axes in, as far as there is any of it."""
         version = opset(found.nodes[0])
         value = found.source
+        ends = None
         if found.bounds:
             columns = [[bound[column] for bound in found.bounds] for column in (1, 2, 0, 3)]
-            value = ir.node("Slice", [value, *(_list(column, version) for column in columns)]).outputs[0]
-        return {found.result: unsqueezed(value, found.ones, version) if found.ones else value}
+            starts, ends, *others = (_list(column, version) for column in columns)
+            value = ir.node("Slice", [value, starts, ends, *others]).outputs[0]
+        value = unsqueezed(value, found.ones, version) if found.ones else value
+        if found.stated is not None and ends is not None:
+            value = _with_dimension(value, found.stated, len(dims(found.result)), ends)
+        return {found.result: value}
+
+
+def _with_dimension(value: ir.Value, place: int, rank: int, size: ir.Value) -> ir.Value:
+    """The value, reshaped to have a size along one axis; a 0 keeps what the value has."""
+    parts = [constant(np.zeros(place, np.int64)), size, constant(np.zeros(rank - place - 1, np.int64))]
+    kept = [part for part in parts if part is size or part.const_value is None or part.const_value.size]
+    shape = size if len(kept) == 1 else ir.node("Concat", kept, {"axis": 0}).outputs[0]
+    return ir.node("Reshape", [value, shape]).outputs[0]
 
 
 def _list(column: Sequence[int | ir.Value], version: int) -> ir.Value:
-    """The bounds of all axes as one value; a computed one stands alone."""
+    """The bounds of all axes as one value; a computed one stands alone, and has one element and at most one axis."""
     if not isinstance(column[0], ir.Value):
         return constant(np.array(column, np.int64))
-    return unsqueezed(column[0], [0], version)
+    return column[0] if dims(column[0]) else unsqueezed(column[0], [0], version)
 
 
 def _bound(indices: ir.Value, progression: Linear, along: int, to: int) -> Bound:
@@ -140,6 +160,7 @@ def _bound(indices: ir.Value, progression: Linear, along: int, to: int) -> Bound
     assert isinstance(step, int)
     positive = all(_never_negative(value) for value in (start, limit))
     need(positive, "an index may be negative, where it counts from the end and a bound does not", indices)
+    need(all(len(dims(value)) <= 1 for value in (start, limit)), "a bound of the range has several axes", range_)
     known = contents(start)
     begin = known[0] if known is not None and isinstance(known[0], int) else start
     return Bound(to, begin if isinstance(begin, int) else start, limit, step)
@@ -204,8 +225,15 @@ def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear)
         if part.moving[0] - len(part.dims) == column - len(progression.dims):
             bound = _bound(operand, part, part.moving[0], 1)
             nodes, result, ones = _reshaped(root, (rows, progression.dims[column]))
-            return Found(nodes, at, (bound,), ones, result)
+            place = [axis for axis in range(2 + len(ones)) if axis not in ones][1]
+            sure = _is_in_range(root, columns, progression.dims[column], (rows,))
+            return Found(nodes, at, (bound,), ones, result, None if sure else place)
     raise Refusal("the columns are not counted by a Range", indices)
+
+
+def _is_in_range(root: ir.Node, size: Dim, taken: Dim, others: Sequence[Dim]) -> bool:
+    """Whether a Slice gives as many elements as there are indices, wherever the model runs."""
+    return symbolic.at_least(symbolic.sub(size, taken), 0) or all(is_never_zero(dim, root) for dim in others)
 
 
 def _reshaped(root: ir.Node, matrix: Sequence[Dim]) -> tuple[tuple[ir.Node, ...], ir.Value, tuple[int, ...]]:
@@ -226,7 +254,7 @@ def _reshaped(root: ir.Node, matrix: Sequence[Dim]) -> tuple[tuple[ir.Node, ...]
     return path
 
 
-def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> tuple[tuple[Bound, ...], tuple[int, ...]]:
+def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> Found:
     """The block that coordinates take where each counts up along one axis, in the order of the axes."""
     need(attribute(root, "batch_dims", 0) == 0, "it takes batches", root)
     shape, source = dims(indices), dims(x)
@@ -234,6 +262,7 @@ def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> tuple[tupl
     need(len(parts) <= len(source) and same_dim(shape[-1], len(parts)), "a coordinate is not known", indices)
     bounds: list[Bound] = []
     places: list[int] = []
+    stated: int | None = None
     for own, (value, part) in enumerate(parts):
         moving = part.moving
         need(len(moving) == 1, "a coordinate does not count along one axis", indices)
@@ -242,12 +271,14 @@ def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> tuple[tupl
         need(same_dim(part.offset, 0) and same_dim(part.strides[place], 1), "a coordinate does not count up", indices)
         if not same_dim(part.dims[place], source[own]):
             bounds.append(_bound(value, part, place, own))
+            others = [dim for at, dim in enumerate(shape[:-1]) if at != place]
+            stated = None if _is_in_range(root, source[own], part.dims[place], others) else place
         need(same_dim(part.dims[place], shape[place]), "an element is taken more than once", indices)
         places.append(place)
     ones = tuple(other for other in range(len(shape) - 1) if other not in places)
     need(all(same_dim(shape[other], 1) for other in ones), "an element is taken more than once", indices)
     need(len(bounds) <= 1, "several bounds are computed", indices)
-    return tuple(bounds), ones
+    return Found((root,), x, tuple(bounds), ones, root.outputs[0], stated)
 
 
 def _coordinates(indices: ir.Value, last: int) -> list[tuple[ir.Value, Linear]]:

@@ -26,7 +26,7 @@ class ReshapeElimination(RewriteRule[Forwarded]):
         if known is None:
             raise Refusal("the target shape is not known", target)
         need(len(known) == len(shape), "the rank changes", target)
-        copies_at_zero = attribute(root, "allowzero", 0) == 0
+        copies_at_zero = attribute(root, "allowzero", 0) != 1
         free = 0
         for to, dim in zip(known, shape, strict=True):
             if same_dim(to, dim) or (copies_at_zero and same_dim(to, 0)):

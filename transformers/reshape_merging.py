@@ -79,7 +79,7 @@ class ReshapeMerging(RewriteRule[Found]):
             if renamed is not None:
                 return Found((root,), x, *renamed)
         if root.op_type == "Reshape" and _reads_alike(root, source, between):
-            kept = (("allowzero", 1),) if attribute(root, "allowzero", 0) else ()
+            kept = (("allowzero", 1),) if attribute(root, "allowzero", 0) == 1 else ()
             return Found((root,), x, "Reshape", inputs(root, 2)[1], kept)
         if source is None or result is None:
             raise Refusal("the shapes are not known", root)
@@ -193,7 +193,7 @@ def _reshaped(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...] | None:
     target = contents(inputs(node, 2)[1])
     if target is None:
         return None
-    copies = attribute(node, "allowzero", 0) == 0
+    copies = attribute(node, "allowzero", 0) != 1
     result: list[Dim] = []
     for axis, dim in enumerate(target):
         if same_dim(dim, COPY) and copies:
@@ -234,7 +234,7 @@ def _merged(first: ir.Node, last: ir.Node, source: Sequence[Dim] | None) -> tupl
 
 def _reads_alike(root: ir.Node, source: Sequence[Dim] | None, between: Sequence[Dim] | None) -> bool:
     """Whether a Reshape's target means the same for the input of the first op."""
-    if attribute(root, "allowzero", 0):
+    if attribute(root, "allowzero", 0) == 1:
         return True
     target = contents(inputs(root, 2)[1])
     if target is None:

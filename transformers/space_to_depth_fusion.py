@@ -49,6 +49,10 @@ class SpaceToDepthFusion(RewriteRule[Found]):
 
     SpaceToDepth joins the blocks row by row; YOLO joins them column by column. A Conv behind it then gets its weights
     in the new order (ONNX Runtime puts a Gather between them); without one, a Gather restores the order.
+
+    An image of open size that has an odd number of rows or columns fails as before, as blocks of several sizes cannot
+    be joined. Of a single row ONNX Runtime joins them nevertheless, as it skips what is empty, and leaves channels of
+    the result to whatever is in memory: there the new node fails.
     """
 
     levels = (TransformerLevel.LEVEL1,)

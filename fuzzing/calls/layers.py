@@ -212,6 +212,16 @@ def quantized_concat(d: Draw) -> Drawn:
     return d.call([*_quantized(d, ())[1:], *parts], axis=axis)
 
 
+@drawing("GatherBlockQuantized", domain=MICROSOFT)
+def gather_block_quantized(d: Draw) -> Drawn:
+    """Rows of bytes that hold one integer or two."""
+    rows, bits, blocks = d.number(1, 5), d.one(4, 8), d.number(1, 3)
+    data = d.tensor("uint8", (rows, blocks * 16 * bits // 8))
+    indices = d.ints([d.number(-rows, rows - 1) for _ in range(6)]).reshape(d.one((6,), (2, 3), (1, 6, 1)))
+    scale = _positive(d, (rows, blocks), d.one("float", "float16"))
+    return d.call([data, indices, scale], block_size=16, quantize_axis=1, bits=bits, gather_axis=d.one(0, -2))
+
+
 # Recurrent layers
 
 

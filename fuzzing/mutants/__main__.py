@@ -2,8 +2,8 @@
 
 A seed stands for one example of a pass, changed a few times: other types, ranks, sizes and symbols of its inputs, other
 constants and attributes, operands that are left out, doubled or replaced, values that are outputs or have further
-readers, initializers that are inputs, another opset. Where ONNX Runtime runs it, it is optimized without verification
-by the pass alone, at -O1 and at -O3, and must compute the same.
+readers, initializers that are inputs, another opset, nodes in branches, loops and functions. Where ONNX Runtime runs
+it, it is optimized without verification by the pass alone, at -O1 and at -O3, and must compute the same.
 """
 
 from __future__ import annotations

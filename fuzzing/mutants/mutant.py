@@ -14,7 +14,7 @@ import onnx.inliner
 from onnx import ModelProto, numpy_helper
 
 from fuzzing.generator import Case
-from fuzzing.mutants import contents, interface, wiring
+from fuzzing.mutants import contents, interface, nesting, spelling, wiring
 from fuzzing.mutants.draft import Draft
 from fuzzing.mutants.examples import Example, examples, names
 from fuzzing.mutations import Mutator
@@ -63,6 +63,14 @@ _CHANGES: Final[tuple[tuple[Callable[[Draft], None], int], ...]] = (
     (wiring.attribute, 5),
     (wiring.further_attribute, 3),
     (wiring.branch, 1),
+    (nesting.captured, 3),
+    (nesting.moved, 3),
+    (nesting.looped, 1),
+    (nesting.doubled, 2),
+    (spelling.from_the_end, 3),
+    (spelling.defaults, 1),
+    (spelling.left_to_the_op, 2),
+    (spelling.told, 1),
 )
 """What changes a model, and how often beside the others."""
 

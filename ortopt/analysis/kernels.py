@@ -61,6 +61,20 @@ class Schema(Struct, frozen=True):
     constraints: Mapping[str, frozenset[str]]
 
 
+class Form(Struct, frozen=True):
+    """What nodes of an op of one version look like.
+
+    Attributes:
+        least_inputs: How many inputs they have at least.
+        most_inputs: How many at most.
+        attributes: The names of the attributes that they may have.
+    """
+
+    least_inputs: int
+    most_inputs: int
+    attributes: frozenset[str]
+
+
 class _Rule(Struct, frozen=True):
     first: int
     last: int | None
@@ -210,6 +224,34 @@ def is_official(domain: str, op: str, opset: int) -> bool:
         opset: The opset of that domain.
     """
     return _official(domain, op, opset) is not None
+
+
+@functools.cache
+def official_form(domain: str, op: str, opset: int) -> Form | None:
+    """What the ONNX specification lets nodes of an op look like; None where it does not define the op.
+
+    Args:
+        domain: The op's domain, ``""`` for ai.onnx.
+        op: The op's type.
+        opset: The opset of that domain.
+    """
+    official = _official(domain, op, opset)
+    if official is None:
+        return None
+    return Form(official.min_input, official.max_input, frozenset(official.attributes))
+
+
+def is_defined_alike(domain: str, op: str, one: int, other: int) -> bool:
+    """Whether two opsets of a domain have the same version of an op.
+
+    Args:
+        domain: The op's domain, ``""`` for ai.onnx.
+        op: The op's type.
+        one: An opset of that domain.
+        other: Another.
+    """
+    first, second = _official(domain, op, one), _official(domain, op, other)
+    return first is not None and second is not None and first.since_version == second.since_version
 
 
 def _since(schema: Schema) -> int:

@@ -10,8 +10,9 @@ import gc
 import os
 import signal
 import sys
+from collections import deque
 from types import FrameType
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from ortopt._deferred_sympy import defer_sympy
 from ortopt.cli.deferred_modules import defer_hardly_needed
@@ -36,10 +37,17 @@ def _complete_streams() -> None:
             setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", encoding="utf-8", closefd=False))
 
 
-def _be_silent_about_threads_without_memory(event: sys.UnraisableHookArgs) -> None:
-    """Report what cannot be raised, but for a thread that did not start: whoever started it is told, and reports it."""
-    if event.exc_type is not MemoryError:
-        sys.__unraisablehook__(event)
+_not_raised: Final[deque[sys.UnraisableHookArgs]] = deque(maxlen=16)
+"""What could not be raised: an `append` is a hook without a frame of its own, which works where memory is out."""
+
+
+def _report_what_was_not_raised() -> None:
+    """Report what could not be raised, but for memory that was out: whoever asked for it is told, and reports it."""
+    sys.unraisablehook = sys.__unraisablehook__
+    while _not_raised:
+        event = _not_raised.popleft()
+        if event.exc_type is not MemoryError:
+            sys.unraisablehook(event)
 
 
 def main() -> NoReturn:
@@ -52,7 +60,7 @@ def main() -> NoReturn:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     defer_sympy()
     defer_hardly_needed()
-    sys.unraisablehook = _be_silent_about_threads_without_memory
+    sys.unraisablehook = _not_raised.append
     _complete_streams()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
@@ -65,6 +73,7 @@ def main() -> NoReturn:
     except SystemExit as stop:
         raise CommandLineExit(stop.code) from None
     finally:
+        _report_what_was_not_raised()
         gc.freeze()
 
 

@@ -83,7 +83,7 @@ def _reshape(call: Call) -> tuple[int, ...]:
         raise ElsewhereError("Reshape-1 has its shape as an attribute")
     shape = call.operand(0).shape
     target = call.integers(1)
-    if not call.attributes.get_int("allowzero", 0):
+    if call.attributes.get_int("allowzero", 0) != 1:
         target = [shape[i] if dim == 0 and i < len(shape) else dim for i, dim in enumerate(target)]
     size = math.prod(shape)
     if target.count(-1) == 1:

@@ -9,16 +9,13 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
+from ortopt.graph.conflict import Conflict
 from ortopt.graph.detached import constant, detach_orphans, discard, is_detached_constant, new_nodes
 from ortopt.graph.model_edits import ModelEdits
 from ortopt.graph.names import set_name
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.symbolic import canonical, is_known
 from ortopt.onnx_ir_internals import first_use, get_meta, initializers_of, use_count
-
-
-class Conflict(Exception):  # noqa: N818 -- not an error: a rewrite that cannot be made, with the reason
-    """A replacement that would break what the framework keeps; nothing has been changed."""
 
 
 class TooLarge(Conflict):
@@ -156,8 +153,7 @@ class Editor(ModelEdits):
             set_name(new, name)
             self.add_initializer(graph, new)
             return new
-        node = ir.node("Constant", [], attributes={"value": new.const_value})
-        node.outputs[0].const_value = new.const_value
+        node = self._constant_node(new.const_value, before)
         set_name(node.outputs[0], name)
         self._inherit(node, [producer] if (producer := old.producer()) is not None else [])
         self.insert([node], before)
@@ -276,8 +272,7 @@ class Editor(ModelEdits):
         assert value.const_value is not None
         self._log.take(source.initializers, value.name)
         if self.needs_constant_nodes(target):
-            node = ir.node("Constant", [], attributes={"value": value.const_value})
-            node.outputs[0].const_value = value.const_value
+            node = self._constant_node(value.const_value, before)
             self.insert([node], before)
             self.replace_uses(value, node.outputs[0])
             return node.outputs[0]

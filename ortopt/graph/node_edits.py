@@ -10,6 +10,8 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
+from ortopt.graph.conflict import Conflict
+from ortopt.graph.constants import FLOATS
 from ortopt.graph.detached import constant, detach, is_detached_constant
 from ortopt.graph.index import OpIndex
 from ortopt.graph.names import NameRegistry, set_name
@@ -26,6 +28,7 @@ from ortopt.onnx_ir_internals import (
     unlink,
     use_count,
 )
+from ortopt.semantics.opset_changes import CONSTANTS_OF_ANY_TYPE_FROM
 
 _PAD_AXES = 3
 
@@ -433,12 +436,25 @@ class NodeEdits:
                 set_name(value, self.fresh_name(f"{before.outputs[0].name or before.op_type}_constant"))
             self.add_initializer(graph, value)
             return value
-        node = ir.node("Constant", [], attributes={"value": value.const_value})
-        node.outputs[0].const_value = value.const_value
+        node = self._constant_node(value.const_value, before)
         self.insert([node], before)
         for user, position in value.uses():
             replace_input(user, position, node.outputs[0])
         return node.outputs[0]
+
+    def _constant_node(self, content: ir.TensorProtocol, before: ir.Node) -> ir.Node:
+        """A Constant node for the graph of another node.
+
+        Raises:
+            Conflict: There, a Constant node can hold floats only.
+        """
+        imports = (scope.of(scope.graph_of(before)).opset_imports, self.model.opset_imports)
+        opset = min(one.get("", CONSTANTS_OF_ANY_TYPE_FROM) for one in imports)
+        if opset < CONSTANTS_OF_ANY_TYPE_FROM and content.dtype not in FLOATS:
+            raise Conflict(f"a Constant node of opset {opset} holds floats only")
+        node = ir.node("Constant", [], attributes={"value": content})
+        node.outputs[0].const_value = content
+        return node
 
     def _freed(self, value: ir.Value) -> None:
         if value.is_graph_input() or value.is_graph_output():

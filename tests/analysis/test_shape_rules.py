@@ -262,6 +262,8 @@ WITHOUT_KERNEL = [
     ("y = com.microsoft.RotaryEmbedding(x, p, c, s)", "float16[B,S,8] x, int64[1] p, float16[8,2] c, float16[8,2] s", "float16[B,S,8]"),
     ("y = com.microsoft.NhwcFusedConv<pads=[1,1,1,1]>(x, w)", "float16[N,H,W,3] x, float16[8,3,3,3] w", "float16[N,H,W,8]"),
     ("y = com.microsoft.QLinearConcat<axis=1>(s, z, a, b, c, d, e, f)", "float s, uint8 z, uint8[N,4] a, float b, uint8 c, uint8[N,M] d, float e, uint8 f", "uint8[N,M + 4]"),
+    ("y = com.microsoft.GatherBlockQuantized<bits = 4, gather_axis = 0, quantize_axis = 1>(q, i, s)", "uint8[8,K] q, int64[B,S] i, float16[8,2] s", "float16[B,S,2*K]"),
+    ("y = com.microsoft.GatherBlockQuantized<quantize_axis = 1>(q, i, s)", "int4[8,64] q, int64[B] i, float[8,2] s", "float[B,64]"),
     ("y = com.microsoft.FusedMatMul<transB=1>(x, w)", "float16[N,4] x, float16[M,4] w", "float16[N,M]"),
 ]  # fmt: skip
 

@@ -406,6 +406,35 @@ def test_a_run_beyond_its_memory_ends(model: Path, more: list[str]) -> None:
     assert not Path("out.onnx").exists()
 
 
+UNRAISED = """
+import sys
+from ortopt import cli
+from ortopt.cli import group
+
+class Fails:
+    def __init__(self, error):
+        self.error = error
+
+    def __del__(self):
+        raise self.error
+
+def main():
+    Fails(MemoryError("nothing left"))
+    Fails(ValueError("something else"))
+    raise SystemExit(0)
+
+group.commands.main = main
+cli.main()
+"""
+
+
+def test_what_cannot_be_raised_is_reported_but_for_memory_that_is_out() -> None:
+    done = subprocess.run([sys.executable, "-c", UNRAISED], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert "ValueError: something else" in done.stderr
+    assert "nothing left" not in done.stderr
+
+
 def test_two_onnxruntimes_over_each_other_are_said_once(
     ortopt: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

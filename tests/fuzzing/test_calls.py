@@ -18,7 +18,7 @@ from ortopt.evaluation.numpy_kernels import KERNELS
 from ortopt.evaluation.raw_tensors import Raw
 
 ROOT = Path(__file__).parents[2]
-EACH = 6
+EACH = 8
 WITHOUT_KERNEL = {
     *("BiasDropout", "BiasSoftmax", "FusedMatMulActivation", "GemmaRotaryEmbedding", "GroupNorm", "LayerNormalization"),
     *("NhwcFusedConv", "PackedAttention", "PackedMultiHeadAttention", "QLinearMatMul", "SimplifiedLayerNormalization"),

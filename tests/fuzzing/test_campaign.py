@@ -201,7 +201,7 @@ def test_sums_in_another_order_may_be_nan_where_they_were_infinite() -> None:
 
 
 def test_a_disturbed_model_still_runs_where_a_node_has_several_results() -> None:
-    from fuzzing.oracle import disturbed
+    from fuzzing.disturbance import disturbed
 
     model = parsed("main (float[4] x) => (float[2] y, float[2] z) { y, z = Split <axis = 0> (x) }")
     x = np.arange(1, 5, dtype=np.float32)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from fuzzing import oracle
 from fuzzing.generator import Case
+from fuzzing.mutants import nesting, spelling
 from fuzzing.mutants.__main__ import examine
+from fuzzing.mutants.draft import Draft
 from fuzzing.mutants.examples import examples, names
 from fuzzing.mutants.mutant import AT_ONCE, mutant
 from fuzzing.oracle import Oracle, Way
@@ -93,3 +99,68 @@ def test_memory_that_nobody_wrote_is_no_failure() -> None:
     ((feeds, expected, _),) = judge.sets
     assert not judge._is_unsteady(feeds, expected)
     assert judge._is_unsteady(feeds, [expected[0] + 1])
+
+
+CHAIN = """main (float[B,4,6] x) => (float[A,C] y) <int64[1] a = {1}> {
+    t = Transpose <perm = [0, 2, 1]> (x) r = Softmax <axis = -1> (t) y = ReduceSum <keepdims = 0> (r, a) }"""
+CONVOLVED = "main (float[1,1,5,5] x) => (float[A,B,C,D] y) <float[1,1,3,3] w = {1,2,3,4,5,6,7,8,9}> { y = Conv (x, w) }"
+
+
+@pytest.mark.parametrize("change", [nesting.captured, nesting.looped, nesting.doubled, spelling.from_the_end])
+def test_a_model_that_is_nested_or_spelled_otherwise_computes_the_same(change: Callable[[Draft], None]) -> None:
+    model = parsed(CHAIN)
+    x = np.random.default_rng(0).standard_normal((2, 4, 6)).astype(np.float32)
+    (expected,) = oracle.run(oracle.session(model.SerializeToString()), {"x": x})
+    for seed in range(6):
+        draft = Draft(random.Random(seed), parsed(CHAIN))
+        draft.forget_computed()
+        with contextlib.suppress(Unsuitable):
+            change(draft)
+        runs = oracle.session(draft.model.SerializeToString())
+        given = {name: np.array(1 if kind == "tensor(int64)" else True) for name, kind in names_and_types(runs)}
+        got = dict(zip([one.name for one in runs.get_outputs()], oracle.run(runs, {**given, "x": x}), strict=True))
+        np.testing.assert_array_equal(got["y"], expected)
+
+
+def names_and_types(runs: onnxruntime.InferenceSession) -> list[tuple[str, str]]:
+    """The further inputs of a changed model."""
+    return [(one.name, one.type) for one in runs.get_inputs() if one.name != "x"]
+
+
+def test_nodes_move_into_a_function_that_may_have_another_opset() -> None:
+    versions = set()
+    for seed in range(12):
+        draft = Draft(random.Random(seed), parsed(CHAIN))
+        nesting.moved(draft)
+        (function,) = draft.model.functions
+        versions |= {one.version for one in function.opset_import if not one.domain}
+        assert any(node.domain == function.domain for node in draft.graph.node)
+    assert 17 in versions
+    assert len(versions) > 1
+
+
+def test_attributes_of_a_convolution_are_written_out_or_left_to_it() -> None:
+    model = parsed(CONVOLVED)
+    spelling.told(Draft(random.Random(0), model))
+    assert {one.name for one in model.graph.node[0].attribute} == {"kernel_shape", "strides", "dilations", "pads"}
+    spelling.left_to_the_op(Draft(random.Random(0), model))
+    assert {one.name for one in model.graph.node[0].attribute} == {"kernel_shape", "strides", "dilations", "auto_pad"}
+    plain = parsed(CONVOLVED)
+    spelling.defaults(Draft(random.Random(0), plain))
+    assert len(plain.graph.node[0].attribute) == 1
+
+
+def test_a_concat_that_skips_what_is_empty_gives_memory_that_nobody_wrote() -> None:
+    model = parsed("main (float[A,2] x, float[B,C] z) => (float[D,E] y) { y = Concat <axis = 1> (x, z) }")
+    x, fits, empty = np.ones((3, 2), np.float32), np.ones((3, 1), np.float32), np.ones((0, 1), np.float32)
+    assert not oracle.joins_what_does_not_fit(model, {"x": x, "z": fits})
+    assert oracle.joins_what_does_not_fit(model, {"x": x, "z": empty})
+
+
+def test_one_step_of_a_quantized_result_is_no_failure_where_a_pass_may_make_it() -> None:
+    near, far = np.array([3, 4, 9], np.uint8), np.array([3, 7, 9], np.uint8)
+    got = np.array([3, 5, 8], np.uint8)
+    np.testing.assert_array_equal(oracle._with_steps(near, got), got)
+    np.testing.assert_array_equal(oracle._with_steps(far, got), [3, 7, 8])
+    wide = near.astype(np.int64)
+    np.testing.assert_array_equal(oracle._with_steps(wide, got.astype(np.int64)), wide)

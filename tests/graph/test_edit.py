@@ -235,6 +235,20 @@ def test_before_ir_version_4_constants_of_subgraphs_are_nodes() -> None:
     onnx.checker.check_model(written, full_check=True)
 
 
+def test_before_opset_9_a_function_gets_constants_of_floats_only() -> None:
+    model = parse("""<ir_version: 10, opset_import: ["" : 8, "local" : 1]>
+        main (float[2] x) => (float[2] y) { y = local.f (x) }
+        <domain: "local", opset_import: ["" : 8]> f (s) => (t) { t = Relu (s) }""")
+    space = Workspace(model, Options())
+    (relu,) = next(iter(model.functions.values()))
+    reshape = ir.node("Reshape", [relu.inputs[0], constant([2])])
+    with pytest.raises(Conflict, match="holds floats only"):
+        space.edit.replace({relu.outputs[0]: reshape.outputs[0]}, before=relu, origin=[relu])
+    add = ir.node("Add", [relu.inputs[0], constant(1.0)])
+    space.edit.replace({relu.outputs[0]: add.outputs[0]}, before=relu, origin=[relu])
+    assert [n.op_type for n in next(iter(model.functions.values()))] == ["Constant", "Add"]
+
+
 def test_an_adopted_initializer_comes_back() -> None:
     work = Workspace(
         parse("""main (float[2] x, bool c) => (float[2] y) {

@@ -48,6 +48,10 @@ def test_a_past() -> None:
 
 PLAIN = f"{BEFORE} o = Attention (tq, tk, tv) {BEHIND}"
 KEPT = {
+    "a mask without a kernel": (
+        "there is no kernel for its mask",
+        model(f"{BEFORE} o = Attention (tq, tk, tv, m) {BEHIND}", f"{OPERANDS}, uint8[S,T] m"),
+    ),
     "an operand as it is": (
         "comes before",
         model(PLAIN.replace(f"tv = Transpose{PERM} (v)", "tv = Neg (v)"), OPERANDS.replace("T,2,6", "2,T,6")),

@@ -123,6 +123,15 @@ def test_other_sums_stay(body: str, reason: str) -> None:
     check_keeps(PASS, model(body, inputs=inputs, outputs=outputs, more=RANGE), reason)
 
 
+def test_before_opset_13_axes_are_attributes() -> None:
+    """ONNX Runtime has its own LayerNormalization in all opsets."""
+    text = model(f"{WORDS} n = Add (a, x) {NORM}", inputs="int64[B,S] i, float[1,S,8] x")
+    result = check_rewrites(PASS, text, ops={"com.microsoft::EmbedLayerNormalization": 1, "Squeeze": 1}, opset=11)
+    ids = np.array([[1, 2, 10]])
+    x = np.random.default_rng(2).standard_normal((1, 3, 8)).astype(np.float32)
+    compare(text, result, {"i": ids, "x": x}, opset=11)
+
+
 def test_double_precision_has_no_kernel() -> None:
     text = model(f"{WORDS} {POSITIONS} n = Add (a, e) {NORM}", more=RANGE).replace("float[", "double[")
     check_keeps(PASS, text, "no provider has a kernel of EmbedLayerNormalization")

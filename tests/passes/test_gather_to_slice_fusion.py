@@ -61,6 +61,14 @@ def test_by_a_range_of_unknown_length() -> None:
     )
 
 
+def test_by_a_range_whose_end_has_an_axis() -> None:
+    """ONNX Runtime takes one element of any shape."""
+    text = RANGE.replace("k = Squeeze (n, axes) ", "").replace("START", "0").replace("END", "n")
+    text = text.replace(", int64[1] axes = {0}", "")
+    inputs = {"x": np.arange(24, dtype=np.float32).reshape(8, 3), "l": np.zeros(5, np.float32)}
+    check_rewrites(PASS, text, ops={"Gather": 0, "Range": 0, "Slice": 1, "Unsqueeze": 0}, inputs=inputs)
+
+
 def test_onnx_runtimes_mistake() -> None:
     """ORT makes a Slice from -2 to 0 of Range(-2, 0, 1), which is empty."""
     text = RANGE.replace("float[L] l", "float[L] l, int64 e").replace("START", "-2").replace("END", "e")
@@ -122,6 +130,7 @@ BY_COORDINATES = """big = Max (i, j) shape = Shape (big)
 BY_ROWS = """ms = Shape <start = 1, end = 2> (mask) m = Squeeze (ms, first) r = Mul (i, m) k = Add (r, j) f = Flatten <axis = 2> (mask) g = Gather (f, k)
     shape = Shape (k) h = Reshape (g, minus) y = Reshape (h, shape)"""  # noqa: E501
 FED = {"ids": np.zeros((2, 3), np.int64)}
+FULL = np.ones((2, 4), bool)
 
 
 @pytest.mark.parametrize("body", [BY_COORDINATES, BY_ROWS])
@@ -142,6 +151,14 @@ def test_a_mask_for_the_first_positions(body: str) -> None:
         ops={"Gather": 0, "GatherND": 0, "Range": 0, "Slice": 1},
         inputs={**FED, "mask": np.array([[True, False, True, False], [False, True, True, True]])},
     )
+
+
+@pytest.mark.parametrize("body", [BY_COORDINATES, BY_ROWS])
+def test_no_rows_have_as_many_columns_as_there_are_indices(body: str) -> None:
+    empty = {"ids": np.zeros((0, 5), np.int64), "mask": np.zeros((0, 3), bool)}
+    text = MASK.format(columns="P", body=body)
+    check_rewrites(PASS, text, ops={"Slice": 1, "Reshape": 1, "Concat": 1}, inputs=empty)
+    check_rewrites(PASS, text.replace("B,", "2,"), ops={"Slice": 1, "Reshape": 0}, inputs={**FED, "mask": FULL})
 
 
 @pytest.mark.parametrize(
@@ -182,6 +199,18 @@ def test_in_a_branch_and_in_a_function() -> None:
         <domain: "own", opset_import: ["" : 17]> f (x) => (y) {
             i = Constant <value_ints = [1, 2, 3]> () y = Gather (x, i) }""",
         ops={"Gather": 0, "Slice": 1},
+    )
+
+
+def test_keeps_in_a_function_whose_opset_has_another_unsqueeze() -> None:
+    """ONNX Runtime reads a function's nodes by the model's opset."""
+    check_keeps(
+        PASS,
+        """<ir_version: 10, opset_import: ["" : 14, "own" : 1]>
+        main (float[5] x, int64[1,3] i) => (float[1,3] y) { y = own.f (x) }
+        <domain: "own", opset_import: ["" : 11]> f (x) => (y) {
+            i = Constant <value = int64[1,3] {1, 2, 3}> () y = Gather (x, i) }""",
+        "differs between opset 11 of the function and opset 14 of the model",
     )
 
 

@@ -93,6 +93,15 @@ def test_the_same_op_twice(
     check_rewrites(PASS, before, after=expected, opset=opset)
 
 
+def test_only_1_allows_a_zero() -> None:
+    check_rewrites(
+        PASS,
+        """main (float[N,8,12] x) => (float[A,B,C] y) <int64[4] a = {0, 0, 2, 6}, int64[3] b = {0, 16, 6}> {
+            t = Reshape <allowzero = -1> (x, a) y = Reshape <allowzero = 2> (t, b) }""",
+        ops={"Reshape": 1},
+    )
+
+
 def test_unsqueezes_of_unknown_rank() -> None:
     check_rewrites(
         PASS,

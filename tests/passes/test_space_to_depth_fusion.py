@@ -1,8 +1,11 @@
 """Blocks joined row by row are a SpaceToDepth; in another order, a Conv's weights or a Gather follow them."""
 
+import numpy as np
+import onnx.reference
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.serialization.save import to_bytes
+from ortopt.testing import check_keeps, check_rewrites, parse
 
 PASS = "space_to_depth_fusion"
 LONG = 2**63 - 1
@@ -30,6 +33,15 @@ def test_with_dimensions_that_are_not_fixed() -> None:
         ops={"SpaceToDepth": 1, "Slice": 0, "Concat": 0},
         numbers=False,
     )
+
+
+def test_a_single_row_is_no_image_of_blocks() -> None:
+    """ONNX Runtime skips what is empty; the specification does not, and there is no number to be kept."""
+    text = FOCUS.replace("[N,3,4,6]", "[N,C,H,W]").replace(", 6}", f", {LONG}}}")
+    evaluator = onnx.reference.ReferenceEvaluator(onnx.load_from_string(to_bytes(parse(text))))
+    assert evaluator.run(None, {"x": np.ones((1, 1, 4, 2), np.float32)})[0].shape == (1, 4, 2, 1)
+    with pytest.raises(ValueError, match="must match exactly"):
+        evaluator.run(None, {"x": np.ones((1, 1, 1, 2), np.float32)})
 
 
 def test_two_slices_for_a_block() -> None:

@@ -10,6 +10,11 @@ from ortopt.graph import symbolic
 UINT8 = ir.DataType.UINT8
 FLOAT = ir.DataType.FLOAT
 
+_BITS = 4
+"""Those of an integer of GatherBlockQuantized, where nothing else is said."""
+
+_BITS_OF_A_BYTE = 8
+
 
 @rule("QuantizeLinear")
 def quantize_linear(call: Call) -> None:
@@ -58,3 +63,15 @@ def quantized_concat(call: Call) -> None:
     for dims in shapes[1:]:
         total = symbolic.add(total, dims[axis])
     call.shapes[0] = (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
+
+
+@rule("GatherBlockQuantized", domain=MICROSOFT)
+def gather_block_quantized(call: Call) -> None:
+    """As Gather, in the type of the scales; bytes hold several integers along the last axis."""
+    call.types[0] = call.dtype(2)
+    data, indices = call.dims(0), call.dims(1)
+    if call.dtype(0) == UINT8:
+        held = _BITS_OF_A_BYTE // call.attribute("bits", _BITS)
+        data = (*data[:-1], symbolic.mul(data[-1], held))
+    axis = axis_of(call.attribute("gather_axis", 0), len(data))
+    call.shapes[0] = (*data[:axis], *indices, *data[axis + 1 :])

@@ -91,7 +91,7 @@ def reshape(call: Call) -> None:
             call.shapes[0] = (UNKNOWN,) * min(vector[0], 64)
         return
     source = call.dims_or_none(0)
-    call.shapes[0] = reshaped(call, source, target, allow_zero=bool(call.attribute("allowzero", 0)))
+    call.shapes[0] = reshaped(call, source, target, allow_zero=call.attribute("allowzero", 0) == 1)
     if call.dtype(0) in INTEGERS:
         call.contents[0] = all_contents(call.value(0))
 

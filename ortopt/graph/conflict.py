@@ -1,0 +1,7 @@
+"""What an edit raises that cannot be made; the rewrite that it is part of is taken back."""
+
+from __future__ import annotations
+
+
+class Conflict(Exception):  # noqa: N818 -- not an error: a rewrite that cannot be made, with the reason
+    """A replacement that would break what the framework keeps; nothing has been changed."""
