@@ -15,8 +15,6 @@ from ortopt.options import TransformerLevel
 from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.transformer import Context, GraphTransformer
 
-"""Where integers come from that depend on dimensions."""
-
 
 class ShapeSharing(GraphTransformer):
     """Integer tensors with provably the same elements → the first of them."""
@@ -59,13 +57,13 @@ class ShapeSharing(GraphTransformer):
 
 
 def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Graph]:
-    """The nodes of a graph that have not been removed meanwhile, and after each the nodes of its nested graphs."""
+    """The nodes of a graph that have not been removed meanwhile, and before each its nested graphs: they run first."""
     for node in token.checked(tuple(token.checked(graph))):
         if node.graph is None:
             continue
-        yield node
-        if node.attributes and node.graph is not None:
+        if node.attributes:
             yield from semantics.subgraphs(node)
+        yield node
 
 
 def _key(value: ir.Value) -> Hashable:

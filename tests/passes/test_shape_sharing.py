@@ -77,3 +77,17 @@ def test_outer_sizes_serve_inner_graphs_and_never_the_reverse() -> None:
         }""",
         ops={"Concat": 3, "Shape": 1},
     )
+
+
+def test_the_result_of_an_if_does_not_serve_the_graphs_inside_of_it() -> None:
+    check_keeps(
+        PASS,
+        """main (float[B,L] x, bool c) => (float[] z) <int64[1] one = {1}> {
+            s = Shape (x)
+            a = If (c) <
+                then_branch = then_branch () => (int64[1] d) { d = Gather (s, one) },
+                else_branch = else_branch () => (int64[1] f) { e = Gather (s, one) f = Identity (e) }
+            >
+            z = ConstantOfShape (a)
+        }""",
+    )
