@@ -60,6 +60,7 @@ ENDS_THE_PATH = {
     "elu_decomposition": "Elu is transcendental",
     "einsum_decomposition": "what it gives comes out of a matrix product, and products of elements are rounded alike",
     "gather_einsum_reordering": "what it gives comes out of an Einsum",
+    "image_projection_conversion": "what it gives comes out of matrix products",
     "matmul_conv_conversion": "what it gives comes out of matrix products",
     "few_output_conv_unrolling": "what it gives comes out of a convolution",
     "grouped_conv_merging": "what it gives comes out of a convolution",
