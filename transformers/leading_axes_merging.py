@@ -95,6 +95,7 @@ class LeadingAxesMerging(GraphTransformer):
     after = (
         "bias_sum_conversion",
         "channel_affine_conversion",
+        "image_projection_conversion",
         "linear_conv_fusion",
         "matmul_conv_conversion",
         "matmul_split_decomposition",

@@ -48,7 +48,6 @@ ENDS_THE_PATH = {
     "bias_gelu_fusion": "Gelu is transcendental",
     "bias_softmax_fusion": "Softmax is transcendental",
     "bn_conv_fusion": "what it gives comes out of a convolution",
-    "channel_affine_conversion": "what it scales comes out of a convolution",
     "conv_activation_fusion": "what it takes comes out of a convolution",
     "conv_add_fusion": "what it adds is a constant, to a convolution's result",
     "conv_bn_fusion": "what it scales comes out of a convolution",
@@ -60,6 +59,7 @@ ENDS_THE_PATH = {
     "elu_decomposition": "Elu is transcendental",
     "einsum_decomposition": "what it gives comes out of a matrix product, and products of elements are rounded alike",
     "gather_einsum_reordering": "what it gives comes out of an Einsum",
+    "image_projection_conversion": "what it gives comes out of matrix products",
     "matmul_conv_conversion": "what it gives comes out of matrix products",
     "few_output_conv_unrolling": "what it gives comes out of a convolution",
     "grouped_conv_merging": "what it gives comes out of a convolution",
@@ -127,6 +127,7 @@ AT_ONE_RESULT = {"embed_layer_norm_fusion", "skip_layer_norm_fusion", "skip_rms_
 """Passes whose kernel gives the sum too: that is on the path, and the normalized value is not."""
 
 PARTLY = {
+    "channel_affine_conversion": "what it scales is on the path, unless a convolution gives it",
     "conv_add_activation_fusion": "what it adds is on the path, unless a Sigmoid or a Tanh ends it",
     "interleaved_heads_decomposition": "what scales a product of integers is on the path, and a MatMul ends it",
     "mish_decomposition": "its factor is not on the path, and x is",

@@ -78,9 +78,48 @@ def test_what_onnxruntime_makes_of_it(tmp_path: Path) -> None:
 
 
 BOTH = "p = Mul (s, r) m = Add (p, t)"
+SCALED = "p = Mul (x, c) m = Add (p, c)"
+ALONE = f"main (float[N,16,H,W] x) => (float[A,B,C,D] y) <{CONSTANTS['c']}> {{ {SCALED} y = Erf (m) }}"
+
+
+def test_one_kernel_for_two_outside_of_blocks() -> None:
+    check_rewrites(PASS, ALONE, ops={"BatchNormalization": 1, "Mul": 0, "Add": 0})
+    check_rewrites(PASS, model(BOTH, end="y = Erf (m)"), ops={"BatchNormalization": 1, "Mul": 0, "Add": 0})
+
+
+def test_few_channels_stay_two_kernels() -> None:
+    few = ALONE.replace(CONSTANTS["c"], "float[8,1,1] c = {1, 2, 3, 4, 5, 6, 7, 8}").replace("[N,16", "[N,8")
+    check_keeps(PASS, few, "would not stay in the blocked layout")
+
+
+def relu(more: str = "", outputs: str = "", activation: str = "Relu") -> str:
+    constants = f"{CONSTANTS['c']}, {CONSTANTS['k']}"
+    return f"""main (float[N,16,6,5] x) => (float[A,B,C,D] y{outputs}) <{constants}> {{
+        {SCALED} i = {activation} (m) y = Conv <group = 16, pads = [1,1,1,1]> (i, k) {more} }}"""
+
+
+def test_blocks_begin_before_a_relu() -> None:
+    """The convolution of single channels takes the activation into it, and the next one reads blocks."""
+    check_rewrites(PASS, relu(), ops={"Conv": 2, "Relu": 1, "BatchNormalization": 0, "Mul": 0, "Add": 0})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        relu("z = Erf (i)", ", float[A,B,C,D] z"),
+        relu(outputs=", float[A,B,C,D] i"),
+        relu("z = Erf (m)", ", float[A,B,C,D] z"),
+        relu(activation="Erf"),
+    ],
+    ids=["another reader", "a result of the graph", "the scaled image is read, too", "another activation"],
+)
+def test_no_blocks_begin(text: str) -> None:
+    check_rewrites(PASS, text, ops={"Conv": 1, "BatchNormalization": 1, "Mul": 0, "Add": 0})
+
+
 KEPT = {
     "would not stay in the blocked layout": model("q = Erf (r) m = Add (q, t)"),
-    "no reader in blocks": model(BOTH, end="y = Erf (m)"),
+    "no reader in blocks": model("m = Mul (s, r)", end="y = Erf (m)"),
     "no operand is a constant": model("m = Add (r, a)"),
     "it is not one number a channel": model("m = Add (r, f)"),
     "the constant comes first": model("m = Sub (t, r)"),

@@ -1,0 +1,280 @@
+"""ONNX Runtime reorders a narrow image into its blocked layout, and back, in less time than a wide one.
+
+A product that widens rows before they become an image is a convolution of points behind that, and one that narrows
+them afterwards is one before. Feed-forward layers of transformers for images (SegFormer, PVT v2) mix neighbours by a
+convolution between two products.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from msgspec import Struct
+
+from ortopt.analysis.blocked_layout import BLOCK, MICROSOFT, is_blocked_convolution
+from ortopt.analysis.blocked_values import is_in_blocks
+from ortopt.analysis.kernels import CPU
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    FLOAT,
+    Refusal,
+    array_of,
+    attribute,
+    dims,
+    dtype,
+    inputs,
+    is_constant,
+    is_op,
+    is_used_once,
+    need,
+    plain_attributes,
+    producer,
+    rank,
+    same_dim,
+    static_dims,
+    users,
+)
+from ortopt.graph.symbolic import Dim
+from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.rule import NEWEST_OPSET, RewriteRule
+
+IMAGE, ROWS = 4, 3
+REVERSED = (3, 2, 1, 0)
+TO_CHANNELS_FIRST = (0, 3, 1, 2)
+TO_CHANNELS_LAST = (0, 2, 3, 1)
+
+MOST = 192
+"""With so many columns on the narrow side it still wins; with 256 and more the product is the faster kernel."""
+
+COPIED = 0
+"""What a Reshape takes for the size of its input."""
+
+ACTIVATIONS = {"": ("Gelu", "HardSigmoid", "Relu", "Sigmoid", "Tanh"), MICROSOFT: ("Gelu", "QuickGelu")}
+"""Ops of one operand with kernels in blocks, by domain."""
+
+
+class Projection(Struct, frozen=True):
+    """A product with a constant matrix.
+
+    Attributes:
+        nodes: The product, and the sum with its biases if there is one.
+        x: What is multiplied.
+        matrix: The matrix.
+        bias: A number for each column; None for none.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    matrix: np.ndarray
+    bias: np.ndarray | None
+
+
+class Found(Struct, frozen=True):
+    """What becomes convolutions of points.
+
+    Attributes:
+        nodes: All nodes, the last one last.
+        start: The rows, or the image, that the first of them reads.
+        shape: The shape of the rows as an image with its channels last, or of the image as rows; empty for the same.
+        projection: The product.
+        activations: What works on each element, in order: behind a product that widens, before one that narrows.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    start: ir.Value
+    shape: tuple[int, ...]
+    projection: Projection
+    activations: tuple[ir.Node, ...]
+
+
+class ImageProjectionConversion(RewriteRule[Found]):
+    """``Transpose(Reshape(x · W + b))`` → ``Conv(Transpose(Reshape(x)), W, b)`` for rows that become a wider image.
+
+    And ``Gelu(Reshape(Transpose(i))) · W + b`` → ``Reshape(Transpose(Conv(Gelu(i), W, b)))`` for an image that becomes
+    narrower rows. Both around a convolution are 1.04 to 1.9 times as fast, from images of 14x14 to 128x128 and from 16
+    channels to 192 that become up to eight times as many; whole models 1.02 to 1.16 times.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    after = ("matmul_conv_conversion", "reshape_transpose_reordering")
+    roots = ("Transpose", "MatMul", "Add", "Sum")
+    opsets = (5, NEWEST_OPSET)
+    providers = (CPU,)
+    targets = (Target.ORT,)
+    numerics = Numerics.REORDERED
+    looks_downstream = True
+
+    def match(self, root: ir.Node) -> Found:
+        """A product in whole blocks, next to the transposition of an image that is in blocks."""
+        return _widened(root) if is_op(root, "Transpose") else _narrowed(root)
+
+    def rewrite(self, found: Found) -> ir.Value:
+        """Build the transposition of what has fewer channels, and the convolution on the image's side of it."""
+        if not is_op(found.nodes[-1], "Transpose"):
+            image = found.start
+            for node in found.activations:
+                image = _copy(node, image)
+            image = ir.node("Transpose", [_convolution(found.projection, image)], {"perm": TO_CHANNELS_LAST}).outputs[0]
+            return _reshape(image, found.shape)
+        image = ir.node("Transpose", [_reshape(found.start, found.shape)], {"perm": TO_CHANNELS_FIRST}).outputs[0]
+        image = _convolution(found.projection, image)
+        for node in found.activations:
+            image = _copy(node, image)
+        return image
+
+
+def _widened(root: ir.Node) -> Found:
+    """Rows that are multiplied, activated, and become an image of convolutions."""
+    need(attribute(root, "perm", REVERSED) == TO_CHANNELS_FIRST, "it does not bring channels to the front", root)
+    image = root.outputs[0]
+    batch, height, width = _sizes(image)
+    need(not image.is_graph_output(), "the image is a result of the graph", image)
+    need(
+        all(is_blocked_convolution(user) and image not in user.inputs[1:] for user in users(image)),
+        "something else than convolutions in blocks reads the image",
+        root,
+    )
+    (last,) = inputs(root, 1)
+    value, moves = _behind_reshape(last)
+    value, activations = _behind_activations(value)
+    projection = _projection(_only(value))
+    rows, columns = projection.matrix.shape
+    need(rows < columns, "the product gives no more columns", value)
+    need(rows <= MOST, "a product of so many columns is faster", value)
+    x = projection.x
+    shape: tuple[int, ...] = ()
+    if moves:
+        need(same_dim(dims(x, ROWS)[0], batch), "the axes come apart into others", moves[0])
+        shape = (COPIED, height, width, rows)
+    else:
+        need(rank(x) == IMAGE, "what is multiplied is no image", x)
+    return Found((*projection.nodes, *activations, *moves, root), x, shape, projection, activations)
+
+
+def _narrowed(root: ir.Node) -> Found:
+    """An image that becomes rows, which are activated and multiplied."""
+    projection = _projection(root)
+    if len(projection.nodes) == 1 and is_used_once(root.outputs[0]):
+        (user,) = users(root.outputs[0])
+        need(not _adds_bias(user, root.outputs[0]), "what follows belongs to it", root)
+    rows, columns = projection.matrix.shape
+    need(rows > columns, "the product gives no fewer columns", root)
+    need(columns <= MOST, "a product of so many columns is faster", root)
+    value, activations = _behind_activations(projection.x)
+    value, moves = _behind_reshape(value)
+    transpose = producer(value, "Transpose")
+    need(is_used_once(value), "the channels that are last are used elsewhere", value)
+    need(attribute(transpose, "perm", REVERSED) == TO_CHANNELS_LAST, "it does not bring channels to the end", transpose)
+    (image,) = inputs(transpose, 1)
+    batch, height, width = _sizes(image)
+    need(is_used_once(image), "the image is used elsewhere", image)
+    need(is_in_blocks(image), "the image is not in the blocked layout", image)
+    shape: tuple[int, ...] = ()
+    if moves:
+        need(same_dim(dims(projection.x, ROWS)[0], batch), "other axes are joined", moves[0])
+        shape = (COPIED, height * width, columns)
+    return Found((transpose, *moves, *activations, *projection.nodes), image, shape, projection, activations)
+
+
+def _sizes(image: ir.Value) -> tuple[Dim, int, int]:
+    """The batch, the height and the width of an image with channels first."""
+    batch, _, height, width = dims(image, IMAGE)
+    need(dtype(image) == FLOAT, "the blocked kernels are for single precision only", image)
+    if not (isinstance(height, int) and isinstance(width, int)):
+        raise Refusal("a size of the image is not fixed", image)
+    need(min(height, width) > 0, "the image is empty", image)
+    return batch, height, width
+
+
+def _projection(last: ir.Node) -> Projection:
+    """The product with a constant matrix that a node is, or adds biases to.
+
+    Raises:
+        Refusal: If it is none, or its channels fill no blocks.
+    """
+    nodes: tuple[ir.Node, ...] = (last,)
+    number: ir.Value | None = None
+    if is_op(last, "Add", "Sum") and len(last.inputs) == 2:
+        product, number = inputs(last, 2)
+        if is_constant(product):
+            product, number = number, product
+        nodes = (producer(product, "MatMul"), last)
+        need(is_used_once(product), "the product is used elsewhere", product)
+        need(_is_bias(number, product), "what is added is not one number a column", last)
+    need(is_op(nodes[0], "MatMul"), "it is no product", last)
+    x, weight = inputs(nodes[0], 2)
+    need(is_constant(weight), "the matrix is no constant", weight)
+    need(dtype(weight) == FLOAT, "the blocked kernels are for single precision only", weight)
+    shape = static_dims(weight)
+    need(len(shape) == 2, "the operand is no matrix", weight)
+    need(all(size > 0 and size % BLOCK == 0 for size in shape), "the channels fill no blocks", weight)
+    bias = None if number is None else np.broadcast_to(array_of(number).reshape(-1), shape[1:])
+    return Projection(nodes, x, array_of(weight), bias)
+
+
+def _adds_bias(node: ir.Node, product: ir.Value) -> bool:
+    """Whether a node adds a bias to a product."""
+    if not is_op(node, "Add", "Sum") or len(node.inputs) != 2:
+        return False
+    a, b = inputs(node, 2)
+    return _is_bias(b if a is product else a, product)
+
+
+def _is_bias(number: ir.Value, product: ir.Value) -> bool:
+    """Whether an operand is a constant with a number for each column of a product, or for all."""
+    if not is_constant(number):
+        return False
+    shape, columns = static_dims(number), dims(product)
+    return (
+        len(shape) <= len(columns) and all(size == 1 for size in shape[:-1]) and shape[-1:] in ((), (1,), columns[-1:])
+    )
+
+
+def _behind_reshape(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
+    """What a Reshape that keeps the last axis reads, and the Reshape; without one the value itself.
+
+    Raises:
+        Refusal: If a Reshape takes channels apart, or something else reads what it does.
+    """
+    node = value.producer()
+    if not is_op(node, "Reshape"):
+        return value, ()
+    reshape = producer(value, "Reshape")
+    need(is_used_once(value), "what is reshaped is used elsewhere", value)
+    before, _ = inputs(reshape, 2)
+    need(same_dim(dims(before)[-1], dims(value)[-1]), "channels come apart", reshape)
+    return before, (reshape,)
+
+
+def _behind_activations(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
+    """What activations read, and the activations in order."""
+    nodes: list[ir.Node] = []
+    while (node := value.producer()) is not None and node.op_type in ACTIVATIONS.get(node.domain, ()):
+        need(is_used_once(value), "what is activated is used elsewhere", value)
+        nodes.append(node)
+        (value,) = inputs(node, 1)
+    return value, tuple(reversed(nodes))
+
+
+def _only(value: ir.Value) -> ir.Node:
+    """The node that computes a value, which one other node reads."""
+    node = value.producer()
+    if node is None:
+        raise Refusal("it is no product", value)
+    need(is_used_once(value), "the product is used elsewhere", value)
+    return node
+
+
+def _reshape(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    return ir.node("Reshape", [value, constant(shape)]).outputs[0] if shape else value
+
+
+def _convolution(projection: Projection, image: ir.Value) -> ir.Value:
+    """The convolution of points that multiplies channels by the matrix."""
+    kernel = constant(np.ascontiguousarray(projection.matrix.T)[:, :, None, None], FLOAT)
+    bias = [] if projection.bias is None else [constant(projection.bias, FLOAT)]
+    return ir.node("Conv", [image, kernel, *bias]).outputs[0]
+
+
+def _copy(node: ir.Node, image: ir.Value) -> ir.Value:
+    return ir.Node(node.domain, node.op_type, [image], list(plain_attributes(node).values())).outputs[0]
