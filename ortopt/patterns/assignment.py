@@ -75,36 +75,63 @@ def first_places(node: ir.Node, shape: tuple[Dim, ...]) -> list[int]:
 
 
 def _to_rows(x: ir.Value, indices: ir.Value, updates: ir.Value) -> Assignment:
-    """Rows that constants name, each once and one behind the other."""
+    """Rows that constants name, each once and one behind the other, of the first axes that they count along."""
     named = array_of(indices)
-    need(named.ndim == 2 and named.shape[1] == 1 and bool(named.size), "the indices are not those of rows", indices)
-    rows = [int(row) for row in named[:, 0]]
-    size = dims(x)[0] if dims(x) else 0
-    if rows[0] < 0 and isinstance(size, int):
-        rows = [row + size for row in rows]
-    start = rows[0]
-    in_range = start >= 0 and isinstance(size, int) and start + len(rows) <= size  # else it fails
-    need(in_range and rows == list(range(start, start + len(rows))), "the rows do not follow each other", indices)
-    return Assignment(updates, 0, start, start + len(rows))
+    counted = named.shape[-1] if named.ndim else 0
+    whole = dims(x)[:counted]
+    rows = named.ndim == counted + 1 == len(whole) + 1 > 1 and bool(named.size)
+    need(rows, "the indices are not those of rows", indices)
+    starts = [_row(int(named[(0,) * counted + (at,)]), size) for at, size in enumerate(whole)]
+    ends = [start + count for start, count in zip(starts, named.shape, strict=False)]
+    in_range = all(
+        isinstance(size, int) and 0 <= start <= end <= size
+        for start, end, size in zip(starts, ends, whole, strict=False)
+    )
+    need(in_range and _counts(named, starts, whole), "the rows do not follow each other", indices)  # else it fails
+    parts = [at for at, size in enumerate(whole) if named.shape[at] != size] or [0]
+    need(len(parts) == 1, "it is not a part of one axis that is assigned", indices)
+    (along,) = parts
+    return Assignment(updates, along, starts[along], ends[along])
+
+
+def _row(row: int, size: Dim) -> int:
+    """A row that may be counted from the end."""
+    return row + size if row < 0 and isinstance(size, int) else row
+
+
+def _counts(named: np.ndarray, starts: list[int], whole: tuple[Dim, ...]) -> bool:
+    """Whether indices count up by ones along each axis of what they name."""
+    places = np.indices(named.shape[:-1])
+    return all(
+        np.array_equal(
+            np.where(own < 0, own + size, own) if isinstance(size, int) else own,
+            start + places[at],
+        )
+        for at, (own, start, size) in enumerate(zip(np.moveaxis(named, -1, 0), starts, whole, strict=True))
+    )
 
 
 def _to_places(node: ir.Node, x: ir.Value, updates: ir.Value) -> Assignment:
-    """Elements that counts name, all of them along each axis but one."""
-    whole = dims(x)
-    shape = dims(updates, len(whole))
+    """Elements, or rows of the first axes, that counts name, all of them along each axis but one."""
+    size = dims(x)
+    named = len(producer(node.inputs[1], "Concat").inputs)
+    whole = size[:named]
+    shape = dims(updates, len(size))[:named]
     parts = [at for at, (own, size) in enumerate(zip(shape, whole, strict=True)) if not same_dim(own, size)]
     need(len(parts) == 1, "it is not a part of one axis that is assigned", node)
     starts = first_places(node, shape)
     (along,) = parts
     need(not any(starts[:along] + starts[along + 1 :]), "the indices do not count from 0", node)
-    size, start = shape[along], starts[along]
-    need(isinstance(size, int) and start >= 0, "the places are not fixed", updates)
-    assert isinstance(size, int)
-    return Assignment(updates, along, start, start + size)
+    count, start = shape[along], starts[along]
+    need(isinstance(count, int) and start >= 0, "the places are not fixed", updates)
+    assert isinstance(count, int)
+    return Assignment(updates, along, start, start + count)
 
 
 def _counted(part: ir.Value, place: int, shape: tuple[Dim, ...]) -> ir.Value:
     """What a part of the indices says of each element along one axis, if it is as long as the axis and for it alone."""
+    if _is_line(part, place, shape):
+        return part
     node = producer(part, "Unsqueeze")
     added = optional(node, 1)
     axes = tuple(attribute(node, "axes", ()) if added is None else integers(added))
@@ -120,6 +147,13 @@ def _counted(part: ir.Value, place: int, shape: tuple[Dim, ...]) -> ir.Value:
     need(fits and alone, "an index is not for one axis", counted)
     need(same_dim(own[-behind] if len(own) >= behind else 1, shape[place]), "not all positions are named", counted)
     return counted
+
+
+def _is_line(part: ir.Value, place: int, shape: tuple[Dim, ...]) -> bool:
+    """Whether a part of the indices has an element for each along one axis, and the other axes have one place each."""
+    own = dims(part)
+    single = all(dim == 1 for at, dim in enumerate(shape) if at != place)
+    return single and len(own) == len(shape) + 1 and all(map(same_dim, own, (*shape, 1)))
 
 
 def _first(value: ir.Value) -> int:
