@@ -72,12 +72,15 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
         lookback: How many nodes above the root the match looks at: a change there tries the root again.
         looks_downstream: Whether it also looks below the root, or at other users of its operands: any change tries the
             root again, in the next step.
+        needs: Ops, as in `roots`, one of which the model has wherever there is a match: without any of them the rule
+            is not offered, unless somebody wants to know why it refuses. None are named where there are too many.
     """
 
     roots: ClassVar[tuple[str, ...]] = ()
     opsets: ClassVar[tuple[int, int]] = (1, NEWEST_OPSET)
     lookback: ClassVar[int] = 2
     looks_downstream: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ()
     offers_rewrites = True
 
     @abc.abstractmethod
@@ -131,6 +134,8 @@ def check_rule(rule: RewriteRule[Any]) -> None:
     where = f"{type(rule).__module__}.{type(rule).__qualname__}"
     if not rule.roots or not is_tuple_of(rule.roots, str):
         raise RegistrationError(f"{where}: roots must be a tuple that names at least one op")
+    if not is_tuple_of(rule.needs, str):
+        raise RegistrationError(f"{where}: needs must be a tuple that names ops")
     if len(rule.opsets) != 2 or rule.opsets[0] > rule.opsets[1]:
         raise RegistrationError(f"{where}: opsets must be (first, last)")
 
@@ -194,14 +199,27 @@ class _Live:
     def __init__(self, by_root: Mapping[str, Sequence[_Entry]]) -> None:
         self._by_root = by_root
         self._offered: dict[tuple[str, int], Sequence[RewriteRule[Any]]] = {}
+        self._ops: tuple[OpIndex, int] | None = None
 
-    def rules(self, root: str, distance: int) -> Sequence[RewriteRule[Any]]:
-        """The rules of a root op that look so far above a node, or also below and beside it."""
+    def rules(self, root: str, distance: int, index: OpIndex | None) -> Sequence[RewriteRule[Any]]:
+        """The rules to offer a node to.
+
+        Args:
+            root: Its op.
+            distance: How many nodes above it something has changed: rules look so far, or also below and beside it.
+            index: The nodes of the model, which must have one of the ops that a rule needs; None is all rules.
+        """
+        ops = None if index is None else (index, index.ops_changed)
+        if ops != self._ops:
+            self._ops = ops
+            self._offered.clear()
         known = self._offered.get((root, distance))
         if known is None:
-            entries = self._by_root.get(root, ())
             known = self._offered[root, distance] = tuple(
-                entry.rule for entry in entries if entry.rule.lookback >= distance or entry.rule.looks_downstream
+                entry.rule
+                for entry in self._by_root.get(root, ())
+                if (entry.rule.lookback >= distance or entry.rule.looks_downstream)
+                and (index is None or not entry.rule.needs or index.has_any_anywhere(entry.rule.needs))
             )
         return known
 
@@ -280,6 +298,7 @@ class RuleDriver:
         live = self._live(graph)
         context = next(iter(contexts.values()))
         cancellation = context.cancellation
+        index = None if context._observers.listens_to_refusals else context.edit.index
         distances = self.seeds(graph, context.edit.index, near, cancellation)
         queue = deque(distances)
         modified = False
@@ -295,7 +314,7 @@ class RuleDriver:
             if node.graph is not graph:
                 continue
             name = node.op_type
-            rules = live.rules(f"{node.domain}::{name}" if node.domain else name, distance)
+            rules = live.rules(f"{node.domain}::{name}" if node.domain else name, distance, index)
             changed = self._visit(rules, node, contexts, statistics) if rules else None
             if changed is None:
                 continue

@@ -378,6 +378,7 @@ def test_declarations_that_make_no_sense_are_refused() -> None:
         ("levels", TransformerLevel.LEVEL1),
         ("levels", (1,)),
         ("roots", "Neg"),
+        ("needs", "Abs"),
         ("after", "constant_folding"),
         ("providers", "CPUExecutionProvider"),
         ("produces", ("com.microsoft", "Gelu")),
@@ -601,3 +602,55 @@ def test_what_was_too_large_is_tried_again_once_there_is_room() -> None:
     workspace = Workspace(model, Options(), allowance=100)
     manager.run(workspace, TransformerLevel.LEVEL1, CancellationToken())
     assert [node.op_type for node in model.graph] == ["Max", "Neg"]
+
+
+class NeedsAbs(NegNeg):
+    """Neg(Neg(x)) becomes x, where there is an Abs."""
+
+    needs = ("Abs",)
+
+
+class Removes(GraphTransformer):
+    """Abs(x) becomes Relu(x)."""
+
+    after = ("needs_abs",)
+
+    def apply(self, graph: ir.Graph, context: Any) -> bool:
+        changed = False
+        for node in tuple(graph):
+            if node.op_type == "Abs":
+                new = ir.node("Relu", list(node.inputs)).outputs[0]
+                changed |= context.substitute({node.outputs[0]: new}, before=node, origin=(node,))
+        return changed
+
+
+@pytest.mark.parametrize(("op", "left"), [("Abs", []), ("Sqrt", ["Neg", "Neg"])])
+def test_a_rule_is_offered_nothing_without_an_op_that_it_needs(op: str, left: list[str]) -> None:
+    model = parse(f"a (float[3] x) => (float[3] y) {{ p = Neg (x) q = Neg (p) r = {op} (q) y = Sign (r) }}")
+    manager = GraphTransformerManager()
+    manager.register(NeedsAbs(), TransformerLevel.LEVEL1)
+    manager.apply_transformers(model, TransformerLevel.LEVEL1)
+    assert [node.op_type for node in model.graph] == [*left, op, "Sign"]
+
+
+def test_an_op_that_a_rule_needs_may_come_and_go() -> None:
+    model = parse("a (float[3] x) => (float[3] y) { p = Abs (x) q = Sqrt (p) y = Sign (q) }")
+    manager = GraphTransformerManager()
+    for transformer in (NeedsAbs(), Removes()):
+        manager.register(transformer, TransformerLevel.LEVEL1)
+    index = Workspace(model, Options()).edit.index
+    before = index.ops_changed
+    (node, *_) = index.nodes(model.graph, "Abs")
+    index.discard(model.graph, node)
+    assert index.ops_changed == before + 1
+    assert not index.has_any_anywhere(NeedsAbs.needs)
+    index.add(model.graph, node)
+    assert index.ops_changed == before + 2
+    assert index.has_any_anywhere(NeedsAbs.needs)
+    manager.apply_transformers(model, TransformerLevel.LEVEL1)
+    assert [node.op_type for node in model.graph] == ["Relu", "Sqrt", "Sign"]
+
+
+def test_a_rule_that_is_asked_for_its_reasons_is_offered_all() -> None:
+    text = "a (float[3] x) => (float[3] y) { p = Neg (x) y = Sqrt (p) }"
+    check_keeps(NeedsAbs(), text, "no Neg comes before")
