@@ -196,7 +196,9 @@ class BatchRunner:
     ) -> list[HistoryEntry]:
         driver = batch.driver(contexts)
         changes = batch.changes(driver, step.workspace.edit)
-        outcome = driver.run(graph, contexts, changes.near(graph, step.cancellation))  # type: ignore[arg-type]
+        too_large = [node for _, node in step.workspace.too_large]
+        near = changes.near(graph, too_large, step.cancellation)
+        outcome = driver.run(graph, contexts, near)  # type: ignore[arg-type]
         changes.ran(graph, step.cancellation)
         label = scope.label(graph)
         if outcome.bounded:

@@ -31,6 +31,14 @@ def attributes_of(node: ir.Node) -> dict[str, ir.Attr]:
     return node._attributes.data
 
 
+def graph_attributes(node: ir.Node) -> list[ir.Attr]:
+    """The attributes of a node that hold graphs, or refer to such ones; nearly no node has any, and all are asked."""
+    return [attribute for attribute in node._attributes.data.values() if attribute._type in _GRAPHS]
+
+
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+
+
 def initializers_of(graph: ir.Graph) -> dict[str, ir.Value]:
     """The initializers of a graph as a plain dictionary, to be read."""
     return graph._initializers.data
@@ -251,6 +259,7 @@ __all__ = [
     "fill",
     "first_use",
     "get_meta",
+    "graph_attributes",
     "initializers_of",
     "is_needed",
     "meta_of",

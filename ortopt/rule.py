@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import itertools
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,12 +72,15 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
         lookback: How many nodes above the root the match looks at: a change there tries the root again.
         looks_downstream: Whether it also looks below the root, or at other users of its operands: any change tries the
             root again, in the next step.
+        needs: Ops, as in `roots`, one of which the model has wherever there is a match: without any of them the rule
+            is not offered, unless somebody wants to know why it refuses. None are named where there are too many.
     """
 
     roots: ClassVar[tuple[str, ...]] = ()
     opsets: ClassVar[tuple[int, int]] = (1, NEWEST_OPSET)
     lookback: ClassVar[int] = 2
     looks_downstream: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ()
     offers_rewrites = True
 
     @abc.abstractmethod
@@ -132,6 +134,8 @@ def check_rule(rule: RewriteRule[Any]) -> None:
     where = f"{type(rule).__module__}.{type(rule).__qualname__}"
     if not rule.roots or not is_tuple_of(rule.roots, str):
         raise RegistrationError(f"{where}: roots must be a tuple that names at least one op")
+    if not is_tuple_of(rule.needs, str):
+        raise RegistrationError(f"{where}: needs must be a tuple that names ops")
     if len(rule.opsets) != 2 or rule.opsets[0] > rule.opsets[1]:
         raise RegistrationError(f"{where}: opsets must be (first, last)")
 
@@ -185,6 +189,41 @@ class _Entry(Struct, frozen=True):
     domain: str
 
 
+class _Live:
+    """The rules that hold in a graph's opsets.
+
+    Args:
+        by_root: Their entries by root op.
+    """
+
+    def __init__(self, by_root: Mapping[str, Sequence[_Entry]]) -> None:
+        self._by_root = by_root
+        self._offered: dict[tuple[str, int], Sequence[RewriteRule[Any]]] = {}
+        self._ops: tuple[OpIndex, int] | None = None
+
+    def rules(self, root: str, distance: int, index: OpIndex | None) -> Sequence[RewriteRule[Any]]:
+        """The rules to offer a node to.
+
+        Args:
+            root: Its op.
+            distance: How many nodes above it something has changed: rules look so far, or also below and beside it.
+            index: The nodes of the model, which must have one of the ops that a rule needs; None is all rules.
+        """
+        ops = None if index is None else (index, index.ops_changed)
+        if ops != self._ops:
+            self._ops = ops
+            self._offered.clear()
+        known = self._offered.get((root, distance))
+        if known is None:
+            known = self._offered[root, distance] = tuple(
+                entry.rule
+                for entry in self._by_root.get(root, ())
+                if (entry.rule.lookback >= distance or entry.rule.looks_downstream)
+                and (index is None or not entry.rule.needs or index.has_any_anywhere(entry.rule.needs))
+            )
+        return known
+
+
 class RuleDriver:
     """Runs rules over a graph: in topological order first, then wherever something changed, until nothing does.
 
@@ -205,15 +244,17 @@ class RuleDriver:
             dict.fromkeys(root for rule in self.rules if rule.looks_downstream for root in rule.roots)
         )
         self._furthest = max(self._lookback.values(), default=0)
+        self._elsewhere = self._furthest + 1  # the distance of nodes that only rules that look downstream ask about
+        self._live_tables: dict[frozenset[tuple[str, int]], _Live] = {}
 
     def seeds(
         self,
         graph: ir.Graph,
         index: OpIndex,
-        near: Iterable[ir.Node] | None,
+        near: Mapping[ir.Node, int] | None,
         token: CancellationToken = NEVER,
-    ) -> list[ir.Node]:
-        """The nodes to start from.
+    ) -> dict[ir.Node, int]:
+        """The nodes to start from, with their distances from what has changed.
 
         Args:
             graph: The graph.
@@ -226,18 +267,19 @@ class RuleDriver:
         """
         if near is None:
             table = self.roots
-            return [
-                node
+            return {
+                node: 0
                 for node in token.checked(graph)
                 if (f"{node.domain}::{node.op_type}" if node.domain else node.op_type) in table
-            ]
-        here = (node for node in near if node.graph is graph)
-        return list(
-            dict.fromkeys(itertools.chain(here, *(index.nodes(graph, root) for root in self._downstream_roots)))
-        )
+            }
+        distances = {node: distance for node, distance in near.items() if node.graph is graph}
+        for root in self._downstream_roots:
+            for node in index.nodes(graph, root):
+                distances.setdefault(node, self._elsewhere)
+        return distances
 
     def run(
-        self, graph: ir.Graph, contexts: Mapping[RewriteRule[Any], Context], near: Iterable[ir.Node] | None = None
+        self, graph: ir.Graph, contexts: Mapping[RewriteRule[Any], Context], near: Mapping[ir.Node, int] | None = None
     ) -> DriverResult:
         """Run the rules on one graph to their fixed point.
 
@@ -253,11 +295,12 @@ class RuleDriver:
             OptimizationCancelled: If the run has been asked to stop; every completed rewrite stands.
         """
         statistics = {rule.name: RuleStatistics() for rule in self.rules}
-        table = self._live(graph)
+        live = self._live(graph)
         context = next(iter(contexts.values()))
         cancellation = context.cancellation
-        queue = deque(self.seeds(graph, context.edit.index, near, cancellation))
-        queued = set(queue)
+        index = None if context._observers.listens_to_refusals else context.edit.index
+        distances = self.seeds(graph, context.edit.index, near, cancellation)
+        queue = deque(distances)
         modified = False
         countdown = VISITS_BETWEEN_CHECKS
         left = MAX_REWRITES + MAX_REWRITES_A_NODE * len(graph)
@@ -267,30 +310,37 @@ class RuleDriver:
                 cancellation.check()
                 countdown = VISITS_BETWEEN_CHECKS
             node = queue.popleft()
-            queued.discard(node)
+            distance = distances.pop(node)
             if node.graph is not graph:
                 continue
             name = node.op_type
-            rules = table.get(f"{node.domain}::{name}" if node.domain else name)
-            changed = None if rules is None else self._visit(rules, node, contexts, statistics)
+            rules = live.rules(f"{node.domain}::{name}" if node.domain else name, distance, index)
+            changed = self._visit(rules, node, contexts, statistics) if rules else None
             if changed is None:
                 continue
             left -= 1
             modified = True
-            for other in changed:
-                if other not in queued and other.graph is graph:
-                    queued.add(other)
+            for other, distance in changed.items():
+                known = distances.get(other)
+                if known is None and other.graph is graph:
+                    distances[other] = distance
                     queue.append(other)
+                elif known is not None and distance < known:
+                    distances[other] = distance
         return DriverResult(modified, statistics, bounded=bool(queue))
 
-    def _live(self, graph: ir.Graph) -> dict[str, list[RewriteRule[Any]]]:
-        """The rules for a graph's opsets, by root."""
+    def _live(self, graph: ir.Graph) -> _Live:
+        """The rules for a graph's opsets."""
         imports = scope.of(graph).opset_imports
-        return {
-            root: live
-            for root, entries in self.roots.items()
-            if (live := [e.rule for e in entries if e.first <= imports.get(e.domain, 1) <= e.last])
-        }
+        key = frozenset(imports.items())
+        known = self._live_tables.get(key)
+        if known is None:
+            by_root = {
+                root: [entry for entry in entries if entry.first <= imports.get(entry.domain, 1) <= entry.last]
+                for root, entries in self.roots.items()
+            }
+            known = self._live_tables[key] = _Live(by_root)
+        return known
 
     def _visit(
         self,
@@ -298,7 +348,7 @@ class RuleDriver:
         node: ir.Node,
         contexts: Mapping[RewriteRule[Any], Context],
         statistics: Mapping[str, RuleStatistics],
-    ) -> list[ir.Node] | None:
+    ) -> dict[ir.Node, int] | None:
         """Offer a node to rules, in order; the nodes to visit again once one has rewritten it, else None."""
         for rule in rules:
             started = time.perf_counter()
@@ -316,7 +366,7 @@ class RuleDriver:
                 return changed
         return None
 
-    def _try(self, rule: RewriteRule[Any], root: ir.Node, context: Context) -> list[ir.Node] | None:
+    def _try(self, rule: RewriteRule[Any], root: ir.Node, context: Context) -> dict[ir.Node, int] | None:
         """Offer a node to a rule; the nodes to visit again if it was rewritten, else None."""
         try:
             found = first_match(rule.match, root)
@@ -375,13 +425,13 @@ class RuleDriver:
                 if any(use.node not in members for use in value.uses()):
                     raise Refusal(f"{node.op_type}'s result is used elsewhere", value)
 
-    def downstream(self, nodes: Iterable[ir.Node], token: CancellationToken = NEVER) -> list[ir.Node]:
-        """Nodes that changed and what follows them, as far as a rule of such a root looks back."""
+    def downstream(self, nodes: Iterable[ir.Node], token: CancellationToken = NEVER) -> dict[ir.Node, int]:
+        """Nodes that changed and what follows, as far as a rule of such a root looks back, with their distances."""
         lookback = self._lookback
         changed = dict.fromkeys(nodes)
         layer = [node for node in (changed if token is NEVER else token.checked(changed)) if node.graph is not None]
         seen = set(layer)
-        reached = list(layer)
+        reached = dict.fromkeys(layer, 0)
         for distance in range(1, self._furthest + 1):
             following: list[ir.Node] = []
             for at in layer if token is NEVER else token.checked(layer):
@@ -394,11 +444,9 @@ class RuleDriver:
                             following.append(use.node)
             if not following:
                 break
-            reached.extend(
-                user
-                for user in following
-                if lookback.get(f"{user.domain}::{user.op_type}" if user.domain else user.op_type, 0) >= distance
-            )
+            for user in following:
+                if lookback.get(f"{user.domain}::{user.op_type}" if user.domain else user.op_type, 0) >= distance:
+                    reached[user] = distance
             layer = following
         return reached
 
@@ -417,35 +465,46 @@ class Changes:
         self._driver = driver
         self.edit = edit
         self._place = len(edit.touched)
-        self._swept: set[ir.Graph] = set()
-        self._near: dict[ir.Graph, dict[ir.Node, None]] = {}
+        self._swept: dict[ir.Graph, int] = {}  # with the bytes that edits had added by then
+        self._near: dict[ir.Graph, dict[ir.Node, int]] = {}
 
-    def near(self, graph: ir.Graph, token: CancellationToken) -> list[ir.Node] | None:
-        """The nodes of a graph that are within reach of what has changed; None where they have never run to the end.
+    def near(
+        self, graph: ir.Graph, too_large: Iterable[ir.Node], token: CancellationToken
+    ) -> dict[ir.Node, int] | None:
+        """The nodes of a graph that are within reach of what has changed, with their distances from it.
 
         Args:
-            graph: The graph on which they are about to run.
+            graph: The graph on which the rules are about to run.
+            too_large: Nodes whose rewrite would have let the file grow too much: there may be room for it by now.
             token: Cancellation token.
+
+        Returns:
+            None where the rules have never run on it to the end.
         """
         self._spread(None, token)
         near = self._near.pop(graph, {})
-        return list(near) if graph in self._swept else None
+        if graph not in self._swept:
+            return None
+        if self.edit.added_bytes < self._swept[graph]:
+            near.update(dict.fromkeys(too_large, 0))
+        return near
 
     def ran(self, graph: ir.Graph, token: CancellationToken) -> None:
         """The rules have run to their end on a graph: what they changed concerns other graphs only."""
-        self._swept.add(graph)
+        self._swept[graph] = self.edit.added_bytes
         if len(self.edit.index) > 1:
             self._spread(graph, token)
         self._place = len(self.edit.touched)
 
     def failed(self, graph: ir.Graph) -> None:
         """The rules have not run to their end on a graph."""
-        self._swept.discard(graph)
+        self._swept.pop(graph, None)
 
     def _spread(self, besides: ir.Graph | None, token: CancellationToken) -> None:
-        for node in self._driver.downstream(self.edit.touched[self._place :], token):
+        for node, distance in self._driver.downstream(self.edit.touched[self._place :], token).items():
             if node.graph is not besides and isinstance(node.graph, ir.Graph):
-                self._near.setdefault(node.graph, {})[node] = None
+                near = self._near.setdefault(node.graph, {})
+                near[node] = min(distance, near.get(node, distance))
         self._place = len(self.edit.touched)
 
 

@@ -8,8 +8,16 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortopt import GraphTransformerManager, RegistrationError, RewriteRule, TransformerError, TransformerLevel
+from ortopt import (
+    GraphTransformer,
+    GraphTransformerManager,
+    RegistrationError,
+    RewriteRule,
+    TransformerError,
+    TransformerLevel,
+)
 from ortopt import rule as rule_module
+from ortopt.cancellation import CancellationToken
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
@@ -25,10 +33,11 @@ from ortopt.graph.match import (
 )
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.instrumentation.limit import RewriteLimit
-from ortopt.options import Numerics
+from ortopt.options import Numerics, Options
 from ortopt.rule import Forwarded
 from ortopt.serialization.checks.structure import validate
 from ortopt.testing import check_keeps, check_rewrites, parse
+from ortopt.workspace import Workspace
 
 
 class Pair(NamedTuple):
@@ -369,6 +378,7 @@ def test_declarations_that_make_no_sense_are_refused() -> None:
         ("levels", TransformerLevel.LEVEL1),
         ("levels", (1,)),
         ("roots", "Neg"),
+        ("needs", "Abs"),
         ("after", "constant_folding"),
         ("providers", "CPUExecutionProvider"),
         ("produces", ("com.microsoft", "Gelu")),
@@ -515,3 +525,164 @@ class SqueezesByAnAttribute(SqueezesByAnInput):
 def test_a_new_node_has_the_form_of_its_opset(rule: type[RewriteRule[Forwarded]], opset: int, because: str) -> None:
     text = "main (float[1,2] x) => (float[A] z) { y = Neg (x) z = Abs (y) }"
     check_keeps(rule(), text, because, opset=opset)
+
+
+class Shortens(GraphTransformer):
+    """Sqrt(Abs(x)) becomes Sqrt(x), after the rules have seen all nodes."""
+
+    after = ("counts_near", "counts_far", "counts_further", "counts_below")
+
+    def apply(self, graph: ir.Graph, context: Any) -> bool:
+        changed = False
+        for node in tuple(graph):
+            if node.op_type == "Abs":
+                changed |= context.substitute({node.outputs[0]: node.inputs[0]}, before=node, origin=(node,))
+        return changed
+
+
+class _Counting(RewriteRule[Forwarded]):
+    roots = ("Relu",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def match(self, root: ir.Node) -> Forwarded:
+        self.asked.append(root.outputs[0].name or "")
+        raise Refusal("it only counts", root)
+
+    def rewrite(self, found: Forwarded) -> ir.Node:
+        raise AssertionError
+
+
+class CountsNear(_Counting):
+    """Looks at its operand."""
+
+    lookback = 1
+
+
+class CountsFar(_Counting):
+    """Looks further up."""
+
+    lookback = 3
+
+
+class CountsFurther(_Counting):
+    """Looks up still further."""
+
+    lookback = 4
+
+
+class CountsBelow(_Counting):
+    """Looks at what follows."""
+
+    lookback = 1
+    looks_downstream = True
+
+
+def test_a_rule_is_offered_again_what_has_changed_as_far_above_as_it_looks() -> None:
+    text = (
+        "a (float[3] x) => (float[3] z) { p = Abs (x) q = Sqrt (p) r = Relu (q) s = Neg (r) t = Neg (s) z = Relu (t) }"
+    )
+    near, far, further, below = CountsNear(), CountsFar(), CountsFurther(), CountsBelow()
+    manager = GraphTransformerManager()
+    for transformer in (near, far, further, below, Shortens()):
+        manager.register(transformer, TransformerLevel.LEVEL1)
+    manager.apply_transformers(parse(text), TransformerLevel.LEVEL1)
+    assert near.asked == ["r", "z", "r"]  # the Sqrt has changed, and z is four nodes below it
+    assert far.asked == ["r", "z", "r"]
+    assert further.asked == ["r", "z", "r", "z"]
+    assert below.asked == ["r", "z", "r", "z"]
+
+
+class GrowsAtFirst(RewriteRule[Forwarded]):
+    """Adds a large constant where there is room: Abs(x) becomes Max(x, c)."""
+
+    roots = ("Abs",)
+    after = ("upper",)
+    lookback = 0
+
+    def match(self, root: ir.Node) -> Forwarded:
+        return Forwarded((root,), inputs(root, 1)[0])
+
+    def rewrite(self, found: Forwarded) -> ir.Node:
+        return ir.node("Max", [found.value, constant(np.ones(1024, np.float32))])
+
+
+class Frees(GraphTransformer):
+    """Takes a large constant away: Add(x, 0) becomes x."""
+
+    after = ("grows_at_first",)
+
+    def apply(self, graph: ir.Graph, context: Any) -> bool:
+        changed = False
+        for node in tuple(graph):
+            if node.op_type == "Add":
+                changed |= context.substitute({node.outputs[0]: node.inputs[0]}, before=node, origin=(node,))
+        return changed
+
+
+def test_what_was_too_large_is_tried_again_once_there_is_room() -> None:
+    zeros = ", ".join(["0"] * 1024)
+    model = parse(
+        f"a (float[1024] x) => (float[1024] y, float[1024] z) <float[1024] zeros = {{{zeros}}}>"
+        " { y = Abs (x) s = Add (x, zeros) z = Neg (s) }"
+    )
+    manager = GraphTransformerManager()
+    for transformer in (GrowsAtFirst(), Frees()):
+        manager.register(transformer, TransformerLevel.LEVEL1)
+    workspace = Workspace(model, Options(), allowance=100)
+    manager.run(workspace, TransformerLevel.LEVEL1, CancellationToken())
+    assert [node.op_type for node in model.graph] == ["Max", "Neg"]
+
+
+class NeedsAbs(NegNeg):
+    """Neg(Neg(x)) becomes x, where there is an Abs."""
+
+    needs = ("Abs",)
+
+
+class Removes(GraphTransformer):
+    """Abs(x) becomes Relu(x)."""
+
+    after = ("needs_abs",)
+
+    def apply(self, graph: ir.Graph, context: Any) -> bool:
+        changed = False
+        for node in tuple(graph):
+            if node.op_type == "Abs":
+                new = ir.node("Relu", list(node.inputs)).outputs[0]
+                changed |= context.substitute({node.outputs[0]: new}, before=node, origin=(node,))
+        return changed
+
+
+@pytest.mark.parametrize(("op", "left"), [("Abs", []), ("Sqrt", ["Neg", "Neg"])])
+def test_a_rule_is_offered_nothing_without_an_op_that_it_needs(op: str, left: list[str]) -> None:
+    model = parse(f"a (float[3] x) => (float[3] y) {{ p = Neg (x) q = Neg (p) r = {op} (q) y = Sign (r) }}")
+    manager = GraphTransformerManager()
+    manager.register(NeedsAbs(), TransformerLevel.LEVEL1)
+    manager.apply_transformers(model, TransformerLevel.LEVEL1)
+    assert [node.op_type for node in model.graph] == [*left, op, "Sign"]
+
+
+def test_an_op_that_a_rule_needs_may_come_and_go() -> None:
+    model = parse("a (float[3] x) => (float[3] y) { p = Abs (x) q = Sqrt (p) y = Sign (q) }")
+    manager = GraphTransformerManager()
+    for transformer in (NeedsAbs(), Removes()):
+        manager.register(transformer, TransformerLevel.LEVEL1)
+    index = Workspace(model, Options()).edit.index
+    before = index.ops_changed
+    (node, *_) = index.nodes(model.graph, "Abs")
+    index.discard(model.graph, node)
+    assert index.ops_changed == before + 1
+    assert not index.has_any_anywhere(NeedsAbs.needs)
+    index.add(model.graph, node)
+    assert index.ops_changed == before + 2
+    assert index.has_any_anywhere(NeedsAbs.needs)
+    manager.apply_transformers(model, TransformerLevel.LEVEL1)
+    assert [node.op_type for node in model.graph] == ["Relu", "Sqrt", "Sign"]
+
+
+def test_a_rule_that_is_asked_for_its_reasons_is_offered_all() -> None:
+    text = "a (float[3] x) => (float[3] y) { p = Neg (x) y = Sqrt (p) }"
+    check_keeps(NeedsAbs(), text, "no Neg comes before")

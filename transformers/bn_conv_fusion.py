@@ -43,6 +43,7 @@ class BnConvFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     after = ("bn_bn_fusion", "conv_bn_fusion")
     roots = ("Conv",)
+    needs = ("BatchNormalization",)
     opsets = (7, NEWEST_OPSET)
     numerics = Numerics.REORDERED
     lookback = 1

@@ -169,7 +169,7 @@ def _data(tensor: ir.TensorProtocol) -> memoryview:
     if tensor.dtype == ir.DataType.STRING:
         strings = semantics.strings_of(tensor).reshape(-1).tolist()
         return memoryview(b"".join(len(item).to_bytes(8, "little") + item for item in strings))
-    if isinstance(tensor, MappedTensor):
+    if type(tensor) is not ir.Tensor and isinstance(tensor, MappedTensor):
         return tensor.raw.view()
     if tensor.dtype.bitwidth < 8 or not tensor.size:
         return memoryview(tensor.tobytes())

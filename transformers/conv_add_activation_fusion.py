@@ -53,6 +53,7 @@ class ConvAddActivationFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL2,)
     after = ("conv_add_fusion",)
     roots = ("Add",)
+    needs = ("Conv",)
     looks_downstream = True
     providers = (CPU,)  # CUDA's kernel makes 0 of a NaN
     produces = ((MICROSOFT, "FusedConv"),)

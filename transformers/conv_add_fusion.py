@@ -13,6 +13,7 @@ class ConvAddFusion(RewriteRule[Folded]):
 
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL3)
     roots = ("Add", "Sub", "Sum")
+    needs = CONVOLUTIONS
     opsets = (7, NEWEST_OPSET)  # before, an attribute said how the second operand broadcasts
     numerics = Numerics.REORDERED
 

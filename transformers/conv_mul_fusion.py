@@ -14,6 +14,7 @@ class ConvMulFusion(RewriteRule[Folded]):
 
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL3)
     roots = ("Mul", "Div")
+    needs = CONVOLUTIONS
     opsets = (7, NEWEST_OPSET)  # before, an attribute said how the second operand broadcasts
     numerics = Numerics.REORDERED
 

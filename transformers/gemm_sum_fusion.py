@@ -20,6 +20,7 @@ class GemmSumFusion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Add", "Sum")
+    needs = ("Gemm",)
     opsets = (8, NEWEST_OPSET)  # before, Sum did not broadcast
     numerics = Numerics.REORDERED
 

@@ -55,6 +55,7 @@ class GroupQueryAttentionFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL2,)
     after = ("opset_conversion", "constant_folding", "rotary_embedding_fusion")
     roots = ("MatMul",)
+    needs = ("Softmax",)
     lookback = 12
     looks_downstream = True
     produces = (("com.microsoft", "GroupQueryAttention"),)

@@ -117,6 +117,7 @@ class InterpolatedConvDecomposition(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("Conv", f"{MICROSOFT}::FusedConv")
+    needs = ("Resize",)
     lookback = 2
     providers = (CPU,)
     targets = (Target.ORT,)

@@ -20,6 +20,7 @@ class KeyBiasElimination(RewriteRule[Forwarded]):
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2, TransformerLevel.LEVEL3)
     after = ("constant_folding", "matmul_split_decomposition", "reshape_fusion", "scale_folding")
     roots = ("Add", "Gemm")
+    needs = ("Softmax", "Attention", "com.microsoft::MultiHeadAttention")
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
     looks_downstream = True
     numerics = Numerics.REORDERED

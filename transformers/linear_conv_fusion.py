@@ -67,6 +67,7 @@ class LinearConvFusion(RewriteRule[Found]):
     after = ("constant_folding", "resize_projection_reordering")
     level_independent = True
     roots = ("Conv",)
+    needs = ("MatMul",)
     lookback = LONGEST_PATH + 2
     numerics = Numerics.REORDERED
 

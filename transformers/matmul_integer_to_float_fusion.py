@@ -21,6 +21,7 @@ class MatmulIntegerToFloatFusion(RewriteRule[IntegerProduct]):
     levels = (TransformerLevel.LEVEL2,)
     after = ("dynamic_quantize_matmul_fusion", "qdq_propagation")
     roots = ("MatMul", "Mul")
+    needs = ("MatMulInteger", "DequantizeLinear", "com.microsoft::DequantizeLinear")
     looks_downstream = True
     numerics = Numerics.REORDERED
     targets = (Target.ORT,)

@@ -45,6 +45,7 @@ class PadFusion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     numerics = Numerics.REORDERED
     roots = ("AveragePool", "Conv")
+    needs = ("Pad",)
     lookback = 4
     opsets = (7, NEWEST_OPSET)  # before, an AveragePool never counted its padding
 

@@ -87,6 +87,7 @@ class ParallelConvMerging(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     after = ("conv_add_fusion", "conv_bn_fusion", "conv_mul_fusion")
     roots = ("Add",)
+    needs = ("Conv",)
     opsets = (7, NEWEST_OPSET)
     numerics = Numerics.REORDERED
 

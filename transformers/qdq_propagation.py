@@ -66,6 +66,7 @@ class QdqPropagation(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     after = ("qdq_final_cleanup", "reshape_merging", "transpose_merging")
     roots = (*PERMUTED, *SELECTED, *QUANTIZERS)
+    needs = ("QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear")
 
     def match(self, root: ir.Node) -> Found:
         """A value-keeping op before a QuantizeLinear, or behind a DequantizeLinear."""

@@ -37,6 +37,7 @@ class QuantizedZeroElimination(RewriteRule[Forwarded]):
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Add",)
+    needs = ("DequantizeLinear", "com.microsoft::DequantizeLinear")
     opsets = (10, NEWEST_OPSET)  # the first with DequantizeLinear
 
     def match(self, root: ir.Node) -> Forwarded:

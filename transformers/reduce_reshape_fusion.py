@@ -31,6 +31,7 @@ class ReduceReshapeFusion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL1,)
     roots = tuple(sorted(RESHAPING))
+    needs = (*sorted(REDUCTIONS), *OF_ONE_AXIS)
 
     def match(self, root: ir.Node) -> Found:
         """A result whose shape is that of the reduction with the other value of keepdims."""

@@ -81,6 +81,7 @@ class ResidualBiasFolding(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2, TransformerLevel.LEVEL3)
     after = ("constant_folding", "key_bias_elimination", "layer_norm_fusion", "value_bias_folding")
     roots = ("Add", "Sum")
+    needs = ("LayerNormalization",)
     opsets = (8, NEWEST_OPSET)  # before, Sum did not broadcast
     lookback = 2
     looks_downstream = True

@@ -85,6 +85,7 @@ class ResizeProjectionReordering(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL3,)
     after = ("interpolated_conv_decomposition",)
     roots = ("Conv", f"{MICROSOFT}::FusedConv")
+    needs = ("Resize",)
     lookback = 2
     numerics = Numerics.REORDERED
 

@@ -39,7 +39,7 @@ class ShapeSharing(GraphTransformer):
                 for key in entered:
                     seen.pop(key, None)
                 stack.pop()
-            elif isinstance(item, ir.Graph):
+            elif not isinstance(item, ir.Node):  # to ask a node whether it is a graph takes longer
                 stack.append((_walk(item, context.cancellation), []))
             else:
                 for value in item.outputs:

@@ -70,6 +70,7 @@ class SqueezeReordering(RewriteRule[Found]):
     roots = tuple(sorted((UNARY - {"Cast"}) | (BROADCASTING - {"Where"}))) + tuple(
         f"{MICROSOFT}::{op}" for op in sorted(OWN_UNARY)
     )
+    needs = ("Squeeze",)
     looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:

@@ -51,6 +51,16 @@ class Found(Struct, frozen=True):
         return tuple(node.outputs[0] for node in self.nodes)
 
 
+class Layer(Struct, frozen=True):
+    """``factor · x · weight + bias``, or with the transposed weight, as a MatMul and an Add or a Gemm say it."""
+
+    x: ir.Value
+    weight: ir.Value
+    bias: ir.Value
+    turned: bool
+    factor: float
+
+
 class Projection(Struct, frozen=True):
     """``factor · x · weight + bias``, for each row of x; what it holds of these are constants."""
 
@@ -70,6 +80,7 @@ class ValueBiasFolding(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2, TransformerLevel.LEVEL3)
     after = ("constant_folding", "matmul_split_decomposition", "reshape_fusion")
     roots = ("Add", "Gemm")
+    needs = ("Softmax", "Attention", "com.microsoft::MultiHeadAttention")
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
     lookback = 16
     looks_downstream = True
@@ -77,9 +88,10 @@ class ValueBiasFolding(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """The bias of the projection of an attention's result, whose values have a bias too."""
-        behind = _projection(root)
-        node = above_result(behind.x)
+        layer = _layer(root)
+        node = above_result(layer.x)
         need(may_have_biased_values(node), "the values have no bias", node)
+        behind = _projection(layer)
         block = reading(node)
         alone = block.result.value is behind.x and is_used_once(behind.x)
         need(alone, "the result of the attention is used elsewhere", behind.x)
@@ -108,20 +120,24 @@ class ValueBiasFolding(RewriteRule[Found]):
         return {total.outputs[0]: found.values, root.outputs[0]: last.outputs[0]}
 
 
-def _projection(root: ir.Node) -> Projection:
+def _layer(root: ir.Node) -> Layer:
+    """The layer that ends in a node, what it holds not looked at yet."""
     if is_op(root, "Add"):
         bias, unbiased = operand_constant(root)
         x, weight = inputs(producer(unbiased, "MatMul"), 2)
         need(is_used_once(unbiased), "the projection is used elsewhere", unbiased)
-        turned, factor = 0, 1.0
-    else:
-        x, weight, bias = inputs(root, 3)
-        need(not attribute(root, "transA", 0), "the projection is of columns", root)
-        turned, beta = attribute(root, "transB", 0), attribute(root, "beta", 1.0)
-        need(is_constant(bias) and beta != 0, "no constant is added", root)
-        factor = attribute(root, "alpha", 1.0) / beta
+        return Layer(x, weight, bias, False, 1.0)
+    x, weight, bias = inputs(root, 3)
+    need(not attribute(root, "transA", 0), "the projection is of columns", root)
+    turned, beta = attribute(root, "transB", 0), attribute(root, "beta", 1.0)
+    need(is_constant(bias) and beta != 0, "no constant is added", root)
+    return Layer(x, weight, bias, bool(turned), attribute(root, "alpha", 1.0) / beta)
+
+
+def _projection(layer: Layer) -> Projection:
+    weight, bias = layer.weight, layer.bias
     need(is_constant(weight) and len(dims(weight)) == 2, "the projection's weight is no constant matrix", weight)
     need(tensor_of(weight).dtype == tensor_of(bias).dtype == ir.DataType.FLOAT, "they are not single-precision", weight)
-    columns = array_of(weight).T if turned else array_of(weight)
+    columns = array_of(weight).T if layer.turned else array_of(weight)
     need(dims(bias) == (columns.shape[1],), "the projection's bias is no row", bias)
-    return Projection(x, columns, bias, factor)
+    return Projection(layer.x, columns, bias, layer.factor)

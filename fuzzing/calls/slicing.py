@@ -200,6 +200,8 @@ def resize(d: Draw) -> Drawn:
     """Scales and sizes, aspect ratios kept, along some axes."""
     rank = d.one(2, 3, 4)
     shape = (1, 1, *d.shape(2, 2, zero=False))[4 - rank :]
+    if d.op == "Resize" and d.opset >= 11 and d.chance(0.4):
+        return _not_resized(d, d.tensor("float", shape))
     scales = [
         d.one(1, 1, 2, 0.5, 0.6, 1.5, 0.3, 1 / 3, 2.4) if dim > 1 or d.chance(0.5) else d.one(1, 2, 3) for dim in shape
     ]
@@ -241,6 +243,13 @@ def _resize(d: Draw, x: Array, scales: list[float]) -> Drawn:
         given["keep_aspect_ratio_policy"] = d.one(None, "stretch", "not_larger", "not_smaller")
     empty = np.zeros(0, np.float32) if d.opset < 13 else None
     return d.call([x, roi, empty, d.ints(sizes)], **given)
+
+
+def _not_resized(d: Draw, x: Array) -> Drawn:
+    empty = np.zeros(0, np.float32) if d.opset < 13 else None
+    names = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel")
+    mode, at = d.one(None, "nearest", "linear", "cubic"), d.one(None, *names)
+    return d.call([x, empty, empty, d.ints(x.shape)], mode=mode, coordinate_transformation_mode=at)
 
 
 @drawing("CenterCropPad")

@@ -262,8 +262,15 @@ def _type_of(value: ir.Value) -> str:
     return _UNKNOWN if value.type is None else type_string(value.type)
 
 
+_TENSORS: dict[ir.DataType, str] = {
+    dtype: f"tensor({dtype.name.lower()})" for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED
+}
+
+
 def type_string(type_: ir.TypeProtocol) -> str:
     """ONNX's spelling of a type, e.g. ``seq(tensor(float))``; ``?`` where an element type is undefined."""
+    if type(type_) is ir.TensorType:  # nearly all are, and to ask for another class takes long
+        return _TENSORS.get(type_.dtype, _UNKNOWN)
     if isinstance(type_, ir.SequenceType | ir.OptionalType):
         inner = type_string(type_.elem_type)
         if inner == _UNKNOWN:

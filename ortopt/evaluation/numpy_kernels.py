@@ -1,7 +1,8 @@
 """Constants computed in numpy, bit for bit as ONNX Runtime computes them: shape arithmetic, and moving data about.
 
-Only what is exact by its nature is here: integers, comparisons, data movement, IEEE additions and the like. What
-rounds in a way of its own (transcendental functions, float reductions, float16 arithmetic) is ONNX Runtime's.
+Only what is exact by its nature is here: integers, comparisons, data movement, IEEE additions and the like, and what
+there is only one answer to for some operands (`ortopt.evaluation.partial_kernels`). What rounds in a way of its own
+(transcendental functions, float reductions, float16 arithmetic) is ONNX Runtime's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.slice_bounds import taken
 from ortopt.evaluation.call import Array, Call, ElsewhereError, HazardError, Operand, check_signature, dtype_of
+from ortopt.evaluation.partial_kernels import power, resized
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, BOUNDS_ARE_INPUTS_FROM, SIZES_ARE_AN_INPUT_FROM
 
 LAZY_BYTES = 1 << 20
@@ -488,6 +490,7 @@ KERNELS: dict[str, Callable[[Call], tuple[Array, ...]]] = {
     "Where": _where,
     "ConstantOfShape": _constant_of_shape,
     "Range": _range,
+    "Resize": resized,
     "NonZero": _non_zero,
     "Cast": _cast,
     "CastLike": _cast,
@@ -496,6 +499,7 @@ KERNELS: dict[str, Callable[[Call], tuple[Array, ...]]] = {
     "Mul": _binary(np.multiply, "iuf"),
     "Div": _divide,
     "Mod": _modulo,
+    "Pow": power,
     "Neg": _unary(np.negative, "if"),
     "Abs": _unary(np.abs, "iuf"),
     "Floor": _unary(np.floor, "f"),

@@ -26,11 +26,15 @@ class OpIndex:
     Args:
         model: The model; `scope.attach` has seen it.
         token: Cancellation token of the construction.
+
+    Attributes:
+        ops_changed: How often an op may have come into the model that it did not have, or have gone from it.
     """
 
     def __init__(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
         self._graphs: dict[ir.Graph, dict[str, Nodes]] = {}
         self._totals: Counter[str] = Counter()
+        self.ops_changed = 0
         for graph in scope.graphs(model, token):
             self.build(graph, token)
 
@@ -55,6 +59,7 @@ class OpIndex:
         self._graphs[graph] = by_op
         for name, nodes in by_op.items():
             self._totals[name] += len(nodes)
+        self.ops_changed += 1
 
     def add(self, graph: ir.Graph, node: ir.Node) -> None:
         """Take up a node that has come into a graph, and the graphs below it."""
@@ -63,6 +68,8 @@ class OpIndex:
         if node not in nodes:
             nodes[node] = None
             self._totals[name] += 1
+            if self._totals[name] == 1:
+                self.ops_changed += 1
         if attributes_of(node):
             for inner in subgraphs(node):
                 for below in scope.below(inner):
@@ -75,6 +82,8 @@ class OpIndex:
         if node in nodes:
             del nodes[node]
             self._totals[name] -= 1
+            if not self._totals[name]:
+                self.ops_changed += 1
         if attributes_of(node):
             for inner in subgraphs(node):
                 for below in scope.below(inner):
@@ -84,6 +93,7 @@ class OpIndex:
         """Forget a graph."""
         for name, nodes in self._graphs.pop(graph, {}).items():
             self._totals[name] -= len(nodes)
+        self.ops_changed += 1
 
     def graphs(self) -> tuple[ir.Graph, ...]:
         """The graphs of the model: the main graph first, outer graphs before those that edits have put below them."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.onnx_ir_internals import attributes_of, initializers_of
+from ortopt.onnx_ir_internals import attributes_of, get_meta, graph_attributes, initializers_of
 from ortopt.semantics.constants import constant_tensor
 from ortopt.semantics.op_traits import CASTS, CONTROL_FLOW, DEQUANTIZERS, RANDOM_OPS
 
@@ -43,11 +43,17 @@ def owns_interfaces(node: ir.Node) -> bool:
 
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs that a node holds in its attributes, in the attributes' order."""
-    for attribute in attributes_of(node).values():
-        kind = attribute.type
-        if kind is ir.AttributeType.GRAPH and not attribute.is_ref():
+    held = graph_attributes(node)
+    return _graphs_in(held) if held else iter(())
+
+
+def _graphs_in(attributes: Iterable[ir.Attr]) -> Iterator[ir.Graph]:
+    for attribute in attributes:
+        if attribute.is_ref():
+            continue
+        if attribute.type is ir.AttributeType.GRAPH:
             yield attribute.value
-        elif kind is ir.AttributeType.GRAPHS and not attribute.is_ref():
+        else:
             yield from attribute.value
 
 
@@ -142,6 +148,7 @@ def quantization_parameters(graph: ir.Graph, token: CancellationToken = NEVER) -
     held = (graph.inputs, token.checked(initializers_of(graph).values()))
     for values in itertools.chain(held, (node.outputs for node in token.checked(graph))):
         for value in values:
-            if value.meta:
-                names.update(value.meta.get(QUANTIZATION_KEY, {}).values())
+            annotation = get_meta(value, QUANTIZATION_KEY)
+            if annotation:
+                names.update(annotation.values())
     return frozenset(names)

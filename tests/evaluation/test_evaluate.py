@@ -166,6 +166,55 @@ def test_numpy_gives_onnxruntimes_bits(call, dtype, exact, monkeypatch):
     assert got.tobytes() == expected.tobytes()
 
 
+POWERS = "float near = {32}, float half = {-0.5}, float[2] some = {0.1, 7.3}, float three = {3}, float minus = {-2}"
+IMAGE = "float[1,2,3,2] i = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0.1}, int64[4] own = {1, 2, 3, 2}"
+SCALED = (
+    IMAGE + ", int64[4] large = {1, 2, 6, 2}, float[4] scales = {1, 1, 1, 1}, float[8] all = {0, 0, 0, 0, 1, 1, 1, 1}"
+)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "Pow (near, half)",
+        "Pow (some, half)",
+        *(
+            f'Resize <mode = "{mode}", coordinate_transformation_mode = "{at}"> (i, , , own)'
+            for mode in ("nearest", "linear", "cubic")
+            for at in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+        ),
+    ],
+)
+def test_what_has_only_one_answer_is_computed_without_onnxruntime(call, monkeypatch):
+    model = parsed(f"r = {call}", "float[] r", f"{POWERS}, {IMAGE}")
+    expected = by_ort(model)["r"]
+    monkeypatch.setattr(execution, "session", None)
+    got = evaluated(model)["r"]
+    assert tuple(got.shape) == tuple(expected.shape)
+    assert got.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("call", "opset"),
+    [
+        ("Pow (some, three)", 17),  # ONNX Runtime multiplies, and rounds twice
+        ("Pow (minus, half)", 17),  # none
+        ("Pow (between, third)", 17),  # so near to the middle of two numbers that libraries may differ
+        ("Pow (huge, near)", 17),
+        ("Resize (i, , , large)", 17),
+        ("Resize (i, , scales)", 17),
+        ('Resize <coordinate_transformation_mode = "tf_crop_and_resize"> (i, all, , own)', 17),
+        ("Resize <axes = [0, 1, 2, 3]> (i, , , own)", 18),
+        ('Resize <mode = "linear", antialias = 1> (i, , , own)', 18),
+        ('Resize <mode = "cubic"> (row, , , two)', 17),
+    ],
+)
+def test_what_may_have_several_answers_is_left_to_onnxruntime(call, opset, no_ort):
+    more = f"{POWERS}, {SCALED}, float[2,3] row = {{1, 2, 3, 4, 5, 6}}, int64[2] two = {{2, 3}}, float huge = {{1e30}}"
+    more += ", float between = {56}, float third = {1.1}"
+    assert evaluated(parsed(f"r = {call}", "float[] r", more, opset)) == {}
+
+
 @pytest.mark.parametrize(
     ("call", "outputs"),
     [
