@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from typing import Final
 
 import onnx_ir as ir
 
 from ortopt.graph.edit import Conflict
-from ortopt.graph.match import Refusal, is_op
+from ortopt.graph.match import Refusal, is_constant, is_op, shape_of, users
 from ortopt.onnx_ir_internals import is_needed
-from ortopt.options import TransformerLevel
+from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.loops import LOOPS, Repeated, copied, repeated
 from ortopt.transformer import Context, GraphTransformer
 
+_MOST_UNPACKED: Final = 1 << 16
+"""Elements of weights up to which products of few rows are faster where they are not packed."""
+
 
 class LoopCarriedElimination(GraphTransformer):
-    """State of a ``Loop`` or ``Scan`` that no iteration changes → the value that it begins with, captured."""
+    """State of a ``Loop`` or ``Scan`` that no iteration changes → the value that it begins with, captured.
+
+    For ONNX Runtime small weights of products stay states: it packs constants, which pays with more rows only.
+    """
 
     levels = (TransformerLevel.LEVEL1,)
     offers_rewrites = True
@@ -33,6 +41,9 @@ class LoopCarriedElimination(GraphTransformer):
                 continue
             for state in range(loop.states):
                 if _is_constant(loop, state):
+                    if context.options.target is Target.ORT and _is_small_weight(loop, state):
+                        context.refuse(node, Refusal("a small weight is faster as a state", loop.entry(state)))
+                        continue
                     capture = partial(_capture, loop, state, context)
                     changed |= context.attempt((node,), capture, f"{loop.entry(state).name} never changes")
         return changed
@@ -44,6 +55,21 @@ def _is_constant(loop: Repeated, state: int) -> bool:
     if initial is None or copied(loop.returned(state)) not in (entry, initial):
         return False
     return (is_needed(entry) or is_needed(result)) and _may_be_of_one_shape(entry, initial)
+
+
+def _is_small_weight(loop: Repeated, state: int) -> bool:
+    """Whether a product reads a state as its weights, which ONNX Runtime packs where they are constants.
+
+    Loops call products with few rows, for which small weights are faster as they are: 0.78 to 0.97 of the speed of
+    TensorFlow's recurrences with a batch of 1 where 64×256 weights are constants, 1.05 to 1.5 from 192×768 up.
+    """
+    entry, initial = loop.entry(state), loop.initial(state)
+    if initial is None or initial.dtype != ir.DataType.FLOAT or not is_constant(initial):
+        return False
+    dims = shape_of(initial)
+    if dims is None or len(dims) != 2 or math.prod(dim for dim in dims if isinstance(dim, int)) > _MOST_UNPACKED:
+        return False
+    return any(is_op(node, "MatMul", "Gemm") and node.inputs[1] is entry for node in users(entry))
 
 
 def _may_be_of_one_shape(entry: ir.Value, initial: ir.Value) -> bool:

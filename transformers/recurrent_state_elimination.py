@@ -5,6 +5,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.graph.match import Refusal, attribute, dims, inputs, need, optional, same_dim, splat, static_dims
+from ortopt.graph.symbolic import is_invented
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 from ortopt.semantics import key
@@ -23,8 +24,8 @@ class Found(Struct, frozen=True):
 class RecurrentStateElimination(RewriteRule[Found]):
     """``LSTM``, ``GRU``, ``RNN``, ``DynamicQuantizeLSTM`` with initial states of zeros → without them.
 
-    Exporters compute the zeros from the batch size, with Shape, Gather, Concat, ConstantOfShape and Slice; these nodes
-    are removed too.
+    Exporters compute the zeros from the batch size, with Shape, Gather, Concat, ConstantOfShape and Slice, or with
+    Expand in integers of 32 bits; these nodes are removed too.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -66,4 +67,5 @@ def _check(root: ir.Node, state: ir.Value) -> None:
     steps_first = attribute(root, "layout", 0) == 0
     batch = dims(x, 3)[1 if steps_first else 0]
     wanted = (directions, batch, hidden) if steps_first else (batch, directions, hidden)
-    need(all(map(same_dim, dims(state, 3), wanted)), "it may have another shape than the recurrence takes", state)
+    alike = all(same_dim(own, dim) or is_invented(own) for own, dim in zip(dims(state, 3), wanted, strict=True))
+    need(alike, "it may have another shape than the recurrence takes", state)  # one that nobody knows fits: it runs

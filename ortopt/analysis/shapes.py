@@ -156,6 +156,7 @@ class _Inference:
         self._positive: set[str] = set() if positive is None else positive
         self._at: ir.Node | None = None  # the node of the main graph that is inferred
         self._missed: dict[ir.Node, set[str]] = {}
+        self._doubted: list[ir.Node] = []
         self._results: dict[tuple[ir.OperatorIdentifier, tuple[Fact, ...]], list[Fact] | None] = {}
         self._signatures: dict[ir.OperatorIdentifier, list[tuple[Fact, ...]]] = {}
 
@@ -170,13 +171,22 @@ class _Inference:
         self._main = graph
         self.sizes = graph.meta[SIZES] = Sizes(dims for value in graph.inputs if (dims := dims_of(value)) is not None)
         self.drive(self._walk(graph))
+        doubted = self._no_longer_doubted(graph)
         for _ in range(_MAX_REVISITS):
             helped = [node for node, names in self._missed.items() if not names.isdisjoint(self._positive)]
+            helped += doubted
+            doubted = []
             if not helped:
                 break
             self._walked.clear()
             self.drive(self._revisit(graph, helped))
         self._finish_functions()
+
+    def _no_longer_doubted(self, graph: ir.Graph) -> list[ir.Node]:
+        """The nodes whose integers may fit their types, now that the tensors of every run are known."""
+        if self._doubted and self.sizes.learn(_sizes_in_every_run(graph)):
+            return self._doubted
+        return []
 
     def _revisit(self, graph: ir.Graph, helped: Iterable[ir.Node]) -> Iterator[ir.Graph]:
         """Infer again the nodes of the main graph for which more is known now, and those that read what changes."""
@@ -333,6 +343,7 @@ class _Inference:
         self._finish(call)
 
     def _finish(self, call: Call) -> None:
+        refusals = self.sizes.refusals
         for index, value in enumerate(call.node.outputs):
             type_, shape, known = call.types[index], call.shapes[index], call.contents[index]
             if type(shape) is ir.Shape and not value.is_graph_output() and not _mentions_unknown(shape):
@@ -344,6 +355,8 @@ class _Inference:
                 set_contents(value, known, self.sizes, _proven(call, value))
             elif value.dtype in INTEGERS:
                 value.meta.pop(CONTENTS, None)
+        if self.sizes.refusals != refusals and call.node.graph is self._main is not None:
+            self._doubted.append(call.node)
 
     def _store(
         self,
@@ -473,6 +486,22 @@ class _Inference:
             (value.type, hidden(dims_of(value), inner), hidden(contents(value), inner)) for value in function.outputs
         ]
         self._opsets = outer
+
+
+def _sizes_in_every_run(graph: ir.Graph) -> Iterator[Dims]:
+    """The dimensions of the tensors that a main graph computes for its outputs, where numbers stand beside symbols."""
+    read: set[ir.Value | None] = set(graph.outputs)
+    for node in reversed(graph):
+        if read.isdisjoint(node.outputs):
+            continue
+        read.update(node.inputs)
+        if any(subgraphs(node)):
+            read.update(scope.captured(node))
+        for value in node.outputs:
+            dims = dims_of(value) if isinstance(value.type, ir.TensorType) else None
+            names = {name for dim in dims or () for name in symbols(dim)}
+            if names and dims is not None and all(map(is_of_inputs, names)):
+                yield dims
 
 
 def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:

@@ -7,8 +7,9 @@ decides, for everything that is kept (`ortopt.graph.facts.set_contents`).
 The one assumption behind it: **the dimensions of a tensor, those that are 0 left out, have a product of at most
 `LARGEST`** (2^40, a tensor of a terabyte). So a symbol is at most `LARGEST`, however large the other tensors are, and a
 product of symbols is if one input of the model has them all as dimensions: ``N*M`` of an input ``[N, M]``, but neither
-``N*N`` nor the product of the lengths of two inputs, which wraps around for tensors that fit every memory. Nothing here
-assumes that a dimension fits 32 bits.
+``N*N`` nor the product of the lengths of two inputs, which wraps around for tensors that fit every memory. The numbers
+among the dimensions count as well: N of an input ``[N, 224, 224, 3]`` fits 32 bits, and so does N where the model
+computes a tensor ``[N, 768]`` of it in every run. Nothing here assumes that a dimension fits 32 bits without that.
 """
 
 from __future__ import annotations
@@ -70,14 +71,37 @@ class Sizes:
 
     Args:
         inputs: The dimensions of the model's inputs: what multiplies to at most `LARGEST` together.
+
+    Attributes:
+        refusals: How often something was in doubt.
     """
 
-    __slots__ = ("_found", "_held", "_inputs")
+    __slots__ = ("_found", "_held", "_together", "refusals")
 
     def __init__(self, inputs: Iterable[Iterable[Dim]] = ()) -> None:
-        self._inputs = tuple(dict.fromkeys(choice for dims in inputs for choice in _choices(dims)))
+        self._together: dict[tuple[str, ...], int] = {}
         self._found: dict[str, int | None] = {}
         self._held: dict[tuple[int, int], dict[str, bool]] = {}
+        self.refusals = 0
+        self.learn(inputs)
+
+    def learn(self, tensors: Iterable[Iterable[Dim]]) -> bool:
+        """Note the dimensions of tensors that there are wherever the model runs.
+
+        Returns:
+            Whether they bound something more closely than what was known.
+        """
+        closer = False
+        for dims in set(map(tuple, tensors)):
+            times = math.prod(dim for dim in dims if isinstance(dim, int) and dim > 0)
+            for names in _choices(dims):
+                if times > self._times(names):
+                    self._together[names] = times
+                    closer = True
+        if closer:
+            self._found.clear()
+            self._held.clear()
+        return closer
 
     def holds(self, element: Dim, dtype: ir.DataType) -> bool:
         """Whether a type has what an element is, whatever the sizes are; it never has the unknown dimension."""
@@ -96,6 +120,7 @@ class Sizes:
                 held[text] if text in held else self.lies_within(element, low, high)
             ):
                 doubted.add(element)
+        self.refusals += bool(doubted)
         return doubted
 
     def lies_within(self, element: Dim, low: int, high: int) -> bool:
@@ -142,21 +167,28 @@ class Sizes:
             return None
         total = Fraction(0)
         for names, factor in terms.items():
-            if len(names) > 1 and not self._are_together(names):
+            bound = self._bound(names) if names else 1
+            if bound is None:
                 return None
-            total += factor * LARGEST if names else factor
+            total += factor * bound
         return math.ceil(total)
 
-    def _are_together(self, names: tuple[str, ...]) -> bool:
-        """Whether one input has them all as dimensions, as often as they are multiplied."""
+    def _bound(self, names: tuple[str, ...]) -> int | None:
+        """The most that symbols multiply to, where one tensor has them all."""
+        times = self._times(names)
+        return LARGEST // times if times else None
+
+    def _times(self, names: tuple[str, ...]) -> int:
+        """What stands beside symbols in a tensor that has them all, as often as they are multiplied; 0 for none."""
         wanted = Counter(names)
-        return any(wanted <= Counter(own) for own in self._inputs)
+        found = (times for own, times in self._together.items() if wanted <= Counter(own))
+        return max(found, default=1 if len(names) == 1 else 0)
 
 
 def _choices(dims: Iterable[Dim]) -> Iterable[tuple[str, ...]]:
     """For each dimension a symbol that is never larger, in all ways: ``past`` or ``seq`` for ``past + seq``."""
     parts = [names for dim in dims if (names := _summands(dim))]
-    return itertools.islice(itertools.product(*parts), _MAX_WAYS) if len(parts) > 1 else ()
+    return itertools.islice(itertools.product(*parts), _MAX_WAYS) if parts else ()
 
 
 def _summands(dim: Dim) -> list[str]:

@@ -423,14 +423,23 @@ def splat(value: ir.Value | None) -> np.ndarray:
     """The one number that all elements of a value are, as an array of rank 0 in the value's type.
 
     Args:
-        value: A constant of equal bits, a ConstantOfShape, or what ops that only move elements make of one.
+        value: A constant of equal bits, a ConstantOfShape, or what ops that only move elements make of one, or a
+            Concat of several.
 
     Raises:
         Refusal: If they are not known to be alike.
     """
+    return _splat(value, MAX_MOVES)
+
+
+def _splat(value: ir.Value | None, moves: int) -> np.ndarray:
     at = value
-    for _ in range(MAX_MOVES):
+    for move in range(moves):
         node = None if at is None else at.producer()
+        if node is not None and is_op(node, "Concat"):
+            parts = [_splat(part, moves - move - 1) for part in dict.fromkeys(node.inputs)]
+            need(len({(part.dtype, part.tobytes()) for part in parts}) == 1, "its elements differ", value)
+            return parts[0]
         if node is None or not (node.domain == "" and node.op_type in MOVING):
             break
         at = optional(node, 0)

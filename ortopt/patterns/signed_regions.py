@@ -7,12 +7,15 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, array_of, dtype, is_constant, need, plain_attributes, users
+from ortopt.graph.match import Refusal, array_of, dtype, is_constant, is_op, need, plain_attributes, users
 from ortopt.patterns.quantization import MICROSOFT, has_one_scale, is_dequantizer, is_quantizer, scaling
 from ortopt.semantics.op_traits import PERMUTING, SELECTING
 
 SHIFT = 128
 MOVING = (PERMUTING | SELECTING | {"MaxPool"}) - {"Split"}
+DIVIDING = frozenset({"Concat", "Split"})
+"""Ops that put tensors of integers together, or take one apart, and change none."""
+
 LARGEST = 10_000
 """How many nodes a region may have."""
 
@@ -100,6 +103,10 @@ def _integers(node: ir.Node) -> list[ir.Value]:
     plain_attributes(node)
     if node.domain == "" and node.op_type in MOVING:
         return [value for value in (node.inputs[0], node.outputs[0]) if value is not None]
+    if is_op(node, *DIVIDING):
+        whole = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+        parts = [value for value in whole if value is not None and not is_constant(value)]
+        return [*parts, *(value for value in node.outputs if value.name)]
     operands = operands_of(node)
     if not operands:
         raise Refusal("the integers are not only moved and dequantized", node)
@@ -116,6 +123,8 @@ def _integers(node: ir.Node) -> list[ir.Value]:
 
 def _check_reads(node: ir.Node, value: ir.Value) -> None:
     """Refuse where a node reads integers as something else, an index for example."""
+    if is_op(node, "Concat"):
+        return
     allowed = {each.integers for each in operands_of(node)} or {0}
     misused = any(operand is value and index not in allowed for index, operand in enumerate(node.inputs))
     need(not misused, "the integers are used as something else", node)
@@ -160,6 +169,12 @@ def made_unsigned(node: ir.Node, shifted: dict[ir.Value, ir.Value]) -> ir.Node:
         zero = np.asarray(scaling(node).zero_point + SHIFT, np.uint8)
         operands = [shifted.get(operands[0], operands[0]), scale, constant(zero.reshape(array_of(scale).shape))]  # type: ignore[arg-type]
         return ir.Node(node.domain, node.op_type, operands, attributes)
+    if is_op(node, *DIVIDING):
+        if node.op_type == "Concat":
+            operands = [shifted[value] if value in shifted else _shifted_constant(value) for value in operands]
+        operands = [value if value is None else shifted.get(value, value) for value in operands]
+        outputs = [ir.Value(name=None if value.name else "") for value in node.outputs]
+        return ir.Node("", node.op_type, operands, attributes, outputs=outputs)
     for index in zero_points_of(node):
         operands += [None] * (index + 1 - len(operands))
         operands[index] = _shifted_constant(operands[index])

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ortopt import optimize
 from ortopt.graph import facts
+from ortopt.graph.symbolic import UNKNOWN
 from ortopt.serialization.save import to_bytes
 from tests.analysis.truth import infer_proto
 
@@ -326,6 +327,20 @@ def test_sizes_that_one_input_has_together_are_still_shared() -> None:
     )
     made = same_after_optimizing(model, [{"x": np.zeros(shape, np.float32)} for shape in ((2, 3, 4), (0, 5, 4))])
     assert all(sum(node.op_type == "ReduceProd" for node in one.graph.node) == 0 for one in made)
+
+
+def test_sizes_of_32_bits_follow_from_the_tensors_of_every_run() -> None:
+    text = """<ir_version: 9, opset_import: ["": 17]> main (float[N,S] x, bool c) => (float[?,?] y, int64[2] k)
+        <int32[1] four = {4}, int64[1] wide = {4096}, int64[1] axis = {2}> {
+        s = Shape (x) s32 = Cast <to = 6> (s) t32 = Mul (s32, four) k = Cast <to = 7> (t32)
+        u = Unsqueeze (x, axis) e = Shape (u) o = Expand (u, wide) r = ReduceSum (o, axis) y = Flatten (r) }"""
+    model = onnx.parser.parse_model(text)
+    assert [str(element) for element in facts.all_contents(infer_proto(model)["k"]) or ()] == ["4*N", "4*S"]
+    same_after_optimizing(model, [{"x": np.ones((2, 3), np.float32), "c": np.array(True)}])
+    unread = onnx.parser.parse_model(text.replace("r = ReduceSum (o, axis)", "r = Identity (x)"))
+    assert all(element == UNKNOWN for element in facts.all_contents(infer_proto(unread)["k"]) or ())
+    narrow = onnx.parser.parse_model(text.replace("4096", "16"))
+    assert all(element == UNKNOWN for element in facts.all_contents(infer_proto(narrow)["k"]) or ())
 
 
 # Floats between integers

@@ -12,8 +12,8 @@ INT32, INT64, UINT64 = ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT64
 SIZES = Sizes([(canonical("N"), canonical("M"), 4), (canonical("B"), canonical("past + seq")), (canonical("K"),)])
 
 HELD = ["N", "-N", "N + 1", "4*M*N", "N*M - 7", "N//2", "B*past", "B*seq", "max(1, N)", "min(N, K)", "N + M + K"]
-HELD += ["4194304*N", "(N*M)//(B + 1)", "N - K", "max(0, N - 5)*M"]
-BEYOND = ["N*N", "N*M*N", "N*K", "past*seq", "8388608*N", "B*N", "M*K", "(N//3)*N", "max(1, N)*max(1, K)"]
+HELD += ["4194304*K", "16777216*N", "(N*M)//(B + 1)", "N - K", "max(0, N - 5)*M"]
+BEYOND = ["N*N", "N*M*N", "N*K", "past*seq", "8388608*K", "33554432*N", "B*N", "M*K", "(N//3)*N", "max(1, N)*max(1, K)"]
 
 
 @pytest.mark.parametrize("text", HELD)
@@ -27,13 +27,31 @@ def test_what_may_leave_int64(text: str) -> None:
 
 
 def test_narrow_types_hold_what_is_capped() -> None:
-    assert not SIZES.holds(canonical("N"), INT32)
-    assert SIZES.holds(canonical("min(512, N)"), INT32)
-    assert SIZES.holds(canonical("N%8"), INT32)
-    assert SIZES.holds(canonical("N//1024"), INT32)
-    assert not SIZES.holds(canonical("N//256"), INT32)
-    assert SIZES.holds(canonical("min(1, N)"), ir.DataType.BOOL)
-    assert not SIZES.holds(canonical("N"), ir.DataType.BOOL)
+    assert not SIZES.holds(canonical("K"), INT32)
+    assert SIZES.holds(canonical("min(512, K)"), INT32)
+    assert SIZES.holds(canonical("K%8"), INT32)
+    assert SIZES.holds(canonical("K//1024"), INT32)
+    assert not SIZES.holds(canonical("K//256"), INT32)
+    assert SIZES.holds(canonical("min(1, K)"), ir.DataType.BOOL)
+    assert not SIZES.holds(canonical("K"), ir.DataType.BOOL)
+
+
+def test_numbers_beside_a_symbol_bound_it() -> None:
+    image = Sizes([(canonical("N"), 32, 32, 3), (canonical("K"), 0, 511)])
+    assert image.holds(canonical("N"), INT32)
+    assert not image.holds(canonical("7*N"), INT32)
+    assert image.magnitude(canonical("N")) == LARGEST // 3072
+    assert not image.holds(canonical("K"), INT32)  # a dimension of 0 is left out, and 511 is one too few
+
+
+def test_the_closest_bound_counts() -> None:
+    sizes = Sizes([(canonical("N"), canonical("M"))])
+    assert not sizes.holds(canonical("N"), INT32)
+    assert sizes.learn([(canonical("N"), canonical("M"), 768)])
+    assert not sizes.learn([(canonical("N"), canonical("M"), 512), (canonical("N"), 768)])
+    assert sizes.holds(canonical("N*M"), INT32)
+    assert sizes.holds(canonical("N"), INT32)
+    assert not sizes.holds(canonical("2*N*M"), INT32)
 
 
 def test_unsigned_types_hold_nothing_that_may_be_negative() -> None:
@@ -61,7 +79,8 @@ def test_the_unknown_is_held_by_nothing() -> None:
 
 def test_magnitudes() -> None:
     assert SIZES.magnitude(-7) == 7
-    assert SIZES.magnitude(canonical("N - 7")) == LARGEST + 7
+    assert SIZES.magnitude(canonical("K - 7")) == LARGEST + 7
+    assert SIZES.magnitude(canonical("N - 7")) == LARGEST // 4 + 7
     assert SIZES.magnitude(canonical("N*K")) is None
 
 

@@ -71,6 +71,10 @@ def test_operand_scalar_keeps_the_rank() -> None:
         ("v = Expand (mixed, s)", None),
         ("v = Expand (zeros, s)", None),
         ("v = Identity (x)", None),
+        ("a = Expand (alike, s) v = Concat <axis = 0> (a, a)", 7.0),
+        ("a = Expand (alike, s) v = Concat <axis = 0> (a, alike)", 7.0),
+        ("a = Expand (alike, s) v = Concat <axis = 0> (a, mixed)", None),
+        ("a = Expand (alike, s) v = Concat <axis = 0> (a, x)", None),
     ],
 )
 def test_fill(body: str, expected: float | None) -> None:

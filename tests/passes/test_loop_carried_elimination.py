@@ -1,5 +1,7 @@
 """A state that no iteration changes is read from outside; one that only looks alike is not."""
 
+import pytest
+
 from ortopt import optimize
 from ortopt.testing import check_keeps, check_rewrites, parse
 
@@ -114,3 +116,33 @@ def test_a_body_that_declares_another_shape_stays() -> None:
             (int64 i, bool go, float[2] p, float[2] q) => (bool on, float[2] s, float[2] t) {
                 on = Identity (go) s = Add (p, q) t = Identity (q) }> }""",
     )
+
+
+def weighted(use: str = "MatMul (p, w)", outer: str = "k") -> str:
+    constant = "<float[2,2] k = {1, 2, 3, 4}>" if outer == "k" else ""
+    return f"""main (float[1,2] x, float[2,2] given, int64 n) => (float[?,2] y) {constant} {{
+        y, c = Loop (n, , x, {outer}) <
+            body = body (int64 i, bool go, float[?,2] p, float[2,2] w) => (bool on, float[?,2] p1, float[2,2] w1) {{
+                on = Identity (go) q = {use} p1 = Tanh (q) w1 = Identity (w) }} > }}"""
+
+
+def test_a_small_weight_stays_a_state() -> None:
+    """ONNX Runtime packs weights that are constants, which is slower where products have few rows."""
+    for use in ("MatMul (p, w)", "Gemm (p, w)"):
+        check_keeps(PASS, weighted(use), "a small weight is faster as a state")
+        check_rewrites(PASS, weighted(use), ops={"Loop": 1}, target="onnx")
+
+
+@pytest.mark.parametrize("text", [weighted("Add (p, w)"), weighted("MatMul (w, w)", "given"), weighted(outer="given")])
+def test_what_is_no_constant_weight_of_a_product_goes(text: str) -> None:
+    check_rewrites(PASS, text, ops={"Loop": 1})
+
+
+def test_a_large_weight_goes() -> None:
+    entries = ", ".join(["0.001"] * 257 * 256)
+    text = f"""main (float[1,257] x, int64 n) => (float[1,256] y) <float[257,256] k = {{{entries}}}, float[1,256] zero = {{{", ".join(["0"] * 256)}}}> {{
+        y, c = Loop (n, , zero, k) <
+            body = body (int64 i, bool go, float[1,256] p, float[257,256] w)
+                => (bool on, float[1,256] p1, float[257,256] w1) {{
+                on = Identity (go) q = MatMul (x, w) p1 = Add (p, q) w1 = Identity (w) }} > }}"""  # noqa: E501
+    check_rewrites(PASS, text, ops={"Loop": 1})

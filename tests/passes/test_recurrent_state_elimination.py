@@ -39,6 +39,18 @@ def test_through_ops_that_only_move_elements() -> None:
     check_rewrites(PASS, text, ops={"ConstantOfShape": 0, "Slice": 0})
 
 
+def test_sizes_of_32_bits() -> None:
+    """TensorFlow's integers: a batch of 2^32 would wrap around, and the recurrence would not run."""
+    body = """s32 = Cast <to = 6> (n) f32 = Cast <to = 6> (four) k = Concat <axis = 0> (s32, f32)
+        k64 = Cast <to = 7> (k) e = Expand (nothing, k64) u = Unsqueeze (e, first) one_side = Concat <axis = 0> (u) """
+    text = recurrence("LSTM", "one_side, u", body).replace(
+        "int64[1] four", "float nothing = {0}, int64[1] first = {0}, int64[1] four"
+    )
+    model = check_rewrites(PASS, text, ops={"Expand": 0, "LSTM": 1})
+    assert len(list(model.graph)[-1].inputs) == 3
+    check_keeps(PASS, text.replace("nothing = {0}", "nothing = {0.5}"), "does not start from zeros")
+
+
 def test_one_of_two_states() -> None:
     model = check_rewrites(PASS, recurrence("LSTM", "zero, given"), ops={"LSTM": 1, "ConstantOfShape": 0})
     (node,) = model.graph

@@ -3,6 +3,7 @@
 import platform
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from ortopt.options import Fusions, Options
@@ -44,6 +45,26 @@ def test_bits_stay_where_integers_are_moved(between: str, out: str) -> None:
     text = model(f"{between} y = DequantizeLinear (t, s, z)", out)
     feeds = {"x": np.random.default_rng(0).normal(0, 4, (2, 3, 4, 4)).astype(np.float32)}
     result = check_rewrites(PASS, text, options=NATIVE, inputs=feeds)
+    np.testing.assert_array_equal(run(parse(text), feeds)[0], run(result, feeds)[0])
+
+
+@pytest.mark.parametrize(
+    ("between", "out"),
+    [
+        ("m = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (q) t = Concat <axis = 0> (m, q)", "4,3,4,4"),
+        ("p = QuantizeLinear (x, s, other) t = Concat <axis = 1> (q, p)", "2,6,4,4"),
+        ("t = Concat <axis = 0> (q, k)", "3,3,4,4"),
+        ("a, b, c = Split <axis = 1> (q) t = Concat <axis = 1> (c, a)", "2,2,4,4"),
+    ],
+)
+def test_integers_that_are_put_together_and_taken_apart(between: str, out: str) -> None:
+    text = model(f"{between} y = DequantizeLinear (t, s, z)", out)
+    known = {", other)": "int8 other = {7}, ", ", k)": f"{CONSTANTS['k']}, "}
+    constants = "".join(text for end, text in known.items() if end in between) + "int8 z"
+    text = '<ir_version: 8, opset_import: ["" : 17]> ' + text.replace("int8 z", constants)
+    feeds = {"x": np.random.default_rng(0).normal(0, 4, (2, 3, 4, 4)).astype(np.float32)}
+    result = check_rewrites(PASS, text, options=NATIVE, inputs=feeds)
+    assert all(value.dtype != ir.DataType.INT8 for node in result.graph for value in node.outputs)
     np.testing.assert_array_equal(run(parse(text), feeds)[0], run(result, feeds)[0])
 
 
@@ -116,7 +137,13 @@ def test_computed_integers(name: str) -> None:
             "a zero point is computed",
         ),
         (model(more=", int8[2,3,4,4] q"), "a result of the model"),
-        (model("c = Concat <axis = 0> (q, q) y = DequantizeLinear (c, s, z)", "4,3,4,4"), "not only moved"),
+        (model("c = Cast <to = 6> (q) y = Cast <to = 1> (c)"), "not only moved"),
+        (
+            model("c = Concat <axis = 0> (q, a) y = DequantizeLinear (c, s, z)", "4,3,4,4").replace(
+                "float[2,3,4,4] x)", "float[2,3,4,4] x, int8[2,3,4,4] a)"
+            ),
+            "an input of the model",
+        ),
         (model().replace("int8", "uint8").replace("-5", "5"), "not of 8 bits with a sign"),
     ],
 )
