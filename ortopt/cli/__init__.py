@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from ortopt._deferred_sympy import defer_sympy
 from ortopt.cli.deferred_modules import defer_hardly_needed
+from ortopt.cli.module_archive import use_archive
 from ortopt.cli.process_end import CommandLineExit
 
 
@@ -52,6 +53,7 @@ def main() -> NoReturn:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     defer_sympy()
     defer_hardly_needed()
+    archive = use_archive()
     sys.unraisablehook = _be_silent_about_threads_without_memory
     _complete_streams()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -65,6 +67,8 @@ def main() -> NoReturn:
     except SystemExit as stop:
         raise CommandLineExit(stop.code) from None
     finally:
+        if archive is not None:
+            archive.update()
         gc.freeze()
 
 
