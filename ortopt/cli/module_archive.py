@@ -21,11 +21,14 @@ from importlib.util import MAGIC_NUMBER, cache_from_source, spec_from_file_locat
 from types import CodeType, ModuleType
 from typing import Any
 
-FORMAT = b"ortopt modules 1\n" + MAGIC_NUMBER
+from ortopt import pass_declarations
+
+FORMAT = b"ortopt modules 2\n" + MAGIC_NUMBER
 WORTH_WRITING = 100
 """Modules that a run has to have imported from elsewhere for the archive to be written anew."""
 
 _LENGTH = 8
+_OURS = "ortopt."
 _Entry = tuple[str, str, bool, int, int, int, int]
 """Folder and path of the source, whether it is a package, its time and size, and where its code is in the archive."""
 
@@ -40,13 +43,16 @@ class Archive:
         path: The file.
         entries: What is in it, by name of the module.
         times: The time of each folder when it was written.
+        declarations: What the passes declare.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.declarations: dict[str, dict[str, Any]] = {}
         self.entries: dict[str, _Entry] = {}
         self.times: dict[str, int] = {}
         self._unchanged: dict[str, bool] = {}
+        self._checked: dict[str, bool] = {}
         self._start = 0
         self._descriptor = -1
         try:
@@ -54,10 +60,11 @@ class Archive:
             head = os.pread(self._descriptor, len(FORMAT) + _LENGTH, 0)
             if head.startswith(FORMAT) and len(head) == len(FORMAT) + _LENGTH:
                 length = int.from_bytes(head[len(FORMAT) :], "little")
-                self.entries, self.times = marshal.loads(os.pread(self._descriptor, length, len(head)))
+                index = marshal.loads(os.pread(self._descriptor, length, len(head)))
+                self.entries, self.times, self.declarations = index
                 self._start = len(head) + length
         except (OSError, ValueError, EOFError, TypeError, OverflowError, MemoryError):
-            self.entries, self.times = {}, {}
+            self.entries, self.times, self.declarations = {}, {}, {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -73,8 +80,19 @@ class Archive:
             submodule_search_locations=[os.path.dirname(entry[1])] if entry[2] else None,  # noqa: PTH120
         )
 
+    def valid_declarations(self) -> dict[str, dict[str, Any]]:
+        """What the passes declare, if no module of ortopt has changed since; else nothing."""
+        if not all(self.is_unchanged(name) for name in self.entries if name.startswith(_OURS)):
+            self.declarations = {}
+        return self.declarations
+
     def is_unchanged(self, name: str) -> bool:
         """Whether a module is found where it was, and its source is what it was."""
+        if name not in self._checked:
+            self._checked[name] = self._is_found_unchanged(name)
+        return self._checked[name]
+
+    def _is_found_unchanged(self, name: str) -> bool:
         folder, path, is_package, time, size, *_ = self.entries[name]
         if not self._is_unchanged(folder) or (is_package and not self._is_unchanged(path.rpartition(os.sep)[0])):
             return False
@@ -100,12 +118,13 @@ class Archive:
             return
         with contextlib.suppress(Exception):  # whatever it is, nothing depends on it
             found, others = _imported()
-            if others < WORTH_WRITING:
+            declared = _declared()
+            if others < WORTH_WRITING and not (declared and not self.declarations):
                 return
             for name, (folder, path, is_package, *_) in self.entries.items():
                 if name not in found and self.is_unchanged(name):
                     found[name] = (folder, path, is_package)
-            _write(self.path, found)
+            _write(self.path, found, declared or self.valid_declarations())
 
 
 class _Loader(SourceFileLoader):
@@ -145,7 +164,17 @@ def _imported() -> tuple[dict[str, tuple[str, str, bool]], int]:
     return found, others
 
 
-def _write(path: str, modules: dict[str, tuple[str, str, bool]]) -> None:
+def _declared() -> dict[str, dict[str, Any]]:
+    """What the passes declare, if the process has imported all."""
+    registry = sys.modules.get("ortopt.registry")
+    if registry is None or not registry.is_imported():
+        return {}
+    from ortopt.deferred_rules import declared
+
+    return declared(registry.installed())
+
+
+def _write(path: str, modules: dict[str, tuple[str, str, bool]], declarations: dict[str, dict[str, Any]]) -> None:
     entries: dict[str, _Entry] = {}
     times: dict[str, int] = {}
     codes: list[bytes] = []
@@ -155,13 +184,13 @@ def _write(path: str, modules: dict[str, tuple[str, str, bool]]) -> None:
             times.setdefault(each, _time(each))
         state = _state(source)
         code = marshal.dumps(SourceFileLoader(name, source).get_code(name))
-        if _state(source) == state:
+        if state is not None and _state(source) == state:
             entries[name] = (folder, source, is_package, *state, start, len(code))
             codes.append(code)
             start += len(code)
     if any(_time(folder) != time for folder, time in times.items()):
         return
-    index = marshal.dumps((entries, times))
+    index = marshal.dumps((entries, times, declarations))
     draft = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
     try:
         with open(draft, "xb") as file:  # noqa: PTH123
@@ -207,6 +236,7 @@ def use_archive() -> Archive | None:
         return None
     archive = Archive(path)
     sys.meta_path.insert(sys.meta_path.index(PathFinder), archive)
+    pass_declarations.at_hand = archive.valid_declarations
     return archive
 
 

@@ -25,6 +25,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "other.py").write_text("value = 3\n")
     monkeypatch.syspath_prepend(str(folder.parent))
     monkeypatch.setattr(module_archive, "WORTH_WRITING", 3)
+    monkeypatch.setattr(module_archive, "_OURS", "archived_example.")
+    monkeypatch.setattr(module_archive, "_declared", lambda: {"a_pass": {"roots": ("Add",)}})
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "cache"))
     imported = module_archive._imported
@@ -92,7 +94,6 @@ def test_what_is_in_no_package_is_not_in_it(archive: Archive) -> None:
 
 
 def test_a_source_of_another_time_is_imported_as_always(package: Path, archive: Archive) -> None:
-    assert spec_of(archive, "archived_example.other") is not None
     source = package / "other.py"
     source.write_text("value = 4\n")
     os.utime(source, (1, 1))
@@ -155,12 +156,26 @@ def test_it_is_written_where_enough_is_new_only(
     archive.update()
     assert Archive(str(tmp_path / "archive")).entries.keys() == archive.entries.keys()  # the unchanged ones stay
     (package / "other.py").write_text("value = 10\n")
-    archive.update()
+    Archive(str(tmp_path / "archive")).update()
     assert "archived_example.other" not in Archive(str(tmp_path / "archive")).entries
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "archive").unlink()
     archive.update()
     assert not (tmp_path / "archive").exists()
+
+
+def test_declarations_hold_while_no_source_has_changed(package: Path, archive: Archive, tmp_path: Path) -> None:
+    assert archive.valid_declarations() == {"a_pass": {"roots": ("Add",)}}
+    os.utime(package / "other.py", (1, 1))
+    changed = Archive(str(tmp_path / "archive"))
+    assert changed.valid_declarations() == {}
+    changed.update()  # writes though few modules are new
+    assert Archive(str(tmp_path / "archive")).valid_declarations() == {"a_pass": {"roots": ("Add",)}}
+
+
+def test_a_new_pass_ends_the_declarations(package: Path, tmp_path: Path) -> None:
+    (package / "new.py").write_text("")
+    assert Archive(str(tmp_path / "archive")).valid_declarations() == {}
 
 
 def test_a_folder_that_cannot_be_written_changes_nothing(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,14 +192,12 @@ def test_where_others_take_part_in_imports_there_is_none(monkeypatch: pytest.Mon
     assert use_archive() is None
 
 
-def test_a_process_takes_it_and_leaves_top_level_modules_to_python(tmp_path: Path) -> None:
+def test_the_command_line_takes_it() -> None:
     code = (
         "import sys\nsys.argv = ['ortopt', '--version']\n"
         "import atexit\n"
         "atexit.register(lambda: print([type(f).__name__ for f in sys.meta_path].count('Archive')))\n"
         "from ortopt.cli import main\nmain()\n"
     )
-    environment = os.environ | {"PYTHONPYCACHEPREFIX": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == "1"
-    assert not list(tmp_path.rglob("archived_modules*"))
