@@ -27,12 +27,16 @@ HARDLY_NEEDED = frozenset(
         "calendar",  # protobuf's well-known types: times
         "concurrent.futures",  # onnx-ir's saving of external data in threads
         "csv",
+        "ctypes",  # numpy's arrays for C functions
         "google.protobuf.internal.python_message",  # messages in Python: for installations without those in C
         "google.protobuf.json_format",
         "google.protobuf.text_format",
         "hashlib",  # with it comes OpenSSL
+        "ipaddress",  # addresses in URLs, which pathlib writes
+        "linecache",  # this and traceback, with tokenize: where something has gone wrong
         "numpy._core._add_newdocs",  # docstrings of what is written in C: nobody reads them here
         "numpy._core._add_newdocs_scalars",
+        "numpy.typing",
         "onnx.checker",
         "onnx.compose",
         "onnx.gen_proto",
@@ -47,8 +51,11 @@ HARDLY_NEEDED = frozenset(
         "onnx_ir.schemas",
         "onnx_ir.tape",
         "packaging.version",  # onnx-ir asks it about safetensors
+        "pickle",  # numpy's files of objects
         "shutil",  # with it come archives
         "tempfile",
+        "textwrap",
+        "traceback",
     }
 )
 """What is there in some versions of a library only is looked for in none."""
