@@ -53,6 +53,7 @@ class Archive:
         self.times: dict[str, int] = {}
         self._unchanged: dict[str, bool] = {}
         self._checked: dict[str, bool] = {}
+        self._absent = 0  # of those that were asked for
         self._start = 0
         self._descriptor = -1
         try:
@@ -70,8 +71,11 @@ class Archive:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec of a module that is in the archive and has not changed; None for all others."""
+        if path is None:
+            return None
         entry = self.entries.get(fullname)
-        if entry is None or path is None or list(path) != [entry[0]] or not self.is_unchanged(fullname):
+        if entry is None or list(path) != [entry[0]] or not self.is_unchanged(fullname):
+            self._absent += 1
             return None
         return spec_from_file_location(
             fullname,
@@ -117,14 +121,16 @@ class Archive:
         if sys.dont_write_bytecode:
             return
         with contextlib.suppress(Exception):  # whatever it is, nothing depends on it
+            declared = {} if self.declarations else _declared()
+            if self._absent < WORTH_WRITING and not declared:
+                return
             found, others = _imported()
-            declared = _declared()
-            if others < WORTH_WRITING and not (declared and not self.declarations):
+            if others < WORTH_WRITING and not declared:
                 return
             for name, (folder, path, is_package, *_) in self.entries.items():
                 if name not in found and self.is_unchanged(name):
                     found[name] = (folder, path, is_package)
-            _write(self.path, found, declared or self.valid_declarations())
+            _write(self.path, found, declared or self.valid_declarations() or _declared())
 
 
 class _Loader(SourceFileLoader):

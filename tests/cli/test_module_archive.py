@@ -145,23 +145,29 @@ def test_an_archive_that_was_cut_leads_back_to_the_source(
     assert sys.modules["archived_example.other"].value == 3
 
 
-def test_it_is_written_where_enough_is_new_only(
-    package: Path, archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module_archive, "_imported", lambda: ({}, 2))
-    before = (tmp_path / "archive").stat()
-    archive.update()
-    assert (tmp_path / "archive").stat() == before
-    monkeypatch.setattr(module_archive, "_imported", lambda: ({}, 3))
-    archive.update()
-    assert Archive(str(tmp_path / "archive")).entries.keys() == archive.entries.keys()  # the unchanged ones stay
+def test_it_is_written_where_enough_is_new_only(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "archive"
+    before = path.stat()
+
+    def update(asked: int, imported: int) -> Archive:
+        monkeypatch.setattr(module_archive, "_imported", lambda: ({}, imported))
+        archive = Archive(str(path))
+        for number in range(asked):
+            assert archive.find_spec(f"archived_example.absent{number}", [str(package)]) is None
+        archive.update()
+        return Archive(str(path))
+
+    update(3, 2)
+    update(2, 3)
+    assert path.stat() == before
+    assert update(3, 3).entries.keys() == set(NAMES)  # the unchanged ones stay
+    assert path.stat() != before
     (package / "other.py").write_text("value = 10\n")
-    Archive(str(tmp_path / "archive")).update()
-    assert "archived_example.other" not in Archive(str(tmp_path / "archive")).entries
+    assert update(3, 3).entries.keys() == {*NAMES} - {"archived_example.other"}
+    path.unlink()
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    (tmp_path / "archive").unlink()
-    archive.update()
-    assert not (tmp_path / "archive").exists()
+    update(3, 3)
+    assert not path.exists()
 
 
 def test_declarations_hold_while_no_source_has_changed(package: Path, archive: Archive, tmp_path: Path) -> None:
@@ -181,6 +187,7 @@ def test_a_new_pass_ends_the_declarations(package: Path, tmp_path: Path) -> None
 def test_a_folder_that_cannot_be_written_changes_nothing(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module_archive, "_imported", lambda: ({}, 3))
     archive.path = "/no/such/folder/archive"
+    archive.declarations = {}  # asks for a new one
     archive.update()
 
 
