@@ -5,23 +5,21 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import importlib
 import importlib.metadata
 import inspect
-import pkgutil
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 
+from ortopt import pass_declarations, pass_files
+from ortopt.deferred_rules import DeferredRule
 from ortopt.errors import PlugInWarning, RegistrationError, UnknownTransformerError, UsageError
 from ortopt.former_names import present_name, warn_former_name
 from ortopt.option_kinds import parse_size
 from ortopt.options import Numerics, Options, TransformerLevel
-from ortopt.rule import RewriteRule, check_rule
-from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_contract, check_instance, name_key
+from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_instance, name_key
 
 ENTRY_POINTS = "ortopt.transformers"
 Kind = type[GraphTransformer]
@@ -59,13 +57,7 @@ class Registry:
         Raises:
             RegistrationError: If its name is taken, or its declarations make no sense.
         """
-        try:
-            transformer = kind()
-        except Exception as error:
-            raise RegistrationError(f"{origin}: {kind.__qualname__} cannot be instantiated: {error}") from error
-        check_contract(transformer)
-        if isinstance(transformer, RewriteRule):
-            check_rule(transformer)
+        pass_files.instance(kind, origin)
         key = name_key(kind.name)
         if key in self._by_key:
             raise RegistrationError(f"two transformers are named {kind.name}: {self._by_key[key].origin} and {origin}")
@@ -109,7 +101,6 @@ class Registry:
         return registration
 
 
-@functools.cache
 def installed() -> Registry:
     """The transformers of this installation: ortopt's own, then those of plug-ins, each in sorted order.
 
@@ -119,22 +110,27 @@ def installed() -> Registry:
     Warns:
         PlugInWarning: If a plug-in does not load; the message names it, and it is left out.
     """
+    return _imported()
+
+
+def is_imported() -> bool:
+    """Whether this process has imported all installed transformers."""
+    return _imported.cache_info().currsize > 0
+
+
+@functools.cache
+def _imported() -> Registry:
     registry = Registry()
-    package = importlib.import_module(PASSES_PACKAGE)
-    for name in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):
-        path = f"{PASSES_PACKAGE}.{name}"
-        try:
-            module = importlib.import_module(path)
-        except Exception as error:
-            raise RegistrationError(f"the pass file {path} does not load: {error}") from error
-        kinds = list(_own_kinds(module))
-        if len(kinds) != 1:
-            raise RegistrationError(f"the pass file {path} must define one transformer; it defines {len(kinds)}")
-        registry.add(kinds[0], path)
-    points = sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda point: (point.name, point.value))
-    for point in points:
+    for name in pass_files.names():
+        registry.add(pass_files.load(name), f"{PASSES_PACKAGE}.{name}")
+    for point in _plug_ins():
         _add_plug_in(registry, point)
     return registry
+
+
+def _plug_ins() -> list[importlib.metadata.EntryPoint]:
+    points = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return sorted(points, key=lambda point: (point.name, point.value))
 
 
 def _add_plug_in(registry: Registry, point: importlib.metadata.EntryPoint) -> None:
@@ -167,18 +163,6 @@ def _warn_former_order(kind: Kind, origin: str) -> None:
         warn_former_name(name, f"{origin}: in the 'after' of {kind.name}, ")
 
 
-def _own_kinds(module: Any) -> Iterator[Kind]:
-    for item in vars(module).values():
-        if (
-            inspect.isclass(item)
-            and item.__module__ == module.__name__
-            and GraphTransformer in item.__mro__  # issubclass asks all subclasses, for each class that is none
-            and issubclass(item, GraphTransformer)
-            and not inspect.isabstract(item)
-        ):
-            yield item
-
-
 class Selected(Struct, frozen=True):
     """A transformer that a run selects, and the levels at which it runs."""
 
@@ -202,8 +186,16 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
             name or as an instance, does not run.
         RegistrationError: If an extra transformer is no instance of `GraphTransformer`, or its name is taken.
     """
-    registry = installed().copy()
     own = _instances(extra)
+    if (
+        not own
+        and options.passes is None
+        and not (options.disable or options.enable or options.only or options.settings)
+    ):
+        deferred = _select_unnamed(options)
+        if deferred is not None:
+            return deferred
+    registry = installed().copy()
     for transformer in own:
         registry.add(_class_of_instance(transformer), "the call")
         _warn_former_order(type(transformer), "the call")
@@ -232,6 +224,30 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
     return selected
 
 
+def _select_unnamed(options: Options) -> list[Selected] | None:
+    """The transformers of a run that names none; most rules wait until a node of their ops turns up.
+
+    Returns:
+        As `select`; None where all are at hand anyway, where their declarations are not, or there are plug-ins.
+    """
+    known = {} if is_imported() else pass_declarations.at_hand()
+    if not known or _plug_ins():
+        return None
+    selected = []
+    for name in pass_files.names():
+        values = known.get(name)
+        transformer = pass_files.instance(pass_files.load(name)) if values is None else DeferredRule(values)
+        levels = tuple(level for level in transformer.levels if level <= options.level)
+        if levels and transformer.enabled and transformer.numerics in _by_default(options.finite_math):
+            selected.append(Selected(transformer, levels))
+    return sorted(selected, key=lambda chosen: chosen.transformer.name)
+
+
+def _by_default(finite_math: bool) -> set[Numerics]:
+    """What transformers that nobody asked for may do to numbers."""
+    return set(Numerics) - {Numerics.APPROXIMATE} - (set() if finite_math else {Numerics.FINITE})
+
+
 def _wanted(
     registry: Registry,
     own: Sequence[GraphTransformer],
@@ -242,7 +258,7 @@ def _wanted(
     finite_math: bool,
 ) -> list[GraphTransformer]:
     """The transformers that run without a pipeline: those named, or those on by default, enabled or handed over."""
-    by_default = set(Numerics) - {Numerics.APPROXIMATE} - (set() if finite_math else {Numerics.FINITE})
+    by_default = _by_default(finite_math)
     by_key = {name_key(transformer.name): transformer for transformer in own}
     wanted = []
     for kind in registry:

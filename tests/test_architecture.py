@@ -17,7 +17,7 @@ from ortopt.testing import parse
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
-    "errors option_kinds options cancellation terminal_text _version",
+    "errors option_kinds options cancellation terminal_text pass_declarations _version",
     "system semantics onnx_ir_internals",
     "graph",
     "serialization analysis",
@@ -25,7 +25,7 @@ LAYERS = (
     "transformer former_names context placement fusions error_bounds workspace observers rule adapters direct_edits",
     "patterns transpose partition opset_conversion half_precision",
     "transformers",
-    "registry rule_batch batch_runner manager instrumentation",
+    "pass_files deferred_rules registry rule_batch batch_runner manager instrumentation",
     "verification measurement zoo",
     "optimization",
     "api extraction tuning cost_measurement",

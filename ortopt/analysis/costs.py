@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ import onnx_ir as ir
 from msgspec import Struct, field, structs
 
 from ortopt.analysis.representative_sizes import Extent
+from ortopt.system.digests import sha256
 
 HYSTERESIS: Final = 0.03
 """By how much a form must be faster to be called so: a form that wins by less loses to the simpler graph."""
@@ -132,7 +132,7 @@ class CostTable:
 
     Args:
         name: Its name, for reports.
-        digest: The hash of its content.
+        digest: The hash of its content, or what computes it when it is first asked.
         costs: Its rows.
         measured: With what it was measured.
         over: The table that it is laid over: what that one says of forms, or of ranges of sizes, that this one does not
@@ -143,14 +143,14 @@ class CostTable:
     def __init__(
         self,
         name: str,
-        digest: str,
+        digest: str | Callable[[], str],
         costs: Iterable[Cost],
         measured: Circumstances | None = None,
         over: CostTable | None = None,
         columns: Sequence[CostTable] = (),
     ) -> None:
         self.name = name
-        self.digest = digest
+        self._digest = digest
         self.own = tuple(costs)
         self.measured = measured or Circumstances()
         self.over = over
@@ -163,6 +163,13 @@ class CostTable:
         for cost in self.costs:
             self._rows.setdefault((cost.form, cost.provider), []).append(cost)
             self._of_op.setdefault((cost.form.domain, cost.form.op_type, cost.provider), []).append(cost)
+
+    @property
+    def digest(self) -> str:
+        """The hash of its content."""
+        if not isinstance(self._digest, str):
+            self._digest = self._digest()
+        return self._digest
 
     def find(self, form: Form, provider: str, places: Places = _ANYWHERE) -> Cost | None:
         """What a form costs on a provider, or None where the table has no row.
@@ -265,8 +272,11 @@ def on_all_processors(table: CostTable, others: Sequence[CostTable]) -> CostTabl
     for cost in table.own:
         columns = {t.measured.kernels: row[cost.key] for t, row in zip(others, rows, strict=True) if cost.key in row}
         costs.append(_on_all(cost, {table.measured.kernels: cost, **columns}) if columns and cost.speed else cost)
-    digests = "".join((table.digest, *(other.digest for other in others)))
-    digest = hashlib.sha256(digests.encode()).hexdigest() if others else table.digest
+
+    def digest() -> str:
+        digests = "".join((table.digest, *(other.digest for other in others)))
+        return sha256(digests.encode()) if others else table.digest
+
     return CostTable(table.name, digest, costs, table.measured, columns=others)
 
 
@@ -362,7 +372,7 @@ def read(content: bytes) -> CostTable:
         measured.get("threads", 1),
         measured.get("kernels", ""),
     )
-    return CostTable(data["name"], hashlib.sha256(content).hexdigest(), costs, circumstances)
+    return CostTable(data["name"], lambda: sha256(content), costs, circumstances)
 
 
 def _cost(row: Mapping[str, Any], sources: Mapping[str, str]) -> Cost:

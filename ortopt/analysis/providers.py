@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import difflib
 import functools
-import importlib.metadata
 import importlib.util
 import sys
 import warnings
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ortopt.errors import UsageError
+from ortopt.system import installed
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
@@ -190,13 +190,7 @@ def _in_wheels(library: str) -> Iterator[str]:
 
 def distributions() -> dict[str, str]:
     """The installed distributions that bring the package ``onnxruntime``, with their versions."""
-    found: dict[str, str] = {}
-    for name in DISTRIBUTIONS:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return installed.versions(DISTRIBUTIONS)
 
 
 def runtime() -> dict[str, Any]:

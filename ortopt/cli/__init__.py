@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 
 from ortopt._deferred_sympy import defer_sympy
 from ortopt.cli.deferred_modules import defer_hardly_needed
+from ortopt.cli.module_archive import use_archive
 from ortopt.cli.process_end import CommandLineExit
 
 
@@ -60,6 +61,7 @@ def main() -> NoReturn:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     defer_sympy()
     defer_hardly_needed()
+    archive = use_archive()
     sys.unraisablehook = _not_raised.append
     _complete_streams()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -74,6 +76,8 @@ def main() -> NoReturn:
         raise CommandLineExit(stop.code) from None
     finally:
         _report_what_was_not_raised()
+        if archive is not None:
+            archive.update()
         gc.freeze()
 
 

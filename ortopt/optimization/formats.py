@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -107,7 +107,7 @@ def _in_ort_format(data: bytes, libraries: Iterable[str]) -> bytes:
 
 def _written(path: Path, data: bytes) -> Saved:
     """Write a file in one step."""
-    draft = path.with_name(f".ortopt-{secrets.token_hex(8)}.tmp")
+    draft = path.with_name(f".ortopt-{os.urandom(8).hex()}.tmp")
     try:
         try:
             draft.write_bytes(data)

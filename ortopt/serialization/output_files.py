@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +35,7 @@ class TemporaryOutput:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.path = folder / f".ortopt-{secrets.token_hex(8)}.tmp"
+        self.path = folder / f".ortopt-{os.urandom(8).hex()}.tmp"
         self._renamed = False
 
     def __enter__(self) -> TemporaryOutput:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 
 from ortopt.errors import OutputError
@@ -41,7 +40,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
         if target.exists() and not target.is_file():
             target.write_bytes(data)
             return
-        draft = target.with_name(f".ortopt-{secrets.token_hex(8)}.tmp")
+        draft = target.with_name(f".ortopt-{os.urandom(8).hex()}.tmp")
         try:
             draft.write_bytes(data)
             draft.replace(target)

@@ -26,7 +26,7 @@ def test_a_run_executes_none_of_them(tmp_path: Path) -> None:
     )
     code = (
         "import atexit, sys\n"
-        "loaded = lambda: [n for n, m in sys.modules.items() if type(m).__name__ != '_LazyModule']\n"
+        "loaded = lambda: [n for n, m in sys.modules.items() if not type(m).__name__.startswith('Waiting')]\n"
         "atexit.register(lambda: print(*loaded(), sep='\\n'))\n"
         "sys.argv = ['ortopt', 'optimize', *sys.argv[1:], '-O3', '--no-verify', '-q']\n"
         "from ortopt.cli import main\nmain()\n"
@@ -64,8 +64,61 @@ def test_protobuf_reads_and_writes_text_and_json() -> None:
 
 
 def test_others_are_found_as_always() -> None:
-    assert output(f"{START}import onnx.helper; print(type(onnx.helper).__name__)").strip() == "module"
+    assert output(f"{START}import onnx.defs; print(type(onnx.defs).__name__)").strip() == "module"
 
 
 def test_it_is_installed_once() -> None:
     assert output(f"{START}defer_hardly_needed(); print(sum('Deferring' in repr(f) for f in sys.meta_path))") == "1\n"
+
+
+def test_what_onnx_and_the_registry_ask_is_answered_at_once() -> None:
+    code = (
+        f"{START}import importlib.metadata as m\n"
+        "answers = m.version('onnx'), m.entry_points(group='ortopt.nothing')\n"
+        "assert type(m).__name__ == 'WaitingMetadata', type(m)\n"
+        "print(answers == (m.distribution('onnx').version, ()), type(m).__name__, m.version('onnx') == answers[0])\n"
+        "try: m.version('no-such-distribution')\n"
+        "except m.PackageNotFoundError: print('absent')"
+    )
+    assert output(code).split() == ["True", "module", "True", "absent"]
+
+
+def test_an_absent_distribution_is_an_error_of_the_module_itself() -> None:
+    code = (
+        f"{START}import importlib.metadata\n"
+        "try: importlib.metadata.version('no-such-distribution')\n"
+        "except importlib.metadata.PackageNotFoundError as error: print(error.name)"
+    )
+    assert output(code).strip() == "no-such-distribution"
+
+
+def test_a_second_import_and_the_question_where_it_comes_from_execute_nothing() -> None:
+    code = (
+        f"{START}import onnx, onnx.compose, importlib\n"
+        "importlib.import_module('onnx.compose')\n"
+        "print(hasattr(onnx.compose, '__module__'), onnx.compose.__name__, type(onnx.compose).__name__)\n"
+        "print(callable(onnx.compose.merge_models), type(onnx.compose).__name__)"
+    )
+    assert output(code).split() == ["False", "onnx.compose", "WaitingModule", "True", "module"]
+
+
+def test_threads_that_need_it_at_the_same_time_get_it_whole(tmp_path: Path) -> None:
+    (tmp_path / "calendar.py").write_text("import time\nfirst = 1\ntime.sleep(0.2)\nlast = 2\n")
+    code = (
+        f"{START}import threading\nsys.path.insert(0, sys.argv[1])\nimport calendar\n"
+        "seen = []\n"
+        "threads = [threading.Thread(target=lambda: seen.append(calendar.first + calendar.last)) for _ in range(4)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]; print(seen)"
+    )
+    assert output(code, tmp_path).strip() == "[3, 3, 3, 3]"
+
+
+def test_one_that_fails_says_so_each_time(tmp_path: Path) -> None:
+    (tmp_path / "calendar.py").write_text("raise ValueError('broken')\n")
+    code = (
+        f"{START}sys.path.insert(0, sys.argv[1])\nimport calendar\n"
+        "for _ in range(2):\n"
+        "    try: calendar.month\n"
+        "    except ValueError as error: print(error)"
+    )
+    assert output(code, tmp_path).split() == ["broken", "broken"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -22,16 +21,9 @@ ROOT = Path(__file__).parents[2]
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The distributions that there seem to be."""
     found: dict[str, str] = {}
-    real = importlib.metadata.version
-
-    def version(name: str) -> str:
-        if name in providers.DISTRIBUTIONS:
-            if name in found:
-                return found[name]
-            raise importlib.metadata.PackageNotFoundError(name)
-        return real(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(
+        providers.installed, "versions", lambda names: {name: found[name] for name in names if name in found}
+    )
     return found
 
 
@@ -92,13 +84,12 @@ def test_info_still_needs_a_model(ortopt: Any) -> None:
 def test_no_build_is_asked_for_by_its_name(model: Path, tmp_path: Path) -> None:
     """As after ``pip install --no-deps`` with a build of another name: no metadata of onnxruntime is there at all."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.metadata as m\n"
+        "import os\n"
         "def hidden(real):\n"
-        "    def ask(name):\n"
-        "        if 'onnxruntime' in name: raise m.PackageNotFoundError(name)\n"
-        "        return real(name)\n"
-        "    return ask\n"
-        "m.version, m.distribution = hidden(m.version), hidden(m.distribution)\n"
+        "    def names(path='.'):\n"
+        "        return [n for n in real(path) if not (n.startswith('onnxruntime') and n.endswith('.dist-info'))]\n"
+        "    return names\n"
+        "os.listdir = hidden(os.listdir)\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
 

@@ -35,7 +35,7 @@ from ortopt.graph.match import (
 )
 from ortopt.patterns.slice import cuts
 
-Lanes: TypeAlias = npt.NDArray[np.int64]
+Lanes: TypeAlias = "npt.NDArray[np.int64]"
 """Terms of each lane, [terms, 5, …lanes]: for each its sign, and two pairs of a source and a lane of it.
 
 A sign of 0 is no term; a source of -1 is no factor.

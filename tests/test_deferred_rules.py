@@ -1,0 +1,147 @@
+"""Rules that wait are what they are, do what they do, and are imported when their ops turn up."""
+
+import functools
+import json
+import marshal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+
+from ortopt import deferred_rules, pass_declarations, registry
+from ortopt.deferred_rules import DeferredRule, declared
+from ortopt.errors import RegistrationError
+from ortopt.options import Options
+from ortopt.rule import Match, Replacement, RewriteRule
+from ortopt.transformer import GraphTransformer
+
+ATTRIBUTES = sorted(
+    name for kind in (GraphTransformer, RewriteRule) for name in kind.__annotations__ if not name.startswith("_")
+)
+DECLARED = declared(registry.installed())
+
+
+def test_most_passes_can_wait() -> None:
+    assert len(DECLARED) > 0.8 * len(registry.installed())
+
+
+@pytest.mark.parametrize("name", sorted(DECLARED))
+def test_a_rule_that_waits_declares_what_it_declares(name: str) -> None:
+    waiting, rule = DeferredRule(DECLARED[name]), registry.installed().find(name)()
+    for attribute in (*ATTRIBUTES, "fused_ops", "formula"):
+        if attribute != "Options":
+            assert getattr(waiting, attribute) == getattr(rule, attribute), attribute
+    assert "_rule" not in waiting.__dict__
+    assert waiting.Options is rule.Options
+    assert waiting.options == rule.options
+    assert repr(waiting) == repr(rule)
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has imported no pass, as far as the registry knows, and has their declarations."""
+    monkeypatch.setattr(registry, "_imported", functools.cache(registry._imported.__wrapped__))
+    monkeypatch.setattr(pass_declarations, "at_hand", lambda: DECLARED)
+
+
+@pytest.mark.parametrize("options", [Options(), Options(level=1), Options(level=4), Options(finite_math=True)])
+def test_the_same_are_selected(fresh: None, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
+    waiting = registry.select(options)
+    assert any(isinstance(chosen.transformer, DeferredRule) for chosen in waiting)
+    monkeypatch.setattr(pass_declarations, "at_hand", dict)
+    usual = registry.select(options)
+    assert not any(isinstance(chosen.transformer, DeferredRule) for chosen in usual)
+    assert [(c.transformer.name, c.levels) for c in waiting] == [(c.transformer.name, c.levels) for c in usual]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(disable=("gelu_fusion",)),
+        Options(enable=("gelu_approximation",)),
+        Options(only=("gelu_fusion",)),
+        Options(passes="gelu_fusion"),
+    ],
+)
+def test_whoever_names_a_pass_has_all(fresh: None, options: Options) -> None:
+    assert not any(isinstance(chosen.transformer, DeferredRule) for chosen in registry.select(options))
+
+
+def test_where_there_are_plug_ins_all_are_imported(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_plug_ins", lambda: [None])
+    assert registry._select_unnamed(Options()) is None
+
+
+class OfItsOwn(RewriteRule[Match]):
+    """x -> y."""
+
+    roots = ("Relu",)
+
+    def match(self, root: ir.Node) -> Match:
+        raise NotImplementedError
+
+    def rewrite(self, found: Match) -> Replacement:
+        raise NotImplementedError
+
+
+def in_the_package(members: dict[str, Any]) -> type[OfItsOwn]:
+    return type("Example", (OfItsOwn,), {"__module__": "ortopt.transformers.example", "__doc__": "x -> y.", **members})
+
+
+def test_only_passes_that_do_no_more_than_rules_can_wait() -> None:
+    assert declared([OfItsOwn]) == {}
+    assert set(declared([in_the_package({"lookback": 3, "_helper": print})])) == {"example"}
+    for member in ("apply", "__init__", "__repr__", "fused_ops", "formula"):
+        assert declared([in_the_package({member: getattr(OfItsOwn, member)})]) == {}, member
+
+
+def test_a_pass_that_does_not_load_says_so() -> None:
+    rule = DeferredRule({**DECLARED["gelu_fusion"], "name": "no_such_pass"})
+    with pytest.raises(RegistrationError, match="no_such_pass does not load"):
+        rule.match(ir.Node("", "Relu", []))
+
+
+def test_rules_are_imported_when_their_ops_turn_up(tmp_path: Path) -> None:
+    """One of them only after a rewrite: the Pow is no node of the model, but of a function in it."""
+    path = tmp_path / "m.onnx"
+    model = ir.from_onnx_text(
+        '<ir_version: 9, opset_import: ["" : 18, "local" : 1]>\n'
+        "m (float[2,3] x) => (float[2,3] y) { y = local.square(x) }\n"
+        '<domain: "local", opset_import: ["" : 18]>\n'
+        "square (x) => (y) { two = Constant <value = float {2}> ()  y = Pow(x, two) }"
+    )
+    ir.save(model, path)
+    code = (
+        "import json, sys\n"
+        "from ortopt import pass_declarations\n"
+        "with open(sys.argv[1]) as file: table = json.load(file)\n"
+        "for values in table.values():\n"
+        "    values |= {n: tuple(v) for n, v in values.items() if isinstance(v, list)}\n"
+        "    values['produces'] = tuple(map(tuple, values['produces']))\n"
+        "    values['fuses'] = values['fuses'] and tuple(map(tuple, values['fuses']))\n"
+        "if sys.argv[4] == 'wait': pass_declarations.at_hand = lambda: table\n"
+        "import ortopt\n"
+        "result = ortopt.optimize(sys.argv[2], level=3, verify=False)\n"
+        "result.save(sys.argv[3])\n"
+        "print(*(n.rpartition('.')[2] for n in sys.modules if n.startswith('ortopt.transformers.')))\n"
+    )
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps(DECLARED))
+    imported = []
+    for how in ("wait", "usual"):
+        command = [sys.executable, "-c", code, str(table), str(path), str(tmp_path / how), how]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        imported.append(set(done.stdout.split()))
+    assert (tmp_path / "wait").read_bytes() == (tmp_path / "usual").read_bytes()
+    waiting, usual = imported
+    assert waiting < usual
+    assert "pow_canonicalization" in waiting
+    assert not waiting & {"gelu_fusion", "attention_fusion", "conv_bn_fusion"}
+
+
+def test_what_is_declared_can_be_written_down() -> None:
+    assert marshal.loads(marshal.dumps(DECLARED)) == DECLARED
+    assert not deferred_rules._OF_EACH_CLASS & {"match", "apply"}
