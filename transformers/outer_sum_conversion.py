@@ -74,6 +74,7 @@ class OuterSumConversion(RewriteRule[Found]):
         need(bool(leading) and symbolic.same_shape(leading, others), "the axes before them differ", root)
         height, width = _size(column), _size(row)
         need(max(height, width) <= LONGEST, "the kernel of sums is as fast for long rows", root)
+        need(min(height, width) > 1, "one of them is a number", root)
         need(height * width >= FEWEST, "the product would be too small", root)
         _check_product(column)
         _check_product(row)
