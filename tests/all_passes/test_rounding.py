@@ -88,6 +88,7 @@ ENDS_THE_PATH = {
     "matmul_reassociation": "what it gives comes out of a MatMul",
     "mul_conv_fusion": "what it gives comes out of a convolution",
     "packed_attention_fusion": "what it takes comes out of a MatMul",
+    "outer_sum_conversion": "what it adds comes out of a product",
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
     "parallel_conv_merging": "what it gives comes out of a convolution",
     "reduce_matmul_conversion": "what it gives is a sum",
