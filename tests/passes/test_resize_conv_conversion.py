@@ -103,6 +103,7 @@ KEPT = {
     "corners aligned": (model(by("align_corners")), "phases are not alike"),
     "outside excluded": (model(", exclude_outside = 1"), "phases are not alike"),
     "three times, a large image": (model(scales="1, 1, 3, 3"), "rounded places may show"),
+    "three times, more than 32 rows": (model(image="N,2,33,8", scales="1, 1, 3, 3"), "rounded places may show"),
     "three times, any size": (
         convolved("x = Conv <pads = [1, 1, 1, 1]> (i, w)").replace("1, 1, 2, 2", "1, 1, 3, 3"),
         "rounded places may show",
