@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, dims, is_never_zero, is_used, need, same_dim, users
+from ortopt.graph.match import FLOAT, dims, need
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.convolution_activation import is_convolution
+from ortopt.patterns.image_sizes import is_filled_image
 from ortopt.patterns.interpolation import Image, interpolated
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -51,13 +51,12 @@ class ResizeConvConversion(RewriteRule[Found]):
         image = interpolated(root)
         need(image.interpolation.mode == "cubic", "linear interpolation has a fast kernel", root)
         need(image.has_phases and image.scales[0] <= MAX_SCALE, "its phases are not alike, or many", root)
+        need(not image.is_rounded, "the kernel's rounded places may show: the scale is no power of two", root)
         need(not image.prefers_products, "two products are faster", root)
         channels = dims(image.x)[1]
         need(isinstance(channels, int) and channels > 0, "the channels are not known", image.x)
         assert isinstance(channels, int)
-        # The kernel rounds where elements lie, which shows in large images, unless the scale is a power of two.
-        exact = int(image.scales[0]).bit_count() == 1
-        filled = all(is_never_zero(size, root) for size in image.before) or (exact and _is_convolved(image.x, root))
+        filled = is_filled_image(image.x, root)
         need(filled, "the image may have no rows or columns, and Pad repeats no edge of nothing", image.x)
         return Found((root,), image, channels)
 
@@ -71,15 +70,3 @@ class ResizeConvConversion(RewriteRule[Found]):
         weight = constant(np.tile(kernels, (found.channels, 1, 1, 1)).astype(np.float32), FLOAT)
         phases = ir.node("Conv", [padded.outputs[0], weight], {"group": found.channels})
         return ir.node("DepthToSpace", phases.outputs, {"blocksize": scale, "mode": "CRD"})
-
-
-def _is_convolved(x: ir.Value, root: ir.Node) -> bool:
-    """Whether a convolution gives an image, or one of its size: ONNX Runtime runs none that gives an empty image."""
-    convs = [x.producer(), *(user for user in users(x) if user.inputs[0] is x and is_used(user.outputs[0]))]
-    return any(
-        node is not None
-        and node.graph is root.graph
-        and is_convolution(node)
-        and all(map(same_dim, dims(node.outputs[0])[2:], dims(x)[2:]))
-        for node in convs
-    )

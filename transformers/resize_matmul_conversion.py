@@ -59,7 +59,7 @@ class ResizeMatmulConversion(RewriteRule[Found]):
         need(work <= MOST_WORK[mode], "the products would be large", root)
         if mode == "linear":
             _check_linear_pays(root)
-        elif image.has_phases:
+        elif image.has_phases and not image.is_rounded:
             need(image.prefers_products, "a convolution for each phase is faster", root)
         return Found((root,), image)
 

@@ -385,7 +385,7 @@ class _Regions:
 
     def _enlargement(self, step: _Step) -> None:
         image = self._images.get(step.inputs[0]) if step.inputs[0] is not None else None
-        if image is not None and _is_enlarged_in_blocks(step):
+        if image is not None and is_enlarged_in_blocks(step.node):
             image.left -= 1
             self._give(step, _Kernel(False), image.channels)
 
@@ -512,13 +512,16 @@ def _slope(node: ir.Node) -> tuple[float, float]:
     return attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5)
 
 
-def _is_enlarged_in_blocks(step: _Step) -> bool:
-    """Whether a Resize has a kernel in blocks: whole factors, of the height and the width only."""
-    node = step.node
+def is_enlarged_in_blocks(node: ir.Node) -> bool:
+    """Whether a Resize or an Upsample has a kernel in blocks: whole factors, of the height and the width only.
+
+    Args:
+        node: The node.
+    """
     mode = attribute(node, "mode", "nearest")
     if mode not in {"nearest", "linear"} or any(name in node.attributes for name in ("axes", "antialias")):
         return False
-    if step.op == "Resize":
+    if node.op_type == "Resize":
         coordinates = attribute(node, "coordinate_transformation_mode", "half_pixel")
         if mode == "nearest" and (coordinates != "asymmetric" or attribute(node, "nearest_mode", "") != "floor"):
             return False
@@ -526,15 +529,15 @@ def _is_enlarged_in_blocks(step: _Step) -> bool:
             return False
         if "coordinate_transformation_mode" not in node.attributes:
             return False
-    factors = _factors(step)
+    factors = _factors(node)
     return factors is not None and factors[:2] == (1, 1) and all(factor >= 1 for factor in factors)
 
 
-def _factors(step: _Step) -> tuple[int, ...] | None:
+def _factors(node: ir.Node) -> tuple[int, ...] | None:
     """The factors of a Resize or an Upsample, if they are constants and whole."""
-    sizes = step.inputs[3] if len(step.inputs) > 3 else None
+    sizes = node.inputs[3] if len(node.inputs) > 3 else None
     if sizes is not None:
-        x = step.inputs[0]
+        x = node.inputs[0]
         dims = None if x is None else dims_of(x)
         if dims is None or not is_constant(sizes):
             return None
@@ -543,11 +546,20 @@ def _factors(step: _Step) -> tuple[int, ...] | None:
         if len(goal) != RANK or len(known) != RANK or any(n % dim for dim, n in zip(known, goal, strict=True)):
             return None
         return tuple(n // dim for dim, n in zip(known, goal, strict=True))
-    scales = step.inputs[1 if step.op == "Upsample" or len(step.inputs) == 2 else 2]
+    scales = node.inputs[1 if node.op_type == "Upsample" or len(node.inputs) == 2 else 2]
     if scales is None or not is_constant(scales):
         return None
     numbers = tensor_of(scales).numpy().reshape(-1)
     return tuple(map(int, numbers)) if len(numbers) == RANK and (numbers == np.floor(numbers)).all() else None
 
 
-__all__ = ["ALIGNED", "BEFORE", "BLOCK", "CONVOLUTIONS", "Layout", "blocked_layout", "is_blocked_convolution"]
+__all__ = [
+    "ALIGNED",
+    "BEFORE",
+    "BLOCK",
+    "CONVOLUTIONS",
+    "Layout",
+    "blocked_layout",
+    "is_blocked_convolution",
+    "is_enlarged_in_blocks",
+]

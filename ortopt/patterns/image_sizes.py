@@ -1,4 +1,4 @@
-"""How large an image is, at least, as far as a pass must know to say that another form pays."""
+"""How large an image is, at least, as far as a pass must know to say that another form is allowed, and pays."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Final
 
 import onnx_ir as ir
 
-from ortopt.graph.match import dims
+from ortopt.graph.match import dims, is_never_zero, is_used, same_dim, users
+from ortopt.patterns.convolution_activation import is_convolution
 
 _FREE: Final = 16
 """The length of an axis that is not fixed: fewer channels, rows or columns of an image are rare."""
@@ -25,4 +26,29 @@ def elements_of_an_image(value: ir.Value) -> int:
     return math.prod(dim if isinstance(dim, int) else _FREE for dim in dims(value)[1:])
 
 
-__all__ = ["elements_of_an_image"]
+def is_filled_image(x: ir.Value, root: ir.Node) -> bool:
+    """Whether each image of a batch has rows and columns, in any run that ends.
+
+    Their number is never 0, or a convolution gives the image, or one of its size, or reads it and keeps its size: ONNX
+    Runtime runs none that gives an empty image.
+
+    Args:
+        x: The batch.
+        root: The node that asks.
+
+    Raises:
+        Refusal: The rank is unknown.
+    """
+    if all(is_never_zero(size, root) for size in dims(x)[2:]):
+        return True
+    convs = [x.producer(), *(user for user in users(x) if user.inputs[0] is x and is_used(user.outputs[0]))]
+    return any(
+        node is not None
+        and node.graph is root.graph
+        and is_convolution(node)
+        and all(map(same_dim, dims(node.outputs[0])[2:], dims(x)[2:]))
+        for node in convs
+    )
+
+
+__all__ = ["elements_of_an_image", "is_filled_image"]

@@ -59,6 +59,11 @@ REWRITTEN = {
     "columns only": (cubic(scales="1, 1, 1, 2"), TWO, 17),
     "three times, a large image": (cubic(image="1,1,200,3", scales="1, 1, 3, 3"), TWO, 17),
     "a batch of any size": (cubic(image="N,3,5,6", scales="1, 1, 2.5, 3"), TWO | {"Transpose": 2}, 17),
+    "a batch of any size, three times, more than 32 rows": (
+        cubic(image="N,3,33,6", scales="1, 1, 3, 3"),
+        TWO | {"Transpose": 2},
+        17,
+    ),
     "opset 11": (cubic().replace("x, , s", "x, e, s").replace("float[4] s", "float[0] e = {}, float[4] s"), TWO, 11),
 }
 

@@ -1,0 +1,94 @@
+"""ONNX Runtime interpolates images in its blocked layout twice as fast; a convolution that changes nothing begins it.
+
+Decoders for depth and segmentation enlarge sums, products and what comes out of attention, which are in the usual
+layout. Reordering them into blocks and back takes a fifth of what the other kernel takes longer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+from msgspec import Struct
+
+from ortopt.analysis.blocked_layout import BLOCK, RANK, blocked_layout, is_enlarged_in_blocks
+from ortopt.analysis.kernels import CPU
+from ortopt.context import Context
+from ortopt.graph.edit import constant
+from ortopt.graph.match import FLOAT, Refusal, attribute, dims, dtype, inputs, is_op, need, same_dim
+from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.image_sizes import elements_of_an_image, is_filled_image
+from ortopt.transformer import GraphTransformer
+
+FEWEST_CHANNELS = 2 * BLOCK
+FEWEST_ELEMENTS = FEWEST_CHANNELS * 14 * 14
+"""Elements of an image's result from which the reorders and the convolution cost less than they save."""
+
+
+class Found(Struct, frozen=True):
+    """The Resize, its image, and the image's channels."""
+
+    node: ir.Node
+    x: ir.Value
+    channels: int
+
+
+class ResizeBlockConversion(GraphTransformer):
+    """``Resize(x)``, linear and by whole numbers → ``Resize(Conv(x))``: single points of weight 1 begin the blocks.
+
+    1.3 to 2.7 times as fast, where x is not in ONNX Runtime's blocked layout (``ortopt.analysis.blocked_layout``). What
+    becomes of infinities at the edges differs.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    after = ("resize_matmul_conversion", "interpolated_conv_decomposition", "channel_affine_conversion")
+    providers = (CPU,)
+    targets = (Target.ORT,)
+    numerics = Numerics.FINITE
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Bring one after the other into blocks: what is behind it may be in blocks then, too."""
+        changed = False
+        found = []
+        for node in context.cancellation.checked(tuple(graph)):
+            if is_op(node, "Resize") and attribute(node, "mode", "nearest") == "linear":
+                try:
+                    found.append(_found(node))
+                except Refusal as refusal:
+                    context.refuse(node, refusal.reason)
+        for each in found:
+            layout = blocked_layout(graph, token=context.cancellation)
+            if each.node in layout.kernels:
+                context.refuse(each.node, "it is in the blocked layout")
+            else:
+                changed |= _begin_blocks(each, context)
+        return changed
+
+
+def _found(node: ir.Node) -> Found:
+    """A linear Resize that has a kernel in blocks.
+
+    Raises:
+        Refusal: If it has none, or if that was not measured to win.
+    """
+    x = inputs(node, 1)[0]
+    need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+    channels = dims(x, RANK)[1]
+    if not isinstance(channels, int) or channels < FEWEST_CHANNELS or channels % BLOCK:
+        raise Refusal("its channels are few, or fill no blocks", x)
+    need(is_enlarged_in_blocks(node), "no blocked kernel enlarges so", node)
+    need(not all(map(same_dim, dims(x), dims(node.outputs[0]))), "it enlarges nothing", node)
+    need(elements_of_an_image(node.outputs[0]) >= FEWEST_ELEMENTS, "the image is small", node)
+    need(is_filled_image(x, node), "the image may have no rows or columns, which a convolution refuses", x)
+    return Found(node, x, channels)
+
+
+def _begin_blocks(found: Found, context: Context) -> bool:
+    """Put a convolution before the Resize."""
+    weights = constant(np.ones((found.channels, 1, 1, 1), np.float32), FLOAT)
+    blocks = ir.node("Conv", [found.x, weights], {"group": found.channels})
+    node = found.node
+    resize = ir.Node("", "Resize", [blocks.outputs[0], *node.inputs[1:]], list(node.attributes.values()))
+    return context.substitute(
+        {node.outputs[0]: resize.outputs[0]}, before=node, origin=(node,), why="the blocked kernel is faster"
+    )
