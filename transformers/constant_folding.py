@@ -34,9 +34,6 @@ PRODUCTS = ("Gemm", "MatMul")
 
 ROUNDS = 3
 
-SMALL_FILL = 4_096
-"""Bytes of what is filled with one number that are stored in any case."""
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -241,17 +238,6 @@ class _Wave:
             return None
         return f"the result would exceed what it is computed from by more than {self._max_growth} bytes"
 
-    def _reason_against_filling(self, node: ir.Node, nbytes: int) -> str | None:
-        """Why a tensor of one number is not stored: other passes have a better use of the bytes."""
-        edit = self._context.edit
-        if (
-            node.op_type != "ConstantOfShape"
-            or nbytes <= SMALL_FILL
-            or edit.added_bytes + nbytes <= edit.allowance // 2
-        ):
-            return None
-        return "a tensor of one number would take more than half of the allowed growth"
-
     def _bytes_behind(self, node: ir.Node) -> int:
         """The bytes of the constants that a node is computed from, each counted once."""
         return sum(value.const_value.nbytes for value in self._constants_behind(node) if value.const_value is not None)
@@ -350,8 +336,7 @@ class _Wave:
         elif any(value.dtype is not None and tensors[value].dtype != value.dtype for value in used):
             reason = "its evaluation gives another type"
         else:
-            nbytes = sum(tensors[value].nbytes for value in used)
-            reason = self._reason_against_size(node, nbytes) or self._reason_against_filling(node, nbytes)
+            reason = self._reason_against_size(node, sum(tensors[value].nbytes for value in used))
         if reason is not None:
             context.refuse(node, reason)
             return False

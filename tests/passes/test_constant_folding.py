@@ -625,17 +625,3 @@ def test_each_node_is_one_rewrite_and_can_be_left_out() -> None:
             with pytest.warns(RuntimeWarning, match="still changed"):
                 manager.apply_transformers(model, 1)
         assert [node.op_type for node in model.graph] == expected
-
-
-@pytest.mark.parametrize(("rows", "stored"), [(120, True), (140, False)])
-def test_a_tensor_of_one_number_takes_half_of_the_growth_at_most(rows: int, stored: bool) -> None:
-    model = parse(f"""main (float[{rows},1] x) => (float[{rows},1000] y, float[1000] z)
-        <int64[2] shape = {{{rows}, 1000}}, int64[1] short = {{1000}}> {{
-        f = ConstantOfShape (shape) y = Sub (x, f) z = ConstantOfShape (short) }}""")
-    manager = GraphTransformerManager(observers=[explanation := Explanation()])
-    manager.register(ConstantFolding())
-    workspace = Workspace(model, Options(), allowance=1_000_000)
-    assert manager.run(workspace, TransformerLevel.LEVEL1, CancellationToken())
-    assert [node.op_type for node in model.graph] == (["Sub"] if stored else ["ConstantOfShape", "Sub"])
-    refused = any("more than half of the allowed growth" in refusal.reason for refusal in explanation.refusals)
-    assert refused is not stored
