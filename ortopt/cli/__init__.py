@@ -61,9 +61,9 @@ def main() -> NoReturn:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     defer_sympy()
     defer_hardly_needed()
-    archive = use_archive()
     sys.unraisablehook = _not_raised.append
     _complete_streams()
+    archive = use_archive()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
     try:

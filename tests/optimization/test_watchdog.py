@@ -82,15 +82,13 @@ def test_by_default_a_timeout_is_cooperative() -> None:
         name = "busy"
 
         def apply(self, graph: ir.Graph, context: Context) -> bool:
-            end = time.monotonic() + 0.3 + watchdog.GRACE + 0.3
+            end = time.monotonic() + 2 + watchdog.GRACE + 0.3
             while time.monotonic() < end:
                 assert not [thread for thread in threads.running() if thread.name == "ortopt-watchdog"]
             ended.append(True)
             return False
 
-    result = optimize(
-        parse(MODEL), transformers=[Busy()], passes="identity_elimination,busy", timeout=0.3, verify=False
-    )
+    result = optimize(parse(MODEL), transformers=[Busy()], passes="identity_elimination,busy", timeout=2, verify=False)
     assert ended
     assert result.stopped
     assert [node.op_type for node in result.model.graph] == ["Relu", "Tanh"]

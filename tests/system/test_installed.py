@@ -2,11 +2,19 @@
 
 import importlib.metadata
 import sys
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pytest
 
 from ortopt.system import installed
+
+
+@pytest.fixture(autouse=True)
+def _without_finders_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests import libraries that add finders with distributions of their own."""
+    own = [finder for finder in sys.meta_path if finder is PathFinder or not hasattr(finder, "find_distributions")]
+    monkeypatch.setattr(sys, "meta_path", own)
 
 
 def distribution(folder: Path, name: str, metadata: str, entry_points: str = "") -> None:
