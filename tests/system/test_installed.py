@@ -12,9 +12,11 @@ from ortopt.system import installed
 
 @pytest.fixture(autouse=True)
 def _without_finders_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests import libraries that add finders with distributions of their own."""
+    """Other tests import libraries that add finders of distributions, and take the one of Python's own away."""
     own = [finder for finder in sys.meta_path if finder is PathFinder or not hasattr(finder, "find_distributions")]
     monkeypatch.setattr(sys, "meta_path", own)
+    find = importlib.metadata.MetadataPathFinder.find_distributions
+    monkeypatch.setattr(PathFinder, "find_distributions", find, raising=False)
 
 
 def distribution(folder: Path, name: str, metadata: str, entry_points: str = "") -> None:
