@@ -12,12 +12,13 @@ FOREIGN ?=
 EXPORTS ?=
 REACH ?=
 SPEED ?=
+VERSIONS ?=
 
 BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo docs test lint format bench bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes mutants foreign faults fuzz-loader gpu bench-gpu wheel clean
+.PHONY: help demo docs test test-versions lint format bench bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes fuzz-chains mutants code-mutants foreign faults fuzz-loader gpu bench-gpu wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -29,6 +30,9 @@ demo: $(VENV)/.installed ## install ortopt into .venv, optimize a real model of 
 
 test: $(VENV_TEST)/.installed ## set up .venv-test and run all tests
 	PYTHONDONTWRITEBYTECODE= $(TEST)/python -m pytest -n $(JOBS) # hundreds of tests start ortopt: compiled once, not each time
+
+test-versions: $(VENV_TEST)/.installed ## the parts that use ONNX Runtime, on the oldest, the newest and others; VERSIONS="--smoke", "--releases 1.20,newest"
+	$(TEST)/python -m tools.versions --jobs $(JOBS) $(VERSIONS)
 
 test-browser: $(VENV_TEST)/.installed ## the report's page in a Chromium: apt install chromium, or ORTOPT_CHROMIUM=PATH
 	$(TEST)/python -m pytest tests/browser
@@ -92,8 +96,15 @@ fuzz-groups: $(VENV_TEST)/.installed ## the same models with oddities, cut into 
 fuzz-shapes: $(VENV_TEST)/.installed ## shape rules and numpy kernels against ONNX Runtime, single calls at their boundaries
 	$(TEST)/python -m fuzzing.shapes --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS)
 
+fuzz-chains: $(VENV_TEST)/.installed ## rows of 26, 600 and 1,500 nodes of each op; FUZZ="--ops And,MatMul" narrows it
+	$(TEST)/python -m fuzzing.chains $(FUZZ)
+
 mutants: $(VENV_TEST)/.installed ## the examples of the passes' tests, changed, at -O1 and -O3, against the originals; FUZZ="--passes A,B" narrows it
 	$(TEST)/python -m fuzzing.mutants --seed $(FUZZ_SEED) --count $(FUZZ_MODELS) --seconds $(FUZZ_SECONDS) $(FUZZ)
+
+code-mutants: $(VENV_TEST)/.installed ## changes of ortopt's own code that tests killed: each still is, or its code is gone; needs Python 3.12
+	$(TEST)/python -m pytest -q -n $(JOBS) -p fuzzing.code_mutants.reach
+	$(TEST)/python -m fuzzing.code_mutants check --jobs $(JOBS) $(FUZZ)
 
 foreign: $(VENV_TEST)/.installed ## models of others at every level, unverified; FOREIGN="FOLDER ARCHIVE" adds more
 	$(TEST)/python -m fuzzing.foreign $(FOREIGN)
@@ -117,7 +128,7 @@ report-assets: ## build the script of the report's page from report/; needs npm
 	cd report && npm ci --ignore-scripts && npm run build
 
 clean: ## remove environments, caches and everything made here
-	rm -rf .venv .venv-test .venv-ci build dist site demo bench-out fuzz-out report/node_modules .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-test .venv-ci .venv-ort-* build dist site demo bench-out fuzz-out report/node_modules .pytest_cache .mypy_cache .ruff_cache
 
 # A stamp is written last: an installation that broke off is done again, one that succeeded is not.
 $(VENV)/.installed: pyproject.toml

@@ -178,6 +178,27 @@ def fan_out(nodes: int) -> onnx.ModelProto:
     return _model(row, [_floats("x")], _floats("y", None, 16), constants=constants)
 
 
+def symbols(nodes: int) -> onnx.ModelProto:
+    """As many inputs as nodes, each of a length of its own."""
+    count = max(1, nodes - 1)
+    users = [helper.make_node("Relu", [f"x{place}"], [f"v{place}"]) for place in range(count)]
+    joined = helper.make_node("Concat", [node.output[0] for node in users], ["y"], axis=0)
+    return _model(
+        [*users, joined], [_floats(f"x{place}", f"N{place}", 4) for place in range(count)], _floats("y", None, 4)
+    )
+
+
+def turned_back(nodes: int) -> onnx.ModelProto:
+    """One Transpose that all other nodes read, each with another Transpose behind it that turns back."""
+    count = max(1, (nodes - 2) // 2)
+    row = [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1])]
+    for place in range(count):
+        row.append(helper.make_node("LeakyRelu", ["t"], [f"s{place}"], alpha=(place + 1) / (count + 1)))
+        row.append(helper.make_node("Transpose", [f"s{place}"], [f"v{place}"], perm=[0, 2, 1]))
+    row.append(helper.make_node("Concat", [f"v{place}" for place in range(count)], ["y"], axis=0))
+    return _model(row, [_floats("x", "N", 3, 5)], _floats("y", None, 3, 5))
+
+
 SHAPES: Mapping[str, Callable[[int], onnx.ModelProto]] = {
     "functions": functions,
     "unused_functions": unused_functions,
@@ -188,6 +209,8 @@ SHAPES: Mapping[str, Callable[[int], onnx.ModelProto]] = {
     "transposes": transposes,
     "layouts": layouts,
     "fan_out": fan_out,
+    "symbols": symbols,
+    "turned_back": turned_back,
 }
 
 

@@ -27,13 +27,21 @@ class _Adapter(GraphTransformer):
     bypasses_editor = True
     numerics = Numerics.REORDERED
 
-    def __init__(self, name: str, formula: str, levels: Sequence[TransformerLevel]) -> None:
+    def __init__(
+        self, name: str, formula: str, levels: Sequence[TransformerLevel], produces: Sequence[tuple[str, str]]
+    ) -> None:
         super().__init__()
         # The manager reads declarations from the class: each adapter instance gets one of its own.
         self.__class__ = type(
             type(self).__name__,
             (type(self),),
-            {"name": name, "levels": tuple(levels), "__doc__": formula, "__module__": type(self).__module__},
+            {
+                "name": name,
+                "levels": tuple(map(TransformerLevel, levels)),
+                "produces": tuple(produces),
+                "__doc__": formula,
+                "__module__": type(self).__module__,
+            },
         )
 
 
@@ -44,6 +52,7 @@ class OnnxIrPass(_Adapter):
         pass_: An instance, e.g. ``onnx_ir.passes.common.IdentityEliminationPass()``.
         name: The transformer's name; from the pass's class if None.
         levels: When it runs.
+        produces: The ops outside ai.onnx that it may bring in, as (domain, op type).
     """
 
     def __init__(
@@ -52,11 +61,12 @@ class OnnxIrPass(_Adapter):
         *,
         name: str | None = None,
         levels: Sequence[TransformerLevel] = (TransformerLevel.LEVEL1,),
+        produces: Sequence[tuple[str, str]] = (),
     ) -> None:
         self._pass = pass_
         kind = type(pass_)
         formula = (kind.__doc__ or "").strip().partition("\n")[0] or f"onnx-ir's {kind.__name__}"
-        super().__init__(name or snake_case(kind.__name__), formula, levels)
+        super().__init__(name or snake_case(kind.__name__), formula, levels, produces)
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Run the pass on the whole model.
@@ -76,6 +86,7 @@ class OnnxScriptRules(_Adapter):
         rules: A rule, a set of rules, or a list of rules.
         name: The transformer's name.
         levels: When it runs.
+        produces: The ops outside ai.onnx that they may bring in, as (domain, op type).
 
     Raises:
         ImportError: If onnxscript is not installed.
@@ -87,6 +98,7 @@ class OnnxScriptRules(_Adapter):
         *,
         name: str,
         levels: Sequence[TransformerLevel] = (TransformerLevel.LEVEL1,),
+        produces: Sequence[tuple[str, str]] = (),
     ) -> None:
         from onnxscript.rewriter import RewriteRuleSet
 
@@ -94,7 +106,7 @@ class OnnxScriptRules(_Adapter):
         if not isinstance(rule_set, RewriteRuleSet):
             rule_set = RewriteRuleSet(list(rule_set) if isinstance(rule_set, Sequence) else [rule_set])
         self._rules = rule_set
-        super().__init__(name, f"onnxscript's rewrite rules {name}", levels)
+        super().__init__(name, f"onnxscript's rewrite rules {name}", levels, produces)
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Apply the rules to the whole model."""

@@ -145,7 +145,7 @@ def optimize(
         check_each: Check the model after every pass; a pass that breaks it counts as failed.
         repair: If the result differs from the original, leave out what causes it. The first rewrite after which it
             differs is found by replaying the run: passes must do the same to the same graph each time, so instances of
-            yours must not keep state between runs that changes what they do.
+            yours that keep state reset it in their method `begin`, which is called whenever a run begins.
         rtol: Relative error of floats that verification allows. If it or ``atol`` is given, floats agree where
             ``|got - expected| <= atol + rtol * |expected|``, and the model's own noise is not asked for. Without
             ``atol``, an error is relative to the output's root mean square where that is greater than the number.
@@ -172,7 +172,7 @@ def optimize(
 
     Raises:
         UsageError: If an option makes no sense.
-        InvalidModelError: If the model is broken.
+        InvalidModelError: If the model, or the table of costs, is missing or broken.
         TransformerError: If a transformer raised, with `strict`.
         VerificationError: If the result differs from the original, and could not be repaired.
         OptimizationCancelled: If it was stopped; ``.result`` holds what was reached: before verification, all rewrites

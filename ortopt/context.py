@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -13,9 +14,10 @@ from ortopt.analysis import costs
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge, detach_orphans, discard, new_nodes
+from ortopt.graph.index import op_key
 from ortopt.graph.match import Refusal, with_claims
 from ortopt.options import Numerics, Options, Target, TransformerLevel
-from ortopt.workspace import Workspace
+from ortopt.workspace import ModelInRun
 
 T = TypeVar("T")
 
@@ -102,7 +104,7 @@ class Context:
 
     def __init__(
         self,
-        workspace: Workspace,
+        workspace: ModelInRun,
         transformer: Declarations,
         level: TransformerLevel,
         step: int,
@@ -116,10 +118,11 @@ class Context:
         self._workspace = workspace
         self._observers = observers
         self._rewrites = 0  # completed ones
-        self._mark = workspace.edit.version  # after the last completed one: a stopped run goes back to it
+        self._mark = workspace.version  # after the last completed one: a stopped run goes back to it
         self._open: dict[tuple[ir.Node, ...], int] = {}  # accepted offers, with their numbers
         self._new: list[ir.Node] = []  # nodes added since
-        self._changing: tuple[ir.Node, ...] | None = None  # the nodes of the change that `attempt` is making
+        self._changing: tuple[ir.Node, ...] | None = None  # the nodes of the change that is being made
+        self._placed: dict[ir.Node, str | None] = {}  # where the nodes of open changes ran before these began
 
     @property
     def model(self) -> ir.Model:
@@ -128,7 +131,11 @@ class Context:
 
     @property
     def edit(self) -> Editor:
-        """The editor: the one way to change the model."""
+        """The editor: the one way to change the model.
+
+        Raises:
+            Misuse: If the transformer bypasses the editor.
+        """
         return self._workspace.edit
 
     @property
@@ -144,11 +151,11 @@ class Context:
     @property
     def patience(self) -> float:
         """Seconds for which the run may still evaluate constants."""
-        return self._workspace.patience
+        return self._workspace.state.patience
 
     def spend(self, seconds: float) -> None:
         """Account for the duration of an evaluation."""
-        self._workspace.patience -= seconds
+        self._workspace.state.patience -= seconds
 
     def substitute(
         self,
@@ -184,11 +191,14 @@ class Context:
                 discard(new_nodes(replacements.values()))
         if not accepted:
             return False
+        self._changing = offered
         try:
             self.replace(replacements, before, origin)
         except Conflict as conflict:
             self._drop(offered, offered[0] if offered else before, conflict)
             return False
+        finally:
+            self._changing = None
         self._complete(offered, self._new)
         return True
 
@@ -238,11 +248,11 @@ class Context:
         Raises:
             OptimizationCancelled: If the run has been asked to stop.
         """
-        offered = [tuple(nodes) for nodes in batch]
+        edit, offered = self.edit, [tuple(nodes) for nodes in batch]
         if any(nodes not in self._open for nodes in offered):
             raise ValueError("a rewrite of the batch has not been accepted")
         self.cancellation.check()
-        self._mark = self.edit.version
+        self._mark = edit.version
         done, added = self._try(offered, change, None)
         for nodes, new in zip(offered, added or (), strict=True) if done else ():
             self._complete(nodes, _still_there(new))
@@ -253,8 +263,8 @@ class Context:
 
         The answer is no, and the reason is reported, where a node is not placed on one of the transformer's
         ``providers``; where the result is for another than its ``targets``; and, if its numerics are
-        not exact, where a result of these nodes is computed from integers and decides about a discrete step: different
-        rounding would give another integer.
+        not exact, where a result of these nodes is computed from integers, or from float inputs, and decides about a
+        discrete step: different rounding would give another integer.
 
         Args:
             nodes: The nodes that will be removed or changed.
@@ -266,7 +276,10 @@ class Context:
         Raises:
             OptimizationCancelled: If the run has been asked to stop.
         """
-        return self._ask(tuple(nodes), why)
+        accepted = self._ask(tuple(nodes), why)
+        if accepted:
+            self._note_places(tuple(nodes))
+        return accepted
 
     # -- the life of a rewrite: called by the framework, by no transformer --------------------------------------------
 
@@ -274,11 +287,11 @@ class Context:
         """Whether a change is to be made; one that was made by hand before has ended."""
         if self._changing is not None:
             raise RuntimeError("a change that has been offered makes no offers of its own")
-        workspace = self._workspace
+        edit, state = self.edit, self._workspace.state
         if self._open:
             self._end_by_hand()
             self._open.pop(nodes, None)  # offered again, it is the latest
-        self._mark = workspace.edit.version
+        self._mark = edit.version
         self.cancellation.check()
         if self._is_for_another_target(nodes, candidate) or self._is_elsewhere(nodes, candidate):
             return False
@@ -286,15 +299,15 @@ class Context:
             return False
         if not self._is_worthwhile(nodes, candidate):
             return False
-        workspace.edit.collect_names(self.cancellation)  # expensive, so not within the change
+        edit.collect_names(self.cancellation)  # expensive, so not within the change
         key = (self.transformer.name, nodes)
-        if key in workspace.left_out:
+        if key in state.left_out:
             return False  # the answer is final: another offer would renumber those after it
-        workspace.offered += 1
-        if not self._observers.offer(self.transformer, nodes, workspace.offered, why):
-            workspace.left_out.add(key)
+        state.offered += 1
+        if not self._observers.offer(self.transformer, nodes, state.offered, why):
+            state.left_out.add(key)
             return False
-        self._open[nodes] = workspace.offered
+        self._open[nodes] = state.offered
         return True
 
     def _try(
@@ -305,6 +318,7 @@ class Context:
         start, clock = edit.version, edit.clock
         matched = tuple(itertools.chain.from_iterable(batch))
         self._changing = matched
+        self._note_places(matched)
         reason: Exception | None = None
         outcome: T | None = None
         try:
@@ -338,7 +352,7 @@ class Context:
         number = self._open.pop(nodes)
         self._new = []
         self._rewrites += 1
-        self._workspace.numerics.add((self.transformer.name, numerics or self.transformer.numerics))
+        self._workspace.state.numerics.add((self.transformer.name, numerics or self.transformer.numerics))
         self._mark = self.edit.version
         self._observers.rewrote(self.transformer, new, number)
 
@@ -362,13 +376,21 @@ class Context:
             if nodes and all(node.graph is None for node in nodes):
                 self._complete(nodes, ())
         self._open.clear()
+        self._placed.clear()
+
+    def _note_places(self, nodes: Iterable[ir.Node]) -> None:
+        """Note where nodes run, before they go: what comes for them is to run there. One provider needs no note."""
+        if len(self.options.providers) > 1:
+            self._placed.update((node, self.provider_of(node)) for node in nodes if node.graph is not None)
 
     def _is_for_another_target(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
         """Whether the result is for a target that the transformer does not serve; reports it."""
         wanted = self.transformer.targets
         if not wanted or self.options.target in wanted:
             return False
-        self.refuse(candidate or nodes[-1], "it serves ONNX Runtime, and the result is for any runtime (--target onnx)")
+        node = candidate or (nodes[-1] if nodes else None)
+        if node is not None:
+            self.refuse(node, "it serves ONNX Runtime, and the result is for any runtime (--target onnx)")
         return True
 
     def _is_elsewhere(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
@@ -415,9 +437,9 @@ class Context:
             reason: A clause for the user; a `TooLarge` and an `Unwanted` are always counted.
         """
         if isinstance(reason, TooLarge):
-            self._workspace.too_large[self.transformer.name, node] = reason.nbytes
+            self._workspace.state.too_large[self.transformer.name, node] = reason.nbytes
         elif isinstance(reason, fusions.Unwanted):
-            self._workspace.declined[self.transformer.name, node] = reason.cost
+            self._workspace.state.declined[self.transformer.name, node] = reason.cost
         if self._observers.listens_to_refusals:
             decision = getattr(reason, "decision", None)
             if decision is not None:
@@ -448,30 +470,65 @@ class Context:
         Raises:
             Conflict: If it is not possible; nothing is changed then.
         """
-        replaced_ops = {node.op_identifier() for node in origin}
-        matched = origin or self._changing or ()
-
-        def accept(nodes: Sequence[ir.Node]) -> None:
-            nodes = [one for node in nodes for one in scope.with_nested(node)]
-            for node in nodes:
-                if node.op_identifier() not in replaced_ops:  # an op of the model may stay, wherever it comes from
-                    placement.check_defined(node, self.model, self.transformer.produces, self.level, self.options)
-                placement.check_form(node)
-                placement.check_runnable(node, matched, origin, self.options.providers)
-            self._check_wanted(nodes, matched)
-
-        nodes = self.edit.replace(replacements, before, origin, accept)
-        for node in nodes:
-            self._import_domain(node)
+        nodes = self.edit.replace(replacements, before, origin, self._accept_declared)
         self._new += nodes
         return nodes
+
+    def _accept_declared(self, new: Sequence[ir.Node], origin: Sequence[ir.Node]) -> None:
+        """Refuse new nodes, as `_accept` does, and copies of what the model has, too, unless they are declared."""
+        self._check_new(new, origin, lambda _: False)
+
+    def _accept(self, new: Sequence[ir.Node], origin: Sequence[ir.Node]) -> None:
+        """Refuse new nodes, whichever edit brings them in, that are not defined or cannot run.
+
+        Raises:
+            Conflict: If the level, the target, the opset or the providers do not have them, or the run does not want
+                them.
+            ValueError: If the transformer does not declare them.
+        """
+        came = Counter(op_key(node.domain, node.op_type) for top in new for node in scope.with_nested(top))
+        index = self.edit.index
+
+        def is_copy(node: ir.Node) -> bool:
+            key = op_key(node.domain, node.op_type)
+            return index.total(key) > came[key]
+
+        self._check_new(new, origin, is_copy)
+
+    def _check_new(self, new: Sequence[ir.Node], origin: Sequence[ir.Node], is_copy: Callable[[ir.Node], bool]) -> None:
+        """Refuse new nodes that are not defined or cannot run; import the domains of the others."""
+        matched = origin or self._changing or next(reversed(self._open), ())
+        # inner ones first: what is wrong with them is why the types around them are not known
+        nodes = [one for node in new for one in reversed(tuple(scope.with_nested(node)))]
+        for node in nodes:
+            self._accept_one(node, matched, origin, is_copy)
+        self._check_wanted(nodes, matched)
+
+    def _accept_one(
+        self,
+        node: ir.Node,
+        matched: Sequence[ir.Node],
+        origin: Sequence[ir.Node],
+        is_copy: Callable[[ir.Node], bool],
+    ) -> None:
+        """Refuse a new node that is not defined or cannot run (see `_accept`); else import its domain."""
+        op, declared = (node.domain, node.op_type), self.transformer.produces
+        if node.op_identifier() not in self.model.functions:  # of a call, its body's nodes are asked about
+            stays = any(node.op_identifier() == old.op_identifier() for old in origin)  # an op of the model may
+            copied = op not in declared and placement.may_be_copied(node) and is_copy(node)
+            if not (stays or copied):
+                placement.check_defined(node, self.model, declared, self.level, self.options)
+            placement.check_form(node)
+            if not (copied and placement.is_unknown(node)):
+                placement.check_runnable(node, matched, self.options.providers, self._placed)
+        self._import_domain(node)
 
     def _check_wanted(self, new: Sequence[ir.Node], matched: Sequence[ir.Node]) -> None:
         """Refuse fused forms that the run does not take: what comes at level 1 is canonical, whatever it costs."""
         fuses = self.transformer.fused_ops
         if self.level == TransformerLevel.LEVEL1 or not fuses:
             return
-        replaced = {costs.form_of(node) for node in matched}
+        replaced = {costs.form_of(node) for node in matched if node.graph is not None}
         for node in new:
             if (node.domain, node.op_type) in fuses and costs.form_of(node) not in replaced:
                 fusions.check_convertible(node, self.options)

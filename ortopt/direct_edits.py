@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-import onnx_ir as ir
+from collections.abc import Sequence
+from typing import Any
 
+import onnx_ir as ir
+from msgspec import Struct
+
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph.edit import Editor
-from ortopt.transformer import PASSES_PACKAGE, GraphTransformer
+from ortopt.onnx_ir_internals import attributes_of, initializers_of
+from ortopt.transformer import GraphTransformer
+from ortopt.workspace import Misuse
 
 REMEDY = "edit through the context (substitute, attempt, edit), or declare bypasses_editor = True"
 
 
-class DirectEdit(Exception):  # noqa: N818 -- a misuse, which the manager reports by its reason
+class DirectEdit(Misuse):
     """A transformer without ``bypasses_editor`` has changed a graph past the editor: it cannot be taken back."""
 
 
-def check_edits(
-    transformer: GraphTransformer, edit: Editor, graph: ir.Graph, *, returned: object, logged: bool
-) -> None:
-    """Refuse what a transformer has done to a graph past the editor, as far as it can be detected.
+def is_own(transformer: GraphTransformer) -> bool:
+    """Whether a transformer is one of ortopt's own: tests check that these edit through the context alone."""
+    return type(transformer).__module__.partition(".")[0] == __name__.partition(".")[0]
 
-    Nodes that were added or removed are always detected. Where nothing was edited through the editor, a transformer
-    that returned True is detected as well, and so are nodes that were exchanged or have changed their ops: this looks
-    at each node, and is skipped for ortopt's own passes, which tests check. Not detected are changes of inputs,
-    attributes, names and other graphs, by a transformer that returns False or has used the editor as well.
+
+def described(error: Exception) -> str:
+    """What was raised, in words."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def check_edits(edit: Editor, graph: ir.Graph, *, returned: object, logged: bool) -> None:
+    """Refuse what a transformer that has returned has done to a graph past the editor, as far as a glance shows it.
+
+    A glance shows nodes that were added or removed, and, where nothing was edited through the editor, that True was
+    returned. A `Guard` sees the rest.
 
     Args:
-        transformer: The transformer that has run.
         edit: The editor of the model.
         graph: The graph that `apply` was called with.
         returned: What `apply` returned.
@@ -35,16 +47,147 @@ def check_edits(
         DirectEdit: With what is wrong, and what to do about it.
     """
     index = edit.index
-    known = graph in index
-    if known and len(graph) != index.size(graph):
+    if graph in index and len(graph) != index.size(graph):
         raise DirectEdit(f"it put nodes into the graph, or took some out, past the editor: {REMEDY}")
-    if logged:
-        return
-    if returned:
+    if returned and not logged:
         raise DirectEdit(f"it returned True, and the editor has recorded no change: {REMEDY}")
-    own = type(transformer).__module__.startswith(f"{PASSES_PACKAGE}.")
-    if known and not own and not index.holds_exactly(graph):
-        raise DirectEdit(f"it changed nodes of the graph past the editor: {REMEDY}")
 
 
-__all__ = ["REMEDY", "DirectEdit", "check_edits"]
+class _Graph(Struct, frozen=True):
+    """What a graph was: its nodes, by column; its interface and its constants."""
+
+    nodes: tuple[ir.Node, ...]
+    ops: list[tuple[str, str]]
+    operands: list[Any]
+    results: list[Any]
+    attributes: list[Any]
+    names: list[Any]
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    constants: list[Any]
+
+
+class Guard:
+    """Watches over transformers that are not ortopt's own while they run on the graphs of a model.
+
+    Before the first of them runs, it writes down what the model is: that is linear in the nodes, and costs nothing
+    where only ortopt's own transformers run.
+
+    Args:
+        edit: The editor of the model.
+    """
+
+    def __init__(self, edit: Editor) -> None:
+        self._edit = edit
+        self._suspects: dict[GraphTransformer, None] = {}
+        self._version = 0
+        self._graphs: dict[ir.Graph, _Graph] | None = None
+        self._was_as_indexed = True
+
+    def begin(self, strangers: Sequence[GraphTransformer], token: CancellationToken = NEVER) -> None:
+        """Say which transformers are about to run that are not ortopt's own.
+
+        Args:
+            strangers: The transformers.
+            token: Cancellation token.
+        """
+        self._suspects.update(dict.fromkeys(strangers))
+        if strangers and self._graphs is None:
+            self._version = self._edit.version
+            self._was_as_indexed = self._is_as_indexed()  # who comes later is not to blame for what was before
+            self._graphs = {g: _snapshot(g, tuple(g)) for g in token.checked(self._edit.index.graphs())}
+
+    def shows_direct_edits(self) -> bool:
+        """Whether a node, a graph or a constant is another now, although no edit of the editor has been about it.
+
+        Types and shapes are not looked at.
+        """
+        if self._graphs is None:
+            return False
+        if self._was_as_indexed and not self._is_as_indexed():
+            return True
+        edited, renamed = self._edit.concerned(self._version), self._edit.renamed(self._version)
+        index = self._edit.index
+        return any(_differs(was, graph, edited, renamed) for graph, was in self._graphs.items() if graph in index)
+
+    def is_restored(self) -> bool:
+        """Whether the model is what it was, once all that the editor has recorded has been taken back."""
+        try:
+            return not self.shows_direct_edits() if self._graphs is not None else self._is_as_indexed()
+        except Exception:  # whatever a broken graph answers
+            return False
+
+    def _is_as_indexed(self) -> bool:
+        index = self._edit.index
+        return all(map(index.holds_exactly, index.graphs()))
+
+    def blamed(
+        self, culprit: GraphTransformer | None = None, cause: Exception | None = None
+    ) -> tuple[GraphTransformer, Exception]:
+        """Who has edited past the editor, and what is said about it.
+
+        Args:
+            culprit: The transformer that raised, if one has; one of ortopt's own may have stumbled over the edits.
+            cause: What it raised.
+        """
+        suspects = tuple(self._suspects)
+        if not suspects:
+            assert culprit is not None
+            assert cause is not None
+            return culprit, cause
+        who = culprit if culprit in suspects else suspects[0]
+        assert who is not None
+        raised = "" if cause is None or who is not culprit else f"it raised {described(cause)}, and "
+        what = "it" if len(suspects) == 1 or raised else f"one of {', '.join(t.name for t in suspects)}"
+        error = DirectEdit(f"{raised}{what} changed nodes of the graph past the editor: {REMEDY}")
+        error.__cause__ = cause
+        return who, error
+
+
+def _snapshot(graph: ir.Graph, nodes: tuple[ir.Node, ...]) -> _Graph:
+    constants = initializers_of(graph)
+    return _Graph(
+        nodes,
+        [(node.domain, node.op_type) for node in nodes],
+        [node.inputs for node in nodes],
+        [node.outputs for node in nodes],
+        [tuple(attributes.values()) if (attributes := attributes_of(node)) else () for node in nodes],
+        [[value.name for value in node.outputs] for node in nodes],
+        tuple(graph.inputs),
+        tuple(graph.outputs),
+        [(name, value, value.const_value) for name, value in constants.items()],
+    )
+
+
+def _differs(was: _Graph, graph: ir.Graph, edited: frozenset[int], renamed: frozenset[int]) -> bool:
+    """Whether something about a graph is different that was not edited."""
+    if id(graph) not in edited and was.nodes != tuple(graph):
+        return True
+    now = _snapshot(graph, was.nodes)
+    wholes = (
+        (was.inputs, now.inputs, graph.inputs),
+        (was.outputs, now.outputs, graph.outputs),
+        (was.constants, now.constants, graph.initializers),
+    )
+    if any(had != has and id(holder) not in edited for had, has, holder in wholes):
+        return True
+    columns = (
+        (was.ops, now.ops),
+        (was.operands, now.operands),
+        (was.results, now.results),
+        (was.attributes, now.attributes),
+    )
+    if any(
+        one != other and id(node) not in edited
+        for had, has in columns
+        if had != has
+        for node, one, other in zip(was.nodes, had, has, strict=True)
+    ):
+        return True
+    return was.names != now.names and any(
+        one != other and results == node.outputs and not any(id(value) in renamed for value in results)
+        for node, results, one, other in zip(was.nodes, was.results, was.names, now.names, strict=True)
+    )
+
+
+__all__ = ["REMEDY", "DirectEdit", "Guard", "check_edits", "described", "is_own"]

@@ -60,7 +60,7 @@ class PlugInWarning(UserWarning):
 
 
 class InvalidModelError(OrtoptError):
-    """A model that is missing, broken or hostile; the message is one line that names the file and what is wrong."""
+    """A model, or another file that is read, is missing, broken or hostile; one line names it and what is wrong."""
 
     exit_code = 2
 

@@ -288,6 +288,16 @@ def check_faster(root: ir.Node, form: Form, sizes: Mapping[str, Sequence[Dim]]) 
         raise Slower(decision, root)
 
 
+def is_asked_for(root: ir.Node, form: Form) -> bool:
+    """Whether the caller takes a form by its name.
+
+    Args:
+        root: A node of the graph.
+        form: The form.
+    """
+    return str(form) in scope.of(scope.graph_of(root)).options.take
+
+
 def _decided(form: Form, provider: str | None, asked: Places, options: Options, *, smaller: bool) -> Decision:
     """Whether a form is taken: not where it loses, or is not known to be faster and does not make the graph smaller."""
     cost = None if provider is None else table_of(options.costs).find(form, provider, asked)
@@ -335,6 +345,7 @@ __all__ = [
     "check_worthwhile",
     "elsewhere",
     "explained",
+    "is_asked_for",
     "places_of",
     "preferred",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Iterable
 from typing import Literal
 
@@ -12,12 +13,13 @@ import onnx_ir as ir
 from ortopt.batch_runner import BatchRunner, Step
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled, RegistrationError, TransformerError, UsageError
+from ortopt.graph import scope
 from ortopt.observers import HistoryEntry, Observer, Observers
 from ortopt.option_kinds import whole_number
 from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel
-from ortopt.rule import RewriteRule, check_rule
+from ortopt.pass_files import check
 from ortopt.rule_batch import RuleBatch, in_batches, in_order
-from ortopt.transformer import GraphTransformer, check_contract, check_instance, name_key
+from ortopt.transformer import GraphTransformer, check_instance, name_key
 from ortopt.workspace import Workspace
 
 
@@ -29,9 +31,12 @@ class GraphTransformerManager:
         options: Options of the run, as transformers see them; the defaults if None.
         observers: Observers of the run.
         on_error: What happens where a transformer raises: ``"raise"`` ends the run with a `TransformerError`,
-            ``"skip"`` leaves it out and continues. In both cases the model is as it was before that transformer; where
-            that is not possible (`TransformerError.corrupted`), the error is raised in both cases.
+            ``"skip"`` leaves it out for this model and continues. In both cases the model is as it was before that
+            transformer; where that is not possible (`TransformerError.corrupted`), the error is raised in both cases.
         keep_order: Whether transformers run as they were registered, instead of by ``after`` and name.
+
+    Raises:
+        UsageError: If an argument makes no sense.
 
     Attributes:
         bound_reached: The levels that ended at a limit of steps or rewrites, in the last call of `apply_transformers`.
@@ -46,14 +51,16 @@ class GraphTransformerManager:
         on_error: Literal["raise", "skip"] = "raise",
         keep_order: bool = False,
     ) -> None:
+        if on_error not in ("raise", "skip"):
+            raise UsageError(f"on_error takes 'raise' or 'skip', not {on_error!r}")
         self.set_steps(steps)
         self.options = options or Options()
         self.observers = Observers(observers)
-        self.on_error = on_error
         self.keep_order = keep_order
         self.bound_reached: list[TransformerLevel] = []
         self._by_level: dict[TransformerLevel, dict[str, GraphTransformer]] = {level: {} for level in TransformerLevel}
         self._runner = BatchRunner(self.observers, on_error)
+        self._latest: weakref.ref[ir.Model] | None = None
         self._batches: dict[TransformerLevel, tuple[Workspace, tuple[GraphTransformer, ...], list[RuleBatch]]] = {}
 
     # -- what ONNX Runtime's manager has ------------------------------------------------------------------------------
@@ -90,7 +97,7 @@ class GraphTransformerManager:
 
     @property
     def failures(self) -> list[TransformerError]:
-        """The transformers left out, with their errors."""
+        """The errors of the transformers that were left out, over all calls; each is left out for one model only."""
         return self._runner.failures
 
     def register(self, transformer: GraphTransformer, level: TransformerLevel | int | None = None) -> None:
@@ -105,9 +112,7 @@ class GraphTransformerManager:
             UsageError: If there is no such level.
         """
         check_instance(transformer)
-        check_contract(transformer)
-        if isinstance(transformer, RewriteRule):
-            check_rule(transformer)
+        check(transformer)
         levels = type(transformer).levels if level is None else (_level(level),)
         key = name_key(transformer.name)
         for level_ in levels:
@@ -163,12 +168,35 @@ class GraphTransformerManager:
         wanted = _level(level)
         token = cancellation or NEVER
         self.bound_reached.clear()
+        if self._latest is None or self._latest() is not model:
+            self._latest = weakref.ref(model)
+            self._runner.forget_failures()
+        self._begin(model, (wanted,))
         workspace = Workspace(model, self.options, token=token)
         try:
             return self.run(workspace, wanted, token)
         except OptimizationCancelled:
             workspace.roll_back_to_mark()
             raise
+
+    def begin(self, model: ir.Model) -> None:
+        """Tell observers and transformers that a run of several levels begins (see `run`).
+
+        Args:
+            model: The model, as it was read.
+
+        Raises:
+            TransformerError: If a transformer raised, and errors are not skipped.
+        """
+        self.observers.begin()
+        self._begin(model, TransformerLevel)
+
+    def _begin(self, model: ir.Model, levels: Iterable[TransformerLevel]) -> None:
+        first: dict[GraphTransformer, TransformerLevel] = {}
+        for level in levels:
+            for transformer in self._by_level[level].values():
+                first.setdefault(transformer, level)
+        self._runner.begin(first, model.graph)
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -195,7 +223,8 @@ class GraphTransformerManager:
             for batch in batches:
                 if batch.apply_once and number > 1:
                     continue
-                changed |= self._runner.run(batch, step)
+                with scope.stopped_by(workspace.model, cancellation):
+                    changed |= self._runner.run(batch, step)
             self._runner.modified |= changed
             if self._runner.endless:
                 self.warn_limit(level, f"level {level.value} stopped in step {number}: {self._runner.endless}")

@@ -8,10 +8,11 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Any, ClassVar
 
 from ortopt.errors import UsageError
+from ortopt.terminal_text import one_line
 
 _UNITS = {"": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 UNLIMITED = "unlimited"
@@ -103,17 +104,32 @@ class Kind:
 class Text(Kind):
     """A text, or None."""
 
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is a text."""
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"{name} takes a text, not {value!r}")
+        return value
+
 
 class Settings(Kind):
     """Options of single transformers: name to option to value."""
 
     def checked(self, name: str, value: Any) -> Any:
-        """Copy them."""
-        return dict(value or {})
+        """Check that names of passes have options by name, and copy them."""
+        named = value or {}
+        if not isinstance(named, Mapping) or not all(isinstance(options, Mapping) for options in named.values()):
+            raise UsageError(f"{name} maps names of passes to their options, not {value!r}")
+        return dict(named)
 
 
 class Switch(Kind):
     """True or False. A switch that is on by default is turned off by ``--no-NAME``."""
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is one of them."""
+        if not isinstance(value, bool):
+            raise UsageError(f"{name} takes true or false, not {value!r}")
+        return value
 
     def arguments(self, flag: str, value: Any) -> list[str]:
         """The flag that turns it the other way."""
@@ -165,7 +181,7 @@ class Seconds(Kind):
 
     def checked(self, name: str, value: Any) -> Any:
         """Check that it is a positive number."""
-        if not (isinstance(value, int | float) and 0 < value < math.inf):
+        if not (isinstance(value, int | float) and 0 < value <= sys.float_info.max):
             raise UsageError(f"the {name} must be a positive number of seconds, not {value!r}")
         return value
 
@@ -175,7 +191,7 @@ class Share(Kind):
 
     def checked(self, name: str, value: Any) -> Any:
         """Check that it is a positive number."""
-        if isinstance(value, bool) or not (isinstance(value, int | float) and 0 < value < math.inf):
+        if isinstance(value, bool) or not (isinstance(value, int | float) and 0 < value <= sys.float_info.max):
             raise UsageError(f"the {name} must be a positive number, not {value!r}")
         return float(value)
 
@@ -185,7 +201,7 @@ class Tolerance(Kind):
 
     def checked(self, name: str, value: Any) -> Any:
         """Check that it is a finite number, and not negative."""
-        if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value < math.inf):
+        if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value <= sys.float_info.max):
             raise UsageError(f"the {name} must be a number from 0 on, not {value!r}")
         return value
 
@@ -224,7 +240,10 @@ class Names(Kind):
         """Check that it is a list."""
         if isinstance(value, str):  # its letters would be taken for names
             raise UsageError(f"{name} takes a list of names, not {value!r}")
-        return tuple(value)
+        names = tuple(value)
+        if not all(isinstance(each, str) for each in names):
+            raise UsageError(f"{name} takes a list of names, not {value!r}")
+        return names
 
     def parsed(self, flag: str, text: Any) -> Any:
         """The names that are separated by commas."""
@@ -328,18 +347,23 @@ class Shapes(Kind):
         if isinstance(value, str):
             return named_shapes(name, (value,))
         if value is not None and not isinstance(value, Mapping):
-            raise UsageError(f"{name} maps names of inputs to shapes, e.g. {{'x': [1, 3, 224, 224]}}, not {value!r}")
+            given = one_line(repr(value))
+            raise UsageError(f"{name} maps names of inputs to shapes, e.g. {{'x': [1, 3, 224, 224]}}, not {given}")
         shapes: dict[str, tuple[int | None, ...]] = {}
         for which, shape in (value or {}).items():
             if not isinstance(which, str):
                 raise UsageError(f"{name} maps names of inputs to shapes; {which!r} is no name")
             if isinstance(shape, str):
                 shapes[which] = _shape(f"{name} of {which}", shape)
-            elif isinstance(shape, Iterable):
-                what = f"a size of input {which}"
-                shapes[which] = tuple(None if size is None else whole_number(what, size) for size in shape)
-            else:
+                continue
+            try:
+                sizes = None if isinstance(shape, bytes | Mapping | Set) else tuple(shape)
+            except TypeError:
+                sizes = None
+            if sizes is None:
                 raise UsageError(f"the shape of input {which} is a list of sizes, not {shape!r}")
+            what = f"a size of input {which}"
+            shapes[which] = tuple(None if size is None else whole_number(what, size) for size in sizes)
         return shapes
 
     def parsed(self, flag: str, text: Any) -> Any:
@@ -381,7 +405,7 @@ class Renames(Kind):
         return [argument for old, new in value.items() for argument in (flag, f"{old}={new}")]
 
 
-class Release(Kind):
+class Release(Text):
     """A release of ONNX Runtime as text, e.g. ``1.20``; `Options` holds (major, minor)."""
 
     def arguments(self, flag: str, value: Any) -> list[str]:

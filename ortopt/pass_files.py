@@ -56,10 +56,19 @@ def instance(kind: Kind, origin: str = "") -> GraphTransformer:
     except Exception as error:
         where = origin or kind.__module__
         raise RegistrationError(f"{where}: {kind.__qualname__} cannot be instantiated: {error}") from error
+    check(transformer)
+    return transformer
+
+
+def check(transformer: GraphTransformer) -> None:
+    """Refuse a transformer whose declarations make no sense.
+
+    Raises:
+        RegistrationError: If one makes none; the message names class and declaration.
+    """
     check_contract(transformer)
     if isinstance(transformer, RewriteRule):
         check_rule(transformer)
-    return transformer
 
 
 def _own_kinds(module: Any) -> Iterator[Kind]:
@@ -74,4 +83,4 @@ def _own_kinds(module: Any) -> Iterator[Kind]:
             yield item
 
 
-__all__ = ["Kind", "instance", "load", "names"]
+__all__ = ["Kind", "check", "instance", "load", "names"]

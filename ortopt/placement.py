@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import onnx_ir as ir
@@ -127,20 +127,46 @@ def _since(node: ir.Node, version: int) -> str:
     return "" if first is None else f": --opset {first} has it"
 
 
+def may_be_copied(node: ir.Node) -> bool:
+    """Whether a new node may be of an op that nobody declares, in a model that has such a node already.
+
+    What no opset of ONNX defines comes from elsewhere: copies of it, or bodies of functions that are inlined, may hold
+    it. What only another opset defines may not.
+
+    Args:
+        node: The new node.
+    """
+    return node.domain not in STANDARD_DOMAINS or not kernels.is_official(node.domain, node.op_type, _NEWEST_OPSET)
+
+
+def is_unknown(node: ir.Node) -> bool:
+    """Whether neither ONNX nor ONNX Runtime defines an op: which provider runs it is not known here.
+
+    Args:
+        node: A node of a graph.
+    """
+    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
+    return kernels.schema(node.domain, node.op_type, version) is None
+
+
 def check_runnable(
-    node: ir.Node, matched: Sequence[ir.Node], origin: Sequence[ir.Node], providers: Sequence[str]
+    node: ir.Node,
+    matched: Sequence[ir.Node],
+    providers: Sequence[str],
+    placed: Mapping[ir.Node, str | None] | None = None,
 ) -> None:
     """Refuse a new node that can run neither where the replaced nodes run, nor on a more preferred provider.
 
     Args:
         node: The new node, in its graph.
-        matched: The nodes of the rewrite.
-        origin: The nodes that the new ones replace.
+        matched: The nodes of the rewrite; those that have gone already are in `placed`.
         providers: Execution providers, in order of preference.
+        placed: Where nodes of the rewrite ran before it began.
 
     Raises:
         Conflict: If it cannot.
     """
+    places = _Places(matched, providers, placed or {})
     if any(value is not None and value.type is None for value in node.inputs):  # the choice of a kernel depends on it
         return
     version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
@@ -153,9 +179,9 @@ def check_runnable(
         (None, None),
     )
     expanded = how is kernels.Support.EXPANDED and node.domain not in STANDARD_DOMAINS
-    if place is not None and not expanded and (not place or place <= _last_place(node, matched, providers)):
+    if place is not None and not expanded and (not place or place <= places.last(node)):
         return
-    if any(provider_of(old, providers) is None for old in origin):  # checked last: a replaced node may have many inputs
+    if places.any_unsupported():  # checked last: a replaced node may have many inputs
         return
     if expanded:
         raise Conflict(f"the provider would take {node.op_type} apart again")
@@ -164,7 +190,7 @@ def check_runnable(
     )
     if place is None:
         raise Conflict(f"no provider has a kernel of {node.op_type} for {types}{_elsewhere(node, version, providers)}")
-    provider = providers[_last_place(node, matched, providers)]
+    provider = providers[places.last(node)]
     raise Conflict(f"{provider}, where it is to run, has no kernel of {node.op_type} for {types}")
 
 
@@ -176,17 +202,42 @@ def _elsewhere(node: ir.Node, version: int, providers: Sequence[str]) -> str:
     return "".join(f" ({name} has one: --provider {name.lower()})" for name in names)
 
 
-def _last_place(node: ir.Node, matched: Sequence[ir.Node], providers: Sequence[str]) -> int:
-    """The last place in the list of providers where a new node may run.
+class _Places:
+    """Where the nodes of a rewrite run.
 
-    It is the last place of the matched nodes of the same op, or, if there are none, the first of all.
+    Args:
+        matched: The nodes.
+        providers: Execution providers, in order of preference.
+        placed: Where they ran before the rewrite began, of those of which that was asked then.
     """
-    peers = [old for old in matched if old.op_identifier() == node.op_identifier()]
-    names = (provider_of(old, providers) for old in peers or matched)
-    places = [providers.index(name) for name in names if name is not None]
-    if not places:
-        return len(providers)
-    return max(places) if peers else min(places)
+
+    def __init__(
+        self, matched: Sequence[ir.Node], providers: Sequence[str], placed: Mapping[ir.Node, str | None]
+    ) -> None:
+        self._matched = matched
+        self._providers = providers
+        self._placed = placed
+
+    def _of(self, node: ir.Node) -> str | None:
+        if node in self._placed:
+            return self._placed[node]
+        return self._providers[0] if node.graph is None else provider_of(node, self._providers)
+
+    def last(self, new: ir.Node) -> int:
+        """The last place in the list of providers where a new node may run.
+
+        It is the last place of the matched nodes of the same op, or, if there are none, the first of all.
+        """
+        peers = [old for old in self._matched if old.op_identifier() == new.op_identifier()]
+        names = map(self._of, peers or self._matched)
+        places = [self._providers.index(name) for name in names if name is not None]
+        if not places:
+            return len(self._providers)
+        return max(places) if peers else min(places)
+
+    def any_unsupported(self) -> bool:
+        """Whether one of them runs nowhere."""
+        return any(self._of(old) is None for old in self._matched)
 
 
 __all__ = [
@@ -195,6 +246,8 @@ __all__ = [
     "check_form",
     "check_runnable",
     "is_about_ops",
+    "is_unknown",
+    "may_be_copied",
     "meant_providers",
     "provider_of",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import difflib
 import functools
 import importlib.metadata
@@ -10,6 +10,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -17,8 +18,8 @@ from ortopt import pass_declarations, pass_files
 from ortopt.deferred_rules import DeferredRule
 from ortopt.errors import PlugInWarning, RegistrationError, UnknownTransformerError, UsageError
 from ortopt.former_names import present_name, warn_former_name
-from ortopt.option_kinds import parse_size
 from ortopt.options import Numerics, Options, TransformerLevel
+from ortopt.pass_options import options_of
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_instance, name_key
 
 ENTRY_POINTS = "ortopt.transformers"
@@ -31,10 +32,38 @@ class Registration(Struct, frozen=True):
     Attributes:
         kind: The class.
         origin: The module, plug-in or call that it comes from.
+        instance: The instance that runs, if the caller has made one.
     """
 
     kind: Kind
     origin: str
+    instance: GraphTransformer | None = None
+
+    @property
+    def name(self) -> str:
+        """The transformer's name."""
+        return self.kind.name if self.instance is None else self.instance.name
+
+    def made(self, settings: Mapping[str, object]) -> GraphTransformer:
+        """The transformer with some of its options set; the caller's own instance, if it has one and none is set.
+
+        Args:
+            settings: Options by name.
+
+        Raises:
+            UsageError: If it does not take them.
+        """
+        own = self.instance
+        if own is None or not settings:
+            return self.kind(**settings) if own is None else own
+        if self.kind.__init__ is not GraphTransformer.__init__:
+            raise UsageError(
+                f"{self.name} is an instance of yours, and its class has a constructor of its own: set"
+                f" {', '.join(settings)} there"
+            )
+        changed = copy.copy(own)
+        changed.options = self.kind(**{**_values(own.options), **settings}).options
+        return changed
 
 
 class Registry:
@@ -58,10 +87,27 @@ class Registry:
             RegistrationError: If its name is taken, or its declarations make no sense.
         """
         pass_files.instance(kind, origin)
-        key = name_key(kind.name)
+        self._add(Registration(kind, origin))
+
+    def add_instance(self, transformer: GraphTransformer, origin: str) -> None:
+        """Register an instance of the caller's; its class may need arguments.
+
+        Args:
+            transformer: The instance.
+            origin: Where it comes from, for messages.
+
+        Raises:
+            RegistrationError: If its name is taken, or its declarations make no sense.
+        """
+        pass_files.check(transformer)
+        self._add(Registration(type(transformer), origin, transformer))
+
+    def _add(self, registration: Registration) -> None:
+        key, name = name_key(registration.name), registration.name
         if key in self._by_key:
-            raise RegistrationError(f"two transformers are named {kind.name}: {self._by_key[key].origin} and {origin}")
-        self._by_key[key] = Registration(kind, origin)
+            origins = f"{self._by_key[key].origin} and {registration.origin}"
+            raise RegistrationError(f"two transformers are named {name}: {origins}")
+        self._by_key[key] = registration
 
     def copy(self) -> Registry:
         """A registry of the same classes, which have been checked."""
@@ -70,7 +116,11 @@ class Registry:
         return other
 
     def __iter__(self) -> Iterator[Kind]:
-        return (self._by_key[key].kind for key in sorted(self._by_key, key=lambda k: self._by_key[k].kind.name))
+        return (registration.kind for registration in self.registrations())
+
+    def registrations(self) -> list[Registration]:
+        """All registrations, by name."""
+        return sorted(self._by_key.values(), key=lambda registration: registration.name)
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -84,19 +134,27 @@ class Registry:
         Raises:
             UnknownTransformerError: If there is none; names the nearest.
         """
-        return self._registration(name).kind
+        return self.registration(name).kind
 
     def origin(self, name: str) -> str:
         """Where the class of a name comes from."""
-        return self._registration(name).origin
+        return self.registration(name).origin
 
-    def _registration(self, name: str) -> Registration:
+    def registration(self, name: str) -> Registration:
+        """What is registered under a name.
+
+        Args:
+            name: In either spelling.
+
+        Raises:
+            UnknownTransformerError: If there is none; names the nearest.
+        """
         registration = self._by_key.get(name_key(name))
         if registration is None:
             registration = self._by_key.get(name_key(present_name(name)))
             warn_former_name(name)
         if registration is None:
-            names = [kind.name for kind in self]
+            names = [known.name for known in self.registrations()]
             raise UnknownTransformerError(name, tuple(difflib.get_close_matches(name.lower(), names, 3, 0.5)))
         return registration
 
@@ -197,14 +255,14 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
             return deferred
     registry = installed().copy()
     for transformer in own:
-        registry.add(_class_of_instance(transformer), "the call")
+        registry.add_instance(transformer, "the call")
         _warn_former_order(type(transformer), "the call")
     disabled = _level_names(options.disable, registry)
-    enabled = [registry.find(name).name for name in options.enable]
-    only = [registry.find(name).name for name in options.only]
-    settings = {registry.find(name).name: values for name, values in options.settings.items()}
+    enabled = [registry.registration(name).name for name in options.enable]
+    only = [registry.registration(name).name for name in options.only]
+    settings = {registry.registration(name).name: values for name, values in options.settings.items()}
     if options.passes is None:
-        wanted = _wanted(registry, own, enabled, only, settings, finite_math=options.finite_math)
+        wanted = _wanted(registry, enabled, only, settings, finite_math=options.finite_math)
     elif settings:
         raise UsageError(f"options of {next(iter(settings))} belong into the pipeline, in braces")
     else:
@@ -250,7 +308,6 @@ def _by_default(finite_math: bool) -> set[Numerics]:
 
 def _wanted(
     registry: Registry,
-    own: Sequence[GraphTransformer],
     enabled: Sequence[str],
     only: Sequence[str],
     settings: Mapping[str, Mapping[str, object]],
@@ -259,13 +316,12 @@ def _wanted(
 ) -> list[GraphTransformer]:
     """The transformers that run without a pipeline: those named, or those on by default, enabled or handed over."""
     by_default = _by_default(finite_math)
-    by_key = {name_key(transformer.name): transformer for transformer in own}
     wanted = []
-    for kind in registry:
-        name, key = kind.name, name_key(kind.name)
-        runs = (kind.enabled and kind.numerics in by_default) or name in enabled or key in by_key
+    for known in registry.registrations():
+        kind, name = known.kind, known.name
+        runs = (kind.enabled and kind.numerics in by_default) or name in enabled or known.instance is not None
         if name in only or (runs and not only):
-            wanted.append(by_key.get(key) or kind(**settings.get(name, {})))
+            wanted.append(known.made(settings.get(name, {})))
     return wanted
 
 
@@ -293,19 +349,9 @@ def _instances(transformers: Iterable[GraphTransformer]) -> list[GraphTransforme
     return instances
 
 
-def _class_of_instance(transformer: GraphTransformer) -> Kind:
-    """A class for an instance whose own class may need arguments: it returns the instance's state."""
-    kind = type(transformer)
-
-    class Instance(kind):  # type: ignore[misc, valid-type]
-        __doc__ = kind.__doc__
-        name = transformer.name
-
-        def __init__(self, **_: object) -> None:
-            self.__dict__.update(transformer.__dict__)
-
-    Instance.__module__, Instance.__name__, Instance.__qualname__ = kind.__module__, kind.__name__, kind.__qualname__
-    return Instance
+def _values(options: Any) -> dict[str, object]:
+    """The options of a transformer, by name."""
+    return {name: getattr(options, name) for name in options_of(type(options))}
 
 
 def _level_names(names: Iterable[str], registry: Registry) -> dict[str, frozenset[TransformerLevel]]:
@@ -349,8 +395,8 @@ def parse_pipeline(text: str, registry: Registry) -> list[GraphTransformer]:
         item = _ITEM.match(text, position)
         if item is None:
             raise UsageError(f"cannot read the pipeline at {text[position : position + 30]!r}")
-        kind = registry.find(item["name"])
-        transformers.append(kind(**parse_settings(kind, item["settings"] or "")))
+        known = registry.registration(item["name"])
+        transformers.append(known.made(parse_settings(known.kind, item["settings"] or "")))
         position = item.end()
     return transformers
 
@@ -361,25 +407,15 @@ def parse_settings(kind: Kind, text: str) -> Mapping[str, object]:
     Raises:
         UsageError: If an option is unknown or its value of another type.
     """
-    fields = {field.name: field for field in dataclasses.fields(kind.Options)}
+    options = options_of(kind.Options)
     values: dict[str, object] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
-        if name not in fields or not equals:
-            known = ", ".join(fields) or "none"
+        if name not in options or not equals:
+            known = ", ".join(options) or "none"
             raise UsageError(f"{kind.name} does not take {part!r}; its options: {known}")
-        values[name] = _typed(kind.name, name, value, str(fields[name].type))
+        try:
+            values[name] = options[name].parsed(value)
+        except UsageError as error:
+            raise UsageError(f"{kind.name}: {error}") from error
     return values
-
-
-def _typed(transformer: str, name: str, text: str, kind: str) -> object:
-    try:
-        if kind.startswith("bool"):
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        if kind.startswith("int"):
-            return parse_size(text)
-        if kind.startswith("float"):
-            return float(text)
-    except (KeyError, ValueError, UsageError) as error:
-        raise UsageError(f"{transformer}: {name}={text} is no {kind.partition(' ')[0]}") from error
-    return text

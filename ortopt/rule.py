@@ -279,7 +279,11 @@ class RuleDriver:
         return distances
 
     def run(
-        self, graph: ir.Graph, contexts: Mapping[RewriteRule[Any], Context], near: Mapping[ir.Node, int] | None = None
+        self,
+        graph: ir.Graph,
+        contexts: Mapping[RewriteRule[Any], Context],
+        near: Mapping[ir.Node, int] | None = None,
+        statistics: dict[str, RuleStatistics] | None = None,
     ) -> DriverResult:
         """Run the rules on one graph to their fixed point.
 
@@ -287,6 +291,7 @@ class RuleDriver:
             graph: The graph.
             contexts: The context of each rule.
             near: See `seeds`.
+            statistics: What each rule did, by name, is counted here: also by a run that is stopped.
 
         Returns:
             Whether anything changed, and what each rule did.
@@ -294,7 +299,7 @@ class RuleDriver:
         Raises:
             OptimizationCancelled: If the run has been asked to stop; every completed rewrite stands.
         """
-        statistics = {rule.name: RuleStatistics() for rule in self.rules}
+        statistics = {rule.name: RuleStatistics() for rule in self.rules} if statistics is None else statistics
         live = self._live(graph)
         context = next(iter(contexts.values()))
         cancellation = context.cancellation

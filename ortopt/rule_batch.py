@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import onnx_ir as ir
 
+from ortopt.direct_edits import is_own
 from ortopt.errors import RegistrationError
 from ortopt.former_names import present_name
 from ortopt.graph.edit import Editor
@@ -29,6 +30,7 @@ class RuleBatch:
         apply_once: Whether it runs in the first step only.
         bypasses_editor: Whether it edits onnx-ir directly.
         level_independent: Whether it does the same at all levels, and is no rule.
+        strangers: Those that are not ortopt's own.
         roots: The op types that its rules begin at.
         unchanged_at: By graph, when it last found nothing to do.
     """
@@ -39,6 +41,7 @@ class RuleBatch:
         self.apply_once = transformers[0].apply_once
         self.bypasses_editor = transformers[0].bypasses_editor
         self.level_independent = not self.is_rules and transformers[0].level_independent
+        self.strangers = tuple(t for t in transformers if not is_own(t))
         self.roots = frozenset(
             itertools.chain.from_iterable(t.roots for t in transformers if isinstance(t, RewriteRule))
         )

@@ -167,7 +167,7 @@ def _run(
     manager.register(transformer, at)
     workspace = Workspace(model, options)
     modified = manager.run(workspace, at, NEVER)
-    return modified, explanation, {numerics for _, numerics in workspace.numerics}
+    return modified, explanation, {numerics for _, numerics in workspace.state.numerics}
 
 
 def check_rewrites(

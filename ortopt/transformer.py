@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 import onnx_ir as ir
 
+from ortopt import pass_options
 from ortopt.context import Context
 from ortopt.errors import RegistrationError, UsageError
 from ortopt.options import Numerics, Target, TransformerLevel
@@ -99,11 +100,11 @@ class GraphTransformer(abc.ABC):
             cls.name = stem if package == PASSES_PACKAGE else snake_case(cls.__name__)
 
     def __init__(self, **settings: object) -> None:
+        values = pass_options.checked(self.name, self.Options, settings)
         try:
-            self.options: Any = self.Options(**settings)
-        except TypeError as error:
-            known = ", ".join(field.name for field in dataclasses.fields(self.Options)) or "none"
-            raise UsageError(f"{self.name} does not take {', '.join(settings)}; its options: {known}") from error
+            self.options: Any = self.Options(**values)
+        except (TypeError, ValueError) as error:  # one that must be set is not, or the dataclass refuses a value
+            raise UsageError(f"{self.name}: {error}") from error
 
     @property
     def fused_ops(self) -> tuple[tuple[str, str], ...]:
@@ -114,6 +115,14 @@ class GraphTransformer(abc.ABC):
     def formula(self) -> str:
         """What becomes what: the first line of the class's docstring."""
         return (type(self).__doc__ or "").strip().partition("\n")[0].rstrip(".")
+
+    def begin(self) -> None:  # noqa: B027 -- most passes keep nothing
+        """A run begins: a pass that keeps anything between nodes, graphs or calls of `apply` begins anew.
+
+        `ortopt.optimize` may read and rewrite a model several times: again after a repair, and to find the rewrite that
+        makes a result differ. Each time, this is called first. It is the same instance, and has to do the same to the
+        same graph. In a `GraphTransformerManager`, each call of `apply_transformers` is a run.
+        """
 
     @abc.abstractmethod
     def apply(self, graph: ir.Graph, context: Context) -> bool:
@@ -194,7 +203,11 @@ def check_contract(transformer: GraphTransformer) -> None:
         raise RegistrationError(
             f"{where}: what may round otherwise must offer its rewrites (offers_rewrites): some must round as they did"
         )
-    if (kind.providers or kind.targets) and not kind.offers_rewrites:
+    if kind.bypasses_editor and kind.providers:
+        raise RegistrationError(
+            f"{where}: what bypasses the editor offers no single nodes, so it cannot be for some providers only"
+        )
+    if (kind.providers or kind.targets) and not (kind.offers_rewrites or kind.bypasses_editor):
         raise RegistrationError(
             f"{where}: what is for some providers or targets only must offer its rewrites (offers_rewrites): so it"
             " is kept away from where it does not belong"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import abc
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from ortopt.analysis import shapes
 from ortopt.analysis.costs import Cost
 from ortopt.analysis.exactness import Exactness
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.errors import OptimizationCancelled
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.options import Numerics, Options
@@ -20,7 +21,71 @@ from ortopt.semantics import GROUP_DOMAIN
 _PATIENCE = 30.0
 
 
-class Workspace:
+ON_A_CLONE = (
+    "it declares bypasses_editor and works on a clone, which it edits directly: context.edit, offer, substitute,"
+    " attempt, attempt_all and replace are not for it (edit context.model, or take the declaration out)"
+)
+
+
+class Misuse(Exception):  # noqa: N818 -- the author's, which the manager reports by its reason
+    """A transformer has done what its declarations rule out; the message says what, and what to do about it."""
+
+
+class RunState(Struct, eq=False):
+    """What a run keeps beside its model: one for all that work on the model, or on a clone of it.
+
+    Attributes:
+        offered: Number of rewrites that have been offered.
+        too_large: Candidates that were refused because the file would grow too much: bytes by (transformer, node).
+        declined: Candidates whose fused form is not worth it: what it costs by (transformer, node).
+        numerics: What the rewrites that were made may have done to numbers: transformers with what each did.
+        left_out: Rewrites that an observer refused, as (transformer, nodes).
+        patience: Seconds left, in the whole run, for evaluating constants with ops that are not known to be safe.
+    """
+
+    offered: int = 0
+    too_large: dict[tuple[str, ir.Node], int] = field(default_factory=dict)
+    declined: dict[tuple[str, ir.Node], Cost] = field(default_factory=dict)
+    numerics: set[tuple[str, Numerics]] = field(default_factory=set)
+    left_out: set[tuple[str, tuple[ir.Node, ...]]] = field(default_factory=set)
+    patience: float = _PATIENCE
+
+
+class ModelInRun(abc.ABC):
+    """A model that a run works on: what a context asks of it.
+
+    Args:
+        model: The model; changed in place.
+        options: Options of the run.
+        state: What the run keeps beside it.
+    """
+
+    def __init__(self, model: ir.Model, options: Options, state: RunState) -> None:
+        self.model = model
+        self.options = options
+        self.state = state
+
+    @property
+    @abc.abstractmethod
+    def edit(self) -> Editor:
+        """The editor: the one way to change the model.
+
+        Raises:
+            Misuse: If the model has none.
+        """
+
+    @property
+    @abc.abstractmethod
+    def exactness(self) -> Exactness:
+        """The values whose rounding decides about integers; computed on first use, and kept current."""
+
+    @property
+    @abc.abstractmethod
+    def version(self) -> int:
+        """A point to which the model's editor can go back."""
+
+
+class Workspace(ModelInRun):
     """A model, its editor, and the state that a run keeps about it.
 
     Args:
@@ -28,15 +93,6 @@ class Workspace:
         options: Options of the run.
         allowance: Bytes by which its constants may grow.
         token: Cancellation token for the inference of types and shapes at the start.
-
-    Attributes:
-        edit: The editor: the one way to change the model.
-        offered: Number of rewrites that have been offered.
-        too_large: Candidates that were refused because the file would grow too much: bytes by (transformer, node).
-        declined: Candidates whose fused form is not worth it: what it costs by (transformer, node).
-        numerics: What the rewrites that were made may have done to numbers: transformers with what each did.
-        left_out: Rewrites that an observer refused, as (transformer, nodes).
-        patience: Seconds left, in the whole run, for evaluating constants with ops that are not known to be safe.
     """
 
     def __init__(
@@ -46,22 +102,25 @@ class Workspace:
         allowance: int = sys.maxsize,
         token: CancellationToken = NEVER,
     ) -> None:
-        self.model = model
-        self.options = options
+        super().__init__(model, options, RunState())
         self.allowance = allowance
-        self.offered = 0
-        self.too_large: dict[tuple[str, ir.Node], int] = {}
-        self.declined: dict[tuple[str, ir.Node], Cost] = {}
-        self.numerics: set[tuple[str, Numerics]] = set()
-        self.left_out: set[tuple[str, tuple[ir.Node, ...]]] = set()
-        self.patience = _PATIENCE
         self._stopped_at: int | None = None
         self._exactness: tuple[Editor, Exactness] | None = None
-        self.edit = self._start(0, token)
+        self._edit = self._start(0, token)
+
+    @property
+    def edit(self) -> Editor:
+        """The editor: the one way to change the model."""
+        return self._edit
+
+    @property
+    def version(self) -> int:
+        """A point to which the editor can go back."""
+        return self._edit.version
 
     def refresh(self, token: CancellationToken = NEVER) -> None:
         """Infer everything about the model again, after edits that bypassed the editor."""
-        self.edit = self._start(self.edit.added_bytes, token)
+        self._edit = self._start(self.edit.added_bytes, token)
 
     @property
     def exactness(self) -> Exactness:
@@ -112,19 +171,29 @@ class Workspace:
         """
         self.edit.reinfer(shapes.infer_again, token)
 
-    def swap_in(self, model: ir.Model, token: CancellationToken = NEVER) -> None:
+    def swap_in(
+        self, model: ir.Model, token: CancellationToken = NEVER, accept: Callable[[], None] = lambda: None
+    ) -> None:
         """Replace the model's content by another model's, in place.
 
+        Args:
+            model: The other model: graph, functions, metadata and IR version come from it.
+            token: Cancellation token.
+            accept: Called once all is inferred; raises to refuse the new content.
+
         Raises:
-            OptimizationCancelled: If the token was set; the model keeps its own content then.
+            OptimizationCancelled: If the token was set. Whatever is raised, by `accept` too, the model keeps its own
+                content, and the editor it had.
         """
-        own = self.model
+        own, edit = self.model, self._edit
         before = own.graph, dict(own.functions), dict(own.metadata_props), own.ir_version
         self._set_content(model.graph, model.functions, model.metadata_props, model.ir_version)
         try:
             self.refresh(token)
-        except OptimizationCancelled:
+            accept()
+        except BaseException:
             self._set_content(*before)
+            self._edit = edit
             raise
 
     def _set_content(
@@ -143,8 +212,8 @@ class Workspace:
         own.ir_version = ir_version
 
 
-class CloneWorkspace(Workspace):
-    """A clone that a transformer edits directly: it has no editor of its own, and shares the run's options and counts.
+class CloneWorkspace(ModelInRun):
+    """A clone that a transformer edits directly: it has no editor, and shares the run's options and state.
 
     Args:
         model: The clone.
@@ -152,14 +221,30 @@ class CloneWorkspace(Workspace):
     """
 
     def __init__(self, model: ir.Model, workspace: Workspace) -> None:
-        self.model = model
-        self.options = workspace.options
-        self.allowance = workspace.allowance
-        self.offered = workspace.offered
-        self.too_large = workspace.too_large
-        self.declined = workspace.declined
-        self.left_out = workspace.left_out
-        self.edit = workspace.edit
+        super().__init__(model, workspace.options, workspace.state)
+
+    @property
+    def edit(self) -> Editor:
+        """There is none: an editor would not see what is done past it.
+
+        Raises:
+            Misuse: Always.
+        """
+        raise Misuse(ON_A_CLONE)
+
+    @property
+    def exactness(self) -> Exactness:
+        """It is for offers, of which there are none.
+
+        Raises:
+            Misuse: Always.
+        """
+        raise Misuse(ON_A_CLONE)
+
+    @property
+    def version(self) -> int:
+        """There is nothing to go back to but the original."""
+        return 0
 
 
-__all__ = ["CloneWorkspace", "Workspace"]
+__all__ = ["ON_A_CLONE", "CloneWorkspace", "Misuse", "ModelInRun", "RunState", "Workspace"]

@@ -18,14 +18,15 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS = (
     "errors option_kinds options cancellation terminal_text pass_declarations _version",
-    "system semantics onnx_ir_internals",
+    "documents system semantics onnx_ir_internals",
     "graph",
     "serialization analysis",
     "evaluation",
-    "transformer former_names context placement fusions error_bounds workspace observers rule adapters direct_edits",
+    "transformer former_names context placement fusions error_bounds workspace observers rule adapters direct_edits"
+    " pass_options",
     "patterns transpose partition opset_conversion half_precision",
     "transformers",
-    "pass_files deferred_rules registry rule_batch batch_runner manager instrumentation",
+    "pass_files deferred_rules registry rule_batch batch_runner clone_run manager instrumentation",
     "verification measurement zoo",
     "optimization",
     "api extraction tuning cost_measurement",

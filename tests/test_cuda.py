@@ -28,10 +28,11 @@ from ortopt.partition.groups import groups_of
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
 from ortopt.runtime.cuda import device as cuda_device
+from ortopt.runtime.specialization import cuda_graphs
 from ortopt.serialization.load import load
 from ortopt.testing import parse
 from tests.runtime.cuda.fake_cuda import Log, fake_cuda
-from tests.runtime.cuda.test_cuda_plans import CHAIN, MIXED, chain, cuda, for_cuda, graphs
+from tests.runtime.cuda.test_cuda_plans import CHAIN, MIXED, chain, cuda, for_cuda, graphs, in_threads, many
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
 from tests.runtime.planning.test_control_flow import IF, LOOP, NESTED, SCAN
 
@@ -397,10 +398,10 @@ def test_graphs_results_are_left_alone_by_later_calls(world: World) -> None:
 
 def test_graphs_are_evicted_and_captured_again(world: World) -> None:
     mine = graphs(cache_entries=3, providers=["cpu", ("cuda", TF32_OFF)])
-    for rows in (1, 2, 1, 2):
+    for rows in (1, 2, 1, 1, 1, 1):  # what was dropped is made again where it is seen four times
         x = floats(rows, 4, seed=rows)
         assert_allclose(mine.run(None, {"x": x})[0], chain(x), **NEAR)
-    assert mine.statistics.evictions == 9
+    assert mine.statistics.evictions == 6
 
 
 def test_graphs_of_groups_that_cannot_be_captured_run_without(world: World) -> None:
@@ -449,7 +450,7 @@ def test_a_mixed_model_gives_what_plain_onnx_runtime_gives(world: World) -> None
 # One stream
 
 
-def test_stream_one_wait_a_call_where_all_is_on_the_device(world: World) -> None:
+def test_stream_two_waits_a_call_where_all_is_on_the_device(world: World) -> None:
     mine = made(CHAIN, world)
     mine.run(None, {"x": X})
     x = world.put(mine, X)
@@ -459,7 +460,7 @@ def test_stream_one_wait_a_call_where_all_is_on_the_device(world: World) -> None
     mine.run_with_iobinding(binding)
     before = mine.statistics.synchronizations
     mine.run_with_iobinding(binding)
-    assert mine.statistics.synchronizations - before == 1
+    assert mine.statistics.synchronizations - before == 2  # for what is given, and at the end
     assert mine.statistics.fallbacks == 0
 
 
@@ -493,6 +494,11 @@ def test_stream_keeps_large_results_in_order(world: World) -> None:
 # Abuse
 
 
+# Three groups by five sizes for twelve entries; and more threads than may capture. Each is said once.
+@pytest.mark.filterwarnings(
+    "ignore:not all groups are specialised. the cache is full of versions in use:RuntimeWarning"
+)
+@pytest.mark.filterwarnings("ignore:group .* run without a CUDA graph in further threads:RuntimeWarning")
 def test_many_threads_with_changing_shapes(world: World) -> None:
     mine = graphs(providers=["cpu", ("cuda", TF32_OFF)], cache_entries=12)
     end = time.monotonic() + SECONDS
@@ -515,7 +521,7 @@ def test_many_threads_with_changing_shapes(world: World) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert mine.statistics.fallbacks == 0
+    assert mine.statistics.fallbacks <= 2
     assert len(mine._session.context.cache) <= 12
 
 
@@ -547,6 +553,106 @@ def test_empty_tensors_and_nan(world: World) -> None:
         x = X.copy()
         x[1, 2] = np.nan
         assert np.isnan(mine.run(None, {"x": x})[0]).sum() == 1
+
+
+# What groups share, and what is captured while others run
+
+
+def test_two_models_on_one_stream_and_one_arena_give_their_own_numbers(world: World) -> None:
+    """Each takes the memory that the other has just given back."""
+    models = [made(CHAIN, world), made(TWO_GROUPS, world)]
+    expected = [lambda x: [chain(x)], lambda x: list(two_groups(x))]
+
+    def call(which: int) -> bool:
+        right = True
+        for seed in range(20):
+            x = floats(3 + seed % 3, 4, seed=seed)
+            for got, wanted in zip(models[which].run(None, {"x": x}), expected[which](x), strict=True):
+                right &= bool(np.allclose(got, wanted, **NEAR))
+        return right
+
+    assert all(in_threads(4, lambda i: call(i % 2)))
+    streams = {model._session.device.stream for model in models}
+    assert len(streams) == 1
+    assert None not in streams
+
+
+def test_graphs_of_threads_that_have_ended_are_bounded(world: World) -> None:
+    mine = made(CHAIN, world, specialize_after=1, cuda_graphs=True)
+    with pytest.warns(RuntimeWarning, match="run without a CUDA graph in further threads"):
+        for seed in range(2 * cuda_graphs.MAX_THREADS):
+            x = floats(3, 4, seed=seed)
+            (found,) = in_threads(1, lambda _, x=x: mine.run(None, {"x": x})[0])
+            assert_allclose(found, chain(x), **NEAR)
+    assert mine.statistics.captures == 3 * cuda_graphs.MAX_THREADS
+
+
+def test_graphs_are_captured_while_other_models_are_made_and_run(world: World) -> None:
+    """In the global mode what others allocate, or wait for, would break the captures: each would be counted."""
+    other = made(CHAIN, world)
+    captured = [made(CHAIN, world, specialize_after=1, cuda_graphs=True) for _ in range(3)]
+
+    def call(which: int) -> bool:
+        if which < len(captured):
+            found = [captured[which].run(None, {"x": floats(rows, 4)})[0] for rows in range(1, 5)]
+        elif which == len(captured):
+            found = [made(CHAIN, world).run(None, {"x": floats(rows, 4)})[0] for rows in range(1, 5)]
+        else:
+            found = [other.run(None, {"x": floats(rows, 4)})[0] for rows in range(1, 5)]
+        return all(np.allclose(got, chain(floats(rows, 4)), **NEAR) for rows, got in enumerate(found, 1))
+
+    assert all(in_threads(6, call))
+    for mine in captured:
+        assert (mine.statistics.captures, mine.statistics.fallbacks) == (12, 0)
+
+
+def test_more_groups_than_cuda_takes_are_right_on_both(world: World) -> None:
+    with pytest.warns(RuntimeWarning, match="40 groups are for CUDA"):
+        mine = made(many(40), world)
+    for _ in range(2):
+        assert_allclose(mine.run(None, {"a0": X})[0], X, **NEAR)
+    assert sum(group.provider == CUDA for group in mine._session.context.groups) == 32
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("op", ["Shape", "Size"])
+def test_outputs_in_the_hosts_memory_are_where_the_table_says(op: str) -> None:
+    from ortopt.runtime.onnxruntime_internals import output_memories
+
+    rank = "[2]" if op == "Shape" else ""
+    model = parse(f"main (float[N,4] x) => (int64{rank} y, float[N,4] z) {{ y = {op} (x) z = Neg (x) }}")
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    plain = onnxruntime.InferenceSession(_bytes(model), options, providers=[CUDA, CPU])
+    memories = output_memories(plain._sess)
+    assert memories is not None
+    assert [name.lower() in {"cpu", "cudapinned"} for name in memories] == [True, False]
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_what_torch_still_computes_on_the_default_stream_is_waited_for() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    mine = made(CHAIN, World(None))
+    large = torch.ones(4096, 4096, device="cuda")
+    for i in range(5):
+        for _ in range(20):
+            large = large @ large / 4096
+        x = large[:3, :4].contiguous() * i
+        assert_allclose(mine.run(None, {"x": x})[0], chain(np.full((3, 4), i, np.float32)), **NEAR)
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_cuda_needs_only_what_its_file_names() -> None:
+    from ortopt.analysis import providers
+
+    needed = providers._needed_by_cuda(Path(onnxruntime.__file__).parent / "capi")
+    assert needed
+    assert all(providers._loadable(name) for name in needed)
 
 
 # The tables of kernels

@@ -136,7 +136,7 @@ def named_passes() -> Iterator[tuple[str, str]]:
     """Passes that stand after an option which takes their names: (page, pass)."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for names in re.findall(r"--(?:disable|enable|only) ([a-z0-9_@,]+)", text):
+        for names in re.findall(r"--(?:disable|enable|only) ([a-z0-9_@,]*[a-z0-9_@])", text):
             for name in names.split(","):
                 yield page.relative_to(ROOT).as_posix(), name.partition("@")[0]
 

@@ -19,6 +19,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from ortopt.analysis.providers import OLDEST
+
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("wheel", "sdist", "editable")
 # A pass that no pyproject.toml can know of.
@@ -294,3 +296,10 @@ def test_the_page_on_installation_names_all_other_dependencies() -> None:
     page = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
     quoted = " ".join(f'"{text}"' for text in others)
     assert f"pip install {quoted}\n" in page
+
+
+def test_the_oldest_onnxruntime_is_the_one_that_the_code_checks() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = [Requirement(text) for text in declared["dependencies"]]
+    floors = {str(one.specifier) for one in found if one.name.startswith("onnxruntime")}
+    assert floors == {">=" + ".".join(map(str, OLDEST))}

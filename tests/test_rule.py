@@ -595,6 +595,49 @@ def test_a_rule_is_offered_again_what_has_changed_as_far_above_as_it_looks() -> 
     assert below.asked == ["r", "z", "r", "z"]
 
 
+class Turns(GraphTransformer):
+    """Abs(x) becomes Sign(x), once the rules have run."""
+
+    after = ("counts_near", "counts_far", "follows")
+
+    def apply(self, graph: ir.Graph, context: Any) -> bool:
+        changed = False
+        for node in tuple(graph):
+            if node.op_type == "Abs":
+                new = ir.node("Sign", list(node.inputs)).outputs[0]
+                changed |= context.substitute({node.outputs[0]: new}, before=node, origin=(node,))
+        return changed
+
+
+class Follows(RewriteRule[Forwarded]):
+    """Neg(Sqrt(Sign(x))) becomes Ceil(Sqrt(Sign(x)))."""
+
+    roots = ("Neg",)
+    lookback = 2
+
+    def match(self, root: ir.Node) -> Forwarded:
+        (operand,) = inputs(root, 1)
+        producer(inputs(producer(operand, "Sqrt"), 1)[0], "Sign")
+        return Forwarded((root,), operand)
+
+    def rewrite(self, found: Forwarded) -> ir.Node:
+        return ir.node("Ceil", [found.value])
+
+
+def test_what_changes_nearer_to_a_node_that_waits_counts_instead() -> None:
+    """A node waits because of a change three nodes above it; then the node above it is rewritten."""
+    text = "a (float[3] x) => (float[3] z) { p = Abs (x) q = Sqrt (p) r = Neg (q) s = Floor (r) z = Relu (s) }"
+    near, far = CountsNear(), CountsFar()
+    manager = GraphTransformerManager()
+    for transformer in (near, far, Follows(), Turns()):
+        manager.register(transformer, TransformerLevel.LEVEL1)
+    model = parse(text)
+    manager.apply_transformers(model, TransformerLevel.LEVEL1)
+    assert [node.op_type for node in model.graph] == ["Sign", "Sqrt", "Ceil", "Floor", "Relu"]
+    assert far.asked == ["z", "z"], "the Sqrt has changed, three nodes above it"
+    assert near.asked == ["z", "z"], "the Neg has become a Ceil, one node above what it looks at"
+
+
 class GrowsAtFirst(RewriteRule[Forwarded]):
     """Adds a large constant where there is room: Abs(x) becomes Max(x, c)."""
 

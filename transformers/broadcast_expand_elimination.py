@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -26,6 +27,7 @@ from ortopt.graph.match import (
     splat,
     users,
 )
+from ortopt.graph.walk import Question, walk
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.op_traits import BROADCASTING, NEUTRAL, UNARY
@@ -123,13 +125,14 @@ def _narrow(root: ir.Node) -> tuple[ir.Value | np.ndarray, tuple[Dim, ...]]:
         need(added == list(range(len(added))), "it adds other axes than leading ones", root)
         return x, dims(x)
     a, b = inputs(root, 2)
+    neutral = bool(NEUTRAL[root.op_type])
     for x, other in ((a, b), (b, a)):
-        if _is_always(other, bool(NEUTRAL[root.op_type])):
+        if walk(partial(_is_always, neutral), other, unknown=False):
             return x, dims(x)
-    raise Refusal(f"no operand is always {str(bool(NEUTRAL[root.op_type])).lower()}", root)
+    raise Refusal(f"no operand is always {str(neutral).lower()}", root)
 
 
-def _is_always(value: ir.Value, expected: bool) -> bool:
+def _is_always(expected: bool, value: ir.Value) -> Question[ir.Value, bool]:
     """Whether all elements are provably true, or false."""
     if is_constant(value):
         content = array_of(value)
@@ -141,11 +144,13 @@ def _is_always(value: ir.Value, expected: bool) -> bool:
         (x,) = inputs(node, 1)
         return is_op(x.producer(), "ConstantOfShape") and bool(splat(x) != 0) is expected
     if node.op_type in ("And", "Or"):
-        both = [operand is not None and _is_always(operand, expected) for operand in node.inputs]
-        return all(both)
+        for operand in node.inputs:
+            if operand is None or not (yield operand):
+                return False
+        return True
     if node.op_type in ("Expand", "Unsqueeze", "Reshape", "Identity"):
         (x,) = inputs(node, 1)
-        return _is_always(x, expected)
+        return (yield x)
     shape = shape_of(value)
     if node.op_type not in COMPARISONS or shape is None:
         return False

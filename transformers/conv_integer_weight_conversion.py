@@ -23,10 +23,11 @@ class Found(Struct, frozen=True):
 
 
 class ConvIntegerWeightConversion(RewriteRule[Found]):
-    """``ConvInteger(x, w)`` by int8 weights → by uint8, with a zero point that is 128 more.
+    """``ConvInteger(x, w)`` of uint8 by int8 weights → by uint8, with a zero point that is 128 more.
 
     Exact in bits: the same numbers have other names. The kernel's first operand is the weight; ONNX Runtime computes
-    signed by unsigned bytes one by one on most processors, and unsigned by any bytes in vectors on all.
+    signed by unsigned bytes one by one on most processors, and unsigned by unsigned bytes in vectors on all. An image
+    of int8 stays beside weights of its kind: pairs of unsigned by signed products saturate where there is no VNNI.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -36,10 +37,11 @@ class ConvIntegerWeightConversion(RewriteRule[Found]):
     providers = ("CPUExecutionProvider",)
 
     def match(self, root: ir.Node) -> Found:
-        """A constant weight of int8."""
+        """A constant weight of int8 beside an image of uint8."""
         plain_attributes(root)
-        weight = inputs(root, 2)[1]
+        image, weight = inputs(root, 2)
         need(weight.dtype == ir.DataType.INT8, "the weight is not of int8", weight)
+        need(image.dtype == ir.DataType.UINT8, "the image is not of uint8: products might saturate", image)
         zero = optional(root, ZERO_POINT)
         constants = is_constant(weight) and (zero is None or is_constant(zero))
         need(constants, "the weight or its zero point is no constant", weight)

@@ -29,12 +29,12 @@ from ortopt.graph.match import (
     same_dim,
     scalar,
 )
+from ortopt.graph.walk import Question, walk
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
 
 MOVES = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
-MAX_STEPS = 8
 
 
 class Lookup(Struct, frozen=True):
@@ -137,13 +137,17 @@ class EmbedLayerNormFusion(RewriteRule[Found]):
 
 def _terms(total: ir.Value, additions: list[ir.Node]) -> list[ir.Value]:
     """What is added up to a sum; the additions are collected, the last one first."""
-    node = total.producer()
-    if not is_op(node, "Add") or (additions and not is_used_once(total)) or len(additions) > 2:
-        return [total]
-    assert node is not None
-    additions.append(node)
-    a, b = inputs(node, 2)
-    return [*_terms(a, additions), *_terms(b, additions)]
+    terms = []
+    pending = [total]
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if node is None or not is_op(node, "Add") or (additions and not is_used_once(value)) or len(additions) > 2:
+            terms.append(value)
+            continue
+        additions.append(node)
+        pending.extend(reversed(inputs(node, 2)))
+    return terms
 
 
 def _assigned(
@@ -198,7 +202,7 @@ def _ids(lookup: Lookup) -> ir.Value:
     if is_constant(ids):
         content = array_of(ids)
         return constant(np.where(content < 0, content + lookup.rows, content).astype(np.int32))
-    if not _is_never_negative(ids):
+    if not walk(_is_never_negative, ids, unknown=False):
         rows = constant(np.asarray(lookup.rows, dtype(ids).numpy()))
         ids = ir.node("Mod", [ids, rows]).outputs[0]
     if lookup.ids.dtype == ir.DataType.INT32:
@@ -206,10 +210,8 @@ def _ids(lookup: Lookup) -> ir.Value:
     return ir.node("Cast", [ids], {"to": ir.DataType.INT32}).outputs[0]
 
 
-def _is_never_negative(value: ir.Value | None, steps: int = MAX_STEPS) -> bool:
+def _is_never_negative(value: ir.Value) -> Question[ir.Value, bool]:
     """Whether no element of an integer value is negative: it goes back to constants and ranges that are not."""
-    if value is None or not steps:
-        return False
     if is_constant(value):
         return bool((array_of(value) >= 0).all())
     node = value.producer()
@@ -222,7 +224,7 @@ def _is_never_negative(value: ir.Value | None, steps: int = MAX_STEPS) -> bool:
     assert node is not None
     source = node.inputs[0]
     widened = not is_op(node, "Cast") or (source is not None and source.dtype == ir.DataType.INT32)
-    return widened and _is_never_negative(source, steps - 1)
+    return widened and source is not None and (yield source)
 
 
 def _rows(value: ir.Value, version: int) -> ir.Value:

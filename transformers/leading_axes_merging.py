@@ -32,6 +32,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.graph.symbolic import INVENTED
+from ortopt.graph.walk import WHOLE_GRAPH, Answers, Question, walk
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.quantization import is_dequantizer
 from ortopt.patterns.rows import bias_of, rows_of
@@ -115,11 +116,13 @@ class LeadingAxesMerging(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Find the blocks of a graph, and merge the axes of those that gain by it."""
         rows: dict[ir.Node, tuple[ir.Value, ...]] = {}
+        is_packable = partial(walk, _is_packable, unknown=True, most=WHOLE_GRAPH, answers=Answers())
+        needs_its_size = partial(walk, _needs_its_size, unknown=True, most=WHOLE_GRAPH, answers=Answers())
         for node in context.cancellation.checked(tuple(graph)):
             try:
-                need(not _is_packable(node), "com.microsoft.Attention takes it in", node)
+                need(not is_packable(node), "com.microsoft.Attention takes it in", node)
                 need(not _has_packed_weights(node), "ONNX Runtime joins it with the DequantizeLinear before it", node)
-                need(not _needs_its_size(node), "an attention must know its size when the model is loaded", node)
+                need(not needs_its_size(node), "an attention must know its size when the model is loaded", node)
                 rows[node] = rows_of(node)
             except Refusal as refusal:
                 if is_op(node, "MatMul"):
@@ -134,13 +137,15 @@ class LeadingAxesMerging(GraphTransformer):
         return changed
 
 
-def _is_packable(node: ir.Node) -> bool:
+def _is_packable(node: ir.Node) -> Question[ir.Node, bool]:
     """Whether a node gives queries, keys or values that `packed_attention_fusion` may take in with their layers."""
     if not is_op(node, "Add", "MatMul"):
         return False
     readers = users(node.outputs[0])
-    if is_op(node, "MatMul") and any(map(_is_packable, readers)):
-        return True
+    if is_op(node, "MatMul"):
+        for user in readers:
+            if is_op(user, "Add", "MatMul") and (yield user):
+                return True
     return any(
         is_op(user, "MultiHeadAttention", domain=MICROSOFT)
         and node.outputs[0] in user.inputs[:QKV]
@@ -155,7 +160,7 @@ def _has_packed_weights(node: ir.Node) -> bool:
     return matrix is not None and is_dequantizer(matrix.producer())
 
 
-def _needs_its_size(node: ir.Node) -> bool:
+def _needs_its_size(node: ir.Node) -> Question[ir.Node, bool]:
     """Whether an attention reads a layer's result, whose shape would be computed when the model runs.
 
     ONNX's own inference takes an unknown size of heads for 0, and what follows does not load.
@@ -163,8 +168,10 @@ def _needs_its_size(node: ir.Node) -> bool:
     if not is_op(node, "Add", "MatMul"):
         return False
     readers = users(node.outputs[0])
-    if is_op(node, "MatMul") and any(map(_needs_its_size, readers)):
-        return True
+    if is_op(node, "MatMul"):
+        for user in readers:
+            if is_op(user, "Add", "MatMul") and (yield user):
+                return True
     attends = any(user.op_type in ATTENDING for user in readers)
     return attends and sum(not isinstance(dim, int) for dim in dims(node.outputs[0])) > 1
 
@@ -184,7 +191,7 @@ def _blocks(rows: Mapping[ir.Node, tuple[ir.Value, ...]], token: CancellationTok
             token.check()
             nodes.append(node := pending.pop())
             for value in (*rows[node], node.outputs[0]):
-                near = [other for other in dict.fromkeys(sharing[value]) if other in left]
+                near = [other for other in dict.fromkeys(sharing.pop(value, ())) if other in left]
                 pending += near
                 for other in near:
                     del left[other]

@@ -73,8 +73,7 @@ class ScaledDifferenceConversion(RewriteRule[Found]):
             raise Refusal("the number of channels is not fixed", x)
         scale = of_channels(factor, channels, RANK)
         need(bool((np.abs(scale) <= LARGEST_SCALE).all()), "a factor is large, or no number", factor)
-        known: dict[ir.Value, bool] = {}
-        blocked = all(is_in_blocks(one, MOST_STEPS, known) for one in (x, other))
+        blocked = is_in_blocks(x, MOST_STEPS) and is_in_blocks(other, MOST_STEPS)
         need(blocked, "the images are not in the blocked layout", root)
         return Found((difference, product, root), other, x, scale)
 

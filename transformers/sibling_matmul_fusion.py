@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.fusions import check_faster
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOATS, is_op, opset
+from ortopt.graph.match import FLOATS, Refusal, dims, is_op, need, opset
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.parallel_parts import MERGED
+from ortopt.patterns.scaled_constant import MAX_BYTES
 from ortopt.semantics import constant_tensor
 from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 from ortopt.transformer import Context, GraphTransformer
@@ -22,13 +25,12 @@ AXIS_FROM_THE_END = 11  # a Split may count so
 class SiblingMatmulFusion(GraphTransformer):
     """``MatMul(x, a)``, ``MatMul(x, b)``, … with constant matrices → ``Split(MatMul(x, Concat(a, b, …)))``.
 
-    It is off by default, because it depends on the sizes and on the processor whether it is faster. The Split copies
-    the results once more, and the matrices are stored in another order.
+    Only where that is known to be faster: for one row, and three products or more that are not small. The Split copies
+    the results once more, so for more rows the products stay (`matmul_split_decomposition` does the opposite there).
     """
 
     levels = (TransformerLevel.LEVEL4,)
     apply_once = True
-    enabled = False
     numerics = Numerics.REORDERED
     offers_rewrites = True
 
@@ -36,16 +38,16 @@ class SiblingMatmulFusion(GraphTransformer):
         """Join the products of each value that has several."""
         changed = False
         for siblings in _siblings(context.cancellation.checked(graph)):
-            if len(siblings) < 2:
-                context.refuse(siblings[0], "no other product with a constant matrix reads the value")
-            elif opset(siblings[0]) < AXIS_FROM_THE_END:
-                context.refuse(siblings[0], "Split cannot count axes from the end")
+            try:
+                _check(siblings)
+            except Refusal as refusal:
+                context.refuse(siblings[0], refusal)
             else:
                 changed |= context.attempt(siblings, partial(_join, siblings, context))
         return changed
 
 
-def _siblings(nodes: Iterable[ir.Node]) -> Iterator[list[ir.Node]]:
+def _siblings(nodes: Iterable[ir.Node]) -> list[list[ir.Node]]:
     """The products of each value with constant matrices that can be joined."""
     families: dict[tuple[object, ...], list[ir.Node]] = {}
     for node in nodes:
@@ -55,12 +57,40 @@ def _siblings(nodes: Iterable[ir.Node]) -> Iterator[list[ir.Node]]:
         if matrix is None or matrix.dtype not in FLOATS or len(matrix.shape) != 2 or 0 in matrix.shape.numpy():
             continue
         families.setdefault((node.inputs[0], matrix.dtype, matrix.shape[0]), []).append(node)
-    yield from families.values()
+    return list(families.values())
+
+
+def _check(siblings: list[ir.Node]) -> None:
+    """Check that products can be joined, and are faster then.
+
+    Raises:
+        Refusal: If not.
+    """
+    first, x = siblings[0], siblings[0].inputs[0]
+    need(len(siblings) > 1, "no other product with a constant matrix reads the value", first)
+    need(opset(first) >= AXIS_FROM_THE_END, "Split cannot count axes from the end", first)
+    assert x is not None
+    tensors = _tensors(siblings)
+    columns, outputs = (tensors[0].shape.numpy()[0], sum(tensor.shape.numpy()[1] for tensor in tensors))
+    sizes = {"rows": dims(x)[:-1], "columns": (columns,), "outputs": (outputs,), "parts": (len(siblings),)}
+    check_faster(first, MERGED, sizes)
+    need(sum(tensor.nbytes for tensor in tensors) <= MAX_BYTES, "the matrices are large", first)
+    shared = next((node.inputs[1] for node in siblings if _is_needed_elsewhere(node.inputs[1])), None)
+    need(shared is None, "a matrix is used elsewhere, and would be stored twice", first)
+
+
+def _is_needed_elsewhere(value: ir.Value | None) -> bool:
+    return value is not None and (use_count(value) > 1 or value.is_graph_output())
+
+
+def _tensors(siblings: Iterable[ir.Node]) -> list[ir.TensorProtocol]:
+    """The constant matrices of products."""
+    return [tensor for node in siblings if (tensor := constant_tensor(node.inputs[1])) is not None]
 
 
 def _join(siblings: list[ir.Node], context: Context) -> list[ir.Node]:
     first = siblings[0]
-    tensors = [tensor for node in siblings if (tensor := constant_tensor(node.inputs[1])) is not None]
+    tensors = _tensors(siblings)
     matrices = [tensor.numpy() for tensor in tensors]
     wide = ir.Tensor(np.concatenate(matrices, axis=1), dtype=tensors[0].dtype)
     sizes = [matrix.shape[1] for matrix in matrices]

@@ -107,6 +107,7 @@ class SignalRowsConversion(RewriteRule[Found]):
         batch, _, length = dims(root.outputs[0], 3)
         need(not isinstance(batch, int) or batch == 1, "the signals of a batch are divided among threads", root)
         likely = _likely(length)
+        need(likely > 0, "the signals are empty, or of a length that is not known", root)
         short = _speed(_sizes(root)[0], halo_of(root, BLOCK), likely, COUNTS[-1]) < LEAST
         need(not short, "its halo is too large for signals of this length", root)
         need(_is_alone(root, math.prod(_sizes(root)) * likely), "its kernel runs on several threads as it is", root)
@@ -204,6 +205,7 @@ def _rows(stage: Stage, length: int) -> int:
         Refusal: If no number pays.
     """
     work, root = _work(stage), stage.nodes[0]
+    need(work > 0, "the signals are empty", root)
     channels = max(_sizes(node)[0] for node in stage.convolutions)
     crossing = CROSSING * sum(_channels(value) for value in (*stage.entries, *stage.exits)) / work
     speeds = {rows: 1 / (1 / _speed(channels, stage.halo, length, rows) + crossing) for rows in COUNTS}

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.blocked_layout import BEFORE, CONVOLUTIONS, MICROSOFT, RANK, is_blocked_convolution
 from ortopt.graph.match import is_constant, tensor_of
+from ortopt.graph.walk import Question, walk
 
 THROUGH: Final = BEFORE | {"HardSwish", "Gelu", "QuickGelu", "BatchNormalization", "MaxPool", "AveragePool"}
 """Ops behind a convolution that leave an image in blocks."""
@@ -16,22 +17,18 @@ _MOST_STEPS: Final = 4
 """How far `is_in_blocks` looks."""
 
 
-def is_in_blocks(value: ir.Value, steps: int = _MOST_STEPS, known: dict[ir.Value, bool] | None = None) -> bool:
+def is_in_blocks(value: ir.Value, steps: int = _MOST_STEPS) -> bool:
     """Whether a value comes out of a convolution in blocks, through ops that go on in them: a cheap look around it.
 
     Args:
         value: The value.
         steps: How many nodes to look through.
-        known: What is known of values; what is found is entered. Paths meet again: each value is looked at once. One
-            that was looked at from far away may be taken for none in blocks.
     """
-    answers = {} if known is None else known
-    if value not in answers:
-        answers[value] = _comes_in_blocks(value, steps, answers)
-    return answers[value]
+    return walk(_comes_in_blocks, (value, steps), unknown=False)
 
 
-def _comes_in_blocks(value: ir.Value, steps: int, known: dict[ir.Value, bool]) -> bool:
+def _comes_in_blocks(about: tuple[ir.Value, int]) -> Question[tuple[ir.Value, int], bool]:
+    value, steps = about
     node = value.producer()
     if node is None or steps == 0 or node.domain not in {"", MICROSOFT}:
         return False
@@ -42,9 +39,12 @@ def _comes_in_blocks(value: ir.Value, steps: int, known: dict[ir.Value, bool]) -
         images = (
             [one for one in node.inputs if one is not None and not _is_channelwise(one)] if gated is None else [gated]
         )
-        return bool(images) and all(is_in_blocks(one, steps - 1, known) for one in images)
+        for image in images:
+            if not (yield image, steps - 1):
+                return False
+        return bool(images)
     x = node.inputs[0] if node.op_type in THROUGH else None
-    return x is not None and is_in_blocks(x, steps - 1, known)
+    return x is not None and (yield x, steps - 1)
 
 
 def _is_channelwise(value: ir.Value) -> bool:

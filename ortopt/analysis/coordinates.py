@@ -15,10 +15,8 @@ from msgspec import Struct
 from ortopt.graph import facts, symbolic
 from ortopt.graph.integer_ranges import LIMITS
 from ortopt.graph.match import Dim, array_of, is_constant, is_op, optional, same_dim, shape_of
+from ortopt.graph.walk import Question, walk
 from ortopt.semantics.op_traits import RESHAPING
-
-MAX_STEPS = 16
-"""How many ops may make one such tensor."""
 
 MAX_CONSTANT = 4096
 
@@ -42,14 +40,17 @@ class Linear(Struct, frozen=True):
         return tuple(axis for axis, stride in enumerate(self.strides) if not same_dim(stride, 0))
 
 
-def linear(value: ir.Value | None, steps: int = MAX_STEPS) -> Linear | None:
+def linear(value: ir.Value | None) -> Linear | None:
     """What an int64 tensor is as a function of the place of its elements, or None where that is not known.
 
     Args:
         value: A value.
-        steps: How many ops above it may be looked at.
     """
-    if value is None or steps == 0 or value.dtype != ir.DataType.INT64:
+    return walk(_linear, value, unknown=None)
+
+
+def _linear(value: ir.Value | None) -> Question[ir.Value | None, Linear | None]:
+    if value is None or value.dtype != ir.DataType.INT64:
         return None
     dims = shape_of(value)
     if dims is None:
@@ -66,18 +67,19 @@ def linear(value: ir.Value | None, steps: int = MAX_STEPS) -> Linear | None:
         start, delta = _number(optional(node, 0)), _number(optional(node, 2))
         return None if start is None or delta is None else Linear(dims, start, (delta,))
     if is_op(node, "Identity", "Expand"):
-        return _spread(linear(optional(node, 0), steps - 1), dims)
+        return _spread((yield optional(node, 0)), dims)
     if is_op(node, *RESHAPING):
-        return _renamed(linear(optional(node, 0), steps - 1), dims)
+        return _renamed((yield optional(node, 0)), dims)
     if is_op(node, "Add", "Sub"):
-        a, b = (_spread(linear(operand, steps // 2), dims) for operand in node.inputs)
+        left, right = node.inputs
+        a, b = _spread((yield left), dims), _spread((yield right), dims)
         combine = symbolic.add if node.op_type == "Add" else symbolic.sub
         return None if a is None or b is None else _held(_combined(a, b, combine), value)
     if is_op(node, "Mul"):
         left, right = node.inputs
         if _number(right) is None:
             left, right = right, left
-        factor, of = _number(right), _spread(linear(left, steps - 1), dims)
+        factor, of = _number(right), _spread((yield left), dims)
         if factor is None or of is None:
             return None
         strides = tuple(symbolic.mul(one, factor) for one in of.strides)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
 
+from msgspec import Struct
+
+from ortopt import documents
 from ortopt.analysis import costs
 from ortopt.analysis.costs import CostTable, Verdict
-from ortopt.errors import UsageError
+from ortopt.documents import Amount, Count
+from ortopt.errors import InvalidModelError
 from ortopt.terminal_text import quoted
-
-_TEXTS: Final = ("op", "provider", "verdict", "instead_of", "source")
-_VERDICTS: Final = frozenset(verdict.value for verdict in Verdict)
 
 
 def table_of(path: str | None) -> CostTable:
@@ -27,14 +27,14 @@ def table_of(path: str | None) -> CostTable:
         path: The file; None is the table that ships.
 
     Raises:
-        UsageError: If the file cannot be read, or is no such table.
+        InvalidModelError: If the file cannot be read, or is no such table.
     """
     if path is None:
         return costs.shipped()
     try:
         status = Path(path).stat()
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
+        raise InvalidModelError(f"{quoted(path)}: {error.strerror or error}") from error
     return _laid_over(os.path.abspath(path), status.st_mtime_ns, status.st_size)  # noqa: PTH100 -- no links resolved
 
 
@@ -53,64 +53,61 @@ def read_file(path: str) -> CostTable:
         path: The file.
 
     Raises:
-        UsageError: If the file cannot be read, or is no such table.
+        InvalidModelError: If the file cannot be read, or is no such table.
     """
+    content = documents.contents(path)
     try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from error
-    try:
-        _check(json.loads(content))
-        return costs.read(content)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        told = f": {error}" if isinstance(error, _NoTableError) else ""
-        raise UsageError(f"{path} is no table of costs{told}") from error
+        _check(documents.typed(documents.parse_json(content), _Table))
+    except ValueError as error:
+        raise documents.invalid(path, "no table of costs", error) from error
+    return costs.read(content)
 
 
-class _NoTableError(ValueError):
-    """What is wrong with a table, in words."""
+_Extent = tuple[Count, Count | None]
 
 
-def _check(data: Any) -> None:
-    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
-        raise _NoTableError("it has no name")
-    if not isinstance(data.get("sources"), dict) or not isinstance(data.get("costs"), list):
-        raise _NoTableError("it needs sources and costs")
-    for number, row in enumerate(data["costs"], 1):
-        wrong = _wrong_with(row, data["sources"])
+class _Cost(Struct):
+    op: str
+    provider: str
+    verdict: Verdict
+    instead_of: str
+    source: str
+    variant: str = ""
+    speed: tuple[Amount, Amount] | None = None
+    sizes: str = ""
+    at: dict[str, _Extent] = {}
+
+
+class _Measured(Struct, frozen=True):
+    onnxruntime: str = ""
+    processor: str = ""
+    threads: Count = 1
+    kernels: str = ""
+
+
+class _Table(Struct):
+    name: str
+    sources: dict[str, str]
+    costs: list[_Cost]
+    measured: _Measured = _Measured()
+
+
+def _check(table: _Table) -> None:
+    for number, row in enumerate(table.costs, 1):
+        wrong = _wrong_with(row, table.sources)
         if wrong:
-            raise _NoTableError(f"row {number} {wrong}")
+            raise ValueError(f"row {number} {wrong}")
 
 
-def _wrong_with(row: Any, sources: dict[str, Any]) -> str:
-    """What is wrong with a row; empty if nothing is."""
-    if not isinstance(row, dict):
-        return "is no object"
-    missing = next((name for name in _TEXTS if not isinstance(row.get(name), str)), None)
-    if missing is not None:
-        return f"has no text {quoted(missing)}"
-    if row["verdict"] not in _VERDICTS:
-        return f"has the verdict {quoted(row['verdict'])}, which is none of {', '.join(sorted(_VERDICTS))}"
-    if row["source"] not in sources:
-        return f"names the source {quoted(row['source'])}, which is none of the table's"
-    if row.get("speed") is not None and not _is_range(row["speed"], open_ended=False):
+def _wrong_with(row: _Cost, sources: Mapping[str, str]) -> str:
+    """What is wrong with a row beside types; empty if nothing is."""
+    if row.source not in sources:
+        return f"names the source {quoted(row.source)}, which is none of the table's"
+    if row.speed is not None and not 0 < row.speed[0] <= row.speed[1]:
         return "has a speed that is not two positive numbers, the least first"
-    extents = row.get("at", {})
-    if not isinstance(extents, dict) or not all(_is_range(extent, open_ended=True) for extent in extents.values()):
+    if any(high is not None and high < low for low, high in row.at.values()):
         return "has sizes that are not two numbers each, the least first"
     return ""
-
-
-def _is_range(extent: Any, *, open_ended: bool) -> bool:
-    """Whether something is two numbers, the least first; the greatest may be null where it is open-ended."""
-    if not isinstance(extent, list) or len(extent) != 2 or any(isinstance(end, bool) for end in extent):
-        return False
-    low, high = extent
-    if open_ended and high is None:
-        return isinstance(low, int)
-    if not all(isinstance(end, int if open_ended else int | float) for end in extent):
-        return False
-    return bool(low <= high and (open_ended or low > 0))
 
 
 __all__ = ["read_file", "table_of"]

@@ -11,7 +11,8 @@
 ``outputs``   the result's second dimension where a convolution has its channels, else its last: of a product
 ============  =====================================================================================================
 
-A size that is not known is left out, and may be anything.
+A size that is not known is left out, and may be anything. What no single node shows (``parts``, products that become
+one) is said by the rule that asks.
 """
 
 from __future__ import annotations

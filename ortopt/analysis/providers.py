@@ -10,17 +10,20 @@ import ctypes
 import difflib
 import functools
 import importlib.util
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ortopt.analysis.needed_libraries import needed_libraries
 from ortopt.errors import UsageError
 from ortopt.system import installed
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
+_TENSORRT: Final = "TensorrtExecutionProvider"
 
 # onnxruntime.get_all_providers(), kept here so that a name is checked without importing onnxruntime.
 _COMMON = ("CPU", "CUDA", "Tensorrt", "NvTensorRTRTX", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN", "Nnapi")
@@ -43,7 +46,10 @@ DISTRIBUTIONS: Final = (
 )
 """Distributions that bring the package ``onnxruntime``: only one of them can be there."""
 
-_CUDA_MAJOR_OF_WHEEL = 13  # onnxruntime-gpu 1.28 and newer; older wheels that we accept do not exist
+_CUDA_RUNTIME: Final = re.compile(r"cudart(?:64_|\.so\.)(\d+)")
+_NVIDIAS: Final = re.compile(r"(lib)?(cudart|cublas|cudnn|cufft|curand|nvrtc|nvJitLink)")
+OLDEST: Final = (1, 20)
+"""The oldest release of ONNX Runtime that ortopt works with."""
 
 
 def normalize(name: str) -> str:
@@ -74,9 +80,9 @@ def usable(provider: str) -> tuple[bool, str]:
         return _cuda_usable()
     import onnxruntime
 
-    if provider in onnxruntime.get_available_providers():
-        return True, "ok"
-    return False, f"this onnxruntime has no {provider}"
+    if provider not in onnxruntime.get_available_providers():
+        return False, f"this onnxruntime has no {provider}"
+    return _tensorrt_usable() if provider == _TENSORRT else (True, "ok")
 
 
 def missing(providers: Iterable[str]) -> dict[str, str]:
@@ -120,11 +126,25 @@ def _cuda_usable() -> tuple[bool, str]:
 
     if CUDA not in onnxruntime.get_available_providers():
         return False, "this onnxruntime has no CUDA provider (pip install onnxruntime-gpu)"
-    major = _cuda_major(onnxruntime)
-    missing = [stem for stem in _libraries(major) if not _loadable(stem)]
+    needed = _needed_by_cuda(Path(onnxruntime.__file__).parent / "capi")
+    missing = [name for name in needed if not _loadable(name)]
     if missing:
         return False, f"cannot load {', '.join(missing)} (pip install 'ortopt[cuda]')"
+    for name in _opened_when_used(needed):
+        _loadable(name)  # from a wheel, where the provider would not look
     return True, "ok"
+
+
+def _tensorrt_usable() -> tuple[bool, str]:
+    """Wheels for CUDA name this provider also where NVIDIA's libraries for it, which they do not bring, are missing."""
+    works, reason = _cuda_usable()
+    if not works:
+        return False, reason
+    names = ("nvinfer_10.dll", "nvonnxparser_10.dll")
+    if sys.platform != "win32":
+        names = ("libnvinfer.so.10", "libnvonnxparser.so.10")
+    missing = [name for name in names if not _loadable(name)]
+    return (False, f"cannot load {', '.join(missing)} (NVIDIA TensorRT 10)") if missing else (True, "ok")
 
 
 def cuda_driver() -> ctypes.CDLL:
@@ -149,22 +169,33 @@ def _cuda_devices() -> tuple[int, str]:
     return count.value, "the NVIDIA driver shows no device"
 
 
-def _cuda_major(onnxruntime: object) -> int:
-    """The CUDA release that the wheel was built for: it says so itself, except in some builds."""
-    major = str(getattr(onnxruntime, "cuda_version", "") or "").partition(".")[0]
-    return int(major) if major.isdigit() else _CUDA_MAJOR_OF_WHEEL
+def _needed_by_cuda(folder: Path) -> list[str]:
+    """NVIDIA's libraries without which ONNX Runtime's CUDA provider is not loaded: its file names them.
 
+    They differ between releases: in older ones cuDNN and cuFFT are among them.
 
-def _libraries(major: int) -> tuple[str, ...]:
-    if sys.platform == "win32":
-        return (f"cudart64_{major}.dll", f"cublas64_{major}.dll", f"cublasLt64_{major}.dll", "cudnn64_9.dll")
-    return (
-        f"libcudart.so.{major}",
-        f"libcublasLt.so.{major}",
-        f"libcublas.so.{major}",
-        "libcurand.so.10",
-        "libcudnn.so.9",
+    Args:
+        folder: Where the provider is.
+    """
+    file = folder / (
+        "onnxruntime_providers_cuda.dll" if sys.platform == "win32" else "libonnxruntime_providers_cuda.so"
     )
+    try:
+        return [name for name in needed_libraries(file) if _NVIDIAS.match(name)]
+    except OSError:  # a build that has the provider elsewhere; ONNX Runtime says what it misses
+        return []
+
+
+def _opened_when_used(needed: Sequence[str]) -> list[str]:
+    """The libraries that the provider opens by name when a kernel first uses them: without them it works otherwise."""
+    found = next(filter(None, map(_CUDA_RUNTIME.search, needed)), None)
+    if found is None:
+        return []
+    major = int(found[1])
+    fft = 12 if major >= 13 else 11  # cuFFT's own number
+    if sys.platform == "win32":
+        return ["cudnn64_9.dll", f"cufft64_{fft}.dll"]
+    return ["libcudnn.so.9", f"libcufft.so.{fft}"]
 
 
 def _loadable(library: str) -> bool:
@@ -221,14 +252,52 @@ def remedy(present: Sequence[str]) -> str:
 
 
 @functools.cache
-def check_distributions() -> None:
+def installed_version() -> str:
+    """The version of ONNX Runtime that is installed, read from its files without importing it; empty if none says."""
+    spec = importlib.util.find_spec("onnxruntime")
+    for folder in () if spec is None else spec.submodule_search_locations or ():
+        stated = Path(folder) / "__init__.py"
+        try:
+            found = re.search(r'^__version__ = "([\w.+-]+)', stated.read_text(encoding="utf-8"), re.MULTILINE)
+        except OSError:
+            continue
+        if found is not None:
+            return found[1]
+    return ""
+
+
+def release_of(version: str) -> tuple[int, int]:
+    """Major and minor number of a version; of a text that is none, more than any."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (sys.maxsize, 0) if found is None else (int(found[1]), int(found[2]))
+
+
+@functools.cache
+def check_installation() -> None:
     """Warn, once, where several distributions of onnxruntime are installed over each other.
 
     Called before the first import of onnxruntime.
+
+    Raises:
+        UsageError: What is installed is older than `OLDEST`.
     """
+    told = too_old(installed_version())
+    if told:
+        raise UsageError(told)
     told = remedy(tuple(distributions()))
     if told:
         warnings.warn(told, RuntimeWarning, stacklevel=2)
+
+
+def too_old(version: str) -> str:
+    """What to say of a version of ONNX Runtime that ortopt does not work with; empty for all others.
+
+    Args:
+        version: The version; empty where nobody knows it.
+    """
+    if release_of(version) >= OLDEST:
+        return ""
+    return f"ONNX Runtime {version} is installed, and ortopt needs {OLDEST[0]}.{OLDEST[1]} or newer"
 
 
 __all__ = [
@@ -236,14 +305,18 @@ __all__ = [
     "CUDA",
     "DISTRIBUTIONS",
     "NAMES",
-    "check_distributions",
+    "OLDEST",
+    "check_installation",
     "cuda_driver",
     "distributions",
     "here",
     "in_place_of",
+    "installed_version",
     "missing",
     "normalize",
+    "release_of",
     "remedy",
     "runtime",
+    "too_old",
     "usable",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis import kernels
+from ortopt.analysis import kernels, providers
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.options import Options
@@ -67,16 +66,7 @@ def shown(release: Release) -> str:
 @functools.cache
 def installed() -> Release:
     """The release that is installed, read from its files without importing it; the newest known one without any."""
-    spec = importlib.util.find_spec("onnxruntime")
-    for folder in () if spec is None else spec.submodule_search_locations or ():
-        stated = Path(folder) / "__init__.py"
-        try:
-            found = re.search(r'^__version__ = "([\d.]+)', stated.read_text(encoding="utf-8"), re.MULTILINE)
-        except OSError:
-            continue
-        if found is not None:
-            return parse_release(found[1])
-    return parse_release(_data()["newest"])
+    return parse_release(providers.installed_version() or _data()["newest"])
 
 
 def least(options: Options) -> Release:
@@ -92,6 +82,16 @@ def of_opset(version: int) -> Release:
 def of_ir(version: int) -> Release:
     """The first release that reads an IR version."""
     return _first(_data()["ir"], version)
+
+
+def newest_opset(release: Release) -> int:
+    """The newest opset of ai.onnx that a release reads."""
+    return _newest(_data()["opset"], release)
+
+
+def newest_ir(release: Release) -> int:
+    """The newest IR version that a release reads."""
+    return _newest(_data()["ir"], release)
 
 
 def of_op(domain: str, op: str) -> Release:
@@ -153,10 +153,15 @@ def _first(table: Mapping[str, str], version: int) -> Release:
     """The entry of the least listed version that is not below a version."""
     known = sorted(map(int, table))
     at = next((one for one in known if one >= version), None)
-    if at is None:  # newer than what the table knows: whatever comes after it
-        major, minor = parse_release(_data()["newest"])
+    if at is None:  # newer than what the table knows: whatever comes after it, and after what is here
+        major, minor = max(parse_release(_data()["newest"]), installed())
         return major, minor + 1
     return parse_release(table[str(at)])
+
+
+def _newest(table: Mapping[str, str], release: Release) -> int:
+    """The largest listed version of which the entry is not after a release."""
+    return max((int(version) for version, first in table.items() if parse_release(first) <= release), default=0)
 
 
 @functools.cache
@@ -170,6 +175,8 @@ __all__ = [
     "Requirement",
     "installed",
     "least",
+    "newest_ir",
+    "newest_opset",
     "of_ir",
     "of_node",
     "of_op",

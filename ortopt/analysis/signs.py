@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.facts import INTEGERS
 from ortopt.graph.match import FLOATS, Refusal, array_of, is_constant, is_op, optional, scalar
+from ortopt.graph.walk import Answers, Question, walk
 from ortopt.semantics.op_traits import MOVING
-
-MAX_STEPS = 6
-"""How many nodes above a value are looked at."""
 
 _MAX_ELEMENTS = 1 << 16
 
@@ -21,14 +21,17 @@ KEEPERS = MOVING | {"Add", "Cast", "Div", "GlobalAveragePool", "Mul", "ReduceMea
 """Ops whose results are never below +0 if no operand is."""
 
 
-def is_never_below_zero(value: ir.Value | None, steps: int = MAX_STEPS) -> bool:
+def is_never_below_zero(value: ir.Value | None) -> bool:
     """Whether no element of a float value is negative or -0.0; NaN may be there.
 
     Args:
         value: The value; of what is no float nothing is known.
-        steps: How many nodes above it are looked at.
     """
-    if value is None or steps == 0 or value.dtype not in FLOATS:
+    return walk(_is_never_below_zero, value, unknown=False)
+
+
+def _is_never_below_zero(value: ir.Value | None) -> Question[ir.Value | None, bool]:
+    if value is None or value.dtype not in FLOATS:
         return False
     if is_constant(value):
         content = _content(value)
@@ -47,18 +50,25 @@ def is_never_below_zero(value: ir.Value | None, steps: int = MAX_STEPS) -> bool:
             return False
     if node.op_type not in KEEPERS:
         return False
-    operands = node.inputs[:2] if is_op(node, "Add", "Div", "Mul") else node.inputs[:1]
-    return all(is_never_below_zero(operand, steps - 1) for operand in operands)
+    for operand in node.inputs[:2] if is_op(node, "Add", "Div", "Mul") else node.inputs[:1]:
+        if not (yield operand):
+            return False
+    return True
 
 
-def is_never_negative_zero(value: ir.Value | None, steps: int = MAX_STEPS) -> bool:
+def is_never_negative_zero(value: ir.Value | None) -> bool:
     """Whether no element of a value is -0.0: a sum is only where all of its terms are, and no integer is.
 
     Args:
         value: The value, of any type.
-        steps: How many nodes above it are looked at.
     """
-    if value is None or steps == 0:
+    return walk(partial(_is_never_negative_zero, Answers()), value, unknown=False)
+
+
+def _is_never_negative_zero(
+    below_zero: Answers[ir.Value | None, bool], value: ir.Value | None
+) -> Question[ir.Value | None, bool]:
+    if value is None:
         return False
     if value.dtype not in FLOATS:
         return value.dtype in INTEGERS
@@ -69,14 +79,17 @@ def is_never_negative_zero(value: ir.Value | None, steps: int = MAX_STEPS) -> bo
     if node is None or node.domain != "":
         return False
     if is_op(node, "Add"):
-        return any(is_never_negative_zero(operand, steps - 1) for operand in node.inputs)
+        for operand in node.inputs:
+            if (yield operand):
+                return True
+        return False
     if is_op(node, "Sub", *MOVING):
-        return is_never_negative_zero(node.inputs[0], steps - 1)
+        return (yield node.inputs[0])
     if is_op(node, "Cast"):
         source = node.inputs[0]
         if source is not None and source.dtype in INTEGERS:
             return True
-    return is_never_below_zero(value, steps)
+    return walk(_is_never_below_zero, value, unknown=False, answers=below_zero)
 
 
 def _content(value: ir.Value) -> np.ndarray | None:

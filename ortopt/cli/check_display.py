@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from ortopt.regression.results import Check, Result, Status
+from ortopt.regression.results import EXIT_CODES, Check, Result, Status
 from ortopt.reporting import tables
 from ortopt.terminal_text import one_line
 
@@ -15,11 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _COLOURS: Final = {
-    Status.BROKEN: "red",
-    Status.DIFFERS: "red",
-    Status.FAILED: "red",
-    Status.UNVERIFIED: "red",
-    Status.WORSE: "red",
+    **dict.fromkeys(EXIT_CODES, "red"),
     Status.EXPECTED: "yellow",
     Status.FIXED: "green",
     Status.BETTER: "green",

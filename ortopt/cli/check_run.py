@@ -13,10 +13,10 @@ from ortopt import api, registry
 from ortopt.analysis import providers as execution
 from ortopt.cli import check_display, files
 from ortopt.cli.warning import warn
-from ortopt.errors import InvalidModelError, OptimizationCancelled, UsageError
+from ortopt.errors import OptimizationCancelled, UsageError
 from ortopt.options import declarations
 from ortopt.regression import baseline as baselines
-from ortopt.regression import junit, markdown, page, shards, sources
+from ortopt.regression import junit, markdown, page, results, shards, sources
 from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, plain_options
 from ortopt.regression.check import Plan, Running
@@ -26,7 +26,6 @@ from ortopt.regression.pool import Pool
 from ortopt.regression.results import Check, Status
 from ortopt.reporting import report, tables
 from ortopt.system import memory
-from ortopt.terminal_text import quoted
 
 
 def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) -> int:
@@ -40,12 +39,15 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) 
     Raises:
         OrtoptError: If an argument makes no sense, or a file cannot be read or written.
     """
-    cases, named = sources.cases(zoo, _said(flags, given))
-    path = Path(flags["baseline"]) if flags["baseline"] else named
+    said = _said(flags, given)
+    selection = sources.cases(zoo, said)
+    cases = selection.cases
+    path = Path(flags["baseline"]) if flags["baseline"] else selection.baseline
     _check_files(flags, path, cases)
     baseline = _baseline(path, update=flags["update"])
     _check_options(cases)
-    running = _running(cases, flags, baseline)
+    gone = [] if baseline is None else selection.vanished(baseline.models, said)
+    running = Running(cases, _plan(cases, flags, baseline), gone)
     try:
         out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
         with check_display.watcher(out, flags["jobs"], quiet=flags["quiet"]) as watcher:
@@ -79,7 +81,10 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
     files.check_outputs(reports, {"a shard": list(arguments)})
     if len(set(arguments)) != len(arguments):
         raise UsageError("a shard is named twice")
-    found = shards.merge({name: _read_check(name) for name in arguments})
+    found = shards.merge({name: results.read(name) for name in arguments})
+    if flags["update"]:
+        taken = tuple(results.accepted(result, pruned=flags["prune"]) for result in found.results)
+        found = dataclasses.replace(found, results=taken)
     _write(found, flags)
     written = ""
     if flags["update"]:
@@ -156,8 +161,8 @@ def _check_options(cases: Sequence[Case]) -> None:
         warn(absent)
 
 
-def _running(cases: Sequence[Case], flags: Mapping[str, Any], baseline: Baseline | None) -> Running:
-    plan = Plan(_runner(flags), baseline, accept=flags["update"], strict=flags["strict"])
+def _plan(cases: Sequence[Case], flags: Mapping[str, Any], baseline: Baseline | None) -> Plan:
+    plan = Plan(_runner(flags), baseline, accept=flags["update"], prune=flags["prune"], strict=flags["strict"])
     plan.versions = versions({case.settings.options.get("costs") for case in cases} or {None})
     if flags["changed_since"]:
         plan.changed_since = baselines.read(Path(flags["changed_since"]))
@@ -167,7 +172,7 @@ def _running(cases: Sequence[Case], flags: Mapping[str, Any], baseline: Baseline
         plan.journal = Path(flags["resume"])
     if flags["latency"]:
         plan.latency = Latency(flags["latency_rounds"], threads=flags["threads"])
-    return Running(cases, plan)
+    return plan
 
 
 def _runner(flags: Mapping[str, Any]) -> Any:
@@ -206,7 +211,7 @@ def _write_baseline(path: Path, old: Baseline, found: Check, cases: Mapping[str,
     kept = {
         result.name: old.models[result.name]
         for result in found.results
-        if result.name not in usable and result.name in old.models
+        if result.name not in usable and result.name in old.models and result.status is not Status.ACCEPTED
     }
     thresholds = {name: cases[name].settings.thresholds if name in cases else DEFAULTS for name in usable}
     new = baselines.updated(old, usable, found.versions, thresholds)
@@ -216,21 +221,12 @@ def _write_baseline(path: Path, old: Baseline, found: Check, cases: Mapping[str,
     return str(path)
 
 
-def _read_check(name: str) -> Check:
-    try:
-        return Check.from_dict(json.loads(Path(name).read_text(encoding="utf-8")))
-    except OSError as error:
-        raise InvalidModelError(f"{quoted(name)}: {error.strerror or error}") from error
-    except (ValueError, InvalidModelError) as error:
-        raise InvalidModelError(f"{quoted(name)}: {error}") from error
-
-
 def _show(found: Check, flags: Mapping[str, Any], *, update: str) -> None:
     if not flags["quiet"]:
         out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
         check_display.show(found, out, update=update)
     if flags["update"] and found.exit_code:
-        failed = [result.name for result in found.results if result.is_failure and not result.usable]
+        failed = [result.name for result in found.results if result.is_failure and result.error]
         if failed:
             warn(f"without a result, so not in the baseline: {', '.join(failed)}")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortopt._version import __version__
-from ortopt.analysis.providers import check_distributions, in_place_of
+from ortopt.analysis.providers import check_installation, in_place_of
 from ortopt.api import Optimization, OptimizeResult, new_optimization
 from ortopt.cancellation import CancellationToken
 from ortopt.cli import files, models
@@ -129,7 +129,7 @@ class Run:
         """
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            check_distributions()
+            check_installation()
         for warning in caught:
             warn(str(warning.message))
         if self._flags["verify"] and (absent := in_place_of(self._options.providers)):

@@ -120,9 +120,11 @@ def describe(kind: Kind, origin: str) -> dict[str, Any]:
     import inspect
 
     from ortopt.options import Numerics
+    from ortopt.pass_options import options_of
     from ortopt.reporting import costs
     from ortopt.rule import RewriteRule
 
+    types = options_of(kind.Options)
     fuses = kind.produces if kind.fuses is None else kind.fuses
     formula, _, description = inspect.cleandoc(kind.__doc__ or "").partition("\n")
     return {
@@ -142,7 +144,7 @@ def describe(kind: Kind, origin: str) -> dict[str, Any]:
         "fuses": [f"{domain}::{op}" if domain else op for domain, op in fuses],
         "costs": costs.known(fuses),
         "options": {
-            field.name: {"type": str(field.type), "default": _default(field)}
+            field.name: {"type": types[field.name].shown, "default": _default(field)}
             for field in dataclasses.fields(kind.Options)
         },
         "offers_rewrites": kind.offers_rewrites,

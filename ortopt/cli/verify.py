@@ -133,6 +133,8 @@ def _show(outcome: Verification) -> None:
         tables.say(out, f"{report.spread_text(outcome.spread)} (--no-finite-math allows none)")
     if quantized := report.of_quantizers(report.plain(outcome)):
         tables.say(out, f"quantized: {quantized}")
+    if deployed := report.of_deployment(report.plain(outcome)):
+        tables.say(out, f"as deployed: {deployed}")
 
 
 def _cells(row: OutputRow) -> tuple[str, ...]:

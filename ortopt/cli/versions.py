@@ -19,14 +19,37 @@ def describe() -> dict[str, Any]:
     from ortopt.analysis import providers
 
     found = providers.distributions()
+    runtime = providers.runtime()
     return {
         "schema": 1,
         "ortopt": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in _PACKAGES},
-        "onnxruntime": {"distributions": found, "remedy": providers.remedy(tuple(found)), **providers.runtime()},
+        "onnxruntime": {
+            "distributions": found,
+            "remedy": providers.remedy(tuple(found)),
+            **runtime,
+            **_abilities(runtime["version"]),
+        },
     }
+
+
+def _abilities(version: str | None) -> dict[str, Any]:
+    """What a version of ONNX Runtime reads, and what ortopt has to do without in it."""
+    from ortopt.analysis import providers, releases
+
+    if version is None:
+        return {"reads": None, "lacks": []}
+    release = providers.release_of(version)
+    reads = {"opset": releases.newest_opset(release), "ir_version": releases.newest_ir(release)}
+    told = providers.too_old(version)
+    if told:
+        return {"reads": reads, "lacks": [{"what": told, "since": releases.shown(providers.OLDEST)}]}
+    from ortopt.runtime.onnxruntime_internals import missing_features
+
+    lost = [feature for feature in missing_features() if feature.lost]
+    return {"reads": reads, "lacks": [{"what": feature.lost, "since": feature.release} for feature in lost]}
 
 
 def _version(name: str) -> str | None:
@@ -67,6 +90,9 @@ def _print(data: dict[str, Any]) -> None:
         ("installed as", installed or "a package that no distribution is known of"),
         ("providers", ", ".join(runtime["providers"])),
     ]
+    if runtime["reads"] is not None:
+        rows.append(("reads", f"opset {runtime['reads']['opset']}, IR version {runtime['reads']['ir_version']}"))
+    rows += [(f"lacks, {lack['since']} has", lack["what"]) for lack in runtime["lacks"]]
     out.print(tables.table(("", ""), rows, text=2, headless=True))
     if runtime["remedy"]:
         warn(runtime["remedy"])

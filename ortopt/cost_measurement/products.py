@@ -33,15 +33,18 @@ def _parts(given: Given) -> TwoForms:
 
 
 def _siblings(given: Given) -> TwoForms:
-    rows, columns, outputs = given["rows"], given["columns"], given["outputs"] // 3
-    parts = [weight(columns, outputs) * np.float32(1 + number) for number in range(3)]
+    rows, columns, count = given["rows"], given["columns"], given.get("parts", 3)
+    outputs = given["outputs"] // count
+    parts = [weight(columns, outputs) * np.float32(1 + number) for number in range(count)]
     weights = {
         **{f"w{number}": part for number, part in enumerate(parts)},
         "w": np.concatenate(parts, axis=1),
-        "s": shape(outputs, outputs, outputs),
+        "s": shape(*[outputs] * count),
     }
-    before = "a = MatMul (x, w0) b = MatMul (x, w1) c = MatMul (x, w2) y = Sum (a, b, c)"
-    after = "m = MatMul (x, w) a, b, c = Split <axis = 1> (m, s) y = Sum (a, b, c)"
+    names = ", ".join(f"p{number}" for number in range(count))
+    products = " ".join(f"p{number} = MatMul (x, w{number})" for number in range(count))
+    before = f"{products} y = Sum ({names})"
+    after = f"m = MatMul (x, w) {names} = Split <axis = 1> (m, s) y = Sum ({names})"
     return TwoForms({"x": normal(rows, columns)}, before, after, weights)
 
 
@@ -148,7 +151,10 @@ ENTRIES: Final = (
         "one MatMul for each part",
         _siblings,
         cases(
-            rows=(1, 1, 1, 2, 16, 128), columns=(64, 256, 768, 256, 256, 768), outputs=(192, 768, 2304, 768, 768, 2304)
+            rows=(1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 16, 128),
+            columns=(64, 64, 768, 768, 384, 768, 256, 768, 512, 256, 256, 768),
+            outputs=(128, 192, 128, 192, 768, 1536, 768, 2304, 6144, 768, 768, 2304),
+            parts=(2, 3, 2, 3, 2, 2, 3, 3, 3, 3, 3, 3),
         ),
     ),
     Entry(

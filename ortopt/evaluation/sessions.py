@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import onnx_ir as ir
 
-from ortopt.analysis.providers import CPU, check_distributions, usable
+from ortopt.analysis.providers import CPU, check_installation, usable
 from ortopt.errors import UsageError
 from ortopt.serialization.scan import count_nodes
 
@@ -28,9 +28,23 @@ def shares_threads() -> bool:
     return bool(_process_pool)
 
 
+def thread_attributes() -> tuple[str, ...]:
+    """What ``onnxruntime.SessionOptions`` say of a shared thread pool: nothing before ONNX Runtime 1.23."""
+    import onnxruntime
+
+    names = ("use_per_session_threads",)
+    return tuple(name for name in names if hasattr(onnxruntime.SessionOptions, name))
+
+
+def _choose_pool(options: onnxruntime.SessionOptions) -> None:
+    """Let a session have the threads that the process shares, if it does."""
+    for name in thread_attributes():
+        setattr(options, name, not shares_threads())
+
+
 def use_one_thread(options: onnxruntime.SessionOptions) -> None:
     """Let a session have no threads of its own; where the process shares a pool, that pool, without a warning."""
-    options.use_per_session_threads = not shares_threads()
+    _choose_pool(options)
     if not shares_threads():
         options.intra_op_num_threads = 1
 
@@ -43,10 +57,12 @@ def share_threads(intra: int, inter: int) -> None:
         inter: Threads across ops.
 
     Raises:
-        UsageError: It was set up with other sizes: it cannot be resized.
+        UsageError: It was set up with other sizes: it cannot be resized. Or this ONNX Runtime has none.
     """
     import onnxruntime
 
+    if not thread_attributes():
+        raise UsageError(f"one thread pool for all sessions needs ONNX Runtime 1.23, not {onnxruntime.__version__}")
     if not _process_pool:
         onnxruntime.set_global_thread_pool_sizes(intra, inter)
         _process_pool.append((intra, inter))
@@ -106,7 +122,7 @@ def session(
         works, reason = usable(provider)
         if not works:
             raise UsageError(f"{provider} does not work here: {reason}")
-    check_distributions()
+    check_installation()
     import onnxruntime
 
     if isinstance(model, ir.Model):
@@ -115,7 +131,7 @@ def session(
     else:
         nodes = count_nodes(model)
     options = onnxruntime.SessionOptions()
-    options.use_per_session_threads = not shares_threads()
+    _choose_pool(options)
     options.log_severity_level = _FATAL
     levels = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
@@ -135,5 +151,6 @@ __all__ = [
     "session",
     "share_threads",
     "shares_threads",
+    "thread_attributes",
     "use_one_thread",
 ]

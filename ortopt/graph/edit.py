@@ -13,6 +13,7 @@ from ortopt.graph.conflict import Conflict
 from ortopt.graph.detached import constant, detach_orphans, discard, is_detached_constant, new_nodes
 from ortopt.graph.model_edits import ModelEdits
 from ortopt.graph.names import set_name
+from ortopt.graph.node_edits import Accept
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.symbolic import canonical, is_known
 from ortopt.onnx_ir_internals import first_use, get_meta, initializers_of, use_count
@@ -55,7 +56,7 @@ class Editor(ModelEdits):
         replacements: Mapping[ir.Value, ir.Value],
         before: ir.Node,
         origin: Sequence[ir.Node] = (),
-        accept: Callable[[Sequence[ir.Node]], None] | None = None,
+        accept: Accept | None = None,
     ) -> list[ir.Node]:
         """Let new values stand for old ones, and drop what became dead.
 
@@ -66,7 +67,7 @@ class Editor(ModelEdits):
             replacements: Old value to new value: an output of a new node, an existing value, or a new `constant`.
             before: A node of the graph; the new nodes' operands are all defined before it.
             origin: The nodes that the new ones stand for: provenance, and the source of metadata.
-            accept: Asked about the new nodes, with their types and shapes; raises `Conflict` to refuse them.
+            accept: Asked about the new nodes; None is who is asked about all (`accept` of the editor).
 
         Returns:
             The new nodes, in order; without those that nobody needs.
@@ -79,7 +80,7 @@ class Editor(ModelEdits):
         graph = scope.graph_of(before)
         nodes = new_nodes(replacements.values())
         try:
-            self._replace(replacements, nodes, before, origin, accept)
+            self._replace(replacements, nodes, before, origin, accept or self.accept)
             if self.added_bytes > max(self.allowance, bytes_before):
                 raise TooLarge(self.added_bytes - bytes_before)  # noqa: TRY301 -- one way back for all
         except BaseException:
@@ -98,7 +99,7 @@ class Editor(ModelEdits):
         nodes: Sequence[ir.Node],
         before: ir.Node,
         origin: Sequence[ir.Node],
-        accept: Callable[[Sequence[ir.Node]], None] | None,
+        accept: Accept | None,
     ) -> None:
         graph, fresh = scope.graph_of(before), set(nodes)
         for node in nodes:
@@ -108,9 +109,9 @@ class Editor(ModelEdits):
                 name = old.name
                 self.rename(old, self.fresh_name(f"{name}/replaced"))
                 set_name(new, name)
-        self.insert(nodes, before)
-        if accept is not None:
-            accept(nodes)
+        self._insert(nodes, before)
+        if accept is not None and nodes:
+            accept(nodes, origin)
         for old, new in replacements.items():
             self._substitute(graph, old, new, new.producer() in fresh, before)
         self.sweep([producer for old in replacements if (producer := old.producer()) is not None])
@@ -156,7 +157,7 @@ class Editor(ModelEdits):
         node = self._constant_node(new.const_value, before)
         set_name(node.outputs[0], name)
         self._inherit(node, [producer] if (producer := old.producer()) is not None else [])
-        self.insert([node], before)
+        self._insert([node], before)
         return node.outputs[0]
 
     def _carry_metadata(self, old: ir.Value, new: ir.Value) -> None:
@@ -273,7 +274,7 @@ class Editor(ModelEdits):
         self._log.take(source.initializers, value.name)
         if self.needs_constant_nodes(target):
             node = self._constant_node(value.const_value, before)
-            self.insert([node], before)
+            self._insert([node], before)
             self.replace_uses(value, node.outputs[0])
             return node.outputs[0]
         self.rename(value, self.fresh_name(value.name))

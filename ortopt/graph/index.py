@@ -123,6 +123,10 @@ class OpIndex:
         """Whether any graph of the model has a node of one of the ops; costs the same however many graphs there are."""
         return any(self._totals[op] for op in ops)
 
+    def total(self, op: str) -> int:
+        """How many nodes of an op the model has."""
+        return self._totals[op]
+
     def size(self, graph: ir.Graph) -> int:
         """How many nodes a graph has."""
         return sum(map(len, self._graphs[graph].values()))

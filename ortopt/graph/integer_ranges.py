@@ -76,10 +76,12 @@ class Sizes:
         refusals: How often something was in doubt.
     """
 
-    __slots__ = ("_found", "_held", "_together", "refusals")
+    __slots__ = ("_alone", "_found", "_having", "_held", "_together", "refusals")
 
     def __init__(self, inputs: Iterable[Iterable[Dim]] = ()) -> None:
         self._together: dict[tuple[str, ...], int] = {}
+        self._having: dict[str, dict[tuple[str, ...], None]] = {}  # for each symbol, those of `_together` that have it
+        self._alone: dict[str, int] = {}  # what `_times` says of one symbol
         self._found: dict[str, int | None] = {}
         self._held: dict[tuple[int, int], dict[str, bool]] = {}
         self.refusals = 0
@@ -96,12 +98,18 @@ class Sizes:
             times = math.prod(dim for dim in dims if isinstance(dim, int) and dim > 0)
             for names in _choices(dims):
                 if times > self._times(names):
-                    self._together[names] = times
+                    self._note(names, times)
                     closer = True
         if closer:
             self._found.clear()
             self._held.clear()
         return closer
+
+    def _note(self, names: tuple[str, ...], times: int) -> None:
+        self._together[names] = times
+        for name in names:
+            self._having.setdefault(name, {})[names] = None
+            self._alone[name] = max(times, self._alone.get(name, 1))
 
     def holds(self, element: Dim, dtype: ir.DataType) -> bool:
         """Whether a type has what an element is, whatever the sizes are; it never has the unknown dimension."""
@@ -180,9 +188,11 @@ class Sizes:
 
     def _times(self, names: tuple[str, ...]) -> int:
         """What stands beside symbols in a tensor that has them all, as often as they are multiplied; 0 for none."""
+        if len(names) == 1:
+            return self._alone.get(names[0], 1)
         wanted = Counter(names)
-        found = (times for own, times in self._together.items() if wanted <= Counter(own))
-        return max(found, default=1 if len(names) == 1 else 0)
+        rarest = min((self._having.get(name, {}) for name in wanted), key=len)
+        return max((self._together[own] for own in rarest if wanted <= Counter(own)), default=0)
 
 
 def _choices(dims: Iterable[Dim]) -> Iterable[tuple[str, ...]]:

@@ -35,6 +35,7 @@ from ortopt.graph.constants import (
     tensor_of,
 )
 from ortopt.graph.refusal import ONLY_DECLARED, Refusal, need
+from ortopt.graph.walk import Question, walk
 from ortopt.onnx_ir_internals import attributes_of, first_use, use_count
 from ortopt.semantics.op_traits import MOVING
 
@@ -416,9 +417,6 @@ def operand_scalar(node: ir.Node, expected: float) -> ir.Value:
     raise Refusal(f"no operand is {expected:g}", node)
 
 
-MAX_MOVES = 8
-
-
 def splat(value: ir.Value | None) -> np.ndarray:
     """The one number that all elements of a value are, as an array of rank 0 in the value's type.
 
@@ -429,30 +427,29 @@ def splat(value: ir.Value | None) -> np.ndarray:
     Raises:
         Refusal: If they are not known to be alike.
     """
-    return _splat(value, MAX_MOVES)
+    return walk(_splat, value, unknown=Refusal("too many nodes move its elements", value))
 
 
-def _splat(value: ir.Value | None, moves: int) -> np.ndarray:
-    at = value
-    for move in range(moves):
-        node = None if at is None else at.producer()
-        if node is not None and is_op(node, "Concat"):
-            parts = [_splat(part, moves - move - 1) for part in dict.fromkeys(node.inputs)]
-            need(len({(part.dtype, part.tobytes()) for part in parts}) == 1, "its elements differ", value)
-            return parts[0]
-        if node is None or not (node.domain == "" and node.op_type in MOVING):
-            break
-        at = optional(node, 0)
-    node = None if at is None else at.producer()
+def _splat(value: ir.Value | None) -> Question[ir.Value | None, np.ndarray]:
+    node = None if value is None else value.producer()
+    if node is not None and is_op(node, "Concat"):
+        numbers: dict[tuple[np.dtype[Any], bytes], np.ndarray] = {}
+        for part in dict.fromkeys(node.inputs):
+            number = yield part
+            numbers[number.dtype, number.tobytes()] = number
+        need(len(numbers) == 1, "its elements differ", value)
+        return next(iter(numbers.values()))
+    if node is not None and node.domain == "" and node.op_type in MOVING:
+        return (yield optional(node, 0))
     if node is not None and is_op(node, "ConstantOfShape"):
         tensor: ir.TensorProtocol | None = attribute(node, "value", None)
         return np.zeros((), np.float32) if tensor is None else np.asarray(tensor.numpy()).reshape(-1)[:1].reshape(())
-    content = array_of(at).reshape(-1)
+    content = array_of(value).reshape(-1)
     need(content.size > 0 and content.dtype != object, "it has no one number", value)
     bits = content.view(f"V{content.dtype.itemsize}")
     need(bool((bits == bits[0]).all()), "its elements differ", value)
-    number: np.ndarray = content[:1].reshape(())
-    return number
+    first: np.ndarray = content[:1].reshape(())
+    return first
 
 
 __all__ = [
@@ -464,7 +461,6 @@ __all__ = [
     "FLOATS",
     "INTEGERS",
     "MAX_ALTERNATIVES",
-    "MAX_MOVES",
     "ONLY_DECLARED",
     "SMALL",
     "Dim",

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
-from ortopt.graph.node_edits import NodeEdits, constant_bytes, replace_back
+from ortopt.graph.node_edits import NodeEdits, constant_bytes, other_versions, replace_back
 from ortopt.onnx_ir_internals import (
     attributes_of,
     output_count,
@@ -110,8 +110,12 @@ class ModelEdits(NodeEdits):
             renamed: What each value of the outside that the nodes, or graphs below them, use is in the function.
             outputs: The results of the nodes that the outside needs.
             token: Cancellation token; a caller that is stopped rolls back what has been done.
+
+        Raises:
+            Conflict: If what is new, or another op there, is not accepted; nothing is changed then.
         """
-        graph, body = scope.graph_of(nodes[0]), function.graph
+        start, clock = self.version, self.clock
+        graph, body, own = scope.graph_of(nodes[0]), function.graph, tuple(function.graph)
         self._log.put(self.model.functions, function.identifier(), function)
         scope.attach_function(function, self.model, scope.of(graph).options, token)
         body.meta[facts.OPSETS] = function.opset_imports
@@ -127,6 +131,7 @@ class ModelEdits(NodeEdits):
             self._rename_operands(node, renamed)
         for inner, outer in token.checked(zip(outputs, call.outputs, strict=True)):
             self._expose(graph, function, inner, outer)
+        self._check_accepted([call, *own, *other_versions(nodes, graph, body)], (), start, clock)
 
     def _move_into(self, body: ir.Graph, node: ir.Node) -> None:
         source, before = scope.graph_of(node), previous_node(node)

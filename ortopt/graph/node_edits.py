@@ -32,6 +32,9 @@ from ortopt.semantics.opset_changes import CONSTANTS_OF_ANY_TYPE_FROM
 
 _PAD_AXES = 3
 
+Accept = Callable[[Sequence[ir.Node], Sequence[ir.Node]], None]
+"""Asked about new nodes, with their types and shapes, and the nodes that they stand for; raises to refuse them."""
+
 
 class NodeEdits:
     """The single changes of nodes that an `Editor` can make.
@@ -47,6 +50,7 @@ class NodeEdits:
         added_bytes: Bytes of constants that edits have added, less those that they have freed.
         allowance: What `added_bytes` may come to (`semantics.growth_allowance`).
         author: The transformer that edits now: it goes into the new nodes' metadata.
+        accept: Asked about all nodes that come into the model, whichever edit brings them; None accepts them.
     """
 
     def __init__(self, model: ir.Model, infer: Callable[[ir.Node], None], token: CancellationToken = NEVER) -> None:
@@ -56,6 +60,7 @@ class NodeEdits:
         self.added_bytes = 0
         self.allowance = sys.maxsize
         self.author = ""
+        self.accept: Accept | None = None
         self._freed_initializers: dict[ir.Value, None] = {}
         self._infer = infer
         self._log = UndoLog()
@@ -87,6 +92,26 @@ class NodeEdits:
             token: Cancellation token; a rollback that is stopped can be continued.
         """
         self._log.rollback(version, token)
+
+    def size_at(self, graph: ir.Graph, version: int) -> int:
+        """How many nodes a graph had when `version` was read."""
+        size = len(graph)
+        for undo, arguments in self._log.changes[version:]:
+            if undo == self._undo_insert:
+                size -= arguments[0] is graph
+            elif undo == self._undo_remove:
+                size += arguments[0] is graph
+            elif undo == self._undo_move:
+                size += (arguments[1] is graph) - (arguments[2] is graph)
+        return size
+
+    def concerned(self, version: int) -> frozenset[int]:
+        """What has been edited since `version` was read: the ids of the nodes, values, graphs and other objects."""
+        return self._log.concerned(version)
+
+    def renamed(self, version: int) -> frozenset[int]:
+        """The ids of the values that have got other names since `version` was read."""
+        return frozenset(id(arguments[0]) for undo, arguments in self._log.changes[version:] if undo is set_name)
 
     # -- names ------------------------------------------------------------------------------------------------------
 
@@ -134,7 +159,15 @@ class NodeEdits:
             nodes: Nodes of no graph, each after those that it uses.
             before: A node of the graph.
             origin: The nodes that the new ones stand for: provenance, and the source of metadata.
+
+        Raises:
+            Conflict: If they are not accepted; nothing is changed then.
         """
+        start, clock = self.version, self.clock
+        self._insert(nodes, before, origin)
+        self._check_accepted(nodes, origin, start, clock)
+
+    def _insert(self, nodes: Sequence[ir.Node], before: ir.Node, origin: Sequence[ir.Node] = ()) -> None:
         graph = scope.graph_of(before)
         for node in nodes:
             if origin:
@@ -154,11 +187,27 @@ class NodeEdits:
         Args:
             graph: Where to.
             node: A node of no graph, whose inputs are all in reach.
+
+        Raises:
+            Conflict: If it is not accepted; nothing is changed then.
         """
+        start, clock = self.version, self.clock
         self._names.name_node(node, None)
         graph.append(node)
         self._enter(graph, node)
         self._infer(node)
+        self._check_accepted([node], (), start, clock)
+
+    def _check_accepted(self, nodes: Sequence[ir.Node], origin: Sequence[ir.Node], start: int, clock: int) -> None:
+        """Ask whether nodes that have come in may stay; if not, take back all since a version."""
+        if self.accept is None or not nodes:
+            return
+        try:
+            self.accept(nodes, origin)
+        except BaseException:
+            self.rollback(start)
+            self.clock = clock  # the model is as it was: a refusal is no change
+            raise
 
     def _enter(self, graph: ir.Graph, node: ir.Node) -> None:
         if attributes_of(node):
@@ -227,8 +276,12 @@ class NodeEdits:
         Args:
             node: A node of the model.
             anchor: The node that it shall stand before.
+
+        Raises:
+            Conflict: If it is another op there, and is not accepted; nothing is changed then.
         """
         source, target = scope.graph_of(node), scope.graph_of(anchor)
+        start, clock = self.version, self.clock
         before = previous_node(node)
         self.index.discard(source, node)
         unlink(node)
@@ -237,6 +290,7 @@ class NodeEdits:
         scope.attach_below(node)
         self.touched.append(node)
         self._log.record(self._undo_move, node, source, target, before)
+        self._check_accepted(other_versions([node], source, target), (), start, clock)
 
     def _undo_move(self, node: ir.Node, source: ir.Graph, target: ir.Graph, before: ir.Node | None) -> None:
         self.index.discard(target, node)
@@ -311,7 +365,12 @@ class NodeEdits:
         Args:
             node: A node of the model.
             attribute: The new attribute.
+
+        Raises:
+            ValueError: If it holds a graph: its nodes would come in unseen.
         """
+        if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            raise ValueError(f"{attribute.name} holds a graph: build a new node with it, and insert that")
         old = tuple(node.attributes.values())
         node.attributes[attribute.name] = attribute
         self.touched.append(node)
@@ -437,7 +496,7 @@ class NodeEdits:
             self.add_initializer(graph, value)
             return value
         node = self._constant_node(value.const_value, before)
-        self.insert([node], before)
+        self._insert([node], before)
         for user, position in value.uses():
             replace_input(user, position, node.outputs[0])
         return node.outputs[0]
@@ -479,6 +538,15 @@ def _needs_int64_axes(node: ir.Node) -> bool:
     return axes is not None and axes.dtype == ir.DataType.INT32 and semantics.constant_tensor(axes) is not None
 
 
+def other_versions(nodes: Sequence[ir.Node], source: ir.Graph, target: ir.Graph) -> list[ir.Node]:
+    """The nodes, and those below them, of domains that one graph imports in another version than another graph."""
+    have, wants = scope.of(source).opset_imports, scope.of(target).opset_imports
+    if have is wants or have == wants:
+        return []
+    differ = {domain for domain in {**have, **wants} if have.get(domain) != wants.get(domain)}
+    return [one for node in nodes for one in scope.with_nested(node) if one.domain in differ]
+
+
 def constant_bytes(node: ir.Node) -> int:
     """The bytes that a Constant node holds; 0 for other nodes."""
     content = semantics.constant_tensor(node.outputs[0]) if node.op_type == "Constant" and node.outputs else None
@@ -509,4 +577,4 @@ def _set_type(value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | 
     value.shape = shape
 
 
-__all__ = ["NodeEdits", "constant_bytes", "replace_back"]
+__all__ = ["Accept", "NodeEdits", "constant_bytes", "other_versions", "replace_back"]

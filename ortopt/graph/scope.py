@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -13,6 +14,7 @@ from ortopt.options import Options
 from ortopt.semantics import GROUP_DOMAIN, owns_interfaces, subgraphs
 
 _KEY = "ortopt.graph.scope"
+_TOKEN = "ortopt.graph.scope.token"
 
 
 class Scope(Struct):
@@ -84,6 +86,32 @@ def of(graph: ir.Graph) -> Scope:
     """The scope of a graph that `attach` has seen."""
     scope: Scope = graph.meta[_KEY]
     return scope
+
+
+@contextmanager
+def stopped_by(model: ir.Model, token: CancellationToken) -> Iterator[None]:
+    """Let questions about a model's graphs know what stops the run that works on it.
+
+    Args:
+        model: The model; what takes the place of its content meanwhile is meant too.
+        token: Cancellation token.
+    """
+    before = model.meta.get(_TOKEN)
+    model.meta[_TOKEN] = token
+    try:
+        yield
+    finally:
+        if before is None:
+            del model.meta[_TOKEN]
+        else:
+            model.meta[_TOKEN] = before
+
+
+def token_of(graph: ir.Graph) -> CancellationToken:
+    """The token of the run that works on the model of a graph; `NEVER` where there is none."""
+    where: Scope | None = graph.meta.get(_KEY)
+    token: CancellationToken | None = None if where is None else where.model.meta.get(_TOKEN)
+    return NEVER if token is None else token
 
 
 def graph_of(node: ir.Node) -> ir.Graph:

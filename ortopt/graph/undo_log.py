@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import onnx_ir as ir
+
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph.dictionary_order import DictionaryOrder, Entries
 
@@ -47,6 +49,27 @@ class UndoLog:
             undo, arguments = self.changes.pop()
             undo(*arguments)
         self._order.restore()
+
+    def concerned(self, length: int) -> frozenset[int]:
+        """What the youngest changes are about: the ids of all objects that they name.
+
+        Args:
+            length: How many changes are older.
+        """
+        ids: set[int] = set()
+        for undo, arguments in self.changes[length:]:
+            owner = getattr(undo, "__self__", None)
+            ids.add(id(owner))
+            if isinstance(owner, ir.Graph):  # another order: the nodes stay what they are
+                continue
+            pending = list(arguments)
+            while pending:
+                item = pending.pop()
+                if isinstance(item, tuple | list):
+                    pending += item
+                else:
+                    ids.add(id(item))
+        return frozenset(ids)
 
     def put(self, entries: Entries, key: Any, value: Any) -> None:
         """Set an entry of a dictionary; a new one stands at the end."""

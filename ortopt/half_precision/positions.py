@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.graph.walk import WHOLE_GRAPH, Answers, Question, walk
 from ortopt.half_precision.constants import Fit, Magnitudes
 from ortopt.half_precision.formats import Format
 from ortopt.half_precision.origins import Origins
@@ -47,7 +48,7 @@ class RoundedPositions:
         self._magnitudes = magnitudes
         self._small = form.integers // 2
         self._reason = reason
-        self._known: dict[ir.Node, bool] = {}
+        self._known: Answers[ir.Node, bool] = Answers()
 
     def may_give(self, node: ir.Node) -> bool:
         """Whether the positions that a node gives may be rounded, and so those that it reads.
@@ -55,19 +56,24 @@ class RoundedPositions:
         Args:
             node: A node whose results are positions.
         """
-        if node not in self._known:
-            self._known[node] = self._keeps_digits(node) and all(map(self._may_be_rounded, node.outputs))
-        return self._known[node]
+        return walk(self._gives, node, unknown=False, most=WHOLE_GRAPH, answers=self._known)
 
-    def _may_be_rounded(self, value: ir.Value) -> bool:
-        return not value.is_graph_output() and all(self._may_read(use.node) for use in value.uses())
+    def _gives(self, node: ir.Node) -> Question[ir.Node, bool]:
+        if not self._keeps_digits(node) or any(value.is_graph_output() for value in node.outputs):
+            return False
+        for user in dict.fromkeys(use.node for value in node.outputs for use in value.uses()):
+            if not ((yield user) if self._gives_positions(user) else self._may_read(user)):
+                return False
+        return True
+
+    def _gives_positions(self, node: ir.Node) -> bool:
+        is_cast = node.op_type == "Cast" and not node.domain
+        return not is_cast and any(value in self._origins.positions for value in node.outputs)
 
     def _may_read(self, node: ir.Node) -> bool:
-        """Whether a node reads rounded positions as it would read positions."""
+        """Whether a node that gives something else reads rounded positions as it would read positions."""
         if node.op_type == "Cast" and not node.domain:
             return node.attributes["to"].as_int() == ir.DataType.BOOL.value
-        if any(value in self._origins.positions for value in node.outputs):
-            return self.may_give(node)
         if node.op_type in _COMPARISONS:  # no position is what masks are filled with
             return any(value is not None and self._magnitudes.fit(value, node) is Fit.MASK for value in node.inputs)
         return node.op_type in _MEETS_RESULTS and not self._reason(node)

@@ -185,7 +185,7 @@ class Units:
                 else half_arguments(node, opset, self._form, self._providers)
             )
             if arguments is None:
-                self._stay(values, uses, why or reason_against(node, opset, self._form), node)
+                self._stay(values, uses, why or reason_against(node, opset, self._form, self._providers), node)
                 return
             kept = [use for use in uses if use.position not in arguments.inputs]
             stays = [value for at, value in enumerate(node.outputs) if value in values and at not in arguments.outputs]

@@ -14,8 +14,9 @@ from ortopt.graph.edit import discard
 from ortopt.graph.facts import dims_of
 from ortopt.observers import InvalidGraph, Observer, RetryRequested
 from ortopt.onnx_ir_internals import use_count
+from ortopt.partition import groups
 from ortopt.rule import RewriteRule
-from ortopt.semantics import GROUP_DOMAIN, subgraphs
+from ortopt.semantics import subgraphs
 from ortopt.serialization.checks.structure import label, validate
 from ortopt.terminal_text import quoted
 from ortopt.transformer import GraphTransformer
@@ -26,10 +27,11 @@ _Signature = tuple[tuple[object, ...], ...]
 class CheckEach(Observer):
     """Validates the model after every run of every transformer; a transformer that broke it fails.
 
-    What is checked: names, order and dangling values (`ortopt.serialization.checks`); that producers and users of
-    every value agree; that inputs and outputs of the model, names, types and shapes, are as they were; and, where
-    something has changed, that the types and shapes of values do not contradict what inference computes for their
-    nodes. Each check is linear in the nodes of the whole model: it is for debugging, not for production.
+    What is checked: names, order and dangling values (`ortopt.serialization.checks`); that groups are as their format
+    says (`ortopt.partition.groups`); that producers and users of every value agree; that inputs and outputs of the
+    model, names, types and shapes, are as they were; and, where something has changed, that the types and shapes of
+    values do not contradict what inference computes for their nodes. Each check is linear in the nodes of the whole
+    model: it is for debugging, not for production.
 
     Rules share a sweep: where a sweep has broken the model, it is repeated with a check after each rewrite.
 
@@ -48,6 +50,7 @@ class CheckEach(Observer):
         self._closely = self._always
         self._signature: _Signature | None = None
         self._known: frozenset[str] = frozenset()
+        self._group_fault: str | None = None
         self._latest: str | None = None
         self._rules: dict[str, None] = {}
 
@@ -57,6 +60,7 @@ class CheckEach(Observer):
         if self._signature is None:
             self._signature = _signature_of(model)
             self._known = frozenset(name for name, _ in _contradictions(model, self._token))
+            self._group_fault = groups.fault_of(model, self._token)
         if isinstance(transformer, RewriteRule):
             self._rules[transformer.name] = None
 
@@ -97,7 +101,8 @@ class CheckEach(Observer):
             raise InvalidGraph(f"it cannot be read: {type(error).__name__}: {error}", self._latest) from error
         if self._signature is not None:
             _compare_signatures(self._signature, _signature_of(model), self._latest)
-        invalid = next(_mismatched_calls(model, self._token), None) or next(_inconsistent(model, self._token), None)
+        fault = groups.fault_of(model, self._token)
+        invalid = next(_inconsistent(model, self._token), None) if fault in (None, self._group_fault) else fault
         if invalid is None and changed:
             invalid = next(
                 (what for name, what in _contradictions(model, self._token) if name not in self._known), None
@@ -118,7 +123,7 @@ def invalidity(model: ir.Model) -> str | None:
     """
     try:
         validate(model)
-        return next(_mismatched_calls(model), None)
+        return groups.fault_of(model)
     except InvalidModelError as error:
         return str(error)
     except Exception as error:  # reading a corrupted graph may fail in any way
@@ -146,17 +151,6 @@ def _shown(row: tuple[object, ...]) -> str:
     kind, name, type_, shape = row
     dims = "" if shape is None else f"[{', '.join(shape)}]"  # type: ignore[arg-type]
     return f"{kind} {quoted(str(name))} {type_}{dims}"
-
-
-def _mismatched_calls(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[str]:
-    """Calls of groups with another number of arguments than these take."""
-    if not any(function.domain == GROUP_DOMAIN for function in model.functions.values()):
-        return
-    for graph in scope.graphs(model, token):
-        for node in token.checked(graph):
-            function = model.functions.get(node.op_identifier()) if node.domain == GROUP_DOMAIN else None
-            if function is not None and len(node.inputs) != len(function.inputs):
-                yield (f"{label(node)} gives {len(node.inputs)} arguments to a group that takes {len(function.inputs)}")
 
 
 def _inconsistent(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[str]:

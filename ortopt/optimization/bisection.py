@@ -108,7 +108,8 @@ class Bisection:
             OptimizationCancelled: The token was set.
         """
         wrong = frozenset(row.name for row in outcome.outputs if not row.agrees) or None
-        search = _Search(self, wrong, frozenset(self._reference.differing) or None, left_out, without)
+        sets = frozenset(self._reference.differing) or None
+        search = _Search(self, wrong, sets, left_out, without, as_deployed=outcome.as_deployed is False)
         self.equal = 0
         before: Verification | None = None
         different, after = total, None
@@ -143,7 +144,8 @@ class Bisection:
         """
         number = culprit.rewrite.number
         before, after = self.replay(number - 1, left_out), self.replay(number, left_out)
-        if self.compare(after, culprit.outputs, culprit.sets).status != "differs":
+        as_deployed = culprit.verification.as_deployed is False
+        if self.compare(after, culprit.outputs, culprit.sets, as_deployed=as_deployed).status != "differs":
             raise NotFound("it did not come out again: a transformer does not do the same each time")
         inputs = self._reference.inputs_of(self._reference.differing[0])
         return Blame(culprit, before.model, after.model, inputs)
@@ -154,15 +156,33 @@ class Bisection:
             self._observers, limit=limit, left_out=left_out, without=without, token=self._token
         )
 
-    def compare(self, run: Run, outputs: Collection[str] | None, sets: Collection[int] | None) -> Verification:
+    def compare(
+        self,
+        run: Run,
+        outputs: Collection[str] | None,
+        sets: Collection[int] | None,
+        *,
+        as_deployed: bool | None = None,
+    ) -> Verification:
         """Compare what a replay has reached with the original.
+
+        Args:
+            run: The replay.
+            outputs: The outputs to compare; all if None.
+            sets: The input sets to compare on; all if None.
+            as_deployed: As `Reference.compare` takes it: what differs in one way is searched in that way.
 
         Raises:
             DeadlinePassed: It took longer than there is time.
             NotFound: It cannot be compared.
         """
         outcome = self._reference.compare(
-            run.model, outputs=outputs, sets=sets, timeout=self._token.left, spreading=run.is_for_finite_numbers
+            run.model,
+            outputs=outputs,
+            sets=sets,
+            timeout=self._token.left,
+            spreading=run.is_for_finite_numbers,
+            as_deployed=as_deployed,
         )
         if outcome.status == "impossible":
             self._token.check()
@@ -184,8 +204,11 @@ class _Search:
         sets: frozenset[int] | None,
         left_out: Collection[str],
         without: Collection[RewriteKey],
+        *,
+        as_deployed: bool,
     ) -> None:
         self._bisection = bisection
+        self._as_deployed = as_deployed
         self._left_out = left_out
         self._without = without
         self.outputs = outputs
@@ -202,7 +225,7 @@ class _Search:
             raise
         except OrtoptError as error:
             raise NotFound(f"the run could not be repeated: {error}") from error
-        return run, self._bisection.compare(run, self.outputs, self.sets)
+        return run, self._bisection.compare(run, self.outputs, self.sets, as_deployed=self._as_deployed)
 
 
 __all__ = ["Bisection", "Blame", "Culprit", "NotFound"]

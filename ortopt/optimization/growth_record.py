@@ -42,7 +42,7 @@ def record_growth(workspace: Workspace) -> None:
     Args:
         workspace: Of a run that has ended.
     """
-    model, refused = workspace.model, workspace.too_large
+    model, refused = workspace.model, workspace.state.too_large
     if not refused and _left(model, workspace.options) is None:
         model.metadata_props.pop(KEY, None)  # of another allowance
         return

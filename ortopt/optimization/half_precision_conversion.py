@@ -30,10 +30,13 @@ from ortopt.verification.runner import nbytes
 ASKED: Final = "it was asked to"
 BEYOND: Final = "its numbers are beyond the range on the inputs"
 MEASURED: Final = "it costs more than the tolerance"
+DEPLOYED: Final = "ONNX Runtime's default optimizations break it in 16 bits"
 _LARGE: Final = 1 << 28
 """Bytes of weights for which a model is measured half as often, and so on."""
 
 _LEAST_PROBES: Final = 24
+_LARGEST_RUN: Final = 1 << 31
+"""Bytes of weights in float32 from which a model of 16 bits does not run as it is: all would be cast at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class HalfPrecisionConversion:
         ]
         self._units = self._units_with(interface_too=False)
         self._kept: Kept[ir.Node] = Kept((), math.nan, math.nan, 0)
+        self._broken: frozenset[ir.Node] = frozenset()
         self._not_measured = "no inputs were run"
         self.tolerance = options.float16_tolerance or self._form.tolerance
 
@@ -112,6 +116,26 @@ class HalfPrecisionConversion:
             self._kept = Kept((), before, before, 1)
             if before > self.tolerance:
                 self._kept = self._searched(measurement, before)
+            self._keep_broken(measurement)
+
+    def _keep_broken(self, measurement: Measurement) -> None:
+        """Keep what runs in 16 bits, but not as it is deployed: with ONNX Runtime's default optimizations.
+
+        That can be seen where the CPU runs it, and is the conversion's fault where float32 is right in both ways.
+        """
+
+        def error(kept: Collection[ir.Node]) -> float:
+            return measurement.error(self._converted({*self._kept.nodes, *kept}), optimize=True)
+
+        if self._form is BFLOAT16 or nbytes(self.model) > _LARGEST_RUN or error(()) <= self.tolerance:
+            return
+        plain = measurement.error(self._converted(self._kept.nodes))
+        if plain > self.tolerance or measurement.error(self.model, optimize=True) > self.tolerance:
+            return
+        kept = set(self._kept.nodes)
+        nodes = [node for node in self._nodes_of_16_bits() if node not in kept]
+        found = KeepListSearch(error, nodes, self.tolerance, _LEAST_PROBES).run()
+        self._broken = frozenset(found.nodes)
 
     def _searched(self, measurement: Measurement, before: float) -> Kept[ir.Node]:
         """What must stay: what is beyond the range in float32 already, and what a search finds beside."""
@@ -137,15 +161,18 @@ class HalfPrecisionConversion:
         ]
 
     def _probe(self, kept: Collection[ir.Node]) -> ir.Model:
+        return rounded_copy(self._converted(kept), self._form.dtype, self._token)
+
+    def _converted(self, kept: Collection[ir.Node]) -> ir.Model:
         division = Division(self._units.without(kept, MEASURED))
-        converted = convert(self.model, division, self._form, self._token)
-        return rounded_copy(converted, self._form.dtype, self._token)
+        return convert(self.model, division, self._form, self._token)
 
     def result(self) -> tuple[ir.Model, HalfPrecision]:
         """The converted model, and what became of it."""
         units = self._units_with(interface_too=self._options.float16_io)
         beyond = [node for node in self._kept.nodes if self._units.of_node[node].why == BEYOND]
         units = units.without(beyond, BEYOND).without(self._kept.nodes, MEASURED)
+        units = units.without(self._broken, DEPLOYED)
         division = Division(units)
         model = convert(self.model, division, self._form, self._token)
         single = Counter(

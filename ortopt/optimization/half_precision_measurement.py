@@ -65,16 +65,17 @@ class Measurement:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def error(self, model: ir.Model) -> float:
+    def error(self, model: ir.Model, *, optimize: bool = False) -> float:
         """The worst error of a model's outputs; infinite where it does not run.
 
         Args:
             model: A model with the same inputs and outputs.
+            optimize: Whether ONNX Runtime optimizes it, as it does by default.
         """
         if self._given is not None:
             model, _ = self._given.of(model)
         try:
-            with self._runner.worker(model, "converted") as worker:
+            with self._runner.worker(model, "converted", optimize=optimize) as worker:
                 worker.wait()
                 return max(self._errors(worker), default=0.0)
         except WorkerError:

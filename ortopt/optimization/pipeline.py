@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from ortopt.analysis import dimensions
 from ortopt.analysis.costs import Cost
 from ortopt.cancellation import NEVER, CancellationToken, DeadlineForced, DeadlinePassed
-from ortopt.errors import OptimizationCancelled
+from ortopt.errors import InvalidModelError, OptimizationCancelled
 from ortopt.graph import scope
 from ortopt.instrumentation.check_each import is_sound
 from ortopt.manager import GraphTransformerManager
@@ -22,6 +22,7 @@ from ortopt.optimization.growth_record import allowed_growth, record_growth
 from ortopt.optimization.replay import CompletedRuns, NumberedRewrite, Replay, RewriteKey, StopPointReached
 from ortopt.optimization.watchdog import Watchdog
 from ortopt.options import Numerics, Options, TransformerLevel
+from ortopt.partition import groups
 from ortopt.registry import Selected
 from ortopt.serialization import load_time_names, shadowed_names, sparse_tensors
 from ortopt.serialization.checks.structure import validate
@@ -49,12 +50,13 @@ class Run(Struct):
         left_out: Names of transformers that do not run.
         completed: Counter of completed runs of transformers.
         offered: Number of rewrites that were offered.
-        too_large: See `Workspace`.
-        declined: See `Workspace`.
-        numerics: See `Workspace`.
+        too_large: See `RunState`.
+        declined: See `RunState`.
+        numerics: See `RunState`.
         stopped: Whether the deadline ended it.
         last: The last rewrite of a replay.
         roll_back: Restores the model of a cancelled run: valid, with exactly the rewrites that had completed.
+        group_fault: What was wrong with the model's groups before the first transformer.
     """
 
     content: ir.Model
@@ -69,6 +71,7 @@ class Run(Struct):
     stopped: bool = False
     last: NumberedRewrite | None = None
     roll_back: Callable[[], ir.Model] | None = None
+    group_fault: str | None = None
 
     @property
     def is_for_finite_numbers(self) -> bool:
@@ -189,15 +192,19 @@ class Pipeline:
             run.content, run.manager, run.offered = replayed.model, replayed.manager, replayed.offered
             run.numerics = replayed.numerics
             run.stopped = True
-        self._close(run.model, token.with_timeout(None))
+        self._close(run, token.with_timeout(None))
 
-    def _close(self, model: ir.Model, token: CancellationToken) -> None:
+    def _close(self, run: Run, token: CancellationToken) -> None:
         """What follows the last transformer: names and declared shapes as they are written, and a check."""
+        model = run.model
         declare(model, self.options, token)
         shadowed_names.restore(model, token)
         if self.options.level:
             load_time_names.avoid(model, token)
         validate(model, token=token)
+        fault = groups.fault_of(model, token)
+        if fault is not None and fault != run.group_fault:
+            raise InvalidModelError(fault)
 
     def _watchdog(self, token: CancellationToken) -> Watchdog:
         return Watchdog(token if self.options.enforce_timeout else NEVER)
@@ -216,7 +223,7 @@ class Pipeline:
                     self._apply(run.manager, workspace, token)
                 record_growth(workspace)
             except StopPointReached:
-                workspace.offered -= 1
+                workspace.state.offered -= 1
                 workspace.roll_back_to_mark()
             except DeadlinePassed:
                 workspace.roll_back_to_mark()
@@ -225,10 +232,10 @@ class Pipeline:
                 run.roll_back = workspace.roll_back_to_mark
                 raise
             finally:
-                run.offered = workspace.offered
-                run.too_large = workspace.too_large
-                run.declined = workspace.declined
-                run.numerics = workspace.numerics
+                run.offered = workspace.state.offered
+                run.too_large = workspace.state.too_large
+                run.declined = workspace.state.declined
+                run.numerics = workspace.state.numerics
 
     def _prepare(self, run: Run, token: CancellationToken) -> Workspace | None:
         """What precedes the first transformer; None at level 0, which has none."""
@@ -242,7 +249,8 @@ class Pipeline:
         if options.level == 0:
             scope.attach(run.model, options, token)  # a report names graphs by where they stand
             return None
-        run.manager.observers.begin()
+        run.manager.begin(run.model)
+        run.group_fault = groups.fault_of(run.model, token)
         allowance = allowed_growth(run.model, self.original_bytes, options)
         allowance -= sparse_tensors.make_dense(run.model, allowance, token)
         return Workspace(run.model, options, allowance, token)
@@ -318,7 +326,7 @@ class Pipeline:
         token = token or CancellationToken()
         run = self.new_run(self.load(token.with_timeout(None)), (*deciding, replay), left_out)
         self._execute(run, token, self._watchdog(token))
-        self._close(run.model, token.with_timeout(None))
+        self._close(run, token.with_timeout(None))
         run.last = replay.last
         return run
 

@@ -352,7 +352,12 @@ class Optimization:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the caller should know of the result: what was asked for has a price."""
+        """What the caller should know of the result: what was asked for has a price, or is not all in our hands."""
+        outcome = self.verification
+        theirs = (outcome.not_as_deployed,) if outcome is not None and outcome.not_as_deployed else ()
+        return (*theirs, *self._prices())
+
+    def _prices(self) -> tuple[str, ...]:
         if not self.options.value_info or execution.CPU not in self.options.providers:
             return ()
         joined = sum(1 for _ in slow_residuals(self.model, self.token.with_timeout(None)))

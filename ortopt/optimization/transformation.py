@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from ortopt.cancellation import CancellationToken
-from ortopt.errors import InvalidModelError, TransformerError
+from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError
 from ortopt.instrumentation.check_each import CheckEach
 from ortopt.observers import Observer, RetryRequested
 from ortopt.optimization.pipeline import Pipeline
@@ -81,8 +81,18 @@ class Transformation:
                 return
 
     def restart(self) -> None:
-        """Begin again with the original."""
-        original = self.pipeline.load(self._token.with_timeout(None))
+        """Begin again with the original.
+
+        Raises:
+            OptimizationCancelled: If it was stopped; `model` is the original.
+        """
+        try:
+            original = self.pipeline.load(self._token.with_timeout(None))
+        except OptimizationCancelled:
+            observers, left_out = self.run.observers, frozenset(self.left_out)
+            self.run = self.pipeline.new_run(self.run.content, observers, left_out)  # that may be corrupted
+            self.run.roll_back = lambda: self.pipeline.replay(observers, limit=0, left_out=left_out).model
+            raise
         self.run = self.pipeline.new_run(original, self.run.observers, self.left_out)
 
     def replay(self, limit: int) -> None:

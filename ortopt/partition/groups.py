@@ -14,6 +14,7 @@ from typing import Any, Final
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.documents import Count, parse_json, typed
 from ortopt.errors import InvalidModelError
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
 from ortopt.terminal_text import quoted
@@ -108,8 +109,35 @@ def groups_of(model: ir.Model, token: CancellationToken = NEVER) -> list[Group]:
     Raises:
         InvalidModelError: If a group is not as the format says: the message names it.
     """
-    groups: list[Group] = []
-    functions = model.functions
+    groups = list(_called(model, token))
+    called = {group.function for group in groups}
+    for function in model.functions.values():
+        if function.domain == GROUP_DOMAIN and function not in called:
+            raise InvalidModelError(f"nothing calls the group {quoted(function.name)}")
+    return groups
+
+
+def fault_of(model: ir.Model, token: CancellationToken = NEVER) -> str | None:
+    """Why the calls of a model's groups are not as the format says; None where they are, or where it has no groups.
+
+    A function that nothing calls any more is no fault: between two passes there may be some.
+
+    Args:
+        model: The model.
+        token: Cancellation token.
+    """
+    if GROUP_DOMAIN not in model.opset_imports:
+        return None
+    try:
+        for _ in _called(model, token):
+            pass
+    except InvalidModelError as error:
+        return str(error)
+    return None
+
+
+def _called(model: ir.Model, token: CancellationToken) -> Iterator[Group]:
+    """The groups that are called, in the order of their calls."""
     pending: list[Iterator[ir.Node]] = [iter(model.graph)]
     called: set[ir.OperatorIdentifier] = set()
     for node in token.checked(_deepest_first(pending)):
@@ -117,17 +145,13 @@ def groups_of(model: ir.Model, token: CancellationToken = NEVER) -> list[Group]:
             pending.extend(iter(graph) for graph in reversed(list(subgraphs(node))))
             continue
         identifier = node.op_identifier()
-        function = functions.get(identifier)
+        function = model.functions.get(identifier)
         if function is None:
             raise InvalidModelError(f"there is no function for the group {quoted(node.op_type)}")
         if identifier in called:
             raise InvalidModelError(f"the group {quoted(node.op_type)} is called twice")
         called.add(identifier)
-        groups.append(_read(function, node))
-    for identifier, function in functions.items():
-        if function.domain == GROUP_DOMAIN and identifier not in called:
-            raise InvalidModelError(f"nothing calls the group {quoted(function.name)}")
-    return groups
+        yield _read(function, node)
 
 
 def _deepest_first(pending: list[Iterator[ir.Node]]) -> Iterator[ir.Node]:
@@ -143,13 +167,14 @@ def _deepest_first(pending: list[Iterator[ir.Node]]) -> Iterator[ir.Node]:
 def _read(function: ir.Function, call: ir.Node) -> Group:
     where = f"the group {quoted(function.name)}"
     said = function.metadata_props
-    if len(call.inputs) != len(function.inputs) or len(call.outputs) != len(function.outputs):
-        raise InvalidModelError(f"{where} is called with another number of arguments than it has")
+    for kind, given, own in (("inputs", call.inputs, function.inputs), ("outputs", call.outputs, function.outputs)):
+        if len(given) != len(own):
+            raise InvalidModelError(f"{where} has {len(own)} {kind}, and its call {len(given)}")
     try:
         provider = said[PROVIDER_KEY]
         weights = int(said[WEIGHTS_KEY])
-        *origin, count = json.loads(said.get(ORIGIN_KEY, "[0]"))
-        guard = json.loads(said[GUARD_KEY]) if GUARD_KEY in said else None
+        *origin, count = typed(parse_json(said.get(ORIGIN_KEY, "[0]")), list[str | Count])
+        guard = parse_json(said[GUARD_KEY]) if GUARD_KEY in said else None
     except KeyError as error:
         raise InvalidModelError(f"{where} does not say its {error.args[0]}") from None
     except ValueError as error:
@@ -158,9 +183,9 @@ def _read(function: ir.Function, call: ir.Node) -> Group:
         raise InvalidModelError(f"{where} has {len(call.inputs)} inputs, {weights} of them weights")
     if not isinstance(count, int) or not all(isinstance(name, str) for name in origin):
         raise InvalidModelError(f"{where} has metadata that cannot be read: {quoted(said[ORIGIN_KEY])}")
-    if guard is not None and not isinstance(guard, dict):
+    if GUARD_KEY in said and not isinstance(guard, dict):
         raise InvalidModelError(f"{where} has a guard that is no object")
-    return Group(function.name, provider, function, call, weights, tuple(origin), count, guard)
+    return Group(function.name, provider, function, call, weights, tuple(map(str, origin)), count, guard)
 
 
-__all__ = ["GUARD_KEY", "ORIGIN_KEY", "PROVIDER_KEY", "WEIGHTS_KEY", "Group", "groups_of", "metadata"]
+__all__ = ["GUARD_KEY", "ORIGIN_KEY", "PROVIDER_KEY", "WEIGHTS_KEY", "Group", "fault_of", "groups_of", "metadata"]

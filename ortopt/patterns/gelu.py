@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import onnx_ir as ir
 
@@ -24,6 +25,7 @@ from ortopt.graph.match import (
     producer,
     scalar,
 )
+from ortopt.graph.walk import Question, walk
 from ortopt.options import Target
 
 MAX_FACTORS = 3
@@ -147,6 +149,11 @@ def polynomial(value: ir.Value, x: ir.Value, nodes: list[ir.Node]) -> Polynomial
     Raises:
         Refusal: If it is none, or has more than `MAX_TERMS` operations.
     """
+    too_long = Refusal("the polynomial is too long", value)
+    return walk(partial(_polynomial, x, nodes), value, unknown=too_long)
+
+
+def _polynomial(x: ir.Value, nodes: list[ir.Node], value: ir.Value) -> Question[ir.Value, Polynomial]:
     if value is x:
         return {1: 1.0}
     if is_constant(value):
@@ -155,7 +162,8 @@ def polynomial(value: ir.Value, x: ir.Value, nodes: list[ir.Node]) -> Polynomial
     node = producer(value, "Add", "Sub", "Mul", "Div", "Pow")
     need(len(nodes) < MAX_TERMS, "the polynomial is too long", value)
     nodes.append(node)
-    left, right = (polynomial(operand, x, nodes) for operand in inputs(node, 2))
+    first, second = inputs(node, 2)
+    left, right = (yield first), (yield second)
     match node.op_type:
         case "Add":
             return {degree: left.get(degree, 0.0) + right.get(degree, 0.0) for degree in left.keys() | right.keys()}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import onnx_ir as ir
 
+from ortopt.analysis.costs import Form
 from ortopt.graph.match import Refusal, need, plain_attributes, users
 from ortopt.graph.structural_keys import node_key
 from ortopt.patterns.joined_axes import axis_behind
+
+MERGED: Final = Form("", "MatMul", "merged with siblings")
+"""Products of one value as one product and a Split, which copies the parts."""
 
 
 class Parts(NamedTuple):
@@ -128,4 +132,4 @@ class ParallelParts:
         return {parts.values[place]: ("part", first) for first, parts in self._families.items()}
 
 
-__all__ = ["ParallelParts", "Parts"]
+__all__ = ["MERGED", "ParallelParts", "Parts"]

@@ -15,6 +15,7 @@ from msgspec import Struct
 from ortopt import semantics
 from ortopt.graph import scope
 from ortopt.graph.match import FLOAT, Refusal, attribute, dtype, is_constant, is_used_once, need, static_dims
+from ortopt.graph.walk import Question, walk
 from ortopt.patterns.quantized_blocks import LEAST_BLOCK, Blocks
 from ortopt.semantics.op_traits import RESHAPING
 
@@ -79,7 +80,7 @@ def unpacked(weight: ir.Value, *, by_rows: bool) -> Unpacked:
     """
     need(is_used_once(weight) and not weight.is_graph_output(), "others read the floats of the weight", weight)
     need(all(static_dims(weight, 2)), "the weight is empty", weight)
-    steps = _steps(weight)
+    steps = walk(_steps, weight, unknown=Refusal("too many nodes unpack the weight", weight))
     turn = (lambda content: content) if by_rows else np.transpose
     integers, scales = turn(steps.integers), turn(np.broadcast_to(steps.scales, steps.integers.shape))
     size = _block(scales)
@@ -117,7 +118,7 @@ def _size(value: ir.Value) -> int:
         return 0
 
 
-def _steps(value: ir.Value) -> Steps:
+def _steps(value: ir.Value) -> Question[ir.Value, Steps]:
     """What a value of float32 is, as integers and scales."""
     need(dtype(value) == FLOAT, "the weight is not computed in float32", value)
     node = value.producer()
@@ -127,11 +128,14 @@ def _steps(value: ir.Value) -> Steps:
     if node.op_type == "Cast":
         return Steps(_evaluated(operands[0]), np.ones((), np.float32))
     if node.op_type in VIEWS or node.op_type == "Transpose":
-        return _moved(node, _steps(operands[0]))
+        return _moved(node, (yield operands[0]))
     if node.op_type == "Sub":
-        return _shifted(node, operands)
+        return _shifted(node, (yield operands[0]), operands[1])
     need(node.op_type in SCALING, f"{node.op_type} does not unpack integers", node)
-    return _scaled(node, operands)
+    first, second = operands
+    if node.op_type == "Mul" and not _has_cast(first):
+        first, second = second, first
+    return _scaled(node, (yield first), second)
 
 
 def _moved(node: ir.Node, steps: Steps) -> Steps:
@@ -144,20 +148,16 @@ def _moved(node: ir.Node, steps: Steps) -> Steps:
     return Steps(steps.integers.reshape(shape), flat.reshape(()) if flat.size == 1 else flat)
 
 
-def _shifted(node: ir.Node, operands: list[ir.Value]) -> Steps:
-    steps = _steps(operands[0])
+def _shifted(node: ir.Node, steps: Steps, subtracted: ir.Value) -> Steps:
     need(steps.scales.ndim == 0 and bool(steps.scales == 1), "it subtracts after it has scaled", node)
-    zeros = _evaluated(operands[1])
+    zeros = _evaluated(subtracted)
     shape = static_dims(node.outputs[0])
     return Steps(np.asarray(np.broadcast_to(steps.integers, shape) - zeros, np.int32), steps.scales)
 
 
-def _scaled(node: ir.Node, operands: list[ir.Value]) -> Steps:
+def _scaled(node: ir.Node, steps: Steps, factor: ir.Value) -> Steps:
     """A product by a scale on either side, or a quotient; the scale is what no Cast of integers is behind."""
-    first, second = operands
-    if node.op_type == "Mul" and not _has_cast(first):
-        first, second = second, first
-    steps, scale = _steps(first), _values(second)
+    scale = _values(factor)
     need(scale.dtype == np.float32 and bool(np.isfinite(scale).all()), "the scale is not float32 and finite", node)
     shape = static_dims(node.outputs[0])
     own = np.broadcast_to(steps.scales, steps.integers.shape) if steps.scales.ndim else steps.scales

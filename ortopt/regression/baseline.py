@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct
+
+from ortopt import documents
 from ortopt.errors import InvalidModelError
-from ortopt.regression.facts import Facts
+from ortopt.regression.facts import Facts, checked
 from ortopt.regression.thresholds import Threshold
-from ortopt.terminal_text import one_line, quoted
+from ortopt.terminal_text import quoted
 
 SCHEMA: Final = 1
 """Raised when a fact changes its meaning or goes; new facts do not raise it."""
@@ -46,20 +49,24 @@ def read(path: Path) -> Baseline:
     Raises:
         InvalidModelError: There is none, or it is none.
     """
-    label = quoted(str(path))
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidModelError(f"{label}: {error.strerror or error} (--update writes a first baseline)") from error
-    except ValueError as error:
-        raise InvalidModelError(f"{label}: no baseline: {one_line(error)}") from error
-    if not isinstance(data, dict) or not isinstance(data.get("models"), dict):
-        raise InvalidModelError(f"{label}: no baseline of ortopt check")
-    if data.get("schema") != SCHEMA:
-        raise InvalidModelError(f"{label}: a baseline of schema {data.get('schema')}; this ortopt reads {SCHEMA}")
-    if not all(isinstance(facts, dict) for facts in data["models"].values()):
-        raise InvalidModelError(f"{label}: no baseline of ortopt check")
-    return Baseline(data.get("versions", {}), data["models"])
+    if not path.exists():
+        raise InvalidModelError(f"{quoted(str(path))}: there is no such file (--update writes a first baseline)")
+    data = documents.read_json(path, _Document, _WHAT, schema=SCHEMA)
+    for name, facts in data.models.items():
+        try:
+            checked(facts, whole=True)
+        except ValueError as error:
+            raise documents.invalid(path, _WHAT, f"{quoted(name)}: {error}") from error
+    return Baseline(data.versions, data.models)
+
+
+_WHAT: Final = "no baseline of ortopt check"
+
+
+class _Document(Struct):
+    schema: int
+    models: dict[str, dict[str, Any]]
+    versions: dict[str, str] = {}
 
 
 def updated(

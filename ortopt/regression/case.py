@@ -30,7 +30,9 @@ class Settings:
         thorough: Whether many more input sets are verified.
         thresholds: How much worse each figure may be.
         expected_failure: Why the model is known to fail; empty if it is not.
+        accepted_changes: Why it may be worse if its file or its options have changed; empty if it may not.
         skip: Why it is left out; empty if it is not.
+        removed: Why there is no such model any more; empty if there should be one.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -38,7 +40,9 @@ class Settings:
     thorough: bool = False
     thresholds: Mapping[str, Threshold] = field(default_factory=lambda: DEFAULTS)
     expected_failure: str = ""
+    accepted_changes: str = ""
     skip: str = ""
+    removed: str = ""
 
     def merged(self, **said: Any) -> Settings:
         """Settings with what is said later; options and thresholds are merged by name."""

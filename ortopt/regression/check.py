@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,10 +17,10 @@ from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, possible_data
 from ortopt.regression.facts import hash_of, options_text, versions
 from ortopt.regression.journal import Journal
-from ortopt.regression.judgement import judge, skipped, unchanged
+from ortopt.regression.judgement import judge, skipped, unchanged, vanished
 from ortopt.regression.model_run import RESULT, Answer
 from ortopt.regression.pool import Job
-from ortopt.regression.results import Check, Result, Status, sorted_by_name, with_findings
+from ortopt.regression.results import Check, Result, accepted, sorted_by_name
 
 
 class Runner(Protocol):
@@ -65,6 +65,7 @@ class Plan:
         baseline: What is compared with; None where nothing is.
         changed_since: Models that are as here need not run.
         accept: Whether what is worse is accepted: the baseline is going to be written anew.
+        prune: With ``accept``: whether models that are no longer there leave it.
         strict: Whether a result that could not be verified, and a pass that failed, are failures.
         shard: The number of this part and of all.
         journal: Where what is done is written, and read again.
@@ -75,6 +76,7 @@ class Plan:
     baseline: Baseline | None = None
     changed_since: Baseline | None = None
     accept: bool = False
+    prune: bool = False
     strict: bool = False
     shard: tuple[int, int] | None = None
     journal: Path | None = None
@@ -88,13 +90,15 @@ class Running:
     Args:
         cases: The models.
         plan: How they are run.
+        gone: Cases of the baseline that are named, and that there are none of any more.
 
     Attributes:
         results: What is known so far, by name.
     """
 
-    def __init__(self, cases: Sequence[Case], plan: Plan) -> None:
+    def __init__(self, cases: Sequence[Case], plan: Plan, gone: Sequence[Case] = ()) -> None:
         self._plan = plan
+        self._gone = list(gone)
         self._watcher: Watcher = Silence()
         self._all = list(cases)
         self._cases = list(cases) if plan.shard is None else shards.part_of(cases, plan.shard, plan.baseline)
@@ -130,6 +134,8 @@ class Running:
         return self.check(time.perf_counter() - started)
 
     def _run(self, journal: Journal | None, folder: Path | None) -> None:
+        for result in self._vanished():
+            self._say(result)
         pending = []
         for case in shards.dearest_first(self._cases, self._plan.baseline):
             known = self._known(case, journal)
@@ -179,6 +185,14 @@ class Running:
             journal.add(case.order(), answer)
         self._judge(case, answer)
 
+    def _vanished(self) -> Iterator[Result]:
+        """What is said of models that are no longer there; of parts of a zoo, the first one says it."""
+        baseline = self._plan.baseline
+        if baseline is not None and (self._plan.shard is None or self._plan.shard[0] == 1):
+            models = {case.model for case in self._all}
+            for case in self._gone:
+                yield vanished(case, baseline, has_model=case.model in models, pruned=self._plan.prune)
+
     def _known(self, case: Case, journal: Journal | None) -> Result | None:
         """The result of a case that need not run."""
         if case.settings.skip:
@@ -202,8 +216,8 @@ class Running:
         self._say(judge(case, answer, self._plan.baseline, self._plan.versions, strict=self._plan.strict))
 
     def _say(self, result: Result) -> None:
-        if self._plan.accept and result.status is Status.WORSE:
-            result = with_findings(result, Status.ACCEPTED, result.findings)
+        if self._plan.accept:
+            result = accepted(result, pruned=self._plan.prune)
         self.results[result.name] = result
         self._watcher.done(result)
 
@@ -215,7 +229,7 @@ class Running:
             stopped: Whether it was interrupted.
         """
         baseline = self._plan.baseline
-        named = {case.name for case in self._all}
+        named = {case.name for case in (*self._all, *self._gone)}
         missing = () if baseline is None else tuple(sorted(baseline.models.keys() - named))
         return Check(
             sorted_by_name(self.results.values()),
@@ -229,14 +243,23 @@ class Running:
 
 
 def _notes(baseline: Baseline | None, now: dict[str, str]) -> tuple[str, ...]:
-    if baseline is None or not baseline.models or dict(baseline.versions) == now:
+    if baseline is None or not baseline.models:
         return ()
+    notes = []
+    old = [name for name, facts in baseline.models.items() if not {"original", "blocks"} <= facts.keys()]
+    if old:
+        notes.append(
+            f"{len(old)} models of the baseline were written by an older ortopt, without blocks and without figures of"
+            " the originals: these are not compared (--update adds them)"
+        )
+    if dict(baseline.versions) == now:
+        return tuple(notes)
     changed = [
         f"{name} {now.get(name, 'none')} (baseline {baseline.versions.get(name, 'none')})"
         for name in {**baseline.versions, **now}
         if now.get(name) != baseline.versions.get(name)
     ]
-    return (f"other versions than the baseline's, so results may have other bytes: {', '.join(changed)}",)
+    return (f"other versions than the baseline's, so results may have other bytes: {', '.join(changed)}", *notes)
 
 
 def _model_hash(case: Case) -> str | None:

@@ -4,45 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from ortopt import registry
 from ortopt.analysis.speeds import faster
+from ortopt.regression import changed_model
+from ortopt.regression.counts import MAX_NAMED, changes_of, difference_of_ops
 from ortopt.regression.facts import Facts
+from ortopt.regression.finding import Finding
 from ortopt.regression.thresholds import DEFAULTS, Threshold
 from ortopt.reporting.report import size
 
-Kind = Literal["worse", "better", "note"]
-
-_MAX_NAMED: Final = 6
-
 _ROUNDING: Final = 0.05
 """The share of an error's bound that other roundings come to, whatever the baseline's error is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One figure that is not the baseline's.
-
-    Attributes:
-        kind: ``worse`` is a regression, ``note`` is neither worse nor better.
-        fact: The fact; of one by op or pass, ``FACT.NAME``.
-        value: The value now.
-        baseline: The baseline's.
-        limit: The worst value that is no regression; None where any change is one, or none.
-        says: A sentence.
-    """
-
-    kind: Kind
-    fact: str
-    value: Any
-    baseline: Any
-    limit: Any
-    says: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """As data that json can write."""
-        return dataclasses.asdict(self)
 
 
 def compare(
@@ -60,21 +34,46 @@ def compare(
         thresholds: How much worse each figure may be.
         same_versions: Whether both come from the same versions, so that results must be the same to the byte.
     """
-    found = [*_verified(now, before), *_interface(now, before)]
-    for fact, what in (("model", "the model's file"), ("options", "the options")):
-        if now.get(fact) != before.get(fact):
-            says = f"{what} changed since the baseline: figures are not compared (--update takes the new ones)"
-            return [*found, Finding("note", fact, now.get(fact), before.get(fact), None, says)]
-    counts = [*_repairs(now, before, thresholds), *_fused(now, before, thresholds), *_ops(now, before, thresholds)]
-    figures = [finding for name in _FIGURES for finding in _figure(name, now, before, thresholds)]
-    found += [*figures, *counts, *_latency(now, before, thresholds)]
+    is_same_file = now.get("model") == before.get("model")
+    changes = list(_changes_of_run(now, before))
+    found = [*_verified(now, before), *(changed_model.interface if changes else _interface)(now, before)]
+    if is_same_file:
+        figures = [finding for name in _FIGURES for finding in _figure(name, now, before, thresholds)]
+        fused = [*_fused(now, before, thresholds), *_ops(now, before, thresholds)]
+    else:
+        figures = list(changed_model.shares(now, before, thresholds))
+        fused = list(changed_model.fused(now, before, thresholds))
+    found += [*_repairs(now, before, thresholds), *_blocks(now, before, thresholds), *fused, *figures]
+    found += _latency(now, before, thresholds)
     has_worsened = any(finding.kind == "worse" for finding in found)
-    found = [_with_passes(finding, now, before) for finding in found]
-    found += _rewrites(now, before, thresholds, has_worsened=has_worsened)
+    if has_worsened:
+        changes = [dataclasses.replace(change, says=f"{change.says} ({_REMEDY})") for change in changes]
+    found, named = _with_passes(found, now, before)
+    if is_same_file:
+        fewer = _rewrites(now, before, thresholds, has_worsened=has_worsened)
+        found += [finding for finding in fewer if finding.kind == "worse" or finding.fact not in named]
+    found = sorted([*changes, *found], key=lambda finding: finding.kind != "worse")
     if same_versions and now.get("result") != before.get("result") and not found:
         says = "the result has other bytes than the baseline's, with the same figures"
         found.append(Finding("note", "result", now.get("result"), before.get("result"), None, says))
     return found
+
+
+_REMEDY: Final = "--update, or accept_changes in the manifest, takes what is worse"
+
+
+def _changes_of_run(now: Facts, before: Facts) -> Iterator[Finding]:
+    """What makes it another run than the baseline's, beside versions."""
+    if now.get("model") != before.get("model"):
+        says = "the model's file has changed since the baseline"
+        lacks = [fact for fact in ("original", "blocks") if fact in now and fact not in before]
+        if lacks:
+            says += ", which an older ortopt wrote: shares of nodes, bytes and blocks are not compared"
+        yield Finding("note", "model", now.get("model"), before.get("model"), None, says)
+    if now.get("options") != before.get("options"):
+        new, old = (facts.get("options") or "none" for facts in (now, before))
+        says = f"the options have changed since the baseline: {new}, baseline {old}"
+        yield Finding("note", "options", now.get("options"), before.get("options"), None, says)
 
 
 def _verified(now: Facts, before: Facts) -> Iterator[Finding]:
@@ -82,7 +81,7 @@ def _verified(now: Facts, before: Facts) -> Iterator[Finding]:
     if was == is_now:
         return
     reasons = "; ".join(now.get("reasons", ()))
-    if was == "verified" and is_now != "not asked for":
+    if was == "verified":
         says = f"the result is no longer verified: {is_now}{f' ({reasons})' if reasons else ''}"
         yield Finding("worse", "verified", is_now, was, None, says)
     elif is_now == "verified" and was != "not asked for":
@@ -92,12 +91,10 @@ def _verified(now: Facts, before: Facts) -> Iterator[Finding]:
 
 
 def _interface(now: Facts, before: Facts) -> Iterator[Finding]:
-    same_model = now.get("model") == before.get("model") and now.get("options") == before.get("options")
     for fact in ("inputs", "outputs"):
         old, new = before.get(fact, []), now.get(fact, [])
         if old != new:
-            says = f"{fact}: {', '.join(new) or 'none'}; in the baseline {', '.join(old) or 'none'}"
-            yield Finding("worse" if same_model else "note", fact, new, old, None, says)
+            yield Finding("worse", fact, new, old, None, changed_model.difference(fact, new, old))
 
 
 _FIGURES: Final = ("nodes", "size", "error", "seconds", "memory")
@@ -117,7 +114,7 @@ def _figure(name: str, now: Facts, before: Facts, thresholds: Mapping[str, Thres
         bound = f", bound {now['bound']:.2g}" if name == "error" and isinstance(now.get("bound"), float) else ""
         says = f"{name} {shown[0]}, baseline {shown[1]} (allowed: {_shown(name, limit)}{bound})"
         if name == "nodes":
-            says = f"nodes {new}, baseline {old} ({_difference(now, before)})"
+            says = f"nodes {new}, baseline {old} ({difference_of_ops(now, before)})"
         yield Finding("worse", name, new, old, limit, says)
     elif value < threshold.floor(baseline):
         yield Finding("better", name, new, old, limit, f"{name} {shown[0]}, baseline {shown[1]}")
@@ -136,21 +133,9 @@ def _shown(name: str, value: Any) -> str:
     return f"{value:.3g} s" if name == "seconds" else f"{value:.3g}" if name == "error" else f"{value:g}"
 
 
-def _difference(now: Facts, before: Facts) -> str:
-    """The ops that there are more and fewer of, the largest changes first."""
-    changes = _changes(now.get("ops", {}), before.get("ops", {}))
-    named = [f"{op} {change:+d}" for op, change in sorted(changes.items(), key=lambda item: (-abs(item[1]), item[0]))]
-    return ", ".join((*named[:_MAX_NAMED], *(["…"] if len(named) > _MAX_NAMED else [])))
-
-
-def _changes(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
-    every = {name: now.get(name, 0) - before.get(name, 0) for name in {*now, *before}}
-    return {name: change for name, change in every.items() if change}
-
-
 def _ops(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> Iterator[Finding]:
     threshold, fused = thresholds["ops"], {*now.get("fused", {}), *before.get("fused", {})}
-    for op, change in sorted(_changes(now.get("ops", {}), before.get("ops", {})).items()):
+    for op, change in sorted(changes_of(now.get("ops", {}), before.get("ops", {})).items()):
         old = before.get("ops", {}).get(op, 0)
         limit = threshold.limit(old)
         if op not in fused and change > 0 and old + change > limit:
@@ -163,7 +148,7 @@ def _fused(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> It
     new, old = now.get("fused", {}), before.get("fused", {})
     fewer_nodes = now.get("nodes", 0) < before.get("nodes", 0)
     further = fewer_nodes and sum(new.values()) >= sum(old.values())
-    for op, change in sorted(_changes(new, old).items()):
+    for op, change in sorted(changes_of(new, old).items()):
         is_now, was = new.get(op, 0), old.get(op, 0)
         says = f"fused op {op}: {is_now}, baseline {was}"
         allowed = thresholds["fused"].compares and -change <= thresholds["fused"].limit(was) - was
@@ -175,10 +160,41 @@ def _fused(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> It
             yield Finding("worse", f"fused.{op}", is_now, was, None, f"{says}: {-change} lost")
 
 
+def _blocks(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> Iterator[Finding]:
+    """Blocks that are no longer one op: more of them than before, by number and by share."""
+    new, old = now.get("blocks"), before.get("blocks")
+    if new is None or old is None:
+        return
+    is_same_file = now.get("model") == before.get("model")
+    threshold = thresholds["blocks"]
+    for family in sorted({*new, *old}):
+        is_now, was = new.get(family, _NO_BLOCKS), old.get(family, _NO_BLOCKS)
+        share, old_share = _spelled_out(is_now), _spelled_out(was)
+        limit = threshold.limit(old_share)
+        says = f"{family}: {is_now['fused']} of {is_now['found']} blocks are one op"
+        says += f", baseline {was['fused']} of {was['found']}"
+        more = is_now["found"] - is_now["fused"] > was["found"] - was["fused"]
+        have_vanished = was["fused"] > 0 and not is_now["found"] and not is_same_file and threshold.compares
+        if (more and was["found"] and share > limit) or have_vanished:
+            yield Finding("worse", f"blocks.{family}", share, old_share, limit, says)
+        elif share < threshold.floor(old_share) and is_now["found"]:
+            yield Finding("better", f"blocks.{family}", share, old_share, limit, says)
+        elif is_now != was and not is_same_file:
+            yield Finding("note", f"blocks.{family}", share, old_share, limit, says)
+
+
+_NO_BLOCKS: Final = {"found": 0, "fused": 0}
+
+
+def _spelled_out(blocks: Mapping[str, int]) -> float:
+    """The share of blocks that are not one op."""
+    return 1 - blocks["fused"] / blocks["found"] if blocks["found"] else 0.0
+
+
 def _repairs(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> Iterator[Finding]:
     for fact, what in (("repairs", "left out because the result differed"), ("failures", "left out because it failed")):
         new, old = now.get(fact, {}), before.get(fact, {})
-        for name, change in sorted(_changes(new, old).items()):
+        for name, change in sorted(changes_of(new, old).items()):
             is_now, was = new.get(name, 0), old.get(name, 0)
             limit = thresholds["repairs"].limit(was)
             reasons = "; ".join(reason for reason in now.get("reasons", ()) if name in reason)
@@ -194,7 +210,7 @@ def _rewrites(
 ) -> Iterator[Finding]:
     """Passes that do less: a regression by its own threshold only, but the likely cause of another."""
     new, old = now.get("rewrites", {}), before.get("rewrites", {})
-    for name, change in sorted(_changes(new, old).items()):
+    for name, change in sorted(changes_of(new, old).items()):
         is_now, was = new.get(name, 0), old.get(name, 0)
         if change > 0:
             continue
@@ -205,24 +221,44 @@ def _rewrites(
             yield Finding("worse" if worse else "note", f"rewrites.{name}", is_now, was, None, says)
 
 
-_BY_PASSES: Final = ("nodes", "ops", "fused", "size", "error", "latency")
+_BY_PASSES: Final = ("nodes", "ops", "fused", "size", "error", "latency", "blocks", "node_share", "size_share")
 """Facts that passes are to blame for."""
 
 
-def _with_passes(finding: Finding, now: Facts, before: Facts) -> Finding:
-    """A regression with the passes that do more or less than in the baseline, those that no longer fire first."""
-    if finding.kind != "worse" or finding.fact.partition(".")[0] not in _BY_PASSES:
-        return finding
+def _with_passes(found: list[Finding], now: Facts, before: Facts) -> tuple[list[Finding], set[str]]:
+    """Findings, the first regression among them with the passes that do more or less than in the baseline.
+
+    The names of the facts that are told so are the second result.
+    """
+    blamed = (finding.kind == "worse" and finding.fact.partition(".")[0] in _BY_PASSES for finding in found)
+    at = next((index for index, is_blamed in enumerate(blamed) if is_blamed), None)
+    names = [] if at is None else _to_blame(now, before)
+    if at is None or not names:
+        return found, set()
     new, old = now.get("rewrites", {}), before.get("rewrites", {})
-    changes = _changes(new, old)
-    order = sorted(changes, key=lambda name: (bool(new.get(name)), changes[name], name))
-    named = [
+    told = [
         f"{name} no longer fires ({old[name]} times)"
         if not new.get(name)
         else f"{name} fires {new[name]} times (baseline {old.get(name, 0)})"
-        for name in order[:_MAX_NAMED]
+        for name in names
     ]
-    return dataclasses.replace(finding, says=f"{finding.says}; {', '.join(named)}") if named else finding
+    with_passes = dataclasses.replace(found[at], says=f"{found[at].says}; {', '.join(told)}")
+    return [*found[:at], with_passes, *found[at + 1 :]], {f"rewrites.{name}" for name in names}
+
+
+def _to_blame(now: Facts, before: Facts) -> list[str]:
+    """The passes that do more or less than in the baseline: those that fuse and no longer fire come first.
+
+    Of another file, only passes that fuse: how often the others fire depends on its exporter.
+    """
+    new, old = now.get("rewrites", {}), before.get("rewrites", {})
+    changes = changes_of(new, old)
+    fusing = {kind.name for kind in registry.installed() if kind.produces or kind.fuses}
+    if now.get("model") != before.get("model"):
+        changes = {name: change for name, change in changes.items() if name in fusing and change < 0}
+    return sorted(
+        changes, key=lambda name: (changes[name] > 0, name not in fusing, bool(new.get(name)), changes[name], name)
+    )[:MAX_NAMED]
 
 
 def _latency(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> Iterator[Finding]:
@@ -244,4 +280,4 @@ def _latency(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> 
         yield Finding("better", "latency", new["ratio"], old["ratio"], limit, says)
 
 
-__all__ = ["Finding", "Kind", "compare"]
+__all__ = ["compare"]

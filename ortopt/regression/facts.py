@@ -6,6 +6,8 @@
 ``verified``    ``verified``, ``not shown``, ``impossible`` or ``not asked for`` (see docs/verification.md)
 ``inputs``      name and type of each, in order; so ``outputs``
 ``nodes``       nodes of the result in all; ``ops`` by op
+``original``    of the original: ``nodes`` in all, and ``weights``, the bytes of its constants
+``blocks``      of the result, by family of those it has: how many were ``found``, and how many are one op (``fused``)
 ``fused``       ops of several nodes' work that the result has and the original has not, or has fewer of
 ``size``        bytes of the result, external data included
 ``error``       the worst error of an output, and the ``bound`` that it must keep to
@@ -23,18 +25,92 @@ import functools
 import hashlib
 import math
 import shlex
+import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypedDict
 
 import onnx_ir as ir
+from msgspec import Meta
 
+from ortopt.documents import Amount, Count, typed
 from ortopt.options import Options, as_arguments
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.terminal_text import one_line
 
 Facts: TypeAlias = dict[str, Any]
+
+ALWAYS: Final = (
+    *("model", "options", "verified", "inputs", "outputs", "nodes", "ops", "fused", "size", "rewrites", "repairs"),
+    *("failures", "result", "seconds"),
+)
+"""Facts that every result has, since there are baselines."""
+
+_Error: TypeAlias = Amount | Literal["inf", "-inf", "nan"]
+_Ratio: TypeAlias = Annotated[float, Meta(gt=0, le=sys.float_info.max)]
+
+
+class _Original(TypedDict):
+    nodes: Count
+    weights: Count
+
+
+class _Blocks(TypedDict):
+    found: Count
+    fused: Count
+
+
+class _Latency(TypedDict):
+    ratio: _Ratio
+    low: _Ratio
+    high: _Ratio
+    rounds: Count
+
+
+class _Facts(TypedDict, total=False):
+    """The types of facts; of others, nothing is asked, as a newer ortopt may have written them."""
+
+    model: str
+    options: str
+    verified: Literal["verified", "not shown", "impossible", "not asked for"]
+    inputs: list[str]
+    outputs: list[str]
+    nodes: Count
+    ops: dict[str, Count]
+    original: _Original
+    blocks: dict[str, _Blocks]
+    fused: dict[str, Count]
+    size: Count
+    error: _Error
+    bound: _Error | None
+    rewrites: dict[str, Count]
+    repairs: dict[str, Count]
+    failures: dict[str, Count]
+    result: str
+    seconds: Amount
+    memory: Count
+    latency: _Latency
+    reasons: list[str]
+
+
+def checked(data: Any, *, whole: bool) -> Facts:
+    """What a file has as facts, whose values are of the types that comparisons count on.
+
+    Args:
+        data: A part of a document.
+        whole: Whether they are those of a result, so that none of `ALWAYS` may be missing.
+
+    Raises:
+        ValueError: If a value is of another type, or missing.
+    """
+    typed(data, _Facts)
+    facts: Facts = data
+    missing = [fact for fact in ALWAYS if fact not in facts] if whole else []
+    if missing:
+        raise ValueError(f"there is no `{missing[0]}`")
+    return facts
+
 
 _CHUNK: Final = 1 << 22
 _ROUNDED: Final = 3  # significant digits of what is measured
@@ -95,6 +171,8 @@ def facts_of(data: Mapping[str, Any], model: ir.Model, options: Options) -> Fact
         "outputs": [_signature(value) for value in model.graph.outputs],
         "nodes": data["nodes"]["after"],
         "ops": {op: counts["after"] for op, counts in by_op.items() if counts["after"]},
+        "original": {"nodes": data["nodes"]["before"], "weights": data["constant_bytes"]["before"]},
+        "blocks": dict(_blocks(data["blocks"])),
         "fused": fused({op: counts["after"] - counts["before"] for op, counts in by_op.items()}),
         "rewrites": {row["pass"]: row["rewrites"] for row in data["passes"] if row["rewrites"]},
         "repairs": dict(Counter(row["pass"] for row in data["repairs"])),
@@ -106,6 +184,13 @@ def facts_of(data: Mapping[str, Any], model: ir.Model, options: Options) -> Fact
         row = next((row for row in outcome["outputs"] if row["name"] == outcome["worst_output"]), None)
         facts["bound"] = None if row is None else measured(row["tolerance"])
     return facts
+
+
+def _blocks(families: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, int]]]:
+    for name, counts in families.items():
+        fused, spelled_out = counts["after"]["fused"], counts["after"]["spelled_out"]
+        if fused + spelled_out:
+            yield name, {"found": fused + spelled_out, "fused": fused}
 
 
 def measured(value: Any) -> Any:
@@ -149,4 +234,16 @@ def _signature(value: ir.Value) -> str:
     return one_line(f"{value.name}: {str(value.type).lower()}{shape}")
 
 
-__all__ = ["Facts", "facts_of", "fused", "hash_of", "is_composite", "measured", "options_text", "rounded", "versions"]
+__all__ = [
+    "ALWAYS",
+    "Facts",
+    "checked",
+    "facts_of",
+    "fused",
+    "hash_of",
+    "is_composite",
+    "measured",
+    "options_text",
+    "rounded",
+    "versions",
+]

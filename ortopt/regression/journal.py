@@ -5,11 +5,33 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypedDict
 
-from ortopt.errors import InvalidModelError, OutputError
+from msgspec import Struct
+
+from ortopt import documents
+from ortopt.errors import OutputError
+from ortopt.regression.facts import checked
 from ortopt.regression.model_run import Answer
 from ortopt.terminal_text import quoted
+
+_NO_JOURNAL: Final = "no journal of ortopt check"
+
+
+class _Answer(Struct):
+    facts: dict[str, Any]
+    error: str | None
+    kind: str
+
+
+class _Order(TypedDict):
+    name: str
+
+
+class _Row(Struct):
+    versions: dict[str, str]
+    order: dict[str, Any]
+    answer: _Answer
 
 
 class Journal:
@@ -37,21 +59,38 @@ class Journal:
             raise OutputError(f"cannot write {quoted(str(path))}: {error.strerror or error}") from error
 
     def _read(self) -> None:
-        try:
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
+        if not self._path.exists():
             return
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidModelError(f"{quoted(str(self._path))}: no journal of ortopt check ({error})") from error
-        for number, line in enumerate(lines):
+        lines = documents.contents(self._path).splitlines()
+        for number, line in enumerate(lines, 1):
             try:
-                row = json.loads(line)
-                if row["versions"] == self._versions:
-                    self._known[row["order"]["name"]] = row["order"], row["answer"]
-            except (ValueError, KeyError, TypeError) as error:
-                if number == 0 and len(lines) > 1:
-                    text = f"{quoted(str(self._path))}: no journal of ortopt check"
-                    raise InvalidModelError(text) from error
+                self._take(line)
+            except json.JSONDecodeError as error:
+                if number == 1 and len(lines) > 1:
+                    raise documents.invalid(self._path, _NO_JOURNAL, error) from error
+            except ValueError as error:
+                raise documents.invalid(self._path, _NO_JOURNAL, f"line {number}: {error}") from error
+
+    def _take(self, line: bytes) -> None:
+        """Keep what a line tells.
+
+        Raises:
+            JSONDecodeError: If it was cut off.
+            ValueError: If it is something else.
+        """
+        row = documents.typed(documents.parse_json(line), _Row)
+        documents.typed(row.order, _Order)
+        checked(row.answer.facts, whole=row.answer.error is None)
+        if row.versions == self._versions:
+            answer = row.answer
+            self._known[row.order["name"]] = (
+                row.order,
+                {
+                    "facts": answer.facts,
+                    "error": answer.error,
+                    "kind": answer.kind,
+                },
+            )
 
     def answer(self, order: Mapping[str, Any], model: str) -> Answer | None:
         """What came of an order in an earlier run; None if it has not run, or was about another model.

@@ -9,6 +9,7 @@ from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case
 from ortopt.regression.comparison import compare
 from ortopt.regression.facts import Facts
+from ortopt.regression.finding import Finding
 from ortopt.regression.model_run import DIFFERS, Answer
 from ortopt.regression.results import Result, Status, with_findings
 
@@ -39,6 +40,8 @@ def judge(
     if failure in (Status.BROKEN, Status.DIFFERS):
         return with_findings(result, failure)
     status, findings = _compared(case, facts, before, baseline, versions)
+    if status is Status.ACCEPTED:
+        result = with_findings(result, status, reason=case.settings.accepted_changes)
     if failure is not None and status != Status.WORSE:
         status = failure
     if expected and facts.get("verified") == "verified" and status != Status.WORSE:
@@ -65,9 +68,10 @@ def _compared(
     same = dict(baseline.versions) == dict(versions)
     findings = compare(facts, before, case.settings.thresholds, same_versions=same)
     kinds = {finding.kind for finding in findings}
+    has_changed = any(finding.fact in ("model", "options") for finding in findings)
     if "worse" in kinds:
-        return Status.WORSE, findings
-    if any(finding.fact in ("model", "options") for finding in findings):
+        return Status.ACCEPTED if has_changed and case.settings.accepted_changes else Status.WORSE, findings
+    if has_changed:
         return Status.CHANGED, findings
     return (Status.BETTER if "better" in kinds else Status.SAME), findings
 
@@ -77,9 +81,29 @@ def skipped(case: Case) -> Result:
     return Result(case.name, case.model, case.configuration, Status.SKIPPED, reason=case.settings.skip)
 
 
+def vanished(case: Case, baseline: Baseline, *, has_model: bool, pruned: bool) -> Result:
+    """The result of a case of the baseline that the arguments name, and that is not there any more.
+
+    Args:
+        case: The case; it has no model.
+        baseline: The baseline.
+        has_model: Whether the model is there, in other configurations.
+        pruned: Whether it leaves the baseline.
+    """
+    reason = case.settings.skip or ("" if pruned else case.settings.removed)
+    if reason:
+        return Result(case.name, case.model, case.configuration, Status.SKIPPED, reason=reason)
+    what = "configuration of it" if has_model else "model"
+    says = f"it is in the baseline, and there is no such {what} any more"
+    if not pruned:
+        says += " (--update --prune, or removed in the manifest, takes that)"
+    finding = Finding("worse", "model", None, baseline.models[case.name].get("model"), None, says)
+    return Result(case.name, case.model, case.configuration, Status.VANISHED, findings=(finding,))
+
+
 def unchanged(case: Case, facts: Facts) -> Result:
     """The result of a model that need not run: what it would give is known."""
     return Result(case.name, case.model, case.configuration, Status.UNCHANGED, facts=facts)
 
 
-__all__ = ["judge", "skipped", "unchanged"]
+__all__ = ["judge", "skipped", "unchanged", "vanished"]

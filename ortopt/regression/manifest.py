@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import fnmatch
-import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ortopt import api
-from ortopt.errors import InvalidModelError, UsageError
+from ortopt import api, documents
+from ortopt.errors import UsageError
 from ortopt.options import declarations
 from ortopt.regression.case import SPELLING, Settings, plain_options
 from ortopt.regression.thresholds import parse_all
-from ortopt.terminal_text import one_line, quoted
+from ortopt.terminal_text import quoted
 
 NAME: Final = "ortopt-zoo.toml"
 
@@ -22,8 +22,11 @@ _NOT_OURS: Final = frozenset({"strict", "timeout", "enforce_timeout", "limit", "
 """Options of a run that a check has its own of, or that leave results unfinished."""
 
 _TOP: Final = ("models", "baseline", "defaults", "configurations", "model")
-_OF_MODEL: Final = ("match", "configuration", "expect_failure", "skip")
-_OF_ANY: Final = ("inputs", "thorough", "thresholds")
+_REASONS: Final = {"expect_failure": "expected_failure", "skip": "skip", "removed": "removed"}
+"""What a manifest says of single models, with a reason; the names in `Settings`."""
+
+_OF_MODEL: Final = ("match", "configuration", *_REASONS)
+_OF_ANY: Final = ("inputs", "thorough", "thresholds", "accept_changes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +93,14 @@ def read(path: Path) -> Manifest:
     """Read a manifest.
 
     Raises:
-        InvalidModelError: The file cannot be read.
+        InvalidModelError: The file cannot be read, or is no TOML.
         UsageError: It says something that makes no sense; the message names the file and the place.
     """
+    content = documents.contents(path)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidModelError(f"{quoted(str(path))}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{quoted(str(path))}: {one_line(error)}") from error
+        data = documents.parse_toml(content)
+    except ValueError as error:
+        raise documents.invalid(path, "no manifest", error) from error
     try:
         return _manifest(path, data)
     except UsageError as error:
@@ -143,7 +145,7 @@ def _rule(table: Mapping[str, Any], folder: Path, configurations: tuple[str, ...
     if configuration and configuration not in configurations:
         raise UsageError(f"{where}: there is no configuration {configuration!r}")
     said = _said(where, {key: value for key, value in table.items() if key not in _OF_MODEL}, folder)
-    for key, name in (("expect_failure", "expected_failure"), ("skip", "skip")):
+    for key, name in _REASONS.items():
         if key in table:
             said[name] = _text(f"{where}: {key} (the reason)", table[key])
     return Rule(table["match"], configuration, said)
@@ -151,8 +153,12 @@ def _rule(table: Mapping[str, Any], folder: Path, configurations: tuple[str, ...
 
 def _said(where: str, table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """What a table says, as arguments of `Settings.merged`."""
-    names = {name.replace("-", "_"): name for name in table}
-    options = {SPELLING.get(name, name): table[key] for name, key in names.items() if name not in _OF_ANY}
+    words = {name: name.replace("-", "_") for name in table}
+    spelled = {name: SPELLING.get(word, word) for name, word in words.items()}
+    table = {spelled[name]: value for name, value in table.items()}
+    if len(table) < len(spelled):
+        raise UsageError(f"{where} says {Counter(spelled.values()).most_common(1)[0][0]} twice")
+    options = {name: value for name, value in table.items() if name not in _OF_ANY}
     known = (*(name for name in declarations() if name not in _NOT_OURS), *_OF_ANY)
     _known(options, known, where)
     for name in ("providers", "disable", "enable", "only", "custom_op_libraries"):
@@ -171,7 +177,18 @@ def _said(where: str, table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         if not isinstance(table["thorough"], bool):
             raise UsageError(f"{where}: thorough is true or false")
         said["thorough"] = table["thorough"]
+    if "accept_changes" in table:
+        said["accepted_changes"] = _accepted(where, table["accept_changes"])
     return said
+
+
+def _accepted(where: str, value: Any) -> str:
+    """Why changed models may be worse; empty if they may not."""
+    if isinstance(value, bool):
+        return "the manifest accepts changes" if value else ""
+    if isinstance(value, str) and value:
+        return value
+    raise UsageError(f"{where}: accept_changes is true, false, or the reason")
 
 
 def _known(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:

@@ -121,6 +121,8 @@ def _reasons(data: Mapping[str, Any]) -> list[str]:
     outcome = data["verification"]
     if outcome is not None and outcome["status"] != "verified":
         reasons.append(f"it could not be verified: {outcome['reason']}")
+    if outcome is not None and outcome["not_as_deployed"]:
+        reasons.append(outcome["not_as_deployed"])
     return [one_line(reason) for reason in reasons]
 
 

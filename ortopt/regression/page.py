@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
-from ortopt.regression.results import Check, Result
+from ortopt.regression.results import EXIT_CODES, Check, Result, Status
 from ortopt.reporting.page.document import document
+
+_KINDS: Final[Mapping[Status, str]] = {
+    **dict.fromkeys(Status, "good"),
+    **dict.fromkeys(EXIT_CODES, "bad"),
+    Status.EXPECTED: "unknown",
+    Status.UNCHANGED: "",
+    Status.SKIPPED: "",
+}
+"""How a status is coloured; without a colour where nothing has run."""
 
 
 def text(check: Check) -> str:
@@ -25,6 +35,7 @@ def text(check: Check) -> str:
             "subtitle": f"{len(check.results)} models in {check.seconds:.0f} s"
             + (f", against {check.baseline}" if check.baseline else ""),
             "counts": check.counts(),
+            "kinds": {status.value: kind for status, kind in _KINDS.items()},
             "notes": notes,
             "rows": [_row(result) for result in check.results],
         }

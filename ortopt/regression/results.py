@@ -7,11 +7,16 @@ import enum
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias
 
-from ortopt.errors import InvalidModelError
-from ortopt.regression.comparison import Finding
-from ortopt.regression.facts import Facts
+from msgspec import Meta, Struct
+
+from ortopt import documents
+from ortopt.documents import Amount
+from ortopt.regression.facts import Facts, checked
+from ortopt.regression.finding import Finding
+from ortopt.terminal_text import quoted
 
 SCHEMA: Final = 1
 """Raised when a field of `Check.as_dict` changes its meaning or goes; new fields do not raise it."""
@@ -25,6 +30,7 @@ class Status(enum.Enum):
     FAILED = "failed pass"
     UNVERIFIED = "not verified"
     WORSE = "worse"
+    VANISHED = "vanished"
     ACCEPTED = "accepted"
     EXPECTED = "expected failure"
     FIXED = "fixed"
@@ -41,6 +47,7 @@ EXIT_CODES: Final[Mapping[Status, int]] = {
     Status.BROKEN: 2,
     Status.DIFFERS: 3,
     Status.WORSE: 3,
+    Status.VANISHED: 3,
     Status.UNVERIFIED: 3,
     Status.FAILED: 4,
 }
@@ -106,28 +113,6 @@ class Result:
             "seconds": self.seconds,
         }
 
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Result:
-        """The result that `as_dict` wrote.
-
-        Raises:
-            InvalidModelError: If it is none.
-        """
-        try:
-            return Result(
-                data["name"],
-                data["model"],
-                data["configuration"] or "",
-                Status(data["status"]),
-                data["error"] or "",
-                data["reason"] or "",
-                data["facts"] or {},
-                tuple(Finding(**row) for row in data["findings"]),
-                data["seconds"],
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidModelError(f"no result of ortopt check: {error!r}") from error
-
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -179,29 +164,86 @@ class Check:
             "models": [result.as_dict() for result in self.results],
         }
 
-    @staticmethod
-    def from_dict(data: Any) -> Check:
-        """The check that `as_dict` wrote.
+
+class _Result(Struct):
+    name: str
+    model: str
+    configuration: str | None
+    status: Status
+    error: str | None
+    reason: str | None
+    facts: dict[str, Any] | None
+    findings: tuple[Finding, ...]
+    seconds: Amount
+
+    def result(self) -> Result:
+        """The same as it was before it was written.
 
         Raises:
-            InvalidModelError: If it is none.
+            ValueError: If its facts are none.
         """
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA or not isinstance(data.get("models"), list):
-            raise InvalidModelError(f"no results of ortopt check of schema {SCHEMA}")
+        facts = self.facts or {}
         try:
-            shard = data["shard"]
-            return Check(
-                tuple(map(Result.from_dict, data["models"])),
-                data["versions"],
-                data["baseline"] or "",
-                tuple(data["missing"]),
-                None if shard is None else (shard["number"], shard["of"]),
-                data["seconds"],
-                data["stopped"],
-                tuple(data["notes"]),
-            )
-        except (KeyError, TypeError) as error:
-            raise InvalidModelError(f"no results of ortopt check: {error!r}") from error
+            checked(facts, whole=bool(facts) and not self.error)
+        except ValueError as error:
+            raise ValueError(f"{quoted(self.name)}: {error}") from error
+        return Result(
+            self.name,
+            self.model,
+            self.configuration or "",
+            self.status,
+            self.error or "",
+            self.reason or "",
+            facts,
+            self.findings,
+            self.seconds,
+        )
+
+
+_Number: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
+
+
+class _Shard(Struct):
+    number: _Number
+    of: _Number
+
+
+class _Check(Struct):
+    schema: int
+    versions: dict[str, str]
+    baseline: str | None
+    shard: _Shard | None
+    seconds: Amount
+    stopped: bool
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
+    models: list[_Result]
+
+
+_WHAT: Final = "no results of ortopt check"
+
+
+def read(path: str | Path) -> Check:
+    """The check whose `as_dict` a file holds.
+
+    Raises:
+        InvalidModelError: If it holds none.
+    """
+    data = documents.read_json(path, _Check, _WHAT, schema=SCHEMA)
+    try:
+        results = tuple(row.result() for row in data.models)
+    except ValueError as error:
+        raise documents.invalid(path, _WHAT, error) from error
+    return Check(
+        results,
+        data.versions,
+        data.baseline or "",
+        data.missing,
+        None if data.shard is None else (data.shard.number, data.shard.of),
+        data.seconds,
+        data.stopped,
+        data.notes,
+    )
 
 
 def sorted_by_name(results: Iterable[Result]) -> tuple[Result, ...]:
@@ -209,9 +251,21 @@ def sorted_by_name(results: Iterable[Result]) -> tuple[Result, ...]:
     return tuple(sorted(results, key=lambda result: result.name))
 
 
+def accepted(result: Result, *, pruned: bool) -> Result:
+    """A result whose regressions are taken into the baseline.
+
+    Args:
+        result: The result.
+        pruned: Whether models that are no longer there leave the baseline.
+    """
+    if result.status is Status.WORSE or (result.status is Status.VANISHED and pruned):
+        return dataclasses.replace(result, status=Status.ACCEPTED)
+    return result
+
+
 def with_findings(result: Result, status: Status, findings: Iterable[Finding] = (), **more: Any) -> Result:
     """A result of which something is said."""
     return dataclasses.replace(result, status=status, findings=tuple(findings), **more)
 
 
-__all__ = ["EXIT_CODES", "SCHEMA", "Check", "Result", "Status", "sorted_by_name", "with_findings"]
+__all__ = ["EXIT_CODES", "SCHEMA", "Check", "Result", "Status", "accepted", "read", "sorted_by_name", "with_findings"]

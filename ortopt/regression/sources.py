@@ -5,9 +5,9 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, NamedTuple
 
 from ortopt import zoo
 from ortopt.errors import UsageError
@@ -20,8 +20,46 @@ ZOO: Final = "zoo:"
 SUFFIX: Final = ".onnx"
 
 
-def cases(arguments: Sequence[str], said: Mapping[str, Any]) -> tuple[list[Case], Path | None]:
-    """The cases that arguments name, sorted by name, and the baseline that a manifest names.
+class _Zoo(NamedTuple):
+    """What one argument names: models, folders and patterns, and what is said of them."""
+
+    manifest: Manifest
+    root: Path
+    models: list[str]
+
+
+class Selection(NamedTuple):
+    """What the arguments of a check name.
+
+    Attributes:
+        cases: The cases, sorted by name.
+        baseline: The baseline that a manifest names; None if none does.
+        zoos: What each argument names.
+    """
+
+    cases: list[Case]
+    baseline: Path | None
+    zoos: list[_Zoo]
+
+    def vanished(self, names: Iterable[str], said: Mapping[str, Any]) -> list[Case]:
+        """Cases that the arguments name, and that there are none of any more: their models are gone from a folder.
+
+        Args:
+            names: The names of cases that there were.
+            said: What the command line says of all models, as arguments of `Settings.merged`.
+        """
+        here = {case.name for case in self.cases}
+        found = []
+        for name in sorted(set(names) - here):
+            model, _, configuration = name.removesuffix("]").rpartition(" [") if name.endswith("]") else (name, "", "")
+            manifest = next((zoo.manifest for zoo in self.zoos if _names(zoo, model)), None)
+            if manifest is not None:
+                found.append(Case(model, configuration, None, manifest.settings(model, configuration, said)))
+        return found
+
+
+def cases(arguments: Sequence[str], said: Mapping[str, Any]) -> Selection:
+    """The cases that arguments name, and the baseline that a manifest names.
 
     Args:
         arguments: What the user named.
@@ -33,8 +71,8 @@ def cases(arguments: Sequence[str], said: Mapping[str, Any]) -> tuple[list[Case]
     """
     found: dict[str, Case] = {}
     baselines = []
-    for argument in arguments:
-        manifest, root, models = _zoo_of(argument)
+    zoos = [_zoo_of(argument) for argument in arguments]
+    for manifest, root, models in zoos:
         if manifest.baseline is not None:
             baselines.append(manifest.baseline)
         for name, path in _named(models, root):
@@ -48,10 +86,10 @@ def cases(arguments: Sequence[str], said: Mapping[str, Any]) -> tuple[list[Case]
         raise UsageError(f"there is no model in {', '.join(map(quoted, arguments))}")
     if len(set(baselines)) > 1:
         raise UsageError("the manifests name different baselines: --baseline says which")
-    return [found[name] for name in sorted(found)], baselines[0] if baselines else None
+    return Selection([found[name] for name in sorted(found)], baselines[0] if baselines else None, zoos)
 
 
-def _zoo_of(argument: str) -> tuple[Manifest, Path, list[str]]:
+def _zoo_of(argument: str) -> _Zoo:
     """The manifest of an argument, the root that names are relative to, and the models."""
     if not argument:  # an unset variable of the shell
         raise UsageError("a model is given an empty name")
@@ -61,11 +99,11 @@ def _zoo_of(argument: str) -> tuple[Manifest, Path, list[str]]:
     elif path.is_dir() and (path / manifests.NAME).is_file():
         manifest = manifests.read(path / manifests.NAME)
     else:
-        return Manifest(), Path.cwd(), [argument]
+        return _Zoo(Manifest(), Path.cwd(), [argument])
     assert manifest.path is not None
     folder = manifest.path.parent
     models = [model if model.startswith(ZOO) else str(folder / model) for model in manifest.models]
-    return manifest, folder.absolute(), models
+    return _Zoo(manifest, folder.absolute(), models)
 
 
 def _named(models: Sequence[str], root: Path) -> Iterator[tuple[str, Path | None]]:
@@ -76,6 +114,50 @@ def _named(models: Sequence[str], root: Path) -> Iterator[tuple[str, Path | None
             continue
         for path, base in files(argument):
             yield _name(path, base, root), path
+
+
+def _names(zoo: _Zoo, model: str) -> bool:
+    """Whether an argument would name a model if it were there."""
+    return any(_would_name(argument, zoo.root, model) for argument in zoo.models)
+
+
+def _would_name(argument: str, root: Path, model: str) -> bool:
+    if ZOO in (argument[: len(ZOO)], model[: len(ZOO)]):
+        pattern = argument.removeprefix(ZOO) or "*"
+        is_many = argument.startswith(ZOO) and glob.has_magic(pattern)
+        return is_many and fnmatch.fnmatchcase(model, ZOO + pattern)
+    path = Path(argument)
+    parts = PurePosixPath(model).parts
+    if not model.endswith(SUFFIX) or any(part.startswith(".") for part in parts):
+        return False
+    if path.is_dir():
+        inside = PurePosixPath(_name(path / SUFFIX, path, root)).parts[:-1]
+        return parts[: len(inside)] == inside
+    if path.exists() or not glob.has_magic(argument):
+        return False
+    pattern_path = Path(os.path.abspath(path))  # noqa: PTH100
+    return pattern_path.is_relative_to(root) and _matches(parts, pattern_path.relative_to(root).parts)
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether a pattern names a file, or a folder that it is in."""
+    reached = _after_any_folders({0}, pattern)
+    for part in parts:
+        stay = {place for place in reached if place < len(pattern) and pattern[place] == "**"}
+        step = {place + 1 for place in reached - stay if fnmatch.fnmatchcase(part, pattern[place])}
+        reached = _after_any_folders(stay | step, pattern)
+        if len(pattern) in reached:
+            return True
+    return False
+
+
+def _after_any_folders(places: set[int], pattern: Sequence[str]) -> set[int]:
+    """Places in a pattern, with those that are reached where ``**`` stands for no folder."""
+    reached = set(places)
+    for place in range(len(pattern)):
+        if place in reached and pattern[place] == "**":
+            reached.add(place + 1)
+    return reached
 
 
 def _of_zoo(pattern: str) -> list[str]:
@@ -123,4 +205,4 @@ def _name(path: Path, base: Path, root: Path) -> str:
     return absolute.name
 
 
-__all__ = ["SUFFIX", "ZOO", "below", "cases", "files"]
+__all__ = ["SUFFIX", "ZOO", "Selection", "below", "cases", "files"]

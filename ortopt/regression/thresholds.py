@@ -65,6 +65,9 @@ DEFAULTS: Final[Mapping[str, Threshold]] = {
     "seconds": Threshold(3, 10),
     "memory": Threshold(1.5, 200e6),
     "latency": Threshold(1.05),
+    "blocks": Threshold(),
+    "node_share": Threshold(1.1),
+    "size_share": Threshold(1.02),
 }
 """The default thresholds. Times depend on the machine: theirs are wide."""
 
@@ -79,6 +82,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "seconds": "seconds of optimizing and verifying",
     "memory": "bytes of memory at the worst moment of optimizing",
     "latency": "time of a call of the result over the original's in the same run (`--latency`)",
+    "blocks": "share of the attention blocks, rotary embeddings and normalizations that are not one op",
+    "node_share": "of a model whose file has changed: nodes of the result over those of the original",
+    "size_share": "of a model whose file has changed: bytes of the result over those of the original's weights",
 }
 
 _PART = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(%|x|kb|mb|gb)?", re.IGNORECASE)

@@ -341,6 +341,8 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
     yield f"verification: {_verification(data)}"
     if quantized := of_quantizers(data["verification"]):
         yield f"quantized: {quantized}"
+    if deployed := of_deployment(data["verification"]):
+        yield f"as deployed: {deployed}"
     yield f"needs: {_needs(data['requires'])}"
     yield "seconds: " + ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in data["seconds"].items())
     output = data["output"]
@@ -505,6 +507,19 @@ def of_quantizers(outcome: Mapping[str, Any] | None) -> str:
         return text
     error = outcome["unrounded"]
     return f"{text}; without rounding, the worst error is {error if isinstance(error, str) else f'{error:.2g}'}"
+
+
+def of_deployment(outcome: Mapping[str, Any] | None) -> str:
+    """How a result compares as ONNX Runtime loads it by default; empty where that was not asked for.
+
+    Args:
+        outcome: A `Verification` as plain data.
+    """
+    if not outcome or (outcome["as_deployed"] is None and not outcome["not_as_deployed"]):
+        return ""
+    words = {True: "verified", False: "differs", None: "not compared"}[outcome["as_deployed"]]
+    reason = f"; {one_line(outcome['not_as_deployed'])}" if outcome["not_as_deployed"] else ""
+    return f"{words} with ONNX Runtime's default optimizations{reason}"
 
 
 def size(nbytes: int) -> str:

@@ -15,6 +15,7 @@ from ortopt.errors import UsageError
 PREFIX: Final = "ORTOPT_"
 DEFAULT_ENTRIES: Final = 64
 DEFAULT_BYTES: Final = 1 << 30
+DEFAULT_CUDA_GROUPS: Final = 32
 DUMP_FOLDER: Final = Path("ortopt-dump")
 
 
@@ -44,6 +45,7 @@ class RunSettings:
         dump_inputs_outputs: Whether what each group is given and gives is written, at each call.
         dump_folder: Where to.
         reproduces: Whether ``debug`` writes a group that differs, and its inputs, there.
+        max_cuda_groups: How many groups run on CUDA at most.
     """
 
     run_type: RunType = RunType.ORT
@@ -54,6 +56,7 @@ class RunSettings:
     dump_inputs_outputs: bool = False
     dump_folder: Path = DUMP_FOLDER
     reproduces: bool = False
+    max_cuda_groups: int = DEFAULT_CUDA_GROUPS
 
     @property
     def observes_groups(self) -> bool:
@@ -83,6 +86,7 @@ def read_settings(
         values,
         DUMP_FOLDER if dump_folder is None else Path(dump_folder),
         dump_folder is not None or graph or groups or values,
+        _count("MAX_CUDA_GROUPS", DEFAULT_CUDA_GROUPS, environment),
     )
 
 
@@ -120,6 +124,13 @@ def _flag(variable: str, environment: Mapping[str, str]) -> bool:
     if text not in {"0", "1"}:
         raise UsageError(f"{_variable(variable)} must be 0 or 1, not {text!r}")
     return text == "1"
+
+
+def _count(variable: str, default: int, environment: Mapping[str, str]) -> int:
+    text = environment.get(PREFIX + variable, str(default))
+    if not (text.isascii() and text.isdigit()) or int(text) == 0:
+        raise UsageError(f"{_variable(variable)} must be a whole number from 1 on, not {text!r}")
+    return int(text)
 
 
 def _variable(stem: str) -> str:

@@ -23,9 +23,9 @@ from ortopt.runtime.instruments.tracing import Timeline
 from ortopt.runtime.onnxruntime_interface.async_calls import AsyncCalls
 from ortopt.runtime.onnxruntime_interface.delegated_methods import DelegatedMethods
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
-from ortopt.runtime.onnxruntime_internals import native
+from ortopt.runtime.onnxruntime_internals import provider_failure, refusals
 from ortopt.runtime.provider_arguments import Providers, named_providers
-from ortopt.runtime.run_settings import DEFAULT_BYTES, DEFAULT_ENTRIES, read_settings
+from ortopt.runtime.run_settings import DEFAULT_BYTES, read_settings
 from ortopt.runtime.session_arguments import (
     check_counts,
     check_host_ops,
@@ -88,7 +88,8 @@ class InferenceSession(DelegatedMethods):
         specialize_constants: Whether small integer and boolean arguments that never changed until then are folded in
             too, under a guard.
         cuda_graphs: Whether specialised groups on CUDA are captured as CUDA graphs.
-        cache_entries: How many specialised executables there are at most, all groups together.
+        cache_entries: How many specialised executables there are at most, all groups together; None for 64, or one for
+            each group if there are more. Where all are in use, further ones are not made.
         cache_bytes: How many bytes they have together at most, weights included: those in memory, those in files
             where kernels may pack them (tables that are only looked up in stay in the file), on a device all.
         shared_cache: Whether each past of a decoder shares a buffer with its present, for `decode_loop`: True for all
@@ -123,7 +124,7 @@ class InferenceSession(DelegatedMethods):
         specialize_after: int | None = None,
         specialize_constants: bool = False,
         cuda_graphs: bool = False,
-        cache_entries: int = DEFAULT_ENTRIES,
+        cache_entries: int | None = None,
         cache_bytes: int = DEFAULT_BYTES,
         cache_folder: str | PathLike[str] | None = None,
         shared_cache: bool | Mapping[str, str] = False,
@@ -211,7 +212,7 @@ class InferenceSession(DelegatedMethods):
             else:
                 with self._timeline.span("call", "run"):
                     results = session.run(output_names, feed, run_options)
-        except native().EPFail as error:
+        except provider_failure() as error:
             results = self._after_failure(error).run(output_names, feed, run_options)
         self._counters.called()
         return results
@@ -226,7 +227,7 @@ class InferenceSession(DelegatedMethods):
         session = self._alive()
         try:
             results = session.run_with_ort_values(output_names, input_dict_ort_values, run_options)
-        except native().EPFail as error:
+        except provider_failure() as error:
             fallback = self._after_failure(error)
             results = fallback.run_with_ort_values(output_names, input_dict_ort_values, run_options)
         self._counters.called()
@@ -291,7 +292,7 @@ class InferenceSession(DelegatedMethods):
         feed = adopt_dlpack_tensors(input_feed)
         if isinstance(session, GroupedSession):
             names = output_names if output_names is None or isinstance(output_names, str) else list(output_names)
-            with contextlib.suppress(native().InvalidArgument, native().Fail):  # the callback gets the error
+            with contextlib.suppress(*refusals()):  # the callback gets the error
                 session.check(names, feed)
             self._callers.submit(lambda: self._run(session, names, feed, run_options), callback, user_data)
             return

@@ -61,7 +61,7 @@ def check_host_ops(ops: Sequence[type]) -> None:
             raise UsageError(f"host_ops takes subclasses of onnx.reference.op_run.OpRun, not {one_line(op)}")
 
 
-def check_counts(specialize_after: int | None, cache_entries: int, cache_bytes: int) -> None:
+def check_counts(specialize_after: int | None, cache_entries: int | None, cache_bytes: int) -> None:
     """Refuse counts below 1.
 
     Raises:
@@ -69,7 +69,7 @@ def check_counts(specialize_after: int | None, cache_entries: int, cache_bytes: 
     """
     if specialize_after is not None and specialize_after < 1:
         raise UsageError(f"specialize_after must be at least 1, not {specialize_after}")
-    if cache_entries < 1 or cache_bytes < 1:
+    if (cache_entries is not None and cache_entries < 1) or cache_bytes < 1:
         raise UsageError("cache_entries and cache_bytes must be at least 1")
 
 

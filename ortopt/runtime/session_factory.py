@@ -24,14 +24,15 @@ from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.arena import ENTRY
 from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.group_runner import HOST, GroupContext, GroupObserver, Specializer
-from ortopt.runtime.execution.session_maker import SessionMaker
+from ortopt.runtime.execution.session_maker import SessionMaker, making_on
 from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
+from ortopt.runtime.onnxruntime_internals import tells_memories
 from ortopt.runtime.planning.planner import Planner
 from ortopt.runtime.provider_arguments import ProviderOptions
-from ortopt.runtime.run_settings import RunSettings, RunType
+from ortopt.runtime.run_settings import DEFAULT_ENTRIES, RunSettings, RunType
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization.load import load
 from ortopt.serialization.scan import mentions_groups
@@ -58,7 +59,8 @@ class SessionRequest:
         disabled_optimizers: Names of ONNX Runtime's optimizers that are left out.
         host_ops: Users' own ops.
         specialize: When groups are specialised, None for never.
-        cache_entries: How many specialised executables there are at most.
+        cache_entries: How many specialised executables there are at most; None for `DEFAULT_ENTRIES`, or one for each
+            group if there are more.
         cache_bytes: How many bytes they have together at most.
         global_pool: Whether all sessions use the process's thread pool.
         counters: The statistics.
@@ -74,7 +76,7 @@ class SessionRequest:
     disabled_optimizers: tuple[str, ...]
     host_ops: tuple[type, ...]
     specialize: SpecializationPolicy | None
-    cache_entries: int
+    cache_entries: int | None
     cache_bytes: int
     global_pool: bool
     counters: Counters
@@ -191,6 +193,7 @@ class _SessionFactory:
 
         try:
             with (
+                making_on(providers or ()),
                 denormals.kept_flags() if flushes else contextlib.nullcontext(),
                 _unoptimized(options) if unoptimized else contextlib.nullcontext(options) as used,
                 _span(self._request.timeline, "compile", "whole model"),
@@ -283,6 +286,8 @@ class _SessionFactory:
         self._group(model, working)
         context = self._context(working, copies, has_initializers=has_initializers)
         plan = Planner(model, context).plan()
+        if self._request.cache_entries is None:  # a call needs one version of each group, and all are kept
+            context.cache.max_entries = max(context.cache.max_entries, len(context.groups))
         self._check_options(context)
         if self._settings.dump_graph:
             from ortopt.runtime.debugging.dumps import dump_graph
@@ -317,9 +322,10 @@ class _SessionFactory:
         maker.has_initializers = has_initializers
         maker.device = device
         maker.denormals_as_zero = request.denormals_as_zero
-        maker.captures = request.specialize is not None and request.specialize.cuda_graphs
         cache: Cache[Any] = Cache(
-            request.cache_entries, request.cache_bytes, functools.partial(_count_eviction, self._counters)
+            request.cache_entries or DEFAULT_ENTRIES,
+            request.cache_bytes,
+            functools.partial(_count_eviction, self._counters),
         )
         context = GroupContext(
             self._settings,
@@ -388,6 +394,9 @@ class _SessionFactory:
         """What the groups on CUDA share, if there can be any; and what is otherwise than asked for, in words."""
         if CUDA not in provider_options or self._settings.run_type is RunType.HOST:
             return None, []
+        if not tells_memories():
+            told = f"values between groups on {CUDA} go through the host's memory: ONNX Runtime 1.23 and newer tells"
+            return None, [f"{told} where sessions want them"]
         from ortopt.runtime.cuda.device import open_device
 
         options = provider_options[CUDA]
@@ -397,7 +406,7 @@ class _SessionFactory:
             self._counters,
             self._request.timeline,
             watched=self._settings.observes_groups,
-            one_arena=self._shares_allocators(),
+            allocators=self._allocators(),
         )
         notices = [f"the groups on {CUDA} share no stream: {reason}"] if reason else []
         if str(graphs).lower() in {"1", "true"}:
@@ -407,10 +416,10 @@ class _SessionFactory:
             )
         return device, notices
 
-    def _shares_allocators(self) -> bool:
-        """Whether the caller lets all sessions of the process have the same allocators."""
+    def _allocators(self) -> str | None:
+        """What the caller says of the environment's allocators, None if nothing."""
         options = self._request.options
-        return options is not None and session_options.entry(options, ENTRY) == "1"
+        return None if options is None else session_options.entry(options, ENTRY)
 
     def _working(self, chosen: ProviderOptions) -> tuple[str, ...]:
         """The providers that work here.

@@ -30,9 +30,6 @@ OVERHEAD = 16_384
 MAX_NODES = 20_000
 """A region is not followed further."""
 
-MAX_FOLLOWED = 256
-"""A value with more uses is not followed to find more of a region."""
-
 
 def permutation(node: ir.Node | None, graph: ir.Graph) -> tuple[int, ...] | None:
     """The axes that a Transpose of a graph permutes; None if it is none, or does not tell."""
@@ -185,6 +182,7 @@ class Region:
         self.plans: dict[ir.Node, Plan] = {}
         self.refusals: list[Refusal] = []
         self._roots: dict[ir.Value, None] = {start: None}
+        self._followed: set[tuple[ir.Value, tuple[int, ...]]] = set()
 
     # -- growing ------------------------------------------------------------------------------------------------------
 
@@ -229,9 +227,13 @@ class Region:
                 yield from self.users(value, layout)
 
     def users(self, value: ir.Value, layout: tuple[int, ...]) -> Iterator[tuple[ir.Node, At]]:
-        """The nodes of the graph that use a value in a layout, transposes left out."""
-        if use_count(value) > MAX_FOLLOWED:
+        """The nodes of the graph that use a value in a layout, transposes left out; none if that was asked before.
+
+        All nodes that read one value are neighbours: to follow it from each of them would take the square of them.
+        """
+        if (value, layout) in self._followed:
             return
+        self._followed.add((value, layout))
         graph = self.views.graph
         for node, position in value.uses():
             if node.graph is graph and permutation(node, graph) is None:

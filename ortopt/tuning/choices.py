@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from ortopt.errors import UsageError
+from msgspec import Meta, Struct
+
+from ortopt import documents
 from ortopt.options import Fusions, Options
-from ortopt.terminal_text import quoted
 
 KEY: Final = "choices"
 """Where a report has them."""
 
 _LISTS: Final = ("disable", "enable", "take")
-_SWITCHES: Final = ("native", "single_thread")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +77,34 @@ def read_choices(path: str | Path) -> Choices:
         path: The file.
 
     Raises:
-        UsageError: If it cannot be read, or is neither.
+        InvalidModelError: If it cannot be read, or is neither.
     """
-    name = quoted(str(path))
+    content = documents.contents(path)
     try:
-        data = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise UsageError(f"{name} cannot be read: {error.strerror or error}") from error
+        data = documents.parse_json(content)
+        found = documents.typed(data[KEY] if isinstance(data, dict) and KEY in data else data, _Document)
     except ValueError as error:
-        raise UsageError(f"{name} is no JSON: {error}") from error
-    if isinstance(data, Mapping) and KEY in data:
-        data = data[KEY]
-    if not isinstance(data, Mapping) or not _is_complete(data):
-        raise UsageError(f"{name} has no choices: it should be a report that --json has written")
-    given: dict[str, Any] = {name: tuple(data.get(name, ())) for name in _LISTS}
-    given |= {name: data.get(name, False) for name in _SWITCHES}
-    return Choices(data["level"], data["fusions"], **given)
-
-
-def _is_complete(data: Mapping[str, Any]) -> bool:
-    level, fusions = data.get("level"), data.get("fusions")
-    lists = [data.get("disable"), data.get("enable"), data.get("take", [])]
-    return (
-        isinstance(level, int)
-        and 0 <= level <= 4
-        and fusions in {each.value for each in Fusions}
-        and all(isinstance(data.get(name, False), bool) for name in _SWITCHES)
-        and all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists)
+        what = "it has no choices, as a report that --json has written"
+        raise documents.invalid(path, what, error) from error
+    return Choices(
+        found.level,
+        found.fusions.value,
+        found.disable,
+        found.enable,
+        found.take,
+        found.native,
+        found.single_thread,
     )
+
+
+class _Document(Struct):
+    level: Annotated[int, Meta(ge=0, le=4)]
+    fusions: Fusions
+    disable: tuple[str, ...]
+    enable: tuple[str, ...]
+    take: tuple[str, ...] = ()
+    native: bool = False
+    single_thread: bool = False
 
 
 __all__ = ["KEY", "Choices", "read_choices"]

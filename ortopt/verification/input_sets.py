@@ -46,6 +46,17 @@ class InputSet:
         self.seconds = seconds
         self.elements = elements
 
+    def with_outputs(self, target: Place, rows: list[Any]) -> InputSet:
+        """The same inputs with other outputs for them."""
+        other = InputSet(self.source, target, rows, self.label, self.seconds, self.elements)
+        other.signs, other.extreme, other.special, other.finite = self.signs, self.extreme, self.special, self.finite
+        return other
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether it holds what models are used with."""
+        return not self.extreme and not self.special
+
     @functools.cached_property
     def says_something(self) -> bool:
         """Whether most numbers of the outputs are numbers: NaN against NaN proves little."""

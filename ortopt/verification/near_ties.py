@@ -69,20 +69,28 @@ class NearTies:
             return
         self._copies = PerturbedCopies(runner, copy, self._reference.sets, prefix=_PREFIX)
 
-    def compare(self, result: Source, outputs: Collection[str] | None, sets: Collection[int] | None) -> bool:
+    def compare(
+        self,
+        result: Source,
+        outputs: Collection[str] | None,
+        sets: Collection[int] | None,
+        *,
+        optimize: bool = False,
+    ) -> bool:
         """Whether a result agrees where the places are given; not where that cannot be said.
 
         Args:
             result: The result as it is.
             outputs: The outputs to compare; all if None.
             sets: The input sets to compare on; all if None.
+            optimize: Whether ONNX Runtime optimizes it.
         """
         copy = None if self._reference is None else self._given(result)
         if copy is None or self._reference is None:
             return False
         wanted = None if outputs is None else (*outputs, *self._numbers())
         reference = self._reference.only(wanted, sets)
-        verdict = ResultComparison(self._runner, reference, self._copies, _PREFIX).verdict(copy)
+        verdict = ResultComparison(self._runner, reference, self._copies, _PREFIX).verdict(copy, optimize=optimize)
         return verdict.status == "verified"
 
     def _numbers(self) -> Iterator[str]:
@@ -130,8 +138,8 @@ class NearTies:
             for number, old in reference.sets.items():
                 source, target = (self._runner.folder / f"{_PREFIX}{what}{number}" for what in ("in", "original"))
                 store_inputs(inputs_from(old.source) | chosen[number], source)
-                new = InputSet(source, target, worker.run(source, target), old.label, worker.seconds, old.elements)
-                new.signs, new.extreme, new.special, new.finite = old.signs, old.extreme, old.special, old.finite
+                new = old.with_outputs(target, worker.run(source, target))
+                new.source, new.seconds = source, worker.seconds
                 sets[number] = new
         comparison = Comparison(tolerances(copy, self._token), reference.comparison.random, steps=kernel_steps(copy))
         wanted = reference.wanted | set(self._numbers())

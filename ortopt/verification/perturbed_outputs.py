@@ -40,7 +40,8 @@ class PerturbedCopies:
 
     ``jitter0`` and ``jitter1`` are moved by a unit in the last place, ``perturb0`` and so on by up to a few units,
     ``wide`` is widened, ``optimized`` is optimized by ONNX Runtime. Of ``stepped0`` and ``stepped1`` each quantizer
-    rounds otherwise (`ortopt.verification.stepped`).
+    rounds otherwise (`ortopt.verification.stepped`). Where the original itself is optimized by ONNX Runtime, so are all
+    of these, and ``optimized`` is not.
 
     Args:
         runner: Runs them.
@@ -48,6 +49,7 @@ class PerturbedCopies:
         sets: All input sets, by number.
         is_quantized: Whether the original has quantizers.
         prefix: Of the names of files: for a second original of the same runner.
+        optimize: Whether the original's outputs are those of a session that ONNX Runtime optimizes.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class PerturbedCopies:
         *,
         is_quantized: bool = False,
         prefix: str = "",
+        optimize: bool = False,
     ) -> None:
+        self._optimize = optimize
         self._stepped: tuple[str, ...] = ("stepped0", "stepped1") if is_quantized else ()
         self._prefix = prefix
         self._runner = runner
@@ -116,7 +120,7 @@ class PerturbedCopies:
         label = f"{self._prefix}{kind}"
         source, target = runner.place(f"{label}-in{number}"), runner.place(f"{label}-out{number}")
         if kind == "optimized":
-            with runner.worker(self._original, label, optimize=True) as worker:
+            with runner.worker(self._original, label, optimize=not self._optimize) as worker:
                 return PerturbedOutputs(target, worker.run(input_set.source, target))
         model = self._original if isinstance(self._original, ir.Model) else load(self._original, token)
         if noise.constant_bytes(model, token) > noise.LARGEST_COPY:
@@ -136,7 +140,7 @@ class PerturbedCopies:
             copy = noise.jittered(model, seed, units, token)
             moved = noise.jittered_inputs(inputs, seed, units, token, small=input_set.extreme)
         store_inputs(moved, source)
-        with runner.worker(copy, label) as worker:
+        with runner.worker(copy, label, optimize=self._optimize) as worker:
             return PerturbedOutputs(target, worker.run(source, target))
 
 

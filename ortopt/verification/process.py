@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.evaluation.sessions import BIG_GRAPH
@@ -58,8 +60,23 @@ class Deadline:
         return time.monotonic() >= self._end
 
 
+class _Session(NamedTuple):
+    """A session that has been asked for.
+
+    Attributes:
+        patience: Seconds that its model may take.
+        runs: What it has been asked to run, and has not answered: the places of inputs and outputs.
+    """
+
+    patience: float
+    runs: deque[tuple[Place, Place]]
+
+
 class Worker:
     """A child process, which starts at once if it has not started yet, for sessions of one model after the other.
+
+    It need not wait for anything: what it will be asked can be said before (`queue`, `follow`), and while an answer is
+    looked at, it is busy with the next.
 
     Args:
         providers: Full names.
@@ -87,6 +104,8 @@ class Worker:
         self._memory = memory.remaining()
         self._process = start.process()
         self._greeted = False
+        self._sessions: deque[_Session] = deque()
+        self._is_loading = False
 
     def open(self, model: Path, nbytes: int, deadline: Deadline | None, *, optimize: bool = False) -> None:
         """Let go of the last session, and begin to make one; whoever asks it something waits for that.
@@ -97,10 +116,21 @@ class Worker:
             deadline: None gives it time by its size.
             optimize: Whether ONNX Runtime optimizes it.
         """
-        self.__dict__.pop("_outputs", None)
+        self._sessions.clear()
+        self.follow(model, nbytes, optimize=optimize)
+        self._attend(deadline)
+
+    def follow(self, model: Path, nbytes: int, *, optimize: bool, runs: Iterable[tuple[Place, Place]] = ()) -> None:
+        """Ask for a session behind all that has been asked for; `proceed` goes on to it.
+
+        Args:
+            model: The file.
+            nbytes: Its size, weights beside it included.
+            optimize: Whether ONNX Runtime optimizes it.
+            runs: What is run there, as `queue` takes it.
+        """
         nodes = count_nodes(model, self._token)
-        self.patience = PATIENCE + nbytes / _BYTES_PER_SECOND + nodes / _NODES_PER_SECOND
-        self.deadline = deadline or Deadline(self.patience)
+        patience = PATIENCE + nbytes / _BYTES_PER_SECOND + nodes / _NODES_PER_SECOND
         self._ask(
             {
                 "model": str(model),
@@ -112,10 +142,60 @@ class Worker:
                 "memory": self._memory,
             }
         )
+        self._sessions.append(_Session(patience, deque()))
+        self.queue(runs)
+
+    def queue(self, runs: Iterable[tuple[Place, Place]]) -> None:
+        """Ask the last session for runs; `run` then only waits for the answers, in the same order.
+
+        Args:
+            runs: The places of inputs and outputs.
+        """
+        for source, target in runs:
+            self._ask([str(source), str(target)])
+            self._sessions[-1].runs.append((source, target))
+
+    def proceed(self, deadline: Deadline | None) -> None:
+        """Go on to the next session; what has not been asked of this one is of no interest.
+
+        Args:
+            deadline: None gives it time by its size.
+        """
+        self._skip()
+        self._sessions.popleft()
+        self._attend(deadline)
+
+    def finish(self) -> bool:
+        """Whether it has nothing to do any more, once what the only session was asked for has been answered."""
+        if self.dead or len(self._sessions) > 1:
+            return False
+        with contextlib.suppress(WorkerError):
+            self._skip()
+        return not self.dead
+
+    def _skip(self) -> None:
+        """Read what the session has yet to answer."""
+        if self._is_loading:
+            with contextlib.suppress(WorkerError):
+                self.wait()
+        runs = self._sessions[0].runs
+        while runs and not self.dead:
+            runs.popleft()
+            with contextlib.suppress(WorkerError):
+                self._answer()
+
+    def _attend(self, deadline: Deadline | None) -> None:
+        self.__dict__.pop("_outputs", None)
+        self._is_loading = True
+        self.patience = self._sessions[0].patience
+        self.deadline = deadline or Deadline(self.patience)
 
     @functools.cached_property
     def _outputs(self) -> list[tuple[str, str]]:
         """Waits for the session."""
+        if not self._is_loading:
+            raise WorkerError("it was not loaded")
+        self._is_loading = False
         answer = self._answer()
         self.seconds = answer["seconds"]
         return [(name, type_) for name, type_ in answer["outputs"]]
@@ -153,20 +233,27 @@ class Worker:
     def run(self, source: Place, target: Place) -> list[Any]:
         """Run the inputs in one place; the outputs are kept in the other."""
         self.wait()
-        self._ask([str(source), str(target)])
+        runs = self._sessions[0].runs
+        if not runs:
+            self.queue([(source, target)])
+        expected = runs.popleft()
+        assert expected == (source, target), "not in the order in which it was asked"
         answer = self._answer()
         self.seconds = answer["seconds"]
         rows: list[Any] = answer["rows"]
         return rows
 
+    def release(self) -> None:
+        """Let go of the session, and wait for that."""
+        self._ask(None)
+        self._answer()
+
     def _ask(self, request: Any) -> None:
         stdin = self._process.stdin
         assert stdin is not None
-        try:
+        with contextlib.suppress(OSError):  # it has died: whoever waits for its answer learns of it
             stdin.write(json.dumps(request).encode() + b"\n")
             stdin.flush()
-        except OSError as error:
-            raise self._death() from error
 
     def _answer(self) -> dict[str, Any]:
         late, answered = threading.Event(), threading.Event()
@@ -242,6 +329,13 @@ class InProcessWorker(Worker):
             raise WorkerError(str(error)) from error
         self.seconds = time.perf_counter() - started
         return [(output.name, output.type) for output in self._session.get_outputs()]
+
+    def queue(self, runs: Iterable[tuple[Place, Place]]) -> None:
+        """Nothing runs before somebody waits for it."""
+
+    def finish(self) -> bool:
+        """It is never busy."""
+        return True
 
     def stop(self) -> None:
         """Nothing can stop it."""

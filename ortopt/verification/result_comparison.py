@@ -6,11 +6,12 @@ import dataclasses
 import math
 import operator
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from ortopt.verification import noise
+from ortopt.verification.array_places import Place
 from ortopt.verification.comparison import OutputRow, is_float, regardless_of_signs, worst_of
 from ortopt.verification.doubtful_outputs import (
     TIMES_THE_NOISE,
@@ -35,6 +36,31 @@ _QUANTIZED_BYTES: Final = 2  # integers of up to 16 bits come from quantizers, w
 _MEASURES: Final = (operator.attrgetter("worst"), operator.attrgetter("mean"), operator.attrgetter("local"))
 
 
+class Session(Protocol):
+    """A session of a result; what it is asked may raise `WorkerError`."""
+
+    @property
+    def names(self) -> list[str]:
+        """The outputs' names."""
+
+    @property
+    def types(self) -> list[str]:
+        """The outputs' types, in ONNX's spelling."""
+
+    def run(self, source: Place, target: Place) -> list[Any]:
+        """Run the inputs in one place; the outputs are kept in the other."""
+
+
+class Behind(Protocol):
+    """What a worker is asked to run behind a result."""
+
+    def follow(self, worker: Worker) -> None:
+        """Ask for it."""
+
+    def take(self, worker: Worker) -> None:
+        """Wait for it."""
+
+
 def load_failure(runner: ModelRunner, result: Source) -> Verification | None:
     """The verdict on a result of which ONNX Runtime makes no session; None if it makes one."""
     try:
@@ -46,6 +72,11 @@ def load_failure(runner: ModelRunner, result: Source) -> Verification | None:
         reason = f"the original runs, the result does not: {error}"
         return Verification("differs", reason, attempts=runner.attempts)
     return None
+
+
+def deadline_of(worker: Worker, reference: ReferenceOutputs) -> Deadline:
+    """When a result that a worker runs is ended, unless the caller has said it."""
+    return Deadline(worker.patience + _TIMES_THE_ORIGINAL * reference.reference_seconds)
 
 
 class ResultComparison:
@@ -81,21 +112,47 @@ class ResultComparison:
         self._hidden: set[str] = set()
         self._label = ""
 
-    def verdict(self, result: Source) -> Verification:
-        """The verdict on a result."""
-        with self._runner.worker(result, f"{self._prefix}result") as worker:
-            return self._verdict(worker)
+    def verdict(self, result: Source, *, optimize: bool = False, behind: Behind | None = None) -> Verification:
+        """The verdict on a result.
 
-    def _verdict(self, worker: Worker) -> Verification:
+        Args:
+            result: A path or a model.
+            optimize: Whether ONNX Runtime optimizes it.
+            behind: What runs behind it, of use where it agrees.
+        """
+        with self._runner.worker(result, self.label, optimize=optimize) as worker:
+            if self._runner.deadline is None:
+                worker.deadline = deadline_of(worker, self._reference)
+            sets = self._reference.sets.items()
+            worker.queue((input_set.source, self._place(number)) for number, input_set in sets)
+            if behind is not None:
+                behind.follow(worker)
+            verdict = self.verdict_on(worker)
+            if behind is not None and verdict.status in ("verified", "not shown"):
+                behind.take(worker)
+            return verdict
+
+    def _place(self, number: int) -> Place:
+        return self._runner.place(f"{self.label}{number}")
+
+    @property
+    def label(self) -> str:
+        """What files of a result are called."""
+        return f"{self._prefix}result"
+
+    def verdict_on(self, session: Session) -> Verification:
+        """The verdict on a result that has been loaded, or will be.
+
+        Args:
+            session: Runs it.
+        """
         reference, attempts = self._reference, self._runner.attempts
         allowed = _TIMES_THE_ORIGINAL * reference.reference_seconds
-        if self._runner.deadline is None:
-            worker.deadline = Deadline(worker.patience + allowed)
         try:
-            if tuple(worker.names) != reference.names:
-                reason = f"the outputs are {worker.names} instead of {list(reference.names)}"
+            if tuple(session.names) != reference.names:
+                reason = f"the outputs are {session.names} instead of {list(reference.names)}"
                 return Verification("differs", reason)
-            rows = self._compare_sets(worker)
+            rows = self._compare_sets(session)
         except WorkerError as error:
             where = f" where {self._label}" if self._label else ""
             if error.late and (self._runner.deadline is not None or allowed > PATIENCE):
@@ -114,19 +171,19 @@ class ResultComparison:
             spread=sum(self._spread.values()),
         )
 
-    def _compare_sets(self, worker: Worker) -> list[OutputRow]:
+    def _compare_sets(self, session: Session) -> list[OutputRow]:
         """A row for each output, of the input set on which it differs most."""
         reference = self._reference
-        compared: dict[str, list[OutputRow]] = {name: [] for name in worker.names if name in reference.wanted}
+        compared: dict[str, list[OutputRow]] = {name: [] for name in session.names if name in reference.wanted}
         differing: list[int] = []
         shown: set[str] = set()
         hidden: set[str] = set()  # NaN everywhere
         for number, input_set in reference.sets.items():
             self.differing, self._label = [*differing, number], input_set.label  # in case that it does not run
-            target = self._runner.place(f"{self._prefix}result{number}")
-            outputs = worker.run(input_set.source, target)
+            target = self._place(number)
+            outputs = session.run(input_set.source, target)
             wanted = reference.wanted - reference.quantized if input_set.special else reference.wanted
-            for i, (name, output) in enumerate(zip(worker.names, outputs, strict=True)):
+            for i, (name, output) in enumerate(zip(session.names, outputs, strict=True)):
                 if name in wanted:
                     expected, got = restore(input_set.target, input_set.rows[i]), restore(target, output)
                     expected = self._with_spread(number, i, expected, got)
@@ -137,12 +194,12 @@ class ResultComparison:
                 differing.append(number)
         self.differing = differing
         self._hidden = hidden - shown
-        self._compare_types(worker, compared)
+        self._compare_types(session, compared)
         return [worst_of(rows, name) for name, rows in compared.items()]
 
-    def _compare_types(self, worker: Worker, compared: Mapping[str, list[OutputRow]]) -> None:
+    def _compare_types(self, session: Session, compared: Mapping[str, list[OutputRow]]) -> None:
         reference = self._reference
-        for name, expected, got in zip(worker.names, reference.types, worker.types, strict=True):
+        for name, expected, got in zip(session.names, reference.types, session.types, strict=True):
             if expected != got and name in reference.wanted:
                 detail = f"the type is {got} instead of {expected}"
                 compared[name].append(OutputRow(name, math.inf, 0.0, False, detail))
@@ -220,4 +277,4 @@ def _noise(spread: Mapping[str, OutputRow]) -> tuple[float, float, float]:
     return worst, mean, local
 
 
-__all__ = ["ResultComparison", "load_failure"]
+__all__ = ["Behind", "ResultComparison", "Session", "deadline_of", "load_failure"]

@@ -75,7 +75,7 @@ class ModelRunner:
             self._running.stop()
 
     def close(self) -> None:
-        """End the worker."""
+        """End the worker; another starts when one is needed."""
         if self._idle is not None:
             self._idle.close()
             self._idle = None
@@ -83,11 +83,7 @@ class ModelRunner:
     @contextlib.contextmanager
     def worker(self, source: Source, label: str, *, optimize: bool = False) -> Iterator[Worker]:
         """A worker that makes a session of a model: the last one, if it still lives."""
-        if isinstance(source, ir.Model):
-            path = self.folder / f"{label}.onnx"
-            self._write(source, path)
-        else:
-            path = Path(source)
+        path = self.written(source, label)
         self.start()
         worker, self._idle = self._idle, None
         assert worker is not None
@@ -97,6 +93,7 @@ class ModelRunner:
             if self._stopped:
                 worker.stop()
             yield worker
+            is_free = worker.finish()
         except OptimizationCancelled:
             worker.stop()
             self._idle = worker  # `close` waits for its end
@@ -104,18 +101,22 @@ class ModelRunner:
         except BaseException:
             worker.close()
             raise
-        if self._idle is not None or worker.dead:
+        if self._idle is not None or not is_free:
             worker.close()
         else:
             self._idle = worker
 
-    def _write(self, model: ir.Model, path: Path) -> None:
-        """Write a model that is read once: into one file if it is not too large, without waiting for the disk."""
-        if nbytes(model) > _ONE_FILE:
-            self._weights.save(model, path, self.token)
-            return
-        with path.open("wb") as file:
-            save(model, file, token=self.token)
+    def written(self, source: Source, label: str) -> Path:
+        """The file of a model: one of a few sessions, in one piece if it is not too large, not waiting for the disk."""
+        if not isinstance(source, ir.Model):
+            return Path(source)
+        path = self.folder / f"{label}.onnx"
+        if nbytes(source) > _ONE_FILE:
+            self._weights.save(source, path, self.token)
+        else:
+            with path.open("wb") as file:
+                save(source, file, token=self.token)
+        return path
 
     def place(self, label: str) -> Place:
         """A new place for inputs or outputs, which the worker reads and writes."""

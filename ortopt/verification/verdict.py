@@ -32,6 +32,9 @@ class Verification:
         not_unrounded: Why it was not, of a quantized original.
         spread: At how many places of the outputs, at most, the result is NaN or infinite beside such numbers of the
             original, where that is finite (`ortopt.verification.spreading`).
+        as_deployed: Whether the result also runs and agrees as it is loaded by default, which is with ONNX Runtime's
+            own optimizations (`ortopt.verification.deployed`); None where that was not compared.
+        not_as_deployed: Why it was not, or what these optimizations break of the original, too.
     """
 
     status: Literal["verified", "differs", "not shown", "impossible"]
@@ -47,6 +50,8 @@ class Verification:
     unrounded: float | None = None
     not_unrounded: str = ""
     spread: int = 0
+    as_deployed: bool | None = None
+    not_as_deployed: str = ""
 
 
 def verdict_of(

@@ -1,13 +1,16 @@
 """The result against the original: both run by ONNX Runtime without optimization, on the same seeded inputs.
 
+Then the result runs once more as people deploy it, with ONNX Runtime's own optimizations
+(`ortopt.verification.deployed`).
+
 A result is *verified* when on every input set that was run its outputs agree with the original's, by the measure of
 `ortopt.verification.comparison`: floats within a tolerance by dtype, scaled to the output; all else exactly. Where an
 error is neither clearly rounding nor clearly a mistake, the noise of the original decides
 (`ortopt.verification.doubtful_outputs`).
 
-The models run in a process of their own (`ortopt.verification.worker`), one after the other: a model that kills it is
-reported, and another process starts. The process starts early (`Reference.begin`), so that the original is loaded and
-run while its result is still being computed.
+The models run in processes of their own (`ortopt.verification.worker`), one after the other: a model that kills its
+process is reported, and another starts. The first process starts early (`Reference.begin`), so that the original is
+loaded and run while its result is still being computed.
 """
 
 from __future__ import annotations
@@ -20,16 +23,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import onnx_ir as ir
 
-from ortopt.analysis.providers import CPU, check_distributions, usable
+from ortopt.analysis.providers import CPU, check_installation, usable
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError, VerificationError
 from ortopt.serialization.load import load
 from ortopt.system.temporary_files import temporary_folder
 from ortopt.system.threads import BackgroundThread
+from ortopt.verification.deployed import PREFIX, DeployedModels, DeployedRun, ordinary
 from ortopt.verification.doubtful_outputs import STEPS_CAP
 from ortopt.verification.input_sets import in_memory, inputs_from
 from ortopt.verification.inputs import Inputs, Interface, Recorded
@@ -90,7 +94,7 @@ def verify(
         thorough: Whether many more input sets are drawn, as long as the original takes less than a minute for them.
         finite_math: Whether NaN and infinities may have spread to their neighbours (`ortopt.verification.spreading`).
         in_process: Run in this process: quicker, but a model that kills its process kills this one, and nothing can
-            stop it. For models that one has written oneself.
+            stop it. For models that one has written oneself; nothing is run as it is deployed.
         libraries: Shared libraries of ops that the models need.
 
     Raises:
@@ -112,6 +116,20 @@ def verify(
         libraries=libraries,
     ) as reference:
         return reference.compare(result, timeout=timeout, spreading=finite_math)
+
+
+class _Question(NamedTuple):
+    """What of a result is compared.
+
+    Attributes:
+        outputs: The outputs; all if None.
+        sets: The input sets; all if None.
+        as_deployed: Whether only with ONNX Runtime's own optimizations, or only without; both if None.
+    """
+
+    outputs: Collection[str] | None
+    sets: Collection[int] | None
+    as_deployed: bool | None
 
 
 class Reference:
@@ -136,6 +154,8 @@ class Reference:
         UsageError: A provider does not work here, or inputs are given that `thorough` would have to draw.
     """
 
+    _is_deployable = True
+
     def __init__(
         self,
         original: Source,
@@ -156,10 +176,10 @@ class Reference:
             works, reason = usable(provider)
             if not works:
                 raise UsageError(f"{provider} does not work here: {reason}")
-        check_distributions()
+        check_installation()
         if thorough and inputs is not None and not isinstance(inputs, Recorded):
             raise UsageError("a thorough verification uses random inputs: leave out your own")
-        self._original = original
+        self._original = self._as_given = original
         self._inputs = inputs if inputs is None or isinstance(inputs, Recorded) else dict(inputs)
         self._token = token.with_timeout(None)
         self._facts_of = functools.partial(
@@ -176,6 +196,7 @@ class Reference:
         names = tuple(dict.fromkeys((*providers, CPU)))
         self._runner = ModelRunner(folder, names, self._token, in_process=in_process, libraries=tuple(libraries))
         self._stack.callback(self._runner.close)
+        self._deployed: DeployedModels | None = None
         self._thorough = thorough
         self._spreading = False
         self._early: Future[ReferenceOutputs | Verification] | None = None
@@ -256,6 +277,7 @@ class Reference:
         sets: Collection[int] | None = None,
         timeout: float | None = None,
         spreading: bool = False,
+        as_deployed: bool | None = None,
     ) -> Verification:
         """Run a result, and the original if it has not run yet, and compare.
 
@@ -265,6 +287,8 @@ class Reference:
             sets: The input sets to compare on (see `differing`); all if None.
             timeout: Seconds, as `verify` takes them.
             spreading: Whether NaN and infinities may have spread (`ortopt.verification.spreading`).
+            as_deployed: Whether only with ONNX Runtime's own optimizations, where that is possible, or only without;
+                both if None.
 
         Raises:
             UsageError: The inputs lack one of the model.
@@ -276,7 +300,7 @@ class Reference:
         reference = self._reference(deadline)
         if isinstance(reference, ReferenceOutputs):
             self._spreading = spreading
-            verification = self._compare(result, reference, outputs, sets)
+            verification = self._compare(result, reference, _Question(outputs, sets, as_deployed))
         else:
             verification = reference
         return dataclasses.replace(verification, seconds=time.monotonic() - start)
@@ -315,33 +339,84 @@ class Reference:
             self._copies = PerturbedCopies(self._runner, self._original, reference.sets, is_quantized=is_quantized)
         return self._copies
 
-    def _compare(
-        self,
-        result: Source,
-        reference: ReferenceOutputs,
-        outputs: Collection[str] | None,
-        sets: Collection[int] | None,
-    ) -> Verification:
+    def _compare(self, result: Source, reference: ReferenceOutputs, asked: _Question) -> Verification:
         """The verdict on a result; one that may be random is loaded, and its copy with fixed values is compared."""
-        copies = self._copies_with(reference)
+        loaded: list[Source] = []
         if self._given_values is not None:
             failure = load_failure(self._runner, result)
             if failure is not None:
                 return failure
             model = result if isinstance(result, ir.Model) else load(result, self._token)
+            loaded.append(self._runner.written(result, f"{PREFIX}loaded"))
             result, random = self._given_values.of(model)
             random |= frozenset(reference.comparison.random)
             comparison = dataclasses.replace(reference.comparison, random=random)
             reference = dataclasses.replace(reference, comparison=comparison)
-        if not reference.quantized:
-            verdict = self._verdict(result, reference.only(outputs, sets), copies)
-            return self._near_ties_verdict(verdict, result, reference, outputs, sets)
-        return self._quantized_verdict(result, reference, outputs, sets)
+        if not self._is_deployable or self._runner.in_process or asked.as_deployed is False:
+            return self._verdict_without(result, result, reference, asked, None)[0]
+        file = self._runner.written(result, "result")
+        every = ordinary(reference, thorough=self._thorough)
+        run = self._deployed_models().run_of([*loaded, file], every.only(asked.outputs, asked.sets))
+        if asked.as_deployed and not reference.quantized:
+            return self._deployed_verdict(result, run, reference, asked)
+        verdict, reference = self._verdict_without(result, file, reference, asked, run)
+        if verdict.status not in ("verified", "not shown"):
+            return verdict
+        deployed = self._deployed_verdict(result, run, reference, asked)
+        if deployed.status == "differs":
+            return deployed
+        return dataclasses.replace(verdict, as_deployed=deployed.as_deployed, not_as_deployed=deployed.not_as_deployed)
 
-    def _verdict(self, result: Source, reference: ReferenceOutputs, copies: PerturbedCopies) -> Verification:
-        comparing = ResultComparison(self._runner, reference, copies, spreading=self._spreading)
+    def _deployed_models(self) -> DeployedModels:
+        if self._deployed is None:
+            self._deployed = DeployedModels(self._runner, list(dict.fromkeys((self._as_given, self._original))))
+        return self._deployed
+
+    def _deployed_verdict(
+        self, result: Source, run: DeployedRun, reference: ReferenceOutputs, asked: _Question
+    ) -> Verification:
+        """The verdict on a result that ONNX Runtime optimizes."""
+        every, models = ordinary(reference, thorough=self._thorough), self._deployed_models()
+        copies = self._copies_with(reference)
+        wanted = every.only(asked.outputs, asked.sets)
+        verdict = models.verdict(run, wanted, copies, every, spreading=self._spreading)
+        if verdict.status != "differs":
+            return verdict
+        self._differing = models.differing
+        if reference.quantized:
+            return verdict
+        given = self._near_ties_verdict(verdict, result, reference, asked, optimize=True)
+        return given if given is verdict else dataclasses.replace(given, as_deployed=True)
+
+    def _verdict_without(
+        self,
+        result: Source,
+        file: Source,
+        reference: ReferenceOutputs,
+        asked: _Question,
+        behind: DeployedRun | None,
+    ) -> tuple[Verification, ReferenceOutputs]:
+        """The verdict without optimizations, and the original with what steps of quantizers may excuse.
+
+        Args:
+            result: A path or a model.
+            file: The same, to be run as it is.
+            reference: The original's outputs.
+            asked: What is compared.
+            behind: What runs behind it.
+        """
+        if reference.quantized:
+            return self._quantized_verdict(result, file, reference, asked, behind)
+        verdict = self._verdict(file, reference, asked, behind)
+        return self._near_ties_verdict(verdict, result, reference, asked), reference
+
+    def _verdict(
+        self, file: Source, reference: ReferenceOutputs, asked: _Question, behind: DeployedRun | None
+    ) -> Verification:
+        wanted, copies = reference.only(asked.outputs, asked.sets), self._copies_with(reference)
+        comparing = ResultComparison(self._runner, wanted, copies, spreading=self._spreading)
         try:
-            return comparing.verdict(result)
+            return comparing.verdict(file, behind=behind)
         finally:
             self._differing = comparing.differing
 
@@ -350,8 +425,9 @@ class Reference:
         verdict: Verification,
         result: Source,
         reference: ReferenceOutputs,
-        outputs: Collection[str] | None,
-        sets: Collection[int] | None,
+        asked: _Question,
+        *,
+        optimize: bool = False,
     ) -> Verification:
         """The verdict on a result that may differ because a TopK chooses otherwise among what is nearly as good."""
         is_by_numbers = verdict.status == "differs" and bool(verdict.outputs)
@@ -359,7 +435,7 @@ class Reference:
             return verdict
         if self._near_ties is None:
             self._near_ties = NearTies(self._runner, self._original, reference, self._token)
-        if not self._near_ties.compare(result, outputs, sets):
+        if not self._near_ties.compare(result, asked.outputs, asked.sets, optimize=optimize):
             return verdict
         self._differing = []
         return with_given_places(verdict)
@@ -367,10 +443,11 @@ class Reference:
     def _quantized_verdict(
         self,
         result: Source,
+        file: Source,
         reference: ReferenceOutputs,
-        outputs: Collection[str] | None,
-        sets: Collection[int] | None,
-    ) -> Verification:
+        asked: _Question,
+        behind: DeployedRun | None,
+    ) -> tuple[Verification, ReferenceOutputs]:
         """The verdict on a result of a quantized model: as it is, and without rounding.
 
         Where it is right without rounding, steps of quantizers may excuse more of what it gives as it is.
@@ -379,19 +456,19 @@ class Reference:
             self._without_rounding = WithoutRounding(self._runner, self._original, reference, self._token)
         facts: dict[str, Any] = {"quantizers": reference.quantizers}
         try:
-            smooth = self._without_rounding.compare(result, outputs, sets)
+            smooth = self._without_rounding.compare(result, asked.outputs, asked.sets)
         except UnavailableError as reason:
             facts["not_unrounded"] = str(reason)
         else:
             facts["unrounded"] = smooth.worst
             if smooth.status == "differs":
                 self._differing = self._without_rounding.differing
-                return dataclasses.replace(smooth, reason=f"without rounding, {smooth.reason}", **facts)
+                return dataclasses.replace(smooth, reason=f"without rounding, {smooth.reason}", **facts), reference
             caps = dict.fromkeys(reference.quantized, STEPS_CAP)
             comparison = dataclasses.replace(reference.comparison, caps=caps)
             reference = dataclasses.replace(reference, comparison=comparison)
-        verdict = self._verdict(result, reference.only(outputs, sets), self._copies_with(reference))
-        return dataclasses.replace(verdict, **facts)
+        verdict = self._verdict(file, reference, asked, behind)
+        return dataclasses.replace(verdict, **facts), reference
 
     def _await_early(self, deadline: Deadline | None) -> ReferenceOutputs | Verification:
         """What came of `begin`.
@@ -426,10 +503,12 @@ class RenderedReference(Reference):
     """An original and results that are compared as copies: of what ONNX Runtime has no kernels for here.
 
     Args:
-        rendering: Makes the copy of a model.
+        rendering: Makes the copy of a model, which is nothing that anybody deploys.
         original: The original.
         **more: As `Reference` takes them.
     """
+
+    _is_deployable = False
 
     def __init__(self, rendering: Callable[[ir.Model], ir.Model], original: ir.Model, **more: Any) -> None:
         super().__init__(rendering(original), **more)

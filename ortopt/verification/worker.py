@@ -1,9 +1,9 @@
 """The process in which a model is run to be verified: a model that kills its process does not kill ours.
 
 ``python -m ortopt.verification.worker PARENT`` imports onnxruntime, and reads JSON lines: an object says of which model
-it is to make a session and how many bytes it may take, a list names two folders, of inputs and for outputs. Answers are
-JSON lines, with the seconds that it took. Only numpy and onnxruntime are imported. ``PARENT`` is the process without
-which this one ends.
+it is to make a session and how many bytes it may take, a list names two folders, of inputs and for outputs, and null
+lets go of the session. Answers are JSON lines, with the seconds that it took. Only numpy and onnxruntime are imported.
+``PARENT`` is the process without which this one ends.
 """
 
 from __future__ import annotations
@@ -230,6 +230,8 @@ def main(requests: BinaryIO, answers: BinaryIO) -> None:
                     is_large=request["large"],
                 )
                 answer: dict[str, Any] = {"outputs": [[output.name, output.type] for output in session.get_outputs()]}
+            elif request is None:
+                session, answer = None, {}
             else:
                 answer = {"rows": run_stored(session, *map(Path, request))}
         except Exception as error:

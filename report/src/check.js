@@ -1,7 +1,6 @@
 // The index over many models: what became of each, sorted and filtered.
 import { bytes, error, fill, h, numeric, plural, table } from './dom.js';
 
-const GOOD = new Set(['same', 'done', 'better', 'fixed', 'new', 'changed', 'accepted', 'skipped', 'expected failure']);
 const COLUMNS = [
   ['model', (row) => row.name], ['status', (row) => row.status], ['nodes before', (row) => row.nodes_before], ['nodes', (row) => row.nodes], ['size', (row) => row.size],
   ['worst error', (row) => row.error], ['rewrites', (row) => row.rewrites], ['seconds', (row) => row.seconds], ['latency', (row) => row.latency],
@@ -23,20 +22,20 @@ export function index(data) {
       rows.sort((a, b) => compare(value(a), value(b)) * (sorted.down ? -1 : 1));
     }
     fill(body, h('p', { class: 'quiet', role: 'status' }, plural(rows.length, 'model')), table([...used.map(([title], at) => h('button', { type: 'button', class: 'sort', 'aria-label': `Sort by ${title}`, onclick: () => sort(at) }, title, sorted.at === at ? (sorted.down ? ' ↓' : ' ↑') : '')), 'says'],
-      rows.map((row) => [...used.map(([title, value]) => cell(row, title, value(row), shown[title])), row.says.length ? h('ul', { class: 'says' }, row.says.map((line) => h('li', null, line))) : ''])));
+      rows.map((row) => [...used.map(([title, value]) => cell(row, title, value(row), shown[title], data.kinds)), row.says.length ? h('ul', { class: 'says' }, row.says.map((line) => h('li', null, line))) : ''])));
   }
   draw();
   const counts = Object.entries(data.counts);
   return [
-    h('section', { id: 'summary' }, h('div', { class: 'cards' }, counts.map(([status, number]) => h('div', { class: `card ${GOOD.has(status) ? 'good' : 'bad'}` }, h('strong', null, number), h('span', null, status)))),
+    h('section', { id: 'summary' }, h('div', { class: 'cards' }, counts.map(([status, number]) => h('div', { class: `card ${data.kinds[status]}` }, h('strong', null, number), h('span', null, status)))),
       data.notes.length ? h('ul', null, data.notes.map((note) => h('li', null, note))) : null),
     h('section', { id: 'models' }, h('h2', null, 'Models'), h('div', { class: 'controls' }, filter), body),
   ];
 }
 
-function cell(row, title, value, shown) {
+function cell(row, title, value, shown, kinds) {
   if (title === 'model' && row.page) return h('a', { href: row.page }, value);
-  if (title === 'status') return h('span', { class: `badge ${GOOD.has(value) ? 'good' : 'bad'}` }, value);
+  if (title === 'status') return h('span', { class: `badge ${kinds[value]}` }, value);
   if (shown) return shown(value ?? null);
   return value === null || value === undefined ? '' : value;
 }

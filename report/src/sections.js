@@ -143,11 +143,27 @@ export function verification(report) {
   const rows = outcome.outputs.map((one) => [h('span', { class: 'name' }, one.name), one.agrees ? 'agrees' : one.shown === false ? 'tells nothing' : 'differs', ...[one.worst, one.tolerance, one.noise, one.absolute, one.relative, one.mean].map((value) => numeric(error(value))),
     one.index ? `at [${one.index}]: ${one.expected} became ${one.got}` : '', [one.detail, one.local_detail].filter(Boolean).join('; ')]);
   return section('verification', 'Verification',
-    h('p', null, h('span', { class: `badge ${verdict(report)[0]}` }, verdict(report)[1]), outcome.verified_on ? ` on ${outcome.verified_on}` : '', ' ',
+    h('p', null, h('span', { class: `badge ${verdict(report)[0]}` }, verdict(report)[1]), report.verified_on?.length ? ` Run on ${report.verified_on.map((one) => one.replace('ExecutionProvider', '')).join(', ')}. ` : ' ',
       outcome.random ? 'Outputs are random: only types and shapes were compared. ' : '', outcome.seconds ? `It took ${seconds(outcome.seconds)}.` : ''),
+    asDeployed(report),
     rows.length ? table(['output', 'result', 'worst error', 'tolerance', 'own noise', 'absolute', 'relative', 'mean', 'worst element', 'remarks'], rows) : null,
     rows.length ? h('p', { class: 'quiet' }, 'Errors are relative to the scale of the output; “own noise” is how far the original’s own numbers move with rounding.') : null,
     repairs.length ? [h('h3', null, 'Repairs'), h('ul', null, repairs.map((one) => h('li', null, h('strong', null, one.pass), ` rewrite ${one.rewrite}: ${one.reason}; ${one.left_out === 'pass' ? 'the pass' : 'the rewrite'} was left out`)))] : null);
+}
+
+const DEFAULTS = "ONNX Runtime's default optimizations"; // as the reasons beside it spell it
+
+/** How the result compares as ONNX Runtime loads it by default, or why that is not known; and what only these optimizations break. */
+function asDeployed({ verification: outcome, half_precision: half }) {
+  const { as_deployed: agrees, not_as_deployed: reason } = outcome;
+  const known = typeof agrees === 'boolean';
+  if (!known && !reason && outcome.status !== 'verified' && outcome.status !== 'not shown') return null; // it is wrong, or unknown, without them
+  const [kind, words] = agrees ? ['good', `also run with ${DEFAULTS}, and agrees`]
+    : known ? ['bad', `differs with ${DEFAULTS}`]
+      : reason ? ['unknown', `not compared with ${DEFAULTS}`] : ['', `not run with ${DEFAULTS}`];
+  const why = !known && !reason && half ? ' It was compared as copies that compute in float32 and are rounded.' : null;
+  return [h('p', { class: 'deployed' }, h('strong', null, 'As deployed: '), h('span', { class: `badge ${kind}` }, words), why),
+    reason ? h('p', { class: 'deployed' }, h('span', { class: 'badge unknown' }, 'warning'), ` ${reason}`) : null];
 }
 
 export function left(data, link) {

@@ -30,6 +30,8 @@ SIZES = {
     "transposes": 200,
     "layouts": 240,
     "fan_out": 160,
+    "symbols": 200,
+    "turned_back": 300,
 }
 
 

@@ -1,7 +1,8 @@
 """Another rounding may show as another last digit, and never as another integer: asked of every reordered pass.
 
-The examples of each pass are put on a path from integers to a discrete step: its float inputs are converted from
-integers, its results to integers.
+The examples of each pass are put on a path from integers to a discrete step: its float inputs are roots of integers,
+its results are converted to integers. A root is no whole number, so that sums and products of matrices end the path;
+what they do to whole numbers is asked apart.
 """
 
 from __future__ import annotations
@@ -92,7 +93,6 @@ ENDS_THE_PATH = {
     "pad_fusion": "what it gives comes out of a convolution or is a mean",
     "parallel_conv_merging": "what it gives comes out of a convolution",
     "reduce_matmul_conversion": "what it gives is a sum",
-    "row_selection_folding": "it adds the same number, or comes out of a MatMul",
     "row_selection_reordering": "what it selects of comes out of a MatMul, or is computed alike",
     "relative_column_conversion": "what it gives comes out of a MatMul",
     "relative_key_conversion": "what it gives comes out of an Einsum",
@@ -140,8 +140,14 @@ PARTLY = {
 """Passes that give values on the path in some examples, and end it in others."""
 
 
-def on_a_path(model: ModelProto, every: bool) -> ModelProto | None:
-    """A model whose float inputs, or only the first, come from integers, and whose float results become integers."""
+def on_a_path(model: ModelProto, every: bool, whole: bool = False) -> ModelProto | None:
+    """A model whose float inputs, or only the first, come from integers, and whose float results become integers.
+
+    Args:
+        model: The model.
+        every: Whether all of its float inputs do.
+        whole: Whether they are integers, and not their roots.
+    """
     graph = onnx.GraphProto()
     graph.CopyFrom(model.graph)
     constants = {tensor.name for tensor in graph.initializer}
@@ -151,7 +157,10 @@ def on_a_path(model: ModelProto, every: bool) -> ModelProto | None:
         kind = value.type.tensor_type.elem_type
         if value.name in constants or kind not in FLOATS or (before and not every):
             continue
-        before.append(helper.make_node("Cast", [f"{value.name}_whole"], [value.name], to=kind))
+        converted = value.name if whole else f"{value.name}_squared"
+        before.append(helper.make_node("Cast", [f"{value.name}_whole"], [converted], to=kind))
+        if not whole:
+            before.append(helper.make_node("Sqrt", [converted], [value.name]))
         value.name = f"{value.name}_whole"
         value.type.tensor_type.elem_type = TensorProto.INT32
     for value in graph.output:

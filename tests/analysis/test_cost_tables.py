@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ortopt.analysis import costs
 from ortopt.analysis.cost_tables import read_file, table_of
 from ortopt.analysis.costs import Form, Verdict
 from ortopt.analysis.kernels import CPU
-from ortopt.errors import UsageError
+from ortopt.errors import InvalidModelError
 
 ROW = {"op": "Gelu", "provider": CPU, "verdict": "loses", "speed": [0.5, 0.6], "instead_of": "its parts", "source": "s"}
 
@@ -61,26 +62,27 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
 
 
 BROKEN: dict[str, dict[str, Any]] = {
-    "it has no name": {"name": 3},
-    "it needs sources and costs": {"costs": {}},
-    "row 1 is no object": {"costs": [3]},
-    "row 1 has no text 'op'": {"costs": [{**ROW, "op": None}]},
-    "row 1 has the verdict 'wins', which is none of": {"costs": [{**ROW, "verdict": "wins"}]},
+    "Expected `str`, got `int` - at `name`": {"name": 3},
+    "Expected `array`, got `object` - at `costs`": {"costs": {}},
+    "Expected `object`, got `int` - at `costs[0]`": {"costs": [3]},
+    "Expected `str`, got `null` - at `costs[0].op`": {"costs": [{**ROW, "op": None}]},
+    "Invalid enum value 'wins' - at `costs[0].verdict`": {"costs": [{**ROW, "verdict": "wins"}]},
+    "Expected `int`, got `str` - at `measured.threads`": {"measured": {"threads": "many"}},
     "row 1 names the source 'x'": {"costs": [{**ROW, "source": "x"}]},
     "row 1 has a speed that is not two positive numbers": {"costs": [{**ROW, "speed": [2, 1]}]},
-    "row 1 has sizes that are not two numbers": {"costs": [{**ROW, "at": {"rows": 3}}]},
+    "row 1 has sizes that are not two numbers": {"costs": [{**ROW, "at": {"rows": [3, 2]}}]},
 }
 
 
 @pytest.mark.parametrize("because", BROKEN)
 def test_a_file_that_is_no_table(tmp_path: Path, because: str) -> None:
-    with pytest.raises(UsageError, match=f"is no table of costs: {because}"):
+    with pytest.raises(InvalidModelError, match=re.escape(f"no table of costs: {because}")):
         table_of(written(tmp_path, **BROKEN[because]))
 
 
 def test_a_file_that_is_no_json_or_not_there(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("{")
-    with pytest.raises(UsageError, match="is no table of costs"):
+    with pytest.raises(InvalidModelError, match="no table of costs"):
         table_of(str(tmp_path / "x"))
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(InvalidModelError, match="No such file"):
         table_of(str(tmp_path / "y"))

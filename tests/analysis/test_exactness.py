@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
+from ortopt.analysis import whole_numbers
 from ortopt.analysis.exactness import Exactness
+from ortopt.graph.constants import is_constant
+from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal
 from ortopt.options import Options
 from ortopt.testing import parse
@@ -32,15 +36,79 @@ BEGINNINGS = {
     "a mask": ("b = Cast <to = 9> (i) x = Cast <to = 1> (b)", True),
     "a shape": ("s = Shape (f) x = Cast <to = 1> (s)", True),
     "an index": ("p = ArgMax <axis = 0> (f) x = Cast <to = 1> (p)", True),
-    "one of two": ("w = Cast <to = 1> (i) x = Add (f, w)", True),
+    "one of two": ("w = Cast <to = 1> (i) x = Add (r, w)", True),
     "an op of which nothing is known": ("x = my.op (i)", True),
-    "a float": ("x = Identity (f)", False),
+    "a float input": ("x = Identity (f)", True),
+    "arithmetic of inputs": ("w = Div (f, c) x = Max (w, r)", True),
+    "an input of half the bits": ("w = Cast <to = 10> (f) x = Cast <to = 1> (w)", True),
+    "a float": ("x = Identity (r)", False),
     "an integer that is constant": ("x = Cast <to = 1> (k)", False),
-    "a quantized value": ("x = DequantizeLinear (q, c, zero)", False),
-    "a sum": ("w = Cast <to = 1> (i) x = ReduceSum (w)", False),
-    "a product of matrices": ("w = Cast <to = 1> (i) x = MatMul (w, f)", False),
+    "a sum of floats": ("x = ReduceSum (f)", False),
+    "a product of matrices of floats": ("x = MatMul (f, ones)", False),
+    "a mean": ("w = Cast <to = 1> (i) x = ReduceMean (w)", False),
     "a transcendental function": ("w = Cast <to = 1> (i) x = Exp (w)", False),
-    "a choice": ("x = Gather (f, i)", False),
+    "a choice of floats": ("x = Gather (r, i)", False),
+    # whole numbers that were constants
+    "a row of a table": ("x = Gather (table, i)", True),
+    "elements of a table": ("w = Expand (i, one) x = GatherElements (table, w)", True),
+    "an element of a table": ("p = Cast <to = 7> (i) w = Unsqueeze (p, one) x = GatherND (table, w)", True),
+    "some of a table": ("b = Cast <to = 9> (i) x = Compress (table, b)", True),
+    "a part of a table": ("p = Cast <to = 7> (i) u = Slice (p, zeros, one) x = Slice (table, zeros, u)", True),
+    "a table again and again": ("s = Shape (f) x = Tile (table, s)", True),
+    "one number at all places": ("s = Shape (f) x = Expand (c, s)", True),
+    "a row of a table of halves": ("x = Gather (halves, i)", False),
+    "a row of weights": ("x = Gather (weights, i)", False),
+    "a row of numbers too large to count with": ("x = Gather (large, i)", False),
+    "one of two constants": ("b = Cast <to = 9> (i) x = Where (b, c, one_f)", True),
+    "a constant, or a float": ("b = Cast <to = 9> (i) x = Where (b, c, r)", True),
+    "zero, or a float": ("b = Cast <to = 9> (i) x = Where (b, zero_f, r)", False),
+    "a mask's -1e9, or a float": ("b = Cast <to = 9> (i) x = Where (b, far, r)", False),
+    "a fraction, or a float": ("b = Cast <to = 9> (i) x = Where (b, half, r)", False),
+    "a float, at least 2": ("x = Max (r, c)", True),
+    "a float, at least 0": ("x = Max (r, zero_f)", False),
+    "a float between 0 and 2": ("x = Clip (r, zero_f, c)", True),
+    "a float with a 2 behind it": ("w = Unsqueeze (c, zeros) x = Concat <axis = 0> (r, w)", False),
+    "a float with a table behind it": ("x = Concat <axis = 0> (r, table)", True),
+    "a float with 2s around it": ("x = Pad (r, k, c)", True),
+    "a float with zeros around it": ("x = Pad (r, k)", False),
+    "a table in the place of floats": ("x = ScatterElements (r, k, pair)", True),
+    "ones": ("s = Shape (f) x = ConstantOfShape <value = float[1] {1.0}> (s)", True),
+    "ones of no known number": ("x = ConstantOfShape <value = float[1] {1.0}> (k)", True),
+    "halves": ("s = Shape (f) x = ConstantOfShape <value = float[1] {0.5}> (s)", False),
+    "zeros and ones": ("u = Unsqueeze (i, one) x = EyeLike <dtype = 1> (u)", True),
+    "coins": ("x = Bernoulli (r)", True),
+    "a range": ("n = ReduceMax <keepdims = 0> (r) x = Range (zero_f, n, one_f)", False),
+    "a range of inputs": ("n = ReduceMax <keepdims = 0> (f) x = Range (zero_f, n, one_f)", True),
+    # of quantized values
+    "a quantized value": ("x = DequantizeLinear (q, c, zero)", True),
+    "a quantized value without zero point": ("x = DequantizeLinear (q, one_f)", True),
+    "a quantized value with a scale of its own": ("x = DequantizeLinear (q, half, zero)", False),
+    # what was rounded
+    **{f"a {op}": (f"x = {op} (r)", True) for op in ("Floor", "Ceil", "Round", "Sign")},
+    # sums of whole numbers
+    "a sum": ("w = Cast <to = 1> (i) x = ReduceSum (w)", True),
+    "a sum of squares": ("w = Cast <to = 1> (i) x = ReduceSumSquare (w)", True),
+    "a sum of whole numbers and of others": ("w = Cast <to = 1> (i) u = Add (w, r) x = ReduceSum (u)", False),
+    "a sum of fractions": ("w = Cast <to = 1> (i) u = Div (w, c) x = ReduceSum (u)", False),
+    "sums one after another": (
+        "s = Shape (f) w = ConstantOfShape <value = float[1] {1.0}> (s) x = CumSum (w, one)",
+        True,
+    ),
+    "a product with ones": ("w = Cast <to = 1> (i) x = MatMul (w, ones)", True),
+    "a product with weights": ("w = Cast <to = 1> (i) x = MatMul (w, weights)", False),
+    "a product with an input": ("w = Cast <to = 1> (i) x = MatMul (w, f)", False),
+    "a product of two": ("w = Cast <to = 1> (i) u = Floor (r) x = MatMul (w, u)", True),
+    "a product of what was made of them": (
+        """w = Cast <to = 1> (i) a = Mul (w, c) s = Sub (a, one_f) b = Greater (s, c)
+        u = Where (b, s, zero_f) x = MatMul (u, ones)""",
+        True,
+    ),
+    "an Einsum": ('w = Cast <to = 1> (i) x = Einsum <equation = "k,k->"> (w, ones)', True),
+    "a Gemm": ("w = Cast <to = 1> (i) m = Unsqueeze (w, zeros) x = Gemm <alpha = 2.0> (m, eye)", True),
+    "a scaled Gemm": ("w = Cast <to = 1> (i) m = Unsqueeze (w, zeros) x = Gemm <alpha = 0.3> (m, eye)", False),
+    "a convolution": ("w = Cast <to = 1> (i) m = Unsqueeze (w, pair_axes) x = Conv (m, kernel)", True),
+    "a power": ("w = Cast <to = 1> (i) p = Pow (w, c) x = ReduceSum (p)", True),
+    "a reciprocal": ("w = Cast <to = 1> (i) p = Pow (w, minus_f) x = ReduceSum (p)", False),
 }
 
 STEPS = {
@@ -76,7 +144,11 @@ STEPS = {
 
 HEAD = """<ir_version: 10, opset_import: ["" : 17, "my" : 1]>
     main (int32[N] i, float[N] f, uint8[N] q) => (OUT)
-    <float c = {2.0}, int64[2] k = {1, 2}, int64[1] one = {1}, int64[1] minus = {-1}, uint8 zero = {0}>"""
+    <float c = {2.0}, int64[2] k = {1, 2}, int64[1] one = {1}, int64[1] zeros = {0}, int64[1] minus = {-1},
+     uint8 zero = {0}, float one_f = {1.0}, float zero_f = {0.0}, float minus_f = {-1.0}, float half = {0.5},
+     float far = {-1e9}, float[3] table = {0.0, 1.0, 2.0}, float[2] halves = {0.0, 0.5}, float[2] pair = {3.0, 4.0},
+     float[2] large = {0.0, 16777216.0}, float[3] weights = {0.3, 1.0, 2.0}, float[3] ones = {1.0, 1.0, 1.0},
+     float[3, 1] eye = {1.0, 0.0, 1.0}, int64[2] pair_axes = {0, 1}, float[1, 1, 2] kernel = {1.0, 3.0}>"""
 
 
 def text(body: str, output: str = "y") -> str:
@@ -86,7 +158,7 @@ def text(body: str, output: str = "y") -> str:
 @pytest.mark.parametrize("begins", BEGINNINGS)
 def test_where_a_path_begins(begins: str) -> None:
     body, on_a_path = BEGINNINGS[begins]
-    assert step_behind(text(f"{body} v = Mul (x, c) y = Floor (v)")) == ("Floor" if on_a_path else "")
+    assert step_behind(text(f"r = Exp (f) {body} v = Mul (x, c) y = Floor (v)")) == ("Floor" if on_a_path else "")
 
 
 @pytest.mark.parametrize("steps", STEPS)
@@ -124,7 +196,8 @@ def test_paths_go_through_graphs(what: str) -> None:
 def test_only_the_function_that_is_called_with_integers() -> None:
     model = """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
         main (int32[N] i, float[N] f) => (int64[N] y, int64[N] z) {
-            x = Cast <to = 1> (i) a = own.one (x) b = own.two (f) y = Cast <to = 7> (a) z = Cast <to = 7> (b) }
+            x = Cast <to = 1> (i) a = own.one (x) y = Cast <to = 7> (a)
+            r = Exp (f) b = own.two (r) z = Cast <to = 7> (b) }
         <domain: "own", opset_import: ["" : 17]> one (p) => (r) { v = Neg (p) r = Abs (v) }
         <domain: "own", opset_import: ["" : 17]> two (p) => (r) { w = Neg (p) r = Abs (w) }"""
     assert step_behind(model, "v") == "Cast"
@@ -132,7 +205,8 @@ def test_only_the_function_that_is_called_with_integers() -> None:
 
 
 def test_edits_add_to_the_paths() -> None:
-    workspace = Workspace(parse(text("x = Cast <to = 1> (i) v = Mul (f, c) w = Mul (v, c) y = Floor (w)")), Options())
+    body = "x = Cast <to = 1> (i) r = Exp (f) v = Mul (r, c) w = Mul (v, c) y = Floor (w)"
+    workspace = Workspace(parse(text(body)), Options())
     exactness = workspace.exactness
     assert step_of(workspace, "w", exactness) == ""
     nodes = {node.outputs[0].name: node for node in workspace.model.graph}
@@ -142,6 +216,92 @@ def test_edits_add_to_the_paths() -> None:
     workspace.edit.rollback(version)
     workspace.refresh()
     assert step_of(workspace, "w", workspace.exactness) == ""
+
+
+def test_what_becomes_whole_later() -> None:
+    body = "x = Cast <to = 1> (i) r = Exp (f) w = MatMul (x, r) v = Mul (w, c) y = Floor (v)"
+    workspace = Workspace(parse(text(body)), Options())
+    exactness = workspace.exactness
+    assert step_of(workspace, "w", exactness) == ""
+    nodes = {node.outputs[0].name: node for node in workspace.model.graph}
+    workspace.edit.set_input(nodes["w"], 1, nodes["x"].outputs[0])
+    assert step_of(workspace, "v", exactness) == step_of(workspace, "w", exactness) == "Floor"
+
+
+def test_a_table_that_is_folded_later() -> None:
+    body = "t = Cast <to = 1> (k) x = Gather (t, i) v = Mul (x, c) y = Floor (v)"
+    workspace = Workspace(parse(text(body)), Options())
+    exactness = workspace.exactness
+    assert step_of(workspace, "v", exactness) == ""
+    first = next(iter(workspace.model.graph))
+    table = constant(np.array([1.0, 2.0], np.float32))
+    workspace.edit.replace({first.outputs[0]: table}, before=first)
+    assert step_of(workspace, "v", exactness) == "Floor"
+
+
+WIDE = {
+    "conversions": ("u{0} = Cast <to = 1> (i)", "x = Concat <axis = 0> ({1})"),
+    "zeros that become numbers": (
+        "u{0} = Loop (n, t, nil) <body = g{0} (int64 k, bool e, float[1] s) => (bool o, float[1] r) {{ "
+        "r = Add (s, unit) o = Identity (e) }}>",
+        "x = Concat <axis = 0> ({1})",
+    ),
+}
+
+
+@pytest.mark.parametrize("wide", WIDE)
+def test_operands_are_asked_once_however_many_there_are(wide: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def counted(value: ir.Value | None) -> bool:
+        nonlocal asked
+        asked += 1
+        return is_constant(value)
+
+    monkeypatch.setattr(whole_numbers, "is_constant", counted)
+
+    def questions(count: int) -> int:
+        nonlocal asked
+        each, last = WIDE[wide]
+        body = " ".join(each.format(k) for k in range(count))
+        joined = last.format(0, ", ".join(f"u{k}" for k in range(count)))
+        model = f"""<ir_version: 10, opset_import: ["" : 17]> main (int32[N] i, int64 n, bool t) => (y)
+            <float c = {{2.0}}, float[1] nil = {{0.0}}, float[1] unit = {{1.0}}>
+            {{ {body} {joined} v = Mul (x, c) y = Floor (v) }}"""
+        asked = 0
+        assert step_behind(model) == "Floor"
+        return asked
+
+    few, many = questions(20), questions(200)
+    assert 0 < many <= 11 * few
+
+
+def test_large_constants_are_not_read_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    are_whole = whole_numbers._are_whole
+
+    def noted(content: np.ndarray, bound: float) -> bool:
+        sizes.append(content.size)
+        return are_whole(content, bound)
+
+    monkeypatch.setattr(whole_numbers, "_are_whole", noted)
+    model = parse(text("x = Gather (table, i) v = Mul (x, c) y = Floor (v)"))
+    (table,) = (value for name, value in model.graph.initializers.items() if name == "table")
+    table.const_value = ir.Tensor(np.linspace(0.0, 1.0, 100_000, dtype=np.float32))
+    workspace = Workspace(model, Options())
+    assert step_of(workspace, "v", workspace.exactness) == ""
+    assert 0 < sum(sizes) <= 64
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("float", 24), ("float16", 11), ("double", 53), ("bfloat16", 8)])
+def test_up_to_where_a_type_holds_every_integer(kind: str, bits: int) -> None:
+    for number, whole in ((2.0**bits - 1, True), (2.0**bits, False)):
+        dtype = ir.DataType[kind.upper()]
+        model = parse(f"""<ir_version: 10, opset_import: ["" : 17]> main (int32[N] i) => (y)
+            <{kind}[2] table = {{0, 1}}, {kind} c = {{2}}> {{ x = Gather (table, i) v = Mul (x, c) y = Floor (v) }}""")
+        model.graph.initializers["table"].const_value = ir.Tensor(np.array([0.0, number]).astype(dtype.numpy()))
+        workspace = Workspace(model, Options())
+        assert step_of(workspace, "v", workspace.exactness) == ("Floor" if whole else "")
 
 
 def test_a_step_that_comes_later() -> None:

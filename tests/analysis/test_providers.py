@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 from ortopt.analysis import providers
-from ortopt.analysis.providers import CPU, CUDA, check_distributions, normalize, usable
+from ortopt.analysis.providers import CPU, CUDA, check_installation, normalize, usable
 from ortopt.errors import UsageError
 
 
@@ -67,25 +67,58 @@ def test_without_a_driver_onnxruntime_is_not_even_imported():
     assert done.stdout.strip() == "(False, 'there is no NVIDIA driver here') False"
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_wheel_that_names_tensorrt_needs_its_libraries(monkeypatch, there):
+    import onnxruntime
+
+    name = "TensorrtExecutionProvider"
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [name, CPU])
+    monkeypatch.setattr(providers, "_cuda_usable", lambda: (False, "there is no NVIDIA driver here"))
+    assert usable.__wrapped__(name) == (False, "there is no NVIDIA driver here")
+    monkeypatch.setattr(providers, "_cuda_usable", lambda: (True, "ok"))
+    monkeypatch.setattr(providers, "_loadable", lambda library: there)
+    works, reason = usable.__wrapped__(name)
+    assert works == there
+    assert reason == "ok" if there else "nvinfer" in reason and "nvonnxparser" in reason
+
+
 @pytest.fixture
 def _fresh():
-    check_distributions.cache_clear()
+    check_installation.cache_clear()
     yield
-    check_distributions.cache_clear()
+    check_installation.cache_clear()
 
 
 @pytest.mark.usefixtures("_fresh")
 def test_two_distributions_over_each_other_are_said_once(monkeypatch):
     monkeypatch.setattr(providers, "distributions", lambda: dict.fromkeys(("onnxruntime", "onnxruntime-gpu"), "1"))
     with pytest.warns(RuntimeWarning, match="pip uninstall -y onnxruntime onnxruntime-gpu"):
-        check_distributions()
+        check_installation()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        check_distributions()
+        check_installation()
 
 
 @pytest.mark.usefixtures("_fresh")
 @pytest.mark.parametrize("which", [set(), {"onnxruntime"}, {"onnxruntime-gpu"}])
 def test_one_distribution_is_fine(monkeypatch, which):
     monkeypatch.setattr(providers, "distributions", lambda: dict.fromkeys(which, "1"))
-    check_distributions()
+    check_installation()
+
+
+@pytest.mark.usefixtures("_fresh")
+@pytest.mark.parametrize("version", ["1.19.2", "1.9.0", "0.5"])
+def test_a_release_that_is_too_old_is_named_with_the_one_that_is_needed(monkeypatch, version):
+    monkeypatch.setattr(providers, "installed_version", lambda: version)
+    with pytest.raises(UsageError, match=rf"^ONNX Runtime {version} is installed, and ortopt needs 1\.20 or newer$"):
+        check_installation()
+    with pytest.raises(UsageError, match="is installed, and ortopt needs"):  # each time
+        check_installation()
+
+
+@pytest.mark.usefixtures("_fresh")
+@pytest.mark.parametrize("version", ["1.20.0", "1.20.1+cu12", "1.32.0", "2.0", ""])
+def test_other_releases_and_those_that_nobody_knows_are_taken(monkeypatch, version):
+    monkeypatch.setattr(providers, "installed_version", lambda: version)
+    monkeypatch.setattr(providers, "distributions", dict)
+    check_installation()

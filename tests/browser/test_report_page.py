@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
 import pytest
 
 import ortopt
 from benchmarks.chromium import Chromium
+from ortopt.regression import page as check_page
+from ortopt.regression.results import EXIT_CODES, Check, Result, Status
 from ortopt.reporting.model_diff import compare
 from ortopt.reporting.page.document import document
 from ortopt.reporting.page.pages import diff_page, index_page, run_page
@@ -89,7 +91,80 @@ def test_it_shows_all_that_was_done(browser: Chromium, opened: Opened) -> None:
     assert texts(browser, ".card strong")[0] == "32 → 16"
     assert "matmul_add_fusion 8 rewrites" in " ".join(texts(browser, "#rewrites summary"))
     assert texts(browser, "#verification tbody td")[:2] == ["x8", "agrees"]
+    assert " Run on CPU. It took " in texts(browser, "#verification p")[0]
     assert browser.run("document.querySelectorAll('.timeline .bar').length") > 10
+
+
+DEFAULTS = "ONNX Runtime's default optimizations"
+AGREES = f"also run with {DEFAULTS}, and agrees"
+THEIRS = f"{DEFAULTS} change the original, too: output 'y': 1.5 instead of 0.5"
+KILLED = f"with {DEFAULTS}, the original runs, the result does not: it ended its process with SIGSEGV"
+
+
+@functools.cache
+def _result_and_report() -> tuple[ortopt.OptimizeResult, dict[str, Any]]:
+    result = ortopt.optimize(network(2), observers=[ortopt.Lineage()], level=1)
+    return result, as_dict(result, source="net.onnx")
+
+
+def deployed_page(*, report: dict[str, Any] | None = None, **verification: Any) -> str:
+    """The page of a run whose verification has said something else."""
+    result, data = _result_and_report()
+    return run_page(result, {**data, **(report or {}), "verification": {**data["verification"], **verification}})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "badges", "says"),
+    [
+        ({}, {"good": [AGREES]}, ""),
+        ({"not_as_deployed": THEIRS}, {"good": [AGREES], "unknown": ["warning"]}, THEIRS),
+        (
+            {"as_deployed": None, "not_as_deployed": THEIRS},
+            {"unknown": [f"not compared with {DEFAULTS}", "warning"]},
+            THEIRS,
+        ),
+        (
+            {"as_deployed": False, "status": "differs", "reason": KILLED, "outputs": []},
+            {"bad": [f"differs with {DEFAULTS}"]},
+            "",
+        ),
+        ({"as_deployed": None}, {"": [f"not run with {DEFAULTS}"]}, ""),
+        ({"as_deployed": None, "status": "differs", "reason": "output 'y': wrong"}, {}, ""),
+        ({"as_deployed": None, "status": "impossible", "reason": "no kernel"}, {}, ""),
+    ],
+)
+def test_it_says_whether_the_result_agrees_as_it_is_deployed(
+    browser: Chromium, opened: Opened, outcome: dict[str, Any], badges: dict[str, list[str]], says: str
+) -> None:
+    opened(deployed_page(**outcome))
+    found: dict[str, list[str]] = {}
+    for text in browser.run(
+        "[...document.querySelectorAll('.deployed .badge')].map((e) => [e.className, e.textContent])"
+    ):
+        found.setdefault(text[0].removeprefix("badge").strip(), []).append(text[1])
+    assert found == badges
+    assert says in " ".join(texts(browser, ".deployed"))
+
+
+def test_it_says_why_rounded_copies_are_not_run_as_they_are_deployed(browser: Chromium, opened: Opened) -> None:
+    opened(deployed_page(report={"half_precision": {"dtype": "BFLOAT16"}}, as_deployed=None))
+    assert texts(browser, ".deployed")[0].endswith("It was compared as copies that compute in float32 and are rounded.")
+
+
+def test_a_repair_names_the_pass_and_the_signal(browser: Chromium, opened: Opened) -> None:
+    repair = {"pass": "gelu_fusion", "rewrite": 3, "reason": KILLED, "left_out": "pass"}
+    opened(deployed_page(report={"repairs": [repair]}))
+    assert texts(browser, "#verification li") == [f"gelu_fusion rewrite 3: {KILLED}; the pass was left out"]
+
+
+def test_every_status_of_a_check_has_the_colour_of_what_it_is(browser: Chromium, opened: Opened) -> None:
+    results = tuple(Result(status.name, status.name, "", status) for status in Status)
+    opened(check_page.text(Check(results, {})))
+    for selector, kind in (("td .badge", "badge"), ("#summary .card", "card")):
+        classes = browser.run(f"[...document.querySelectorAll({selector!r})].map((e) => e.className)")
+        colours = dict(zip(Status, (text.removeprefix(kind).strip() for text in classes), strict=True))
+        assert {status for status, colour in colours.items() if colour == "bad"} == set(EXIT_CODES)
+        assert {status for status, colour in colours.items() if not colour} == {Status.UNCHANGED, Status.SKIPPED}
 
 
 def test_it_folds_and_unfolds_on_both_sides(browser: Chromium, opened: Opened) -> None:
@@ -309,7 +384,10 @@ def test_an_index_is_sorted_and_filtered(browser: Chromium, opened: Opened) -> N
         ({"input": name, "nodes": {"before": 9, "after": nodes}, "verified": True}, f"./{name}.html")
         for name, nodes in (("b", 3), ("a", 5), (HOSTILE, 1))
     ]
+    rows[1][0]["verification"] = {"worst": 0.0, "not_as_deployed": THEIRS}
     opened(index_page("several", rows))
+    assert set(browser.run("[...document.querySelectorAll('td .badge, .card')].map((e) => e.classList[1])")) == {"good"}
+    assert texts(browser, ".says li") == [THEIRS]
     assert texts(browser, "tbody td:first-child") == ["b", "a", HOSTILE]
     browser.click(".sort")
     assert texts(browser, "tbody td:first-child") == [HOSTILE, "a", "b"]

@@ -15,7 +15,7 @@ import pytest
 from ortopt import GraphTransformer, registry
 from ortopt.serialization.save import save
 from ortopt.testing import parse
-from ortopt.verification import process, runner
+from ortopt.verification import runner
 from tests.verification.wrong_passes import (
     Nearly,
     Raises,
@@ -76,7 +76,8 @@ def _wrong(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
         more.add(kind, "a test")
     monkeypatch.setattr(registry, "installed", lambda: more)
     if "does_not_run" not in request.node.name:  # quicker than a process each
-        monkeypatch.setattr(runner, "Worker", process.InProcessWorker)
+        made = runner.ModelRunner.__init__
+        monkeypatch.setattr(runner.ModelRunner, "__init__", lambda *a, **kw: made(*a, **{**kw, "in_process": True}))
 
 
 def write(text: str, **dims: object) -> None:

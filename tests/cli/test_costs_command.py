@@ -161,7 +161,7 @@ def test_explain_gives_the_numbers_that_decided(model: Path) -> None:
 def test_a_table_that_is_none(model: Path) -> None:
     Path("broken.json").write_text("{}")
     for words in (("optimize", "m.onnx", "--costs", "broken.json"), ("costs", "show", "--costs", "broken.json")):
-        assert "broken.json is no table of costs: it has no name" in invoke(*words).output
+        assert "broken.json': no table of costs: Object missing required field `name`" in invoke(*words).output
     assert "there is no file" in invoke("optimize", "m.onnx", "--costs", "none.json").output
 
 

@@ -439,12 +439,12 @@ def test_two_onnxruntimes_over_each_other_are_said_once(
     ortopt: Any, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(providers, "distributions", lambda: {"onnxruntime": "1", "onnxruntime-gpu": "1"})
-    providers.check_distributions.cache_clear()
-    monkeypatch.setattr(optimization, "check_distributions", providers.check_distributions)
+    providers.check_installation.cache_clear()
+    monkeypatch.setattr(optimization, "check_installation", providers.check_installation)
     try:
         done = ortopt("optimize", model)
     finally:
-        providers.check_distributions.cache_clear()
+        providers.check_installation.cache_clear()
     assert done.stderr.count("installed over each other") == 1
     assert done.stderr.count("\n") == 1
 

@@ -189,6 +189,8 @@ def test_the_limit_reaches_the_process_that_runs_models(
     monkeypatch.setattr(process.Worker, "_ask", spied)
     ortopt("optimize", "a.onnx", "--max-memory", "9GB")
     assert len({worker for worker, _ in requests}) == 1, "one process for the original and the result"
-    limits = [request["memory"] for _, request in requests if isinstance(request, dict)]
-    assert len(limits) == 2
-    assert all(memory.LEAST <= limit < 9_000_000_000 for limit in limits)
+    models = [request for _, request in requests if isinstance(request, dict)]
+    assert [model["optimize"] for model in models] == [False, False, True], (
+        "the result is loaded as people deploy it, too"
+    )
+    assert all(memory.LEAST <= model["memory"] < 9_000_000_000 for model in models)

@@ -30,7 +30,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def check() -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        providers.check_distributions.__wrapped__()
+        providers.check_installation.__wrapped__()
     return [str(warning.message) for warning in caught]
 
 
@@ -70,11 +70,11 @@ def test_info_names_what_is_installed(ortopt: Any, installed: dict[str, str]) ->
 
 def test_each_run_says_it(ortopt: Any, model: Path, installed: dict[str, str]) -> None:
     installed.update({"onnxruntime": "1.31", "onnxruntime-gpu": "1.31"})
-    providers.check_distributions.cache_clear()
+    providers.check_installation.cache_clear()
     try:
         assert "installed over each other" in ortopt("optimize", model, "--no-verify").stderr
     finally:
-        providers.check_distributions.cache_clear()
+        providers.check_installation.cache_clear()
 
 
 def test_info_still_needs_a_model(ortopt: Any) -> None:

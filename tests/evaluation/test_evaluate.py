@@ -15,6 +15,7 @@ from ortopt.evaluation.call import ElsewhereError, HazardError
 from ortopt.evaluation.evaluate import evaluate
 from ortopt.evaluation.execution import run_model
 from ortopt.evaluation.numpy_kernels import KERNELS, Call, Operand, compute
+from tests.releases import INSTALLED, needs
 
 
 def is_random(node):
@@ -65,6 +66,7 @@ FLOATS = "float[2,3] x = {1.5, -2.5, 0, 3.25, -0.0, 1e30}, float[3] y = {0.1, -3
 SHAPES = (
     "int64[2] m = {-1, 2}, int64[3] z3 = {0, 1, -1}, int64[1] minus = {-1}, int64[1] zero = {0}, int64[1] two = {2}"
 )
+BYTEWISE = [("Add (i, j)", "int8"), ("Mul (u, v)", "uint8"), ("Sub (u, v)", "uint8"), ("Div (u, v)", "uint8")]
 EXACT = [
     ("Add (a, b)", "int64"),
     ("Sub (a, b)", "int64"),
@@ -72,10 +74,7 @@ EXACT = [
     ("Div (a, b)", "int64"),
     ("Mod (a, b)", "int64"),
     ("Mod <fmod = 1> (a, b)", "int64"),
-    ("Add (i, j)", "int8"),
-    ("Mul (u, v)", "uint8"),
-    ("Sub (u, v)", "uint8"),
-    ("Div (u, v)", "uint8"),
+    *BYTEWISE,
     ("Mod (u, v)", "uint8"),
     ("Neg (i)", "int8"),
     ("Abs (i)", "int8"),
@@ -150,13 +149,16 @@ CONSTANTS = ", ".join((INTEGERS, BYTES, FLOATS, SHAPES, MORE, "float[3] y2 = {1.
 @pytest.fixture(scope="module")
 def exact():
     """What onnxruntime computes for each call, all in one run."""
-    body = " ".join(f"r{i} = {call}" for i, (call, _) in enumerate(EXACT))
-    model = parsed(body, ", ".join(f"{dtype}[] r{i}" for i, (_, dtype) in enumerate(EXACT)), CONSTANTS)
-    return {call: tensor for (call, _), tensor in zip(EXACT, by_ort(model).values(), strict=True)}
+    known = [row for row in EXACT if INSTALLED >= (1, 21) or row not in BYTEWISE]
+    body = " ".join(f"r{i} = {call}" for i, (call, _) in enumerate(known))
+    model = parsed(body, ", ".join(f"{dtype}[] r{i}" for i, (_, dtype) in enumerate(known)), CONSTANTS)
+    return {call: tensor for (call, _), tensor in zip(known, by_ort(model).values(), strict=True)}
 
 
 @pytest.mark.parametrize(("call", "dtype"), EXACT)
 def test_numpy_gives_onnxruntimes_bits(call, dtype, exact, monkeypatch):
+    if (call, dtype) in BYTEWISE:
+        needs(1, 21, "kernels of Add, Sub, Mul and Div for bytes")
     model = parsed(f"r = {call}", f"{dtype}[] r", CONSTANTS)
     expected = exact[call]
     monkeypatch.setattr(execution, "session", None)
@@ -335,7 +337,8 @@ def test_ops_without_a_kernel_cost_no_session(monkeypatch):
 )
 def test_what_kills_onnxruntime_does_not_kill_us(body):
     constants = "float[1,1,2,2] x = {1, 2, 3, 4}, float[1,1,1,1] w = {2}, float[1] nought = {0}"
-    assert evaluated(parsed(body, "float[] r", constants), timeout=20) == {}
+    computed = {"r"} if "dilations" in body and INSTALLED < (1, 26) else set()  # 1.26 brought that crash
+    assert set(evaluated(parsed(body, "float[] r", constants), timeout=20)) == computed
 
 
 def test_what_shares_a_child_with_a_killer_is_computed_all_the_same():
@@ -435,6 +438,8 @@ def test_every_dtype_is_moved_unharmed(name, call):
     ("to", "dtype"), [(16, "BFLOAT16"), (17, "FLOAT8E4M3FN"), (22, "INT4"), (8, "STRING"), (10, "FLOAT16")]
 )
 def test_ort_gives_every_dtype_back(to, dtype):
+    if dtype == "INT4":
+        needs(1, 23, "a Cast to int4")
     model = parsed(f"e = Abs (f) s = Sqrt (e) r = Cast <to = {to}> (s)", "float[] r", "float[3] f = {1, -4, 9}", 21)
     got = evaluated(model)["r"]
     assert got.dtype == ir.DataType[dtype]

@@ -41,7 +41,8 @@ def test_rules_and_kernels_state_what_onnxruntime_computes(monkeypatch: pytest.M
     assert folded == set(KERNELS)
     ran = {name for name in tally.rewrites if not name.startswith(NUMPY)}
     never = {f"{domain}::{op}".removeprefix("::") for domain, op in CALLS} - ran
-    assert never == {f"com.microsoft::{op}" for op in WITHOUT_KERNEL}
+    without = {f"com.microsoft::{op}" for op in WITHOUT_KERNEL}
+    assert without <= never <= without | {"com.microsoft::MatMulFpQ4"}, "that one needs AVX-512"
     assert not any(kernels.has_kernel(CPU, draw.MICROSOFT, op, 1, {}) for op in WITHOUT_KERNEL)
 
 

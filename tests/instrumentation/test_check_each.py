@@ -7,10 +7,12 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 
-from ortopt import GraphTransformer, TransformerError, optimize, zoo
+from ortopt import GraphTransformer, InvalidModelError, TransformerError, optimize, zoo
 from ortopt.instrumentation.check_each import CheckEach
+from ortopt.partition.groups import groups_of
 from ortopt.testing import parse
 from tests.verification.wrong_passes import (
+    BreaksAGroup,
     LeavesAUser,
     OutOfOrder,
     Raises,
@@ -30,7 +32,7 @@ CASES: list[tuple[type[GraphTransformer], str]] = [
     (RenamesOutput, "has become output 'renamed'"),
     (LeavesAUser, "which is in no graph of the model"),
     (WrongType, "is said to be int64, where it computes float"),
-    (TearsInARule, "'b'"),
+    (TearsInARule, "past the editor"),
 ]
 
 
@@ -68,8 +70,34 @@ def test_a_call_of_a_group_that_somebody_broke_is_not_blamed_on_who_reads_it(che
         check_each=check_each, verify=False,
     )  # fmt: skip
     assert [failure.transformer for failure in result.summary.failures] == [wrong.name]
-    assert "gives 1 arguments to a group that takes" in result.summary.failures[0].reason
+    assert "has 2 inputs, and its call 1" in result.summary.failures[0].reason
     assert any(entry.transformer == "group_fusion" and entry.modified for entry in result.history)
+
+
+@pytest.mark.parametrize(("check_each", "verify"), [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize("kind", BreaksAGroup.__subclasses__())
+def test_who_breaks_a_group_is_named_and_not_group_fusion(
+    kind: type[BreaksAGroup], check_each: bool, verify: bool
+) -> None:
+    result = optimize(
+        parse(MODEL), level=4, transformers=[kind()], strict=False, check_each=check_each, verify=verify
+    )  # fmt: skip
+    assert [failure.transformer for failure in result.summary.failures] == [kind.name]
+    assert "the group 'group_0'" in result.summary.failures[0].reason
+    assert [found.name for found in groups_of(result.model)] == ["group_0"]
+    with pytest.raises(TransformerError, match=kind.name):
+        optimize(parse(MODEL), level=4, transformers=[kind()], check_each=check_each, verify=verify)
+
+
+@pytest.mark.parametrize("check_each", [False, True])
+def test_nobody_is_blamed_for_groups_that_were_broken_in_the_file(check_each: bool) -> None:
+    model = optimize(parse(MODEL), level=4, verify=False).model
+    (group,) = groups_of(model)
+    del group.function.metadata_props["ortopt.provider"]
+    result = optimize(model, level=3, strict=False, check_each=check_each, verify=False)
+    assert not result.summary.failures
+    with pytest.raises(InvalidModelError, match=r"does not say its ortopt\.provider"):
+        optimize(model, level=4, strict=False, check_each=check_each, verify=False)
 
 
 def test_a_rule_that_raises_costs_only_itself() -> None:

@@ -34,6 +34,7 @@ from tests.verification.wrong_passes import (
     Unloadable,
     WrongAtTwoLevels,
     WrongAxis,
+    WrongInAGroup,
     WrongRaw,
     WrongRelu,
     WrongSum,
@@ -159,6 +160,14 @@ def test_every_kind_of_output_everywhere(place: str, kind: str, dim: str) -> Non
     assert kept.count("Identity") <= 5 * (place == "loop"), "right passes are not left out"
 
 
+def test_a_pass_that_is_wrong_in_groups_is_left_out_and_not_group_fusion() -> None:
+    result = repaired(MAIN.format(n="N"), [WrongInAGroup()], level=4, also=["group_fusion"])
+    assert result.verified
+    assert [repair.rewrite.transformer for repair in result.repairs] == ["wrong_in_a_group"]
+    (function,) = result.model.functions.values()
+    assert [node.op_type for node in function if node.op_type != "Identity"] == ["Relu", "Tanh"]
+
+
 def test_two_wrong_passes_at_two_levels_are_both_left_out_and_the_right_one_stays() -> None:
     result = repaired(MAIN.format(n="N"), [WrongRelu(), WrongTanh()])
     assert result.verified
@@ -270,9 +279,9 @@ def test_probes_grow_with_the_logarithm_and_compare_only_what_differs(monkeypatc
     asked: list[Any] = []
     plain = ResultComparison.verdict
 
-    def counted(self: ResultComparison, result: Any) -> Any:
+    def counted(self: ResultComparison, result: Any, **more: Any) -> Any:
         asked.append((self._reference.wanted, tuple(self._reference.sets)))
-        return plain(self, result)
+        return plain(self, result, **more)
 
     monkeypatch.setattr(ResultComparison, "verdict", counted)
     body = " ".join(f"i{i} = Identity (x) y{i} = Abs (i{i})" for i in range(32))
@@ -375,9 +384,9 @@ def test_cancelling_during_a_repair_leaves_the_model_as_it_came(monkeypatch: pyt
     token = CancellationToken()
     compare = Bisection.compare
 
-    def cancels(self: Any, *arguments: Any) -> Any:
+    def cancels(self: Any, *arguments: Any, **more: Any) -> Any:
         token.cancel()
-        return compare(self, *arguments)
+        return compare(self, *arguments, **more)
 
     monkeypatch.setattr(Bisection, "compare", cancels)
     with pytest.raises(OptimizationCancelled) as caught:
@@ -393,10 +402,10 @@ def test_a_repair_without_time_gives_the_best_verified(monkeypatch: pytest.Monke
 
     compare, left = Bisection.compare, itertools.count()
 
-    def late(self: Any, *arguments: Any) -> Any:
+    def late(self: Any, *arguments: Any, **more: Any) -> Any:
         if next(left) >= 2:
             raise DeadlinePassed
-        return compare(self, *arguments)
+        return compare(self, *arguments, **more)
 
     monkeypatch.setattr(Bisection, "compare", late)
     body = " ".join(f"i{i} = Identity (x) y{i} = Abs (i{i})" for i in range(8))

@@ -70,6 +70,9 @@ def check_unit(
     """
     original = parse(text, opset)
     feeds = {value.name or "": drawn(value, seed) for value in original.graph.inputs}
+    if {np.dtype(np.uint8), np.dtype(np.int8)} <= {array.dtype for array in feeds.values()}:
+        # Of 7 bits: pairs of unsigned by signed products saturate on x86 processors without VNNI.
+        feeds = {name: array // 2 if array.dtype == np.int8 else array for name, array in feeds.items()}
     result = check(name, text, ops={kernel: 1}, opset=opset, inputs=feeds, numbers=exact)
     (wanted,), (got,) = (run(model, feeds) for model in (original, result))
     step = float(next(v for v in original.graph.initializers.values() if v.name == "y_s").const_value.numpy())  # type: ignore[union-attr]

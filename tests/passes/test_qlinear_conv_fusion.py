@@ -38,7 +38,7 @@ def convolution(
 ) -> str:
     """A unit with a constant weight; the bias is a statement that gives c, with its constants before a semicolon."""
     size = int(np.prod([int(dim) for dim in dims.split(",")]))
-    low, high = (-128, 128) if dtype == "int8" else (0, 256)
+    low, high = (-64, 64) if dtype == "int8" else (0, 256)
     weight = np.random.default_rng(5).integers(low, high, size)
     scale_dims = "" if isinstance(scales, float) else f"[{len(scales)}]"
     zero_dims = "" if isinstance(zeros, int) else f"[{len(zeros)}]"

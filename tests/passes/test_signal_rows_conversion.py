@@ -144,6 +144,7 @@ KEPT = {
     .replace("32,15]", "32,15,1]").replace("D,M", "D,M,K"),
     "it is not in single precision": model().replace("float[", "double["),
     "the signals of a batch are divided": model(batch="2"),
+    "the signals are empty": model(length="0"),
     "its halo is too large": model("y = Conv <pads = [2800, 2800], dilations = [400]> (x, v)"),
     "the halo of the stage is too large": model(CHAIN.replace("[7, 7]", "[350, 350], dilations = [50]")),
     "it is cut and joined for little": model("c = Conv <pads = [7, 7]> (x, v) y = Conv <pads = [7, 7]> (c, w)"),

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.patterns.attention import mask
-from ortopt.patterns.attention.computed_bounds import ComputedBounds
+from ortopt.patterns.attention.computed_bounds import computed_bound
 from ortopt.testing import parse
 
 CONSTANTS = {
@@ -55,7 +55,7 @@ def bound(nodes: str) -> float | None:
     for node in model.graph:
         for value in node.outputs:
             value.dtype = ir.DataType.FLOAT
-    return ComputedBounds(mask.bound).of(result)
+    return computed_bound(result, mask.bound)
 
 
 @pytest.mark.parametrize("nodes", KNOWN)
@@ -78,6 +78,6 @@ def test_no_normalized_number_is_larger(base: float, spread: float) -> None:
     session = ort.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
     x = np.clip(base + spread * np.random.default_rng(0).uniform(-1, 1, (4, 64)), -3.4e38, 3.4e38).astype(np.float32)
     (got,) = session.run(None, {"x": x})
-    most = ComputedBounds(mask.bound).of(model.graph.outputs[0])
+    most = computed_bound(model.graph.outputs[0], mask.bound)
     assert most is not None
     assert not (np.abs(got) > most).any()

@@ -171,12 +171,6 @@ def test_strict_and_a_provider_that_is_missing(check: Any, zoo: Path) -> None:
         assert "could not be verified" not in done.stdout
 
 
-def test_another_model_or_other_options_are_not_compared(check: Any, baseline: Path, zoo: Path) -> None:
-    assert "the options changed since the baseline" in check(*BASE, "-O1").stdout
-    (zoo / "abs.onnx").write_bytes((zoo / "relu.onnx").read_bytes())
-    assert "zoo/abs.onnx: changed" in check(*BASE).stdout
-
-
 def test_a_configuration_is_a_case_of_its_own(check: Any, zoo: Path) -> None:
     Path("z.toml").write_text(
         'models = ["zoo"]\n[configurations.portable]\nlevel = 1\ntarget = "onnx"\n'
@@ -320,7 +314,8 @@ def test_models_that_are_not_named_stay_in_the_baseline(check: Any, baseline: Pa
     check("zoo/abs.onnx", "--baseline", "b.json", "--update", "-q")
     assert len(json.loads(baseline.read_text())["models"]) == 3
     (zoo / "relu.onnx").unlink()
-    assert "1 of the baseline were not checked: zoo/relu.onnx" in check(*BASE, "--update").stdout
+    said = check("zoo/abs.onnx", "zoo/gelu.onnx", "--baseline", "b.json", "--update").stdout
+    assert "1 of the baseline were not checked: zoo/relu.onnx" in said
     assert len(json.loads(baseline.read_text())["models"]) == 3
     check(*BASE, "--update", "--prune", "-q")
     assert list(json.loads(baseline.read_text())["models"]) == ["zoo/abs.onnx", "zoo/gelu.onnx"]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from ortopt.cli.check_display import Lines, Live, line_of, show, watcher
-from ortopt.regression.comparison import Finding
+from ortopt.cli.check_display import _COLOURS, Lines, Live, line_of, show, watcher
+from ortopt.regression.finding import Finding
 from ortopt.regression.markdown import LIMIT, text
-from ortopt.regression.results import Check, Result, Status
+from ortopt.regression.page import text as page_text
+from ortopt.regression.results import EXIT_CODES, Check, Result, Status, read
+from tests.regression.facts import WHOLE
+from tests.reporting.test_page import data_of
 
 FACTS = {"nodes": 5, "error": 1.2e-6, "verified": "verified"}
 WORSE = Finding("worse", "nodes", 5, 4, 4.0, "nodes 5, baseline 4 (Add +1)")
@@ -94,7 +100,19 @@ def test_a_page_for_a_job_summary_is_not_too_long() -> None:
     assert "`--json` has all of it" in page
 
 
-def test_results_are_data_and_back() -> None:
-    check = Check((result(status=Status.WORSE, findings=(WORSE,)),), {"onnx": "1"}, "b.json", ("c",), (1, 2), 3.0)
-    assert Check.from_dict(check.as_dict()) == check
-    assert check.exit_code == 3
+def test_results_are_data_and_back(tmp_path: Path) -> None:
+    broken = Result("x", "x", "", Status.BROKEN, error="it is empty")
+    worse = dataclasses.replace(result(status=Status.WORSE, findings=(WORSE,)), facts=WHOLE)
+    check = Check((worse, broken), {"onnx": "1"}, "b.json", ("c",), (1, 2), 3.0)
+    (tmp_path / "r.json").write_text(json.dumps(check.as_dict()))
+    assert read(tmp_path / "r.json") == check
+    assert check.exit_code == 2
+
+
+def test_what_fails_the_check_and_nothing_else_has_the_colour_of_a_failure() -> None:
+    kinds = data_of(page_text(Check(tuple(result(status=status) for status in Status), {})))["kinds"]
+    failures = {status.value for status in EXIT_CODES}
+    assert set(kinds) == {status.value for status in Status}
+    assert {status for status, kind in kinds.items() if kind == "bad"} == failures
+    assert {status.value for status, colour in _COLOURS.items() if colour == "red"} == failures
+    assert {status for status, kind in kinds.items() if not kind} == {"not run", "skipped"}

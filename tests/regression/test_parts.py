@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ortopt.api import make_options
-from ortopt.errors import UsageError
+from ortopt.errors import InvalidModelError, UsageError
 from ortopt.regression import manifest, shards, sources, thresholds
 from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, Settings
@@ -92,10 +92,18 @@ WRONG = {
     "match": "[[model]]\nlevel = 3",
     "there is no configuration 'fast'": "[[model]]\nmatch = 'x'\nconfiguration = 'fast'",
     "models is a list": "models = 'x'",
-    "m.toml": "models = [",
     "the reason": "[[model]]\nmatch = 'x'\nexpect_failure = true",
     "knows no 'timeout'": "[defaults]\ntimeout = 3",
+    "true, false, or the reason": "[defaults]\naccept-changes = 3",
+    "removed \\(the reason\\)": "[[model]]\nmatch = 'x'\nremoved = true",
+    "says max_growth twice": "[defaults]\nmax-growth = 1\nmax_growth = 2",
 }
+
+
+def test_a_manifest_that_is_no_toml(tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text("models = [")
+    with pytest.raises(InvalidModelError, match="no manifest: "):
+        manifest.read(tmp_path / "m.toml")
 
 
 @pytest.mark.parametrize("because", WRONG)
@@ -183,6 +191,7 @@ def test_what_is_no_longer_verified_is_worse_whatever_else_changed() -> None:
         "verified": "worse",
         "options": "note",
     }
+    assert kinds({**FACTS, "verified": "not asked for", "options": "--no-verify"}, FACTS)["verified"] == "worse"
     assert kinds(FACTS, {**FACTS, "verified": "impossible"}) == {"verified": "better"}
 
 

@@ -38,6 +38,10 @@ def anonymous_megabytes() -> float:
     return int(rows["RssAnon"].split()[0]) / 1024
 
 
+# 78 pairs of a group and sizes for eight entries: those that come back while all entries are in use find no room.
+@pytest.mark.filterwarnings(
+    "ignore:not all groups are specialised. the cache is full of versions in use:RuntimeWarning"
+)
 @pytest.mark.parametrize("mode", ["sequential", "parallel"])
 def test_64_threads_with_changing_shapes(mode: str) -> None:
     options = onnxruntime.SessionOptions()
@@ -80,6 +84,7 @@ def test_64_threads_with_changing_shapes(mode: str) -> None:
     assert len(mine._session.context.cache) <= 8
     assert anonymous_megabytes() < before + 24 + 2 * SECONDS
     assert mine.statistics.runs == sum(calls)
+    assert mine.statistics.fallbacks <= 1  # the full cache, said once
     mine.close()
 
 

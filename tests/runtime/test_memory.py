@@ -18,9 +18,11 @@ from numpy.testing import assert_allclose
 from benchmarks.sessions import _FIXED_THRESHOLD, GROUPS, activations
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.values.tensors import elements
+from tests.releases import needs, since
 from tests.runtime.models import HEADER, floats, session
 
 PROC = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="no /proc here")
+ARENA = "sessions that tell their memories, by which groups get one arena"
 
 COUNT = 6
 NEGATION = '<domain: "ortopt.group", opset_import: ["" : 17]> group_{} (p) => (r) {{ r = Neg (p) }}'
@@ -193,12 +195,15 @@ def plain() -> dict[str, Any]:
 @PROC
 @pytest.mark.parametrize("groups", GROUPS)
 def test_memory_of_groups_is_that_of_one_session(groups: int, plain: dict[str, Any]) -> None:
+    if groups > 1:
+        needs(1, 23, ARENA)
     mine = _child(HELD, "grouped", str(groups))
     assert mine["steady"] <= 1.1 * plain["steady"], (plain, mine)
     assert mine["peak"] <= 1.1 * plain["peak"], (plain, mine)
     assert mine["left"] <= 8, mine  # it is given back when the session is gone: 1 MB stays, and code that was read
 
 
+@since(1, 23, ARENA)
 @PROC
 def test_memory_of_other_sessions_is_their_own_before_and_after() -> None:
     """Plain sessions neither take part in the groups' arena nor have an arena less than before."""
@@ -241,6 +246,7 @@ print(json.dumps({"ours": ours, "bounded": bounded, "still": still, "asked": bot
     assert found == {"ours": [True, 0], "bounded": True, "still": True, "asked": [True, False, 8]}
 
 
+@since(1, 23, ARENA)
 def test_memory_of_an_arena_that_a_caller_registers_later_is_his() -> None:
     found = _child("""
 first = grouped(model)
@@ -269,6 +275,7 @@ print(json.dumps([[fits(one, MB), shared(one)] for one in (without, alone, regis
     assert found == [[True, 0], [True, 0], [True, 0]]
 
 
+@since(1, 23, ARENA)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_memory_of_a_forked_child_is_not_of_an_arena_whose_lock_may_be_held() -> None:
     found = _child("""
@@ -285,6 +292,7 @@ print(json.dumps([status, fits(parent, MB), shared(parent)]))
     assert found == [0, True, 8]
 
 
+@since(1, 23, ARENA)
 def test_memory_of_specialised_sessions_and_of_several_models_is_one_arenas() -> None:
     found = _child("""
 first = ortopt.InferenceSession(model, options(), providers=["cpu"], specialize_after=1)

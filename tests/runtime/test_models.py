@@ -16,6 +16,7 @@ from ortopt import InferenceSession
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
+from tests.releases import since
 from tests.runtime.models import HEADER, Twice, floats, plain_session, session
 
 GROUP = '<domain: "ortopt.group", opset_import: ["" : 17]>'
@@ -191,14 +192,16 @@ def test_a_model_without_nodes() -> None:
     assert mine.run(None, {"x": np.zeros(2, np.float32)})[0].tolist() == [1, 2]
 
 
-def test_ir_versions() -> None:
+NEW = {11: since(1, 23, "IR version 11"), 12: since(1, 24, "IR version 12"), 13: since(1, 24, "IR version 13")}
+
+
+@pytest.mark.parametrize("version", [3, 8, 10, *(pytest.param(version, marks=NEW[version]) for version in NEW)])
+def test_ir_versions(version: int) -> None:
     model = parse("main (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = Add (x, w) y = Neg (a) }")
-    for version in (3, 8, 10, 13):
-        proto = to_bytes(model)
-        again = load(proto)
-        again.ir_version = version
-        mine = InferenceSession(again, providers=["cpu"], run_type="debug")
-        assert mine.run(None, {"x": np.zeros(2, np.float32)})[0].tolist() == [-1, -2]
+    again = load(to_bytes(model))
+    again.ir_version = version
+    mine = InferenceSession(again, providers=["cpu"], run_type="debug")
+    assert mine.run(None, {"x": np.zeros(2, np.float32)})[0].tolist() == [-1, -2]
 
 
 def test_the_same_as_plain_onnx_runtime_where_a_group_is_used_by_many() -> None:

@@ -14,13 +14,32 @@ import onnx
 import onnxruntime
 import pytest
 
-from ortopt.runtime.onnxruntime_internals import CLASSES, PRIVATE_ATTRIBUTES, SEEN_WITH, NativeModule, native
+from ortopt.analysis.providers import release_of
+from ortopt.runtime import onnxruntime_internals
+from ortopt.runtime.onnxruntime_internals import (
+    CLASSES,
+    FEATURES,
+    PRIVATE_ATTRIBUTES,
+    SEEN_WITH,
+    Feature,
+    NativeModule,
+    missing_features,
+    native,
+    native_device,
+    optional_attribute,
+    owning_tensor,
+    size_in_bytes,
+)
+from tests.releases import INSTALLED
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / "ortopt" / "runtime" / "onnxruntime_internals.py"
 EMPTY = onnx.parser.parse_model(
     '<ir_version: 8, opset_import: ["" : 17]> main (float[1] x) => (float[1] y) { y = Neg (x) }'
 ).SerializeToString()
+OPTIONAL = {feature.name for feature in FEATURES}
+"""Only functions that do without them ask for these."""
+PRIVATE_TEXTS = {name for names in PRIVATE_ATTRIBUTES.values() for name in names}
 FILES = [path for path in sorted((ROOT / "ortopt").rglob("*.py")) if path != HOME]
 
 
@@ -53,12 +72,76 @@ def test_the_classes_in_python_have_the_private_attributes_that_are_used() -> No
     device = onnxruntime.OrtDevice.make("cpu", 0)
     value = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(1))
     options = onnxruntime.SessionOptions()
-    binding = onnxruntime.InferenceSession(EMPTY, options, providers=["CPUExecutionProvider"]).io_binding()
-    examples = {"OrtDevice": device, "OrtValue": value, "IOBinding": binding}
+    session = onnxruntime.InferenceSession(EMPTY, options, providers=["CPUExecutionProvider"])
+    examples = {"OrtDevice": device, "OrtValue": value, "IOBinding": session.io_binding(), "InferenceSession": session}
     assert examples.keys() == PRIVATE_ATTRIBUTES.keys()
     for owner, example in examples.items():
         for name in PRIVATE_ATTRIBUTES[owner]:
             assert hasattr(example, name), gone(f"{owner}.{name}")
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
+def test_features_are_there_from_their_release_on(feature: Feature) -> None:
+    assert (feature not in missing_features()) == (release_of(feature.release) <= INSTALLED), feature
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
+def test_what_a_release_lacks_is_told_with_the_one_that_has_it(feature: Feature) -> None:
+    with pytest.raises(AttributeError, match=rf"has no {feature.name}: ONNX Runtime {feature.release} and newer"):
+        optional_attribute(object(), feature.name)
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Let the installed ONNX Runtime seem to lack something."""
+    there = onnxruntime_internals._has
+    monkeypatch.setattr(onnxruntime_internals, "_has", lambda owner, name: name not in names and there(owner, name))
+
+
+ARRAYS = [
+    np.arange(6, dtype=np.float32).reshape(2, 3),
+    np.array([True, False]),
+    np.zeros((0, 2), np.int64),
+    np.array(7, np.uint16),
+    np.arange(3, dtype=np.float16),
+    np.zeros((2, 0, 3), np.float32),
+    np.zeros((1, 0), bool),
+    np.zeros((0, 0, 2), np.uint8)[:, :, :1],
+]
+
+
+@pytest.mark.parametrize("has_dlpack", [True, False])
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}{list(array.shape)}")
+def test_tensors_of_arrays_live_on_without_them(array: Any, has_dlpack: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_dlpack:
+        without(monkeypatch, "from_dlpack")
+    given = array.copy()
+    value = owning_tensor(given)
+    shares = value.data_ptr() == given.ctypes.data
+    assert shares == (has_dlpack and INSTALLED >= (1, 21)) or not array.size
+    del given
+    found = value.numpy()
+    assert found.dtype == array.dtype
+    assert found.shape == array.shape
+    assert (found == array).all()
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{array.dtype}{list(array.shape)}")
+def test_sizes_of_tensors(array: Any, tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not tells:
+        without(monkeypatch, "tensor_size_in_bytes")
+    assert size_in_bytes(owning_tensor(array.copy())) == array.nbytes
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize(("elements", "nbytes"), [(1, 1), (4, 2), (5, 3)])
+def test_sizes_of_tensors_of_half_bytes(
+    elements: int, nbytes: int, tells: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not tells:
+        without(monkeypatch, "tensor_size_in_bytes")
+    value = onnxruntime_internals.empty_tensor([elements], onnx.TensorProto.INT4, native_device("cpu"))
+    assert size_in_bytes(value) == nbytes
 
 
 @functools.cache
@@ -94,12 +177,16 @@ def test_only_one_file_uses_private_names_of_onnxruntime(path: Path) -> None:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
+            names = {alias.name for alias in node.names}
+            assert (node.module or "") != "ortopt.runtime.onnxruntime_internals" or "native" not in names, path
             assert not (node.module or "").startswith("onnxruntime."), f"{path}:{node.lineno}: {ast.unparse(node)}"
         elif isinstance(node, ast.Import):
             assert not any(one.name.startswith("onnxruntime.") for one in node.names), f"{path}:{node.lineno}"
         elif isinstance(node, ast.Attribute) and node.attr in private_names() - own:
             raise AssertionError(f"{path}:{node.lineno}: {ast.unparse(node)} is private to ONNX Runtime")
-        elif isinstance(node, ast.Constant) and node.value in {"_ortvalue", "_get_c_value", "_get_c_device", "_sess"}:
+        elif isinstance(node, ast.Attribute) and node.attr in OPTIONAL:
+            raise AssertionError(f"{path}:{node.lineno}: not every ONNX Runtime has {ast.unparse(node)}")
+        elif isinstance(node, ast.Constant) and node.value in PRIVATE_TEXTS:
             raise AssertionError(f"{path}:{node.lineno}: {node.value!r} is private to ONNX Runtime")
         elif isinstance(node, ast.Attribute) and ast.unparse(node) == "onnxruntime.capi":
             raise AssertionError(f"{path}:{node.lineno}: onnxruntime.capi is private")

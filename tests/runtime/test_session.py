@@ -29,6 +29,7 @@ from ortopt.runtime.values import foreign_memory
 from ortopt.runtime.values.foreign_memory import at_address
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
+from tests.releases import INSTALLED, since
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
 
 PLAIN = "main (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> { a = Add (x, w) y = Relu (a) }"
@@ -278,6 +279,7 @@ def test_bound_memory_that_does_not_fit_is_refused() -> None:
         binding.bind_input("x", "cuda", 0, np.float32, (2, 4), 1)
 
 
+@since(1, 21, "DLPack")
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"])
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])
 def test_memory_at_an_address(dtype: str, shape: tuple[int, ...]) -> None:
@@ -292,6 +294,12 @@ def test_memory_at_an_address(dtype: str, shape: tuple[int, ...]) -> None:
     del value, found
     gc.collect()
     assert len(foreign_memory._kept) == before - 1
+
+
+@pytest.mark.skipif(INSTALLED >= (1, 21), reason="this ONNX Runtime has DLPack")
+def test_memory_at_an_address_without_dlpack() -> None:
+    with pytest.raises(NotImplementedError, match=r"needs ONNX Runtime 1\.21 or newer"):
+        at_address("cpu", 0, ir.DataType.FLOAT, (2,), X.ctypes.data)
 
 
 def test_memory_at_an_address_that_onnx_runtime_cannot_be_told_of() -> None:
@@ -372,6 +380,13 @@ def test_a_plain_session_works_after_ours() -> None:
     assert plain_session(PLAIN).run(None, {"x": X})[0].shape == (2, 4)
 
 
+@pytest.mark.skipif(INSTALLED >= (1, 23), reason="this ONNX Runtime has a global thread pool")
+def test_a_global_pool_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"one thread pool for all sessions needs ONNX Runtime 1\.23, not 1\."):
+        session(TWO_GROUPS, thread_pool="global")
+
+
+@since(1, 23, "a thread pool for all sessions")
 def test_the_global_pool_is_set_up_once() -> None:
     code = """
 import numpy as np, onnxruntime, pytest

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from ortopt import api
 from ortopt.analysis.representative_sizes import representative_sizes
 from ortopt.cli.group import commands
-from ortopt.errors import OptimizationCancelled, UsageError
+from ortopt.errors import InvalidModelError, OptimizationCancelled
 from ortopt.measurement.pairs import Speed
 from ortopt.serialization.save import save
 from ortopt.testing import parse
@@ -192,7 +192,7 @@ def test_choices_of_a_report_and_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "because"),
     [
-        ("{", "is no JSON"),
+        ("{", "has no choices"),
         ("[]", "has no choices"),
         ('{"choices": {"level": 9, "fusions": "all", "disable": [], "enable": []}}', "has no choices"),
         ('{"level": 2, "fusions": "some", "disable": [], "enable": []}', "has no choices"),
@@ -201,9 +201,9 @@ def test_choices_of_a_report_and_of_their_own(tmp_path: Path) -> None:
 )
 def test_files_that_have_no_choices(tmp_path: Path, text: str, because: str) -> None:
     (tmp_path / "file.json").write_text(text)
-    with pytest.raises(UsageError, match=because):
+    with pytest.raises(InvalidModelError, match=because):
         read_choices(tmp_path / "file.json")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(InvalidModelError, match="No such file"):
         read_choices(tmp_path / "missing.json")
 
 

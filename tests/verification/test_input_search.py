@@ -115,7 +115,8 @@ def test_a_set_that_ends_the_process_is_not_the_last() -> None:
     assert wrong.status == "differs"
 
 
-def test_a_model_that_always_ends_its_process_is_given_up() -> None:
+def test_a_model_that_always_ends_its_process_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortopt.verification.input_search._FAILING_FOR", 1000.0)  # five processes, however slow
     text = SIGNAL.format(dims="B,N", least=1_000_000, more=DIES)
     found = verify(parse(text), parse(text))
     assert found.status == "impossible"

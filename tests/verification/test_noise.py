@@ -17,6 +17,7 @@ from ortopt.verification.inputs import Interface
 from ortopt.verification.noise import jittered, jittered_inputs, widened, widened_inputs
 from ortopt.verification.tolerances import LIMITS, TOLERANCES
 from ortopt.verification.verify import Verification, verify
+from tests.releases import since
 
 SINGLE, HALF = TOLERANCES[ir.DataType.FLOAT], TOLERANCES[ir.DataType.FLOAT16]
 
@@ -285,6 +286,7 @@ def test_a_row_tells_all() -> None:
     assert math.isclose(row.worst, 1 / 4)
 
 
+@since(1, 23, "Cast from and to int4")
 def test_strings_beside_types_that_numpy_has_not() -> None:
     model = parsed(
         """main (bfloat16[N] x, string[N] s, float[N] f, int4[N] q)

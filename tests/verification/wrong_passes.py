@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import Context, GraphTransformer, RewriteRule, TransformerLevel
-from ortopt.graph.edit import constant
+from ortopt.graph import scope
+from ortopt.graph.edit import Editor, constant
 from ortopt.graph.match import inputs, need
 from ortopt.rule import Forwarded
 from ortopt.semantics import GROUP_DOMAIN
@@ -280,6 +281,74 @@ class TearsAGroupCall(GraphTransformer):
                 context.edit.set_inputs(node, node.inputs[:1])
                 return True
         return False
+
+
+class WrongInAGroup(WrongTanh):
+    """Tanh becomes Sin where it is in a group."""
+
+    levels = (TransformerLevel.LEVEL4,)
+    after = ("group_fusion",)
+
+    def match(self, root: ir.Node) -> Forwarded:
+        graph = root.graph
+        need(isinstance(graph, ir.Graph) and scope.of(graph).in_function, "it is in no group", root)
+        return super().match(root)
+
+
+class BreaksAGroup(GraphTransformer):
+    """A group is no longer as the format says; `break_group` does it."""
+
+    levels = (TransformerLevel.LEVEL4,)
+    after = ("group_fusion",)
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        version = context.edit.version
+        for node in list(graph):
+            if node.domain == GROUP_DOMAIN:
+                function = context.model.functions.get(node.op_identifier())
+                if function is not None:
+                    self.break_group(node, function, context.edit)
+        return context.edit.version != version
+
+    def break_group(self, call: ir.Node, function: ir.Function, edit: Editor) -> None:
+        """Break it, if it is whole."""
+        raise NotImplementedError
+
+
+class MiscountsWeights(BreaksAGroup):
+    """A group has more weights than inputs."""
+
+    def break_group(self, call: ir.Node, function: ir.Function, edit: Editor) -> None:
+        edit.set_metadata(function, "ortopt.weights", "99")
+
+
+class GarblesMetadata(BreaksAGroup):
+    """Nobody can read how many weights a group has."""
+
+    def break_group(self, call: ir.Node, function: ir.Function, edit: Editor) -> None:
+        edit.set_metadata(function, "ortopt.weights", "many")
+
+
+class GarblesOrigin(BreaksAGroup):
+    """Nobody can read where a group comes from."""
+
+    def break_group(self, call: ir.Node, function: ir.Function, edit: Editor) -> None:
+        edit.set_metadata(function, "ortopt.origin", "[1, 2]")
+
+
+class DropsAResult(BreaksAGroup):
+    """A group has fewer outputs than its call."""
+
+    def break_group(self, call: ir.Node, function: ir.Function, edit: Editor) -> None:
+        if len(function.outputs) == len(call.outputs):
+            edit.keep_arguments(function, range(len(function.inputs)), range(len(function.outputs) - 1))
+
+
+class RemovesAGroup(BreaksAGroup):
+    """A group is called, and is not there."""
+
+    def break_group(self, call: ir.Node, function: ir.Function, edit: Editor) -> None:
+        edit.remove_function(function)
 
 
 class Hidden(RewriteRule[Forwarded]):

@@ -24,6 +24,7 @@ from ortopt.verification.comparison import Comparison
 from ortopt.verification.quantizers import quantizers
 from ortopt.verification.tolerances import tolerances
 from ortopt.verification.verify import verify
+from tests.processors import saturates
 
 LEVELS = (1, 2, 3)
 WEIGHT_BYTES = 1 << 16
@@ -150,6 +151,9 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
         wrong = [row for row in rows if not row.agrees]
         if wrong and any(quantizers(load(original.path))):  # one number may round to the step beside, and move the rest
             outcome = verify(original.path, target, inputs=inputs)
+            if outcome.status == "differs" and saturates():  # here a run leaves out what makes such kernels
+                with pytest.warns(UserWarning, match="default optimizations change the original, too"):
+                    outcome = optimize(original.path, level=level, inputs=inputs).verification
             assert outcome.status == "verified", f"-O{level}: {outcome.reason}"
         else:
             assert not wrong, f"-O{level}: {wrong}"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.match import array_of, attribute, is_constant, is_op, optional
+from ortopt.graph.walk import Question, walk
 
 _MOVES: Final = frozenset(
     {"Expand", "Flatten", "Gather", "Identity", "Neg", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
 )
-_MAX_DEPTH = 32
 _MAX_DEVIATION = 2.0 * math.sqrt(float(np.finfo(np.float32).max)) * 1.01
 """What a number differs from the mean at most, where its square is finite; else a normalization gives 0 or NaN. Its
 variance, a difference of rounded numbers, may be 0 nevertheless, and epsilon all that it divides by."""
@@ -23,81 +23,72 @@ variance, a difference of rounded numbers, may be 0 nevertheless, and epsilon al
 _ROUNDING = 1.01
 """Sums of rounded products are larger than the sum of the products by less."""
 
-Bound = Callable[[ir.Value], float | None]
+Bound: TypeAlias = "float | None"
+_Asked: TypeAlias = "Question[ir.Value | None, Bound]"
 
 
-@dataclass
-class ComputedBounds:
-    """Bounds of numbers that are not NaN.
+def computed_bound(value: ir.Value, otherwise: Callable[[ir.Value], Bound]) -> Bound:
+    """The largest magnitude that an element of single precision has, if it is not NaN; None if it is not known.
 
-    Attributes:
+    Args:
+        value: A value.
         otherwise: The bound of what is no product and no normalization; None if it is not known.
-        known: What was found.
     """
+    about: ir.Value | None = value
+    return walk(partial(_bound, otherwise), about, unknown=None)
 
-    otherwise: Bound
-    known: dict[ir.Value, float | None] = field(default_factory=dict)
 
-    def of(self, value: ir.Value | None, level: int = 0) -> float | None:
-        """The largest magnitude that an element of single precision has, if it is not NaN; None if it is not known.
+def _bound(otherwise: Callable[[ir.Value], Bound], value: ir.Value | None) -> _Asked:
+    if value is None:
+        return None
+    node = value.producer()
+    if node is None or node.domain or is_constant(value) or value.dtype != ir.DataType.FLOAT:
+        return otherwise(value)
+    if node.op_type in _MOVES:
+        return (yield node.inputs[0])
+    match node.op_type:
+        case "Add" | "Sub":
+            return _sum((yield node.inputs[0]), (yield node.inputs[1]))
+        case "Mul":
+            return _product((yield node.inputs[0]), (yield node.inputs[1]))
+        case "Pad":
+            filler = optional(node, 2)
+            return _largest((yield node.inputs[0]), 0.0 if filler is None else (yield filler))
+        case "MatMul" | "Gemm" | "Einsum":
+            return (yield from _of_product(node))
+        case "LayerNormalization":
+            return (yield from _of_normalization(value, node))
+    return otherwise(value)
 
-        Args:
-            value: A value.
-            level: How many nodes were passed on the way.
-        """
-        if value is None or level > _MAX_DEPTH:
-            return None
-        if value not in self.known:
-            self.known[value] = self._bound(value, level + 1)
-        return self.known[value]
 
-    def _bound(self, value: ir.Value, level: int) -> float | None:
-        node = value.producer()
-        if node is None or node.domain or is_constant(value) or value.dtype != ir.DataType.FLOAT:
-            return self.otherwise(value)
-        if node.op_type in _MOVES:
-            return self.of(node.inputs[0], level)
-        match node.op_type:
-            case "Add" | "Sub":
-                return _sum(self.of(node.inputs[0], level), self.of(node.inputs[1], level))
-            case "Mul":
-                return _product(self.of(node.inputs[0], level), self.of(node.inputs[1], level))
-            case "Pad":
-                filler = optional(node, 2)
-                return _largest(self.of(node.inputs[0], level), 0.0 if filler is None else self.of(filler, level))
-            case "MatMul" | "Gemm" | "Einsum":
-                return self._of_product(node, level)
-            case "LayerNormalization":
-                return self._of_normalization(value, node, level)
-        return self.otherwise(value)
+def _of_product(node: ir.Node) -> _Asked:
+    """A product with a constant: of each sum, at most everything that the constant holds along what is summed."""
+    first, second, *rest = node.inputs
+    if len(rest) > (node.op_type == "Gemm"):
+        return None
+    weight, other = _content(second), first
+    is_second = weight is not None
+    if weight is None:
+        weight, other = _content(first), second
+    summed = None if weight is None else _summed(node, is_second, weight.ndim)
+    if weight is None or summed is None:
+        return None
+    factor = abs(attribute(node, "alpha", 1.0)) * _ROUNDING
+    columns = float(np.abs(weight.astype(np.float64)).sum(axis=summed).max(initial=0.0))
+    total = _product((yield other), columns * factor)
+    if not rest or rest[0] is None:
+        return total
+    added = _product((yield rest[0]), abs(attribute(node, "beta", 1.0)))
+    return _sum(total, added)
 
-    def _of_product(self, node: ir.Node, level: int) -> float | None:
-        """A product with a constant: of each sum, at most everything that the constant holds along what is summed."""
-        first, second, *rest = node.inputs
-        if len(rest) > (node.op_type == "Gemm"):
-            return None
-        weight, other = _content(second), first
-        is_second = weight is not None
-        if weight is None:
-            weight, other = _content(first), second
-        summed = None if weight is None else _summed(node, is_second, weight.ndim)
-        if weight is None or summed is None:
-            return None
-        factor = abs(attribute(node, "alpha", 1.0)) * _ROUNDING
-        columns = float(np.abs(weight.astype(np.float64)).sum(axis=summed).max(initial=0.0))
-        total = _product(self.of(other, level), columns * factor)
-        if not rest or rest[0] is None:
-            return total
-        added = _product(self.of(rest[0], level), abs(attribute(node, "beta", 1.0)))
-        return _sum(total, added)
 
-    def _of_normalization(self, value: ir.Value, node: ir.Node, level: int) -> float | None:
-        epsilon = attribute(node, "epsilon", 1e-5)
-        if value is not node.outputs[0] or not epsilon > 0:
-            return None
-        scaled = _product(_MAX_DEVIATION / math.sqrt(epsilon), self.of(node.inputs[1], level))
-        bias = optional(node, 2)
-        return scaled if bias is None else _sum(scaled, self.of(bias, level))
+def _of_normalization(value: ir.Value, node: ir.Node) -> _Asked:
+    epsilon = attribute(node, "epsilon", 1e-5)
+    if value is not node.outputs[0] or not epsilon > 0:
+        return None
+    scaled = _product(_MAX_DEVIATION / math.sqrt(epsilon), (yield node.inputs[1]))
+    bias = optional(node, 2)
+    return scaled if bias is None else _sum(scaled, (yield bias))
 
 
 def _content(value: ir.Value | None) -> np.ndarray | None:
@@ -143,4 +134,4 @@ def _largest(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else max(one, other)
 
 
-__all__ = ["ComputedBounds"]
+__all__ = ["computed_bound"]

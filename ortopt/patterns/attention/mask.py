@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant, discard
 from ortopt.graph.match import FLOAT16, Dim, array_of, dims, inputs, is_constant, is_op, optional, same_dim
-from ortopt.patterns.attention.computed_bounds import ComputedBounds
+from ortopt.graph.walk import Answers, Question, walk
+from ortopt.patterns.attention.computed_bounds import computed_bound
 
 LOWEST = float(np.finfo(np.float32).min)
 FLOOR = float(np.nextafter(np.float32(LOWEST), np.float32(0)))
@@ -26,7 +29,10 @@ MAX_HALF = 1024.0
 precision does not do: only 0 and -inf, and numbers below, mask as exactly there as here."""
 
 _MOVES = frozenset({"Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
-_MAX_DEPTH = 12
+_JOINS: dict[str, Callable[[float, float], float]] = {"Add": operator.add, "Mul": operator.mul, "Sub": operator.add}
+
+_Asked: TypeAlias = "Question[tuple[ir.Value | None, float], float | None]"
+"""A question about a value, and what an infinity counts as in it."""
 
 
 class Depth(Enum):
@@ -58,18 +64,12 @@ def bound(value: ir.Value | None, infinite: float = math.inf) -> float | None:
         value: A value.
         infinite: What an infinity counts as.
     """
-    return _bound(value, 0, infinite)
+    return walk(_bound, (value, infinite), unknown=None)
 
 
-def _bound(value: ir.Value | None, level: int, infinite: float = math.inf) -> float | None:
-    """The largest magnitude that an element can have; None if that is not known.
-
-    Args:
-        value: A value.
-        level: How many nodes were passed on the way.
-        infinite: What an infinity counts as.
-    """
-    if value is None or level > _MAX_DEPTH:
+def _bound(about: tuple[ir.Value | None, float]) -> _Asked:
+    value, infinite = about
+    if value is None:
         return None
     if is_constant(value):
         content = array_of(value)
@@ -82,23 +82,19 @@ def _bound(value: ir.Value | None, level: int, infinite: float = math.inf) -> fl
     if node is None or node.domain:
         return None
     if node.op_type in _MOVES:
-        return _bound(optional(node, 0), level + 1, infinite)
+        return (yield optional(node, 0), infinite)
+    if node.op_type in {"Neg", "Trilu"}:  # Trilu: what it leaves, and 0
+        return (yield node.inputs[0], infinite)
     if node.op_type == "Where":
-        return _together(max, node.inputs[1:], level, infinite)
-    if node.op_type == "Trilu":  # what it leaves, and 0
-        return _bound(node.inputs[0], level + 1, infinite)
+        return (yield from _together(max, node.inputs[1:], infinite))
     if node.op_type == "ConstantOfShape":
-        return _bound(_filled(node), level + 1, infinite)
+        return (yield _filled(node), infinite)
     if node.op_type == "Concat":
-        return _together(max, node.inputs, level, infinite)
+        return (yield from _together(max, node.inputs, infinite))
     if node.op_type == "ScatterND" and node.attributes.get_string("reduction", "none") == "none":
-        return _together(max, (node.inputs[0], node.inputs[2]), level, infinite)
-    if node.op_type in {"Add", "Sub"}:
-        return _together(lambda a, b: a + b, node.inputs, level)
-    if node.op_type == "Mul":
-        return _together(lambda a, b: a * b, node.inputs, level)
-    if node.op_type == "Neg":
-        return _bound(node.inputs[0], level + 1, infinite)
+        return (yield from _together(max, (node.inputs[0], node.inputs[2]), infinite))
+    if node.op_type in _JOINS:  # an infinity is one
+        return (yield from _together(_JOINS[node.op_type], node.inputs, math.inf))
     if node.op_type == "Cast":
         return _cast_bound(node.inputs[0])
     return None
@@ -112,12 +108,10 @@ def _filled(node: ir.Node) -> ir.Value | None:
     return None if value.is_ref() else constant(value.as_tensor())
 
 
-def _together(
-    join: Callable[[float, float], float], values: Sequence[ir.Value | None], level: int, infinite: float = math.inf
-) -> float | None:
-    bounds = [_bound(value, level + 1, infinite) for value in values]
+def _together(join: Callable[[float, float], float], values: Sequence[ir.Value | None], infinite: float) -> _Asked:
     total: float | None = None
-    for bound in bounds:
+    for value in values:
+        bound = yield value, infinite
         if bound is None:
             return None
         total = bound if total is None else join(total, bound)
@@ -182,12 +176,55 @@ def lifted(bias: ir.Value, *, guarded: bool, kind: ir.DataType) -> ir.Value:
 
 
 def _lifted(bias: ir.Value, *, guarded: bool) -> ir.Value:
-    how = depth(bias)
-    finite = _bound(bias, 0, infinite=0.0)
-    if how is Depth.UNKNOWN and depth_of(ComputedBounds(bound).of(bias)) is Depth.SHALLOW:
+    """A sum of a mask and of small numbers has the mask lifted before, which may have fewer elements."""
+    bounds = _Bounds()
+    sums: list[tuple[ir.Node, ir.Value]] = []
+    mask = bias
+    while not bounds.is_lifted(mask, guarded and not sums) and (found := bounds.summand(mask)) is not None:
+        sum_, mask, other = found
+        sums.append((sum_, other))
+    lifted = _lifted_alone(mask, bounds, guarded=guarded and not sums)
+    for sum_, other in reversed(sums):
+        lifted = ir.node("Add", [lifted, other]).outputs[0]
+        if not sum_.outputs[0].uses():
+            discard([sum_])  # it was built for this sum alone
+    return lifted
+
+
+class _Bounds:
+    """How far down masks go; what is found out is remembered."""
+
+    def __init__(self) -> None:
+        self._known: Answers[tuple[ir.Value | None, float], float | None] = Answers()
+
+    def of(self, value: ir.Value, infinite: float = math.inf) -> float | None:
+        """The largest magnitude that an element can have (see `bound`)."""
+        return walk(_bound, (value, infinite), unknown=None, answers=self._known)
+
+    def is_lifted(self, mask: ir.Value, guarded: bool) -> bool:
+        """Whether a mask is as the kernel wants it."""
+        how = depth_of(self.of(mask))
+        if how is Depth.UNKNOWN and depth_of(computed_bound(mask, self.of)) is Depth.SHALLOW:
+            return True
+        finite = self.of(mask, infinite=0.0)
+        return how is Depth.SHALLOW or (guarded and finite is not None and finite <= -FLOOR)
+
+    def summand(self, total: ir.Value) -> tuple[ir.Node, ir.Value, ir.Value] | None:
+        """The node of a sum of a mask and of small numbers, the mask, and the small numbers; None if it is none."""
+        node = total.producer()
+        if node is None or not is_op(node, "Add") or depth_of(self.of(total)) is not Depth.FINITE:
+            return None
+        for mask, other in (node.inputs, node.inputs[::-1]):
+            small = None if other is None else self.of(other)
+            if mask is not None and other is not None and small is not None and small <= NEGLIGIBLE:
+                return node, mask, other
+        return None
+
+
+def _lifted_alone(bias: ir.Value, bounds: _Bounds, *, guarded: bool) -> ir.Value:
+    if bounds.is_lifted(bias, guarded):
         return bias
-    if how is Depth.SHALLOW or (guarded and finite is not None and finite <= -FLOOR):
-        return bias
+    how = depth_of(bounds.of(bias))
     node = bias.producer()
     if how is Depth.FINITE and is_op(node, "Where"):
         assert node is not None
@@ -197,8 +234,6 @@ def _lifted(bias: ir.Value, *, guarded: bool) -> ir.Value:
             if not bias.uses():
                 discard([node])  # it was built for this sum alone
             return lifted
-    if how is Depth.FINITE and is_op(node, "Add") and (summed := _lifted_summand(node)) is not None:
-        return summed
     lowest = ir.node("Equal", [bias, constant(LOWEST)]).outputs[0]
     mask = ir.node("Where", [lowest, constant(FLOOR), bias]).outputs[0]
     if how is Depth.FINITE or guarded:
@@ -206,19 +241,6 @@ def _lifted(bias: ir.Value, *, guarded: bool) -> ir.Value:
     last = ir.node("ReduceMax", [bias, constant([-1])], {"keepdims": 1}).outputs[0]
     empty = ir.node("Equal", [last, constant(-math.inf)]).outputs[0]
     return ir.node("Where", [empty, constant(math.nan), mask]).outputs[0]
-
-
-def _lifted_summand(node: ir.Node | None) -> ir.Value | None:
-    """A sum of a mask and of small numbers, with the mask lifted before, which may have fewer elements; else None."""
-    assert node is not None
-    for mask, other in (node.inputs, node.inputs[::-1]):
-        small = bound(other)
-        if mask is not None and other is not None and small is not None and small <= NEGLIGIBLE:
-            lifted = ir.node("Add", [_lifted(mask, guarded=False), other]).outputs[0]
-            if not node.outputs[0].uses():
-                discard([node])  # it was built for this sum alone
-            return lifted
-    return None
 
 
 def _constant_lifted(value: ir.Value) -> ir.Value:

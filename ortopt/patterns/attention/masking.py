@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,14 @@ from ortopt.graph.match import (
     shape_of,
     splat,
 )
+from ortopt.graph.walk import Answers, Question, walk
 from ortopt.patterns.attention.mask import LOWEST
 
 _SHAPES = ("Identity", "Reshape", "Squeeze", "Unsqueeze")
 _LONGEST = 16
+_ADDED, _KEPT, _LEFT = "added", "true where scores stay", "false where scores stay"
+"""What a value is to the scores."""
+
 _COMPARISONS = {"LessOrEqual": (1, 0), "Less": (1, -1), "GreaterOrEqual": (-1, 0), "Greater": (-1, -1)}
 """Of a comparison ``a ? b``: whether a is the smaller (1) or the greater (-1), and what is added to the greater."""
 
@@ -57,54 +62,62 @@ def masking(added: Sequence[ir.Value], kept: Sequence[tuple[ir.Value, bool]], qu
     """
     found = Masking()
     shift = symbolic.sub(keys, queries)
-    for value in added:
-        _added(value, found, shift)
-    for condition, keeps in kept:
-        _condition(condition, not keeps, found, shift)
+    note, answers = partial(_noted, found, shift), Answers[tuple[ir.Value, str], bool]()
+    starts = [*((value, _ADDED) for value in added), *((value, _KEPT if keeps else _LEFT) for value, keeps in kept)]
+    for value, role in starts:
+        if not walk(note, (value, role), unknown=False, answers=answers):
+            found.others.append(value)
     return found
 
 
-def _added(value: ir.Value, found: Masking, shift: Dim) -> None:
-    node = value.producer()
-    if is_op(node, "Add"):
-        assert node is not None
-        for operand in inputs(node, 2):
-            _added(operand, found, shift)
-        return
-    if is_op(node, "Expand", "Identity", "Unsqueeze") and node is not None and node.inputs[0] is not None:
-        _added(node.inputs[0], found, shift)
-        return
-    if is_op(node, "Where"):
-        assert node is not None
-        condition, yes, no = inputs(node, 3)
-        for masked, open_, negated in ((no, yes, False), (yes, no, True)):
-            if _is_lowest(masked) and _is_number(open_, 0.0):
-                _condition(condition, negated, found, shift)
-                return
-    if _is_triangle(value, shift, masks=True):
+def _noted(found: Masking, shift: Dim, about: tuple[ir.Value, str]) -> Question[tuple[ir.Value, str], bool]:
+    """Note what a term or a condition says; what it consists of that is not known is something else."""
+    value, role = about
+    parts = _of_term(value) if role is _ADDED else _of_condition(value, role)
+    for part in parts:
+        if not (yield part):
+            found.others.append(part[0])
+    if parts:
+        return True
+    is_triangle = role is not _LEFT and _is_triangle(value, shift, masks=role is _ADDED)
+    if is_triangle or (role is _KEPT and _is_order(value.producer(), shift)):
         found.causal = True
-    else:
-        found.others.append(value)
-
-
-def _condition(value: ir.Value, negated: bool, found: Masking, shift: Dim) -> None:
-    """Note what a condition says, which is true (or false, if negated) where scores stay."""
-    node = value.producer()
-    if is_op(node, "Not"):
-        assert node is not None
-        _condition(inputs(node, 1)[0], not negated, found, shift)
-    elif is_op(node, "Or" if negated else "And"):
-        assert node is not None
-        for operand in inputs(node, 2):
-            _condition(operand, negated, found, shift)
-    elif is_op(node, "Expand", "Identity") and node is not None and node.inputs[0] is not None:
-        _condition(node.inputs[0], negated, found, shift)
-    elif not negated and (_is_order(node, shift) or _is_triangle(value, shift, masks=False)):
-        found.causal = True
-    elif not negated and _is_for_keys(value):
+    elif role is _KEPT and _is_for_keys(value):
         found.padding.append(value)
     else:
         found.others.append(value)
+    return True
+
+
+def _of_term(value: ir.Value) -> list[tuple[ir.Value, str]]:
+    """What a term of a sum consists of; nothing if it is one by itself."""
+    node = value.producer()
+    if is_op(node, "Add"):
+        assert node is not None
+        return [(operand, _ADDED) for operand in inputs(node, 2)]
+    if is_op(node, "Expand", "Identity", "Unsqueeze") and node is not None and node.inputs[0] is not None:
+        return [(node.inputs[0], _ADDED)]
+    if is_op(node, "Where"):
+        assert node is not None
+        condition, yes, no = inputs(node, 3)
+        for masked, open_, role in ((no, yes, _KEPT), (yes, no, _LEFT)):
+            if _is_lowest(masked) and _is_number(open_, 0.0):
+                return [(condition, role)]
+    return []
+
+
+def _of_condition(value: ir.Value, role: str) -> list[tuple[ir.Value, str]]:
+    """What a condition consists of; nothing if it is one by itself."""
+    node = value.producer()
+    if is_op(node, "Not"):
+        assert node is not None
+        return [(inputs(node, 1)[0], _LEFT if role is _KEPT else _KEPT)]
+    if is_op(node, "And" if role is _KEPT else "Or"):
+        assert node is not None
+        return [(operand, role) for operand in inputs(node, 2)]
+    if is_op(node, "Expand", "Identity") and node is not None and node.inputs[0] is not None:
+        return [(node.inputs[0], role)]
+    return []
 
 
 def _is_for_keys(value: ir.Value) -> bool:

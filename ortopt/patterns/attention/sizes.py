@@ -11,29 +11,71 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import onnx_ir as ir
-from msgspec import Struct, field
 
 from ortopt.graph import match, symbolic
 from ortopt.graph.match import Dim, Refusal, is_op
+from ortopt.graph.walk import Answers, Question, each, walk
 
-_MAX_DEPTH = 24
 _BROADCASTING = ("Add", "Div", "Max", "Mul", "Sub", "Where")
 
 Dims = tuple[Dim, ...]
 
 
-class _Batch(Struct):
+class _Batch:
     """What holds where there is a batch.
 
-    Attributes:
+    Args:
         symbols: The symbols that are not 0 then.
-        known: The dimensions of values, as far as they were asked for.
+
+    Attributes:
         found: What invented symbols have turned out to be.
     """
 
-    symbols: frozenset[str]
-    known: dict[ir.Value, Dims | None] = field(default_factory=dict)
-    found: dict[str, Dim] = field(default_factory=dict)
+    def __init__(self, symbols: frozenset[str]) -> None:
+        self.symbols = symbols
+        self.found: dict[str, Dim] = {}
+        self._known: Answers[ir.Value, Dims | None] = Answers()
+
+    def dims(self, value: ir.Value, own: Dims) -> Dims:
+        """Dimensions of a value in which what a Reshape inferred is computed.
+
+        Args:
+            value: The value.
+            own: Its dimensions.
+        """
+        return walk(self._settled, value, unknown=None, answers=self._known) or own
+
+    def _settled(self, value: ir.Value) -> Question[ir.Value, Dims | None]:
+        own = match.shape_of(value)
+        if own is None or not any(map(symbolic.is_invented, own)):
+            return own
+        node = value.producer()
+        read = [] if node is None else [operand for operand in node.inputs if operand is not None]
+        settled: list[Dims | None] = yield from each(read)
+        operands = [found or match.shape_of(operand) for operand, found in zip(read, settled, strict=True)]
+        result = own
+        if self.found:
+            result = tuple(dim if isinstance(dim, int) else symbolic.substitute(dim, self.found) for dim in own)
+        if is_op(node, "Reshape"):
+            result = _inferred(result, operands[0], self.symbols)
+        elif is_op(node, *_BROADCASTING):
+            result = _broadcast(result, operands)
+        elif is_op(node, "MatMul"):
+            rows = [None if operand is None else operand[:-2] for operand in operands]
+            result = (*_broadcast(result[:-2], rows), *result[-2:])
+        self._note(own, result)
+        return result
+
+    def _note(self, own: Dims, result: Dims) -> None:
+        """Keep what invented symbols have turned out to be."""
+        for before, after in zip(own, result, strict=True):
+            if before is after:
+                continue
+            names = symbolic.symbols(before)
+            name = next(iter(names)) if len(names) == 1 else ""
+            single = bool(name) and symbolic.is_invented(before) and symbolic.equal(before, symbolic.symbol(name))
+            if single and not symbolic.equal(before, after):
+                self.found[name] = after
 
 
 _batch: ContextVar[_Batch | None] = ContextVar("batch", default=None)
@@ -73,58 +115,13 @@ def dims(value: ir.Value, rank: int | None = None) -> Dims:
     batch = _batch.get()
     if batch is None or not any(map(symbolic.is_invented, own)):
         return own
-    return _settled(value, own, batch, _MAX_DEPTH)
+    return batch.dims(value, own)
 
 
 def settled(dim: Dim) -> Dim:
     """A dimension, of a value that `dims` was asked for: what it turned out to be where there is a batch."""
     batch = _batch.get()
     return dim if batch is None or isinstance(dim, int) else symbolic.substitute(dim, batch.found)
-
-
-def _settled(value: ir.Value, own: Dims, batch: _Batch, depth: int) -> Dims:
-    """Dimensions in which what a Reshape inferred is computed."""
-    known = batch.known.get(value)
-    if known is not None:
-        return known
-    batch.known[value] = own
-    node = value.producer()
-    if node is None or not depth:
-        return own
-    operands = [_of(operand, batch, depth - 1) for operand in node.inputs if operand is not None]
-    result = own
-    if batch.found:
-        result = tuple(dim if isinstance(dim, int) else symbolic.substitute(dim, batch.found) for dim in own)
-    if is_op(node, "Reshape"):
-        result = _inferred(result, operands[0], batch)
-    elif is_op(node, *_BROADCASTING):
-        result = _broadcast(result, operands)
-    elif is_op(node, "MatMul"):
-        rows = [None if operand is None else operand[:-2] for operand in operands]
-        result = (*_broadcast(result[:-2], rows), *result[-2:])
-    _note(own, result, batch)
-    batch.known[value] = result
-    return result
-
-
-def _of(value: ir.Value, batch: _Batch, depth: int) -> Dims | None:
-    try:
-        own = match.dims(value)
-    except Refusal:
-        return None
-    return _settled(value, own, batch, depth) if any(map(symbolic.is_invented, own)) else own
-
-
-def _note(own: Dims, result: Dims, batch: _Batch) -> None:
-    """Keep what invented symbols have turned out to be."""
-    for before, after in zip(own, result, strict=True):
-        if before is after:
-            continue
-        names = symbolic.symbols(before)
-        name = next(iter(names)) if len(names) == 1 else ""
-        single = bool(name) and symbolic.is_invented(before) and symbolic.equal(before, symbolic.symbol(name))
-        if single and not symbolic.equal(before, after):
-            batch.found[name] = after
 
 
 def _broadcast(result: Dims, operands: Sequence[Dims | None]) -> Dims:
@@ -139,13 +136,13 @@ def _broadcast(result: Dims, operands: Sequence[Dims | None]) -> Dims:
     return tuple(sizes)
 
 
-def _inferred(result: Dims, source: Dims | None, batch: _Batch) -> Dims:
+def _inferred(result: Dims, source: Dims | None, positive: frozenset[str]) -> Dims:
     """The result of a Reshape, of which one dimension is unknown, if the others and the elements tell it."""
     unknown = [place for place, dim in enumerate(result) if symbolic.is_invented(dim)]
     if source is None or len(unknown) != 1:
         return result
     others = symbolic.product(dim for place, dim in enumerate(result) if place != unknown[0])
-    if not symbolic.symbols(others) <= batch.symbols or not symbolic.is_known(others):
+    if not symbolic.symbols(others) <= positive or not symbolic.is_known(others):
         return result
     if isinstance(others, int) and not others:
         return result

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -33,6 +33,7 @@ from ortopt.graph.match import (
     same_dim,
     small_array,
 )
+from ortopt.graph.walk import Answers, Question, each, walk
 from ortopt.patterns.slice import cuts
 
 Lanes: TypeAlias = "npt.NDArray[np.int64]"
@@ -59,6 +60,10 @@ class Depth(enum.Enum):
     FACTOR = "factor"
 
 
+Key: TypeAlias = tuple[ir.Value, int, Depth]
+"""A value, how many of its last dimensions are lanes, and how far below the result it is."""
+
+
 class Source(NamedTuple):
     """A value that is not looked into, and how many of its last dimensions are lanes."""
 
@@ -75,7 +80,6 @@ class Tracer:
     Attributes:
         sources: The values that lanes are of, by number.
         widened: Whether dimensions in front of lanes were repeated.
-        known: The lanes of each value that was asked for, by value, number of last dimensions, and depth.
         opened: Those of them that come from lanes of other values.
         factors: The values that are not looked into, below a product.
     """
@@ -83,8 +87,8 @@ class Tracer:
     def __init__(self, stops: frozenset[ir.Value] = frozenset()) -> None:
         self.stops = stops
         self.sources: list[Source] = []
-        self.known: dict[tuple[ir.Value, int, Depth], Lanes] = {}
-        self.opened: set[tuple[ir.Value, int, Depth]] = set()
+        self._answers: Answers[Key, Lanes] = Answers()
+        self.opened: set[Key] = set()
         self.factors: set[ir.Value] = set()
         self.widened = False
 
@@ -99,19 +103,26 @@ class Tracer:
         Raises:
             Refusal: If these dimensions are no numbers.
         """
-        key = (value, rank, depth)
-        if key not in self.known:
-            found = None if value in self.stops else self._opened(value, rank, depth)
-            if found is None:
-                found = self._source(value, rank)
-                if depth is Depth.FACTOR:
-                    self.factors.add(value)
-            else:
-                self.opened.add(key)
-            self.known[key] = found
-        return self.known[key]
+        too_many = Refusal("too many nodes move its elements", value)
+        return walk(self._lanes, (value, rank, depth), unknown=too_many, answers=self._answers)
 
-    def _opened(self, value: ir.Value, rank: int, depth: Depth) -> Lanes | None:
+    @property
+    def known(self) -> dict[Key, Lanes]:
+        """The lanes of each value that was asked for, by value, number of last dimensions, and depth."""
+        return self._answers.known
+
+    def _lanes(self, key: Key) -> Question[Key, Lanes]:
+        value, rank, depth = key
+        found = None if value in self.stops else (yield from self._opened(value, rank, depth))
+        if found is None:
+            found = self._source(value, rank)
+            if depth is Depth.FACTOR:
+                self.factors.add(value)
+        else:
+            self.opened.add(key)
+        return found
+
+    def _opened(self, value: ir.Value, rank: int, depth: Depth) -> Generator[Key, Lanes, Lanes | None]:
         """The lanes of a value by the node that computes it; None where that is no matter of lanes."""
         if is_constant(value):
             return _signs(value, rank)
@@ -122,7 +133,7 @@ class Tracer:
         if move is None:
             return None
         try:
-            lanes = move(_Step(self, node, value, rank, depth))
+            lanes = yield from move(_Step(self, node, value, rank, depth))
             need(lanes.shape[2:] == inner(value, rank), "the lanes are broadcast", value)
         except (Refusal, ValueError):  # numpy refuses dimensions that do not fit, in a model that does not run
             return None
@@ -219,9 +230,9 @@ class _Step(Struct, frozen=True):
     rank: int
     depth: Depth
 
-    def lanes(self, value: ir.Value, rank: int | None = None, depth: Depth | None = None) -> Lanes:
-        """The lanes of an operand; rank and depth as they are of the result."""
-        return self.tracer.lanes(value, self.rank if rank is None else rank, depth or self.depth)
+    def of(self, value: ir.Value, rank: int | None = None, depth: Depth | None = None) -> Key:
+        """What to ask the lanes of an operand by; rank and depth as they are of the result."""
+        return value, self.rank if rank is None else rank, depth or self.depth
 
     @property
     def source(self) -> ir.Value:
@@ -246,12 +257,12 @@ def _need_lanes(at: int) -> int:
     return at
 
 
-def _identity(step: _Step) -> Lanes:
-    return step.lanes(step.source)
+def _identity(step: _Step) -> Question[Key, Lanes]:
+    return (yield step.of(step.source))
 
 
-def _neg(step: _Step) -> Lanes:
-    return _negated(step.lanes(step.source))
+def _neg(step: _Step) -> Question[Key, Lanes]:
+    return _negated((yield step.of(step.source)))
 
 
 def _negated(lanes: Lanes) -> Lanes:
@@ -260,13 +271,13 @@ def _negated(lanes: Lanes) -> Lanes:
     return result
 
 
-def _concat(step: _Step) -> Lanes:
+def _concat(step: _Step) -> Question[Key, Lanes]:
     parts = inputs(step.node, len(step.node.inputs))
     at = _need_lanes(axis(step.node, len(dims(step.result)), 0) - step.around)
-    return _stacked([step.lanes(part) for part in parts], at)
+    return _stacked((yield from each(map(step.of, parts))), at)
 
 
-def _split(step: _Step) -> Lanes:
+def _split(step: _Step) -> Question[Key, Lanes]:
     along = axis(step.node, len(dims(step.result)), 0)
     at = _need_lanes(along - step.around)
     before = 0
@@ -275,14 +286,14 @@ def _split(step: _Step) -> Lanes:
         if not isinstance(size, int):
             raise Refusal("the size of a part is not known", result)
         if result is step.result:
-            lanes = step.lanes(step.source)
+            lanes = yield step.of(step.source)
             return lanes[(slice(None),) * (2 + at) + (slice(before, before + size),)]
         before += size
     raise Refusal("it is no part", step.result)
 
 
-def _slice(step: _Step) -> Lanes:
-    lanes = step.lanes(step.source)
+def _slice(step: _Step) -> Question[Key, Lanes]:
+    lanes = yield step.of(step.source)
     taken: list[slice] = [slice(None)] * lanes.ndim
     for cut in cuts(step.node):
         bounds = (cut.start, cut.end, cut.step)
@@ -291,35 +302,35 @@ def _slice(step: _Step) -> Lanes:
     return lanes[tuple(taken)]
 
 
-def _gather(step: _Step) -> Lanes:
+def _gather(step: _Step) -> Question[Key, Lanes]:
     source, indices = inputs(step.node, 2)
     chosen = small_array(indices)
     within = step.rank + 1 - chosen.ndim
     size = len(dims(source))
     at = _need_lanes(axis(step.node, size, 0) - (size - within))
-    lanes = step.lanes(source, within)
+    lanes = yield step.of(source, within)
     count = lanes.shape[2 + at]
     need(bool(((chosen >= -count) & (chosen < count)).all()), "an index is out of range", step.node)
     return lanes.take(chosen, axis=2 + at)
 
 
-def _reshape(step: _Step) -> Lanes:
+def _reshape(step: _Step) -> Question[Key, Lanes]:
     source = step.source
     around, before = outer(step.result, step.rank), dims(source)
     within = _need_lanes(len(before) - len(around))
     need(all(map(same_dim, before[: len(around)], around)), "it is no matter of lanes", step.node)
-    lanes = step.lanes(source, within)
+    lanes = yield step.of(source, within)
     shape = inner(step.result, step.rank)
     need(lanes[0, 0].size == math.prod(shape), "it is no matter of lanes", step.node)
     return lanes.reshape(*lanes.shape[:2], *shape)
 
 
-def _transpose(step: _Step) -> Lanes:
+def _transpose(step: _Step) -> Question[Key, Lanes]:
     size = step.around + step.rank
     perm = attribute(step.node, "perm", tuple(reversed(range(size))))
     around = _need_lanes(step.around)
     need(tuple(perm[:around]) == tuple(range(around)), "it is no matter of lanes", step.node)
-    lanes = step.lanes(step.source)
+    lanes = yield step.of(step.source)
     return lanes.transpose(0, 1, *(2 + place - around for place in perm[around:]))
 
 
@@ -339,44 +350,45 @@ def places(node: ir.Node, of: int) -> tuple[int, ...]:
     return tuple(sorted(one % of for one in axes))
 
 
-def _unsqueeze(step: _Step) -> Lanes:
+def _unsqueeze(step: _Step) -> Question[Key, Lanes]:
     new = places(step.node, step.around + step.rank)
     within = [_need_lanes(place - step.around) for place in new]
-    lanes = step.lanes(step.source, step.rank - len(new))
+    lanes = yield step.of(step.source, step.rank - len(new))
     return np.expand_dims(lanes, tuple(2 + place for place in within))
 
 
-def _squeeze(step: _Step) -> Lanes:
+def _squeeze(step: _Step) -> Question[Key, Lanes]:
     gone = places(step.node, len(dims(step.source)))
     within = [_need_lanes(place - step.around) for place in gone]
-    lanes = step.lanes(step.source, step.rank + len(gone))
+    lanes = yield step.of(step.source, step.rank + len(gone))
     return np.squeeze(lanes, tuple(2 + place for place in within))
 
 
-def _expand(step: _Step) -> Lanes:
+def _expand(step: _Step) -> Question[Key, Lanes]:
     """Repeated lanes; dimensions in front may be repeated too, if what they meet has them in full (see `widened`)."""
-    lanes = step.lanes(step.source)
+    lanes = yield step.of(step.source)
     ahead, before = outer(step.result, step.rank), outer(step.source, step.rank)
     if len(ahead) != len(before) or not all(map(same_dim, ahead, before)):
         step.tracer.widened = True
     return np.broadcast_to(lanes, (*lanes.shape[:2], *inner(step.result, step.rank)))
 
 
-def _tile(step: _Step) -> Lanes:
+def _tile(step: _Step) -> Question[Key, Lanes]:
     source, repeats = inputs(step.node, 2)
     times = integers(repeats)
     need(all(time == 1 for time in times[: step.around]), "it is no matter of lanes", step.node)
-    return np.tile(step.lanes(source), times[step.around :])
+    return np.tile((yield step.of(source)), times[step.around :])
 
 
-def _mul(step: _Step) -> Lanes:
+def _mul(step: _Step) -> Question[Key, Lanes]:
     a, b = inputs(step.node, 2)
     for number, other in ((a, b), (b, a)):
         signs = _signs(number, step.rank) if is_constant(number) else None
         if signs is not None:
-            return _products(signs, step.lanes(other))
+            return _products(signs, (yield step.of(other)))
     need(step.depth is Depth.PRODUCT, "it is a product", step.node)
-    return _products(*(step.lanes(operand, depth=Depth.FACTOR) for operand in (a, b)))
+    first, second = (yield step.of(a, depth=Depth.FACTOR)), (yield step.of(b, depth=Depth.FACTOR))
+    return _products(first, second)
 
 
 def _products(first: Lanes, second: Lanes) -> Lanes:
@@ -397,11 +409,11 @@ def _product(one: Lanes, two: Lanes) -> Lanes:
     return result
 
 
-def _sum(step: _Step) -> Lanes:
+def _sum(step: _Step) -> Question[Key, Lanes]:
     need(step.depth is Depth.SUM, "it is a sum", step.node)
-    operands = inputs(step.node, 2)
-    need(all(leads_to(operand, "Mul") for operand in operands), "no products are added", step.node)
-    first, second = (step.lanes(operand, depth=Depth.PRODUCT) for operand in operands)
+    a, b = inputs(step.node, 2)
+    need(leads_to(a, "Mul") and leads_to(b, "Mul"), "no products are added", step.node)
+    first, second = (yield step.of(a, depth=Depth.PRODUCT)), (yield step.of(b, depth=Depth.PRODUCT))
     if step.node.op_type == "Sub":
         second = _negated(second)
     shape = np.broadcast_shapes(first.shape[2:], second.shape[2:])
@@ -429,7 +441,7 @@ def leads_to(value: ir.Value, *ops: str) -> bool:
     return False
 
 
-_OPS: Final[dict[str, Callable[[_Step], Lanes]]] = {
+_OPS: Final[dict[str, Callable[[_Step], Question[Key, Lanes]]]] = {
     "Add": _sum,
     "Concat": _concat,
     "Expand": _expand,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Final, TypeAlias
 
@@ -28,17 +29,20 @@ from ortopt.graph.match import (
     same_dim,
     small_array,
 )
-from ortopt.patterns.rotary.lanes import LANE, SIGN, SOURCE, Source, Tracer, inner, is_plain, places
+from ortopt.graph.walk import Answers, Question, walk
+from ortopt.patterns.rotary.lanes import LANE, MAX_VALUES, SIGN, SOURCE, Source, Tracer, inner, is_plain, places
 from ortopt.patterns.slice import cuts
 
 Key: TypeAlias = tuple[int, int]
 """A sign, and a number that stands for the same elements wherever it is the same."""
 
+Wanted: TypeAlias = tuple[ir.Value, int, tuple[int, ...]]
+"""A value, how many of its last dimensions are lanes, and the lanes to take, counted over all of these dimensions."""
+
 LARGE: Final = 1 << 18
 """Constants with more elements are cut where they are read, and not written again."""
 
 SAMPLES: Final = 64
-MAX_DEPTH: Final = 24
 MAX_PARTS: Final = 8
 
 _ELEMENTWISE: Final = {"Add": 2, "Cast": 1, "Cos": 1, "Div": 2, "Mul": 2, "Sin": 1, "Sub": 2, "Where": 3}
@@ -65,10 +69,8 @@ class Comparison:
 
     def __init__(self) -> None:
         self._tracer = Tracer()
-        self._keys: dict[Source, list[Key]] = {}
-        self._nodes: dict[Source, list[Key]] = {}
+        self._keys: Answers[Source, list[Key]] = Answers()
         self._numbers: dict[Hashable, int] = {}
-        self._depth = 0
 
     def key(self, source: Source, lane: int) -> Key:
         """What stands for the numbers of a lane.
@@ -77,37 +79,26 @@ class Comparison:
             source: A value, and how many of its last dimensions are lanes.
             lane: The lane, counted over all of these dimensions.
         """
-        return self._all(source)[lane]
+        too_many = Refusal("too many nodes compute a table", source.value)
+        return walk(self._found, source, unknown=too_many, most=MAX_VALUES, answers=self._keys)[lane]
 
-    def _all(self, source: Source) -> list[Key]:
-        if source not in self._keys:
-            self._depth += 1
-            self._keys[source] = self._found(source)
-            self._depth -= 1
-        return self._keys[source]
-
-    def _found(self, source: Source) -> list[Key]:
+    def _found(self, source: Source) -> Question[Source, list[Key]]:
         lanes = self._tracer.lanes(*source)
-        if not is_plain(lanes) or self._depth > MAX_DEPTH:
+        if not is_plain(lanes):
             return self._opaque(source)
         signs, numbers, places = (lanes[0, row].reshape(-1).tolist() for row in (SIGN, SOURCE, LANE))
-        below = {number: self._below(self._tracer.sources[number], source) for number in set(numbers)}
+        below: dict[int, list[Key]] = {}
+        for number in set(numbers):
+            at = self._tracer.sources[number]
+            try:
+                below[number] = (yield from self._by_node(source)) if at == source else (yield at)
+            except Refusal:
+                below[number] = self._opaque(at)
         keys = [below[number][place] for number, place in zip(numbers, places, strict=True)]
         return [(sign * own, key) for sign, (own, key) in zip(signs, keys, strict=True)]
 
-    def _below(self, at: Source, source: Source) -> list[Key]:
-        return self._computed(source) if at == source else self._all(at)
-
-    def _computed(self, source: Source) -> list[Key]:
+    def _by_node(self, source: Source) -> Question[Source, list[Key]]:
         """The keys of a value that comes from no node that only moves elements."""
-        if source not in self._nodes:
-            try:
-                self._nodes[source] = self._by_node(source)
-            except Refusal:
-                self._nodes[source] = self._opaque(source)
-        return self._nodes[source]
-
-    def _by_node(self, source: Source) -> list[Key]:
         value, rank = source
         if is_constant(value):
             return [(sign, self._number((source, lane))) for sign, lane in _columns(source)]
@@ -115,11 +106,11 @@ class Comparison:
         if node is None or node.domain:
             return self._opaque(source)
         if node.op_type in _ELEMENTWISE:
-            return self._elementwise(node, source)
+            return (yield from self._elementwise(node, source))
         how, data = _across(node, rank)
         need(inner(data, rank) == inner(value, rank), "the lanes are others", node)
         what = self._number(how)
-        return [(sign, self._number((what, key))) for sign, key in self._all(Source(data, rank))]
+        return [(sign, self._number((what, key))) for sign, key in (yield Source(data, rank))]
 
     def _number(self, what: Hashable) -> int:
         return self._numbers.setdefault(what, len(self._numbers))
@@ -128,11 +119,11 @@ class Comparison:
         """Keys that are alike for the same lane of the same value only."""
         return [(1, self._number((source, lane))) for lane in range(math.prod(inner(*source)))]
 
-    def _elementwise(self, node: ir.Node, source: Source) -> list[Key]:
+    def _elementwise(self, node: ir.Node, source: Source) -> Question[Source, list[Key]]:
         operands = inputs(node, _ELEMENTWISE[node.op_type])
         columns = []
         for operand in operands:
-            keys = self._all(Source(operand, source.rank))
+            keys = yield Source(operand, source.rank)
             columns.append([keys[lane] for lane in _broadcast(operand, source)])
         what = self._number((node.op_type, *_attributes(node)))
         if node.op_type == "Cos":
@@ -247,31 +238,33 @@ def cut(table: Table) -> ir.Value:
     Returns:
         A value, new or not, with as many dimensions in front as the table's, and the lanes as its last.
     """
-    value = _cut(Tracer(), table.source, list(table.lanes), 0)
+    too_many = Refusal("too many nodes compute the table", table.source.value)
+    value = walk(partial(_cut, Tracer()), (*table.source, table.lanes), unknown=too_many, most=MAX_VALUES)
     return value if table.sign == 1 else ir.node("Neg", [value]).outputs[0]
 
 
-def _cut(tracer: Tracer, source: Source, lanes: list[int], depth: int) -> ir.Value:
+def _cut(tracer: Tracer, wanted: Wanted) -> Question[Wanted, ir.Value]:
     """Go to where the lanes come from; take them out of the value itself where that is no few places."""
+    source, lanes = Source(*wanted[:2]), list(wanted[2])
     if source.rank == 1 and lanes == list(range(math.prod(inner(*source)))):
         return source.value
     try:
         known = tracer.lanes(*source)
-        need(is_plain(known) and depth <= MAX_DEPTH, "a lane is computed", source.value)
+        need(is_plain(known), "a lane is computed", source.value)
         signs, numbers, places = (known[0, row].reshape(-1)[lanes].tolist() for row in (SIGN, SOURCE, LANE))
         parts = [list(group) for _, group in groupby(range(len(lanes)), lambda at: (signs[at], numbers[at]))]
         need(len(parts) <= MAX_PARTS, "the lanes are of many values", source.value)
         cuts = []
         for part in parts:
             origin = tracer.sources[numbers[part[0]]]
-            piece = _cut_computed(tracer, origin, [places[at] for at in part], depth + 1)
+            piece = yield from _cut_computed(origin, [places[at] for at in part])
             cuts.append(piece if signs[part[0]] == 1 else ir.node("Neg", [piece]).outputs[0])
     except Refusal:
         return taken(source, lanes)
     return cuts[0] if len(cuts) == 1 else ir.node("Concat", cuts, {"axis": -1}).outputs[0]
 
 
-def _cut_computed(tracer: Tracer, source: Source, lanes: list[int], depth: int) -> ir.Value:
+def _cut_computed(source: Source, lanes: list[int]) -> Question[Wanted, ir.Value]:
     """Cut a value that comes from no node that only moves elements: cut what it is computed from."""
     value, rank = source
     if rank == 1 and lanes == list(range(math.prod(inner(*source)))):
@@ -283,12 +276,15 @@ def _cut_computed(tracer: Tracer, source: Source, lanes: list[int], depth: int) 
         return taken(source, lanes)
     try:
         if node.op_type in _ELEMENTWISE:
-            operands = [_operand(tracer, one, source, lanes, depth) for one in inputs(node, _ELEMENTWISE[node.op_type])]
+            operands = list(inputs(node, _ELEMENTWISE[node.op_type]))
+            for place, operand in enumerate(operands):
+                if inner(operand, source.rank) != (1,):  # else it has one lane for all
+                    operands[place] = yield operand, source.rank, tuple(lanes)
             return _again(node, operands)
         need(node.op_type != "Reshape", "the shape would be another", node)
         _, data = _across(node, rank)
         need(not (is_constant(data) and _size(data) > LARGE), "the constant is large", data)
-        piece = _cut(tracer, Source(data, rank), lanes, depth)
+        piece = yield data, rank, tuple(lanes)
     except Refusal:
         return taken(source, lanes)
     if data not in node.inputs:  # it is one of several stacked values
@@ -300,13 +296,6 @@ def _again(node: ir.Node, operands: Sequence[ir.Value | None]) -> ir.Value:
     """What a node computes of other operands."""
     attributes = {name: entry.value for name, entry in node.attributes.items()}
     return ir.node(node.op_type, operands, attributes).outputs[0]
-
-
-def _operand(tracer: Tracer, operand: ir.Value, source: Source, lanes: list[int], depth: int) -> ir.Value:
-    """The lanes of an operand of an elementwise node; all of it where it has one lane for all."""
-    if inner(operand, source.rank) == (1,):
-        return operand
-    return _cut(tracer, Source(operand, source.rank), lanes, depth)
 
 
 def _size(value: ir.Value) -> int:

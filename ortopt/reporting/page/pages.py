@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ortopt.optimization.result import OptimizeResult
 from ortopt.reporting.page.diff_data import describe_diff
@@ -13,6 +13,9 @@ from ortopt.reporting.report import as_dict
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+_KINDS: Final = {"verified": "good", "not verified": "unknown", "broken": "bad"}
+"""How an index colours what became of a model."""
 
 
 def page_of(result: OptimizeResult, title: str) -> str:
@@ -59,7 +62,15 @@ def index_page(title: str, reports: Sequence[tuple[Mapping[str, Any], str]]) -> 
         counts[row["status"]] = counts.get(row["status"], 0) + 1
     subtitle = "1 model" if len(rows) == 1 else f"{len(rows)} models"
     return document(
-        {"kind": "check", "title": title, "subtitle": subtitle, "counts": counts, "notes": [], "rows": rows}
+        {
+            "kind": "check",
+            "title": title,
+            "subtitle": subtitle,
+            "counts": counts,
+            "kinds": _KINDS,
+            "notes": [],
+            "rows": rows,
+        }
     )
 
 
@@ -76,7 +87,7 @@ def _row(report: Mapping[str, Any], page: str) -> dict[str, Any]:
         "error": outcome.get("worst"),
         "rewrites": report.get("rewrites"),
         "seconds": sum(report["seconds"].values()) if report.get("seconds") else None,
-        "says": [str(report["error"])] if report.get("error") else [],
+        "says": [str(text) for text in (report.get("error"), outcome.get("not_as_deployed")) if text],
     }
 
 

@@ -1,21 +1,21 @@
-"""What the groups of one session share on a CUDA device: one stream, the lock on it, and the copies to and from it.
+"""What the groups of one session share on a CUDA device: a stream, turns on it, and the copies to and from it.
 
-All CUDA sessions of a plan get the same stream (``user_compute_stream``), so that a group need not wait for the one
-before it: the device runs them in the order in which they were started, and nothing else orders them. The stream is
-one that also keeps its order with the default stream, on which ONNX Runtime's Python API copies (``OrtValue.numpy``,
-``ortvalue_from_numpy``); and memory that is given back to an allocator is only used again by what comes later on it.
+All CUDA sessions of a process get the same stream (``user_compute_stream``), so that a group need not wait for the one
+before it: the device runs them in the order in which they were started, and nothing else orders them. Memory that is
+given back to an allocator is only used again by what comes later on it. As ONNX Runtime's own streams, it keeps no
+order with the default stream, on which ONNX Runtime's Python API copies (``OrtValue.numpy``, ``ortvalue_from_numpy``)
+and others compute: what a caller gives on the device is waited for before a call begins.
 
 The host waits where it reads: a group that leaves an output in the host's memory waits for it, a copy to the host
 does, and each call of the session ends with a wait, so that what the caller gave may change and what it got is there.
 
-A stream that the caller gave (``user_compute_stream`` of the provider options) may be of the kind that keeps no order
-with the default stream: then each group's run waits for its end, as in ONNX Runtime. The same holds without a stream.
+With a stream that the caller gave (``user_compute_stream`` of the provider options) each group's run waits for its end,
+as in ONNX Runtime: others put work on it, too. The same holds without a stream.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import threading
 import weakref
@@ -26,18 +26,23 @@ import numpy as np
 
 from ortopt.analysis.providers import CUDA
 from ortopt.errors import UsageError
-from ortopt.runtime.cuda.driver import Copy, Driver
+from ortopt.runtime.cuda import device_arena
+from ortopt.runtime.cuda.capture_gate import GATE, Turn
+from ortopt.runtime.cuda.driver import DEFAULT_STREAM, Copy, Driver
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline
 from ortopt.runtime.onnxruntime_internals import (
     NativeDevice,
     NativeSession,
     NativeValue,
-    native,
+    copies_from_values,
     native_device,
     native_value,
+    provider_failure,
+    value_class,
 )
 from ortopt.runtime.values.element_types import has_no_array
+from ortopt.runtime.values.foreign_memory import byte_view
 from ortopt.runtime.values.tensors import holds_numbers, nbytes_of, to_ort
 from ortopt.terminal_text import one_line
 
@@ -54,9 +59,26 @@ _FOREIGN_ALLOCATOR: Final = "gpu_external_alloc"  # ONNX Runtime refuses it toge
 
 _HOST_MEMORIES: Final = frozenset({"cpu", "cudapinned"})
 
-_live: weakref.WeakSet[CudaDevice] = weakref.WeakSet()
-_numbers = itertools.count()
-_capture = threading.Lock()
+
+class OwnStream:
+    """A stream that is not the caller's: it is destroyed with the last that holds this object.
+
+    Args:
+        driver: The device's driver.
+
+    Attributes:
+        handle: The stream.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.handle = driver.create_stream()
+        finalizer = weakref.finalize(self, _destroy, os.getpid(), driver, self.handle)
+        finalizer.atexit = False  # the driver may be gone before
+
+
+_opening = threading.Lock()
+_shared: weakref.WeakValueDictionary[tuple[int, int], OwnStream] = weakref.WeakValueDictionary()
+"""By process and device, the stream of all plans that share an arena."""
 
 
 class CudaDevice:
@@ -68,12 +90,13 @@ class CudaDevice:
         timeline: Where copies are recorded, None for nowhere.
         driver: What copies on a stream, None if there is no stream.
         stream: The stream of all sessions, None if each has one of its own.
-        ours: Whether the stream is not the caller's.
+        ours: What keeps the stream, if it is not the caller's.
+        shares: Whether the sessions share an arena, which other plans on the stream have too.
 
     Attributes:
         index: The device's number.
         stream: The stream of all sessions.
-        lock: Held while something is put on the stream: what belongs together stays together.
+        turn: Held while something is put on the stream: what belongs together stays together.
         waits: Whether every run waits for its end.
     """
 
@@ -85,31 +108,29 @@ class CudaDevice:
         driver: Driver | None = None,
         stream: int | None = None,
         *,
-        ours: bool = False,
+        ours: OwnStream | None = None,
+        shares: bool = False,
     ) -> None:
         import onnxruntime
 
         self.index = index
         self.stream = stream
-        self.lock = threading.Lock()
-        self.waits = not ours
-        self.number = next(_numbers)
+        self.turn = Turn(GATE)
+        self.waits = ours is None
+        self._ours = ours
+        self._shares = shares
         self._counters = counters
         self._timeline = timeline
         self._driver = driver
         self._kept: list[NativeValue] = []
+        self._said: set[str] = set()
         # Memory of the process's allocator: what others get of it is not ordered by our stream. Results of runs are
         # of the sessions' allocators, which only this stream uses.
         self._allocated: weakref.WeakSet[NativeValue] = weakref.WeakSet()
-        self._tensor = native().OrtValue
+        self._tensor = value_class()
         self._unwaiting = onnxruntime.RunOptions()
         self._unwaiting.add_run_config_entry(NO_WAITING, "1")
         self.default_options = onnxruntime.RunOptions()
-        if ours and driver is not None and stream is not None:
-            finalizer = weakref.finalize(self, _destroy, os.getpid(), driver, stream)
-            finalizer.atexit = False  # the driver may be gone before
-        with _capture:
-            _live.add(self)
 
     # Sessions
 
@@ -117,17 +138,39 @@ class CudaDevice:
         """Provider options of every session on the device, besides the caller's."""
         return {} if self.waits else {STREAM_KEY: str(self.stream)}
 
+    def shares_memory(self) -> bool:
+        """Whether a session may take its memory from the arena that all share."""
+        return self._shares and device_arena.register(self.index)
+
+    def making_shared(self) -> contextlib.AbstractContextManager[None]:
+        """Around the making of a session that takes its memory from the arena that all share.
+
+        ONNX Runtime fills in weights on the default stream: in memory that has been given back, though what has been
+        started may still read there. It waits for the device before, in the provider's constructor; and nothing may be
+        started until it is done.
+        """
+        return GATE.alone()
+
     def outlives(self, session: NativeSession) -> None:
         """Keep the stream as long as a session of ONNX Runtime lives."""
         weakref.finalize(session, _keep, self).atexit = False
 
-    def at_host(self, memories: Sequence[onnxruntime.OrtMemoryInfo]) -> frozenset[int]:
+    def at_host(self, memories: Sequence[str] | None) -> frozenset[int] | None:
         """Which inputs or outputs of a session are in the host's memory (shapes, counts, conditions).
 
         Args:
-            memories: ``input_meminfos`` or ``output_meminfos`` of ONNX Runtime's C++ session.
+            memories: The names of their memories, or None if ONNX Runtime does not tell: then nobody knows.
         """
-        return frozenset(i for i, memory in enumerate(memories) if memory.name.lower() in _HOST_MEMORIES)
+        if memories is None:
+            return None
+        return frozenset(i for i, memory in enumerate(memories) if memory.lower() in _HOST_MEMORIES)
+
+    def first_time(self, what: str) -> bool:
+        """Whether this is asked for the first time: what concerns all groups is said once."""
+        if what in self._said:
+            return False
+        self._said.add(what)
+        return True
 
     # Values
 
@@ -151,7 +194,8 @@ class CudaDevice:
 
     def allocate(self, shape: Sequence[int], element_type: int) -> NativeValue:
         """A tensor on the device, with any content."""
-        tensor = self._tensor.ortvalue_from_shape_and_onnx_type(list(shape), element_type, self.place_of("cuda"))
+        with GATE.use:
+            tensor = self._tensor.ortvalue_from_shape_and_onnx_type(list(shape), element_type, self.place_of("cuda"))
         if not self.waits:
             self._allocated.add(tensor)
         return tensor
@@ -166,7 +210,7 @@ class CudaDevice:
             return value
         with self._copying(value, name):
             copy = self.allocate(value.shape(), value.element_type())
-            with self.lock:
+            with self.turn:
                 self.fill([copy], [value])
         return copy
 
@@ -175,19 +219,19 @@ class CudaDevice:
         if not self.is_resident(value):
             return value
         with self._copying(value, name):
-            with self.lock:
+            with self.turn:
                 copy = self.fetch(value)
             self.settle()
         return copy
 
     def fetch(self, value: NativeValue) -> NativeValue:
-        """A tensor in the host's memory that holds what one on the device does, after `settle`; hold the lock."""
+        """A tensor in the host's memory that holds what one on the device does, after `settle`; hold the turn."""
         if self._driver is None or self.stream is None:
             if not has_no_array(value.data_type()):
                 copy: NativeValue = to_ort(np.array(value.numpy()))
                 return copy
             target = self._host_tensor(value)
-            target.update_inplace(value)
+            self._copy_without_stream(target, value)
             return target
         target = self._host_tensor(value)
         nbytes = nbytes_of(value)
@@ -199,15 +243,22 @@ class CudaDevice:
     def settle(self) -> None:
         """Wait until what was fetched is there."""
         if self._driver is not None and self.stream is not None:
-            self._wait()
+            self._wait(self.stream)
+
+    def accept(self, values: Sequence[Any]) -> None:
+        """Wait for what a caller has put on the default stream, where it gives values on the device.
+
+        Our stream would not: their contents may still be on the way. Without a stream of ours ONNX Runtime's order
+        holds, in which the caller waits.
+        """
+        if not self.waits and any(self.is_resident(value) for value in values):
+            self._wait(DEFAULT_STREAM)
 
     def fill(self, targets: Sequence[NativeValue], sources: Sequence[NativeValue]) -> None:
-        """Copy tensors into others on the device, of the same types and sizes; hold the lock."""
+        """Copy tensors into others on the device, of the same types and sizes; hold the turn."""
         if self._driver is None or self.stream is None:
             for target, source in zip(targets, sources, strict=True):
-                if nbytes_of(source):
-                    array = not self.is_resident(source) and not has_no_array(source.data_type())
-                    target.update_inplace(source.numpy() if array else source)
+                self._copy_without_stream(target, source)
             return
         there: list[Copy] = []
         here: list[Copy] = []
@@ -224,7 +275,23 @@ class CudaDevice:
         if not self.waits:
             self._kept.extend(sources)
         elif there or here:
-            self._wait()
+            self._wait(self.stream)
+
+    def _copy_without_stream(self, target: NativeValue, source: NativeValue) -> None:
+        """Copy a tensor into another of its type and sizes by ONNX Runtime, which waits for it."""
+        if not nbytes_of(source):
+            return
+        has_array = not has_no_array(source.data_type())
+        if copies_from_values() and (self.is_resident(source) or not has_array):
+            target.update_inplace(source)
+        elif has_array:
+            target.update_inplace(source.numpy())  # by way of the host, where it is on the device
+        else:
+            array = self._bytes_of(source).numpy()
+            self._bytes_of(target).update_inplace(array)
+
+    def _bytes_of(self, value: NativeValue) -> NativeValue:
+        return byte_view(value, self.index if self.is_resident(value) else 0)
 
     def crossed(self, values: Sequence[NativeValue]) -> None:
         """Count copies that ONNX Runtime makes by itself."""
@@ -243,7 +310,7 @@ class CudaDevice:
         return self._unwaiting if options is self.default_options and not (waits or self.waits) else options
 
     def keep(self, values: Sequence[NativeValue]) -> None:
-        """Keep what a run that is not waited for may still read, until `synchronize`; hold the lock."""
+        """Keep what a run that is not waited for may still read, until `synchronize`; hold the turn."""
         if not self.waits:
             self._kept.extend(value for value in values if not self.is_resident(value) or value in self._allocated)
 
@@ -251,27 +318,25 @@ class CudaDevice:
         """Wait for all that has been started; what was kept for it is given back."""
         if self.waits:
             return
-        with self.lock:
+        with self.turn:
             kept, self._kept = self._kept, []
-        self._wait()
+        assert self.stream is not None
+        self._wait(self.stream)
         del kept
 
-    def _wait(self) -> None:
+    def _wait(self, stream: int) -> None:
         assert self._driver is not None
-        assert self.stream is not None
-        with _failures():
-            self._driver.synchronize(self.stream)
+        with GATE.use, _failures():
+            self._driver.synchronize(stream)
         self._counters.add("synchronizations")
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """While a CUDA graph is captured nothing else may use a device: ONNX Runtime captures for the whole process.
+        """While a CUDA graph is captured nothing else may use CUDA (`ortopt.runtime.cuda.capture_gate`).
 
         A capture that failed would leave the stream in it, and everything after it would fail too.
         """
-        with _capture, contextlib.ExitStack() as locks:
-            for other in sorted(_live, key=lambda device: device.number):
-                locks.enter_context(other.lock)
+        with GATE.alone(), self.turn:
             try:
                 yield
             except BaseException:
@@ -295,7 +360,7 @@ class CudaDevice:
 
 
 def open_device(
-    options: Mapping[str, Any], counters: Counters, timeline: Timeline | None, *, watched: bool, one_arena: bool
+    options: Mapping[str, Any], counters: Counters, timeline: Timeline | None, *, watched: bool, allocators: str | None
 ) -> tuple[CudaDevice, str]:
     """A session's share of the device that the caller chose, and why it has no stream of its own (or ``""``).
 
@@ -304,8 +369,8 @@ def open_device(
         counters: Where copies and waits are counted.
         timeline: Where copies are recorded.
         watched: Whether something is done around every run of a group: then all of them wait.
-        one_arena: Whether all sessions of the process share an allocator: memory that is given back would be another
-            stream's at once.
+        allocators: What the caller says of the environment's allocators: with 1 sessions of theirs may have the same,
+            on other streams; with 0 each session has its own.
 
     Raises:
         UsageError: An option is no number.
@@ -320,11 +385,23 @@ def open_device(
             return CudaDevice(index, counters, timeline), ""
         if _number(options, _FOREIGN_ALLOCATOR):
             return CudaDevice(index, counters, timeline), f"{_FOREIGN_ALLOCATOR} allows no stream of our own"
-        if one_arena:
+        if allocators == "1":
             return CudaDevice(index, counters, timeline), "session.use_env_allocators shares memory with other streams"
-        return CudaDevice(index, counters, timeline, driver, driver.create_stream(), ours=True), ""
+        shares = not allocators and not any(key in options for key in device_arena.OWN_ARENA_KEYS)
+        ours = _shared_stream(index, driver) if shares else OwnStream(driver)
+        return CudaDevice(index, counters, timeline, driver, ours.handle, ours=ours, shares=shares), ""
     except OSError as error:
         return CudaDevice(index, counters, timeline), one_line(error)
+
+
+def _shared_stream(index: int, driver: Driver) -> OwnStream:
+    """The stream of all plans of this process on a device."""
+    with _opening:
+        key = (os.getpid(), index)
+        stream = _shared.get(key)
+        if stream is None:
+            stream = _shared[key] = OwnStream(driver)
+        return stream
 
 
 @contextlib.contextmanager
@@ -333,7 +410,7 @@ def _failures() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise native().EPFail(str(error)) from error
+        raise provider_failure()(str(error)) from error
 
 
 def _number(options: Mapping[str, Any], name: str) -> int:

@@ -19,10 +19,13 @@ from ortopt.analysis.providers import cuda_driver
 Copy = tuple[int, int, int]
 """A copy to an address, from an address, of so many bytes."""
 
+DEFAULT_STREAM: Final = 0
+"""The device's default stream, on which ONNX Runtime's Python API copies, and torch computes unless told otherwise."""
+
 _POINTER: Final = ctypes.c_void_p
 _ADDRESS: Final = ctypes.c_uint64
 _SIZE: Final = ctypes.c_size_t
-_ORDERED_WITH_DEFAULT: Final = 0  # CU_STREAM_DEFAULT
+_NON_BLOCKING: Final = 1  # CU_STREAM_NON_BLOCKING
 _NOT_CAPTURING: Final = 0
 
 _ARGUMENTS: Final[dict[str, tuple[Any, ...]]] = {
@@ -74,10 +77,14 @@ class Driver:
         weakref.finalize(self, _unless_forked, os.getpid(), release, device).atexit = False
 
     def create_stream(self) -> int:
-        """A stream that keeps its order with the default stream, on which ONNX Runtime's own copies run."""
+        """A stream like ONNX Runtime's own: it keeps no order with the default stream.
+
+        One that does could not be captured: while it is, CUDA refuses every thread what runs on the default stream,
+        and the capture breaks.
+        """
         stream = ctypes.c_void_p()
         with self._current():
-            self._call("cuStreamCreate", ctypes.byref(stream), _ORDERED_WITH_DEFAULT)
+            self._call("cuStreamCreate", ctypes.byref(stream), _NON_BLOCKING)
         return int(stream.value or 0)
 
     def destroy_stream(self, stream: int) -> None:

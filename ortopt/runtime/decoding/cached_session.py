@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ortopt.errors import UsageError
 from ortopt.runtime.denormals import FlushingSession, flushed
-from ortopt.runtime.onnxruntime_internals import NativeBinding, NativeSession, native, session_of_binding
+from ortopt.runtime.onnxruntime_internals import NativeBinding, NativeSession, native_session, new_binding
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -37,7 +37,7 @@ class CachedSession:
     def __init__(self, whole: WholeSession, shared: SharedModel, placed: Placed) -> None:
         self.whole = whole
         self._kept = placed.kept
-        self._native: NativeSession = session_of_binding(whole.io_binding())
+        self._native: NativeSession = native_session(whole)
         self._around = flushed if isinstance(whole, FlushingSession) else contextlib.nullcontext
         self.buffers = shared.buffers
         self.copied = shared.copied
@@ -57,7 +57,7 @@ class CachedSession:
 
     def binding(self) -> NativeBinding:
         """Memory for inputs and outputs, as ONNX Runtime's C++ object."""
-        return native().SessionIOBinding(self._native)
+        return new_binding(self._native)
 
     def run_bound(self, binding: NativeBinding, options: onnxruntime.RunOptions | None) -> None:
         """Run the model from and to bound memory."""

@@ -11,7 +11,7 @@ import numpy as np
 from ortopt.errors import UsageError
 from ortopt.graph import symbolic
 from ortopt.runtime.decoding.cache_buffers import CacheBuffers
-from ortopt.runtime.onnxruntime_internals import native, native_device, native_value
+from ortopt.runtime.onnxruntime_internals import native_device, native_value, tensor_over
 from ortopt.runtime.values.conversion import adopt_dlpack_tensors, to_numpy
 from ortopt.runtime.values.tensors import borrow, elements, to_ort
 from ortopt.terminal_text import quoted
@@ -208,7 +208,7 @@ class DecodeLoop:
             binding.bind_ortvalue_input(name, value)
         for name in names:
             binding.bind_output(name, cpu)  # anew: what is bound there is the last step's result
-        wrap = native().OrtValue.ortvalue_from_numpy
+        wrap = tensor_over
         for number, buffer in enumerate(self._session.buffers):
             array = cache.arrays[number]
             front = wrap(array[: length + count], cpu)

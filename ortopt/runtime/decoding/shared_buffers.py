@@ -212,38 +212,41 @@ class BufferSharing:
 
     def _read(self, value: ir.Value, turned: _Turned, name: str) -> None:
         """Let all that reads a value read the buffer."""
-        copy: ir.Value | None = None
-        if value.is_graph_output():
-            raise Refusal("it is more than one output")
-        for node, position in tuple(value.uses()):
-            if self._reads_in_place(node, position, turned, name):
-                continue
-            if copy is None:
-                first = next(user for user in self._model.graph if user in {each for each, _ in value.uses()})
-                copy = self._nodes.transpose(first, turned.value, turned.order)
-                copy.shape = value.shape
-            self._copied[name, node.op_type] = None
-            node.replace_input_with(position, copy)
+        pending = [(value, turned)]
+        while pending:
+            value, turned = pending.pop()
+            copy: ir.Value | None = None
+            if value.is_graph_output():
+                raise Refusal("it is more than one output")
+            for node, position in tuple(value.uses()):
+                if self._reads_in_place(node, position, turned):
+                    continue
+                after = self._after(node, turned) if position == 0 else None
+                if after is not None and not node.outputs[0].is_graph_output():
+                    pending.append((node.outputs[0], after))
+                    continue
+                if copy is None:
+                    first = next(user for user in self._model.graph if user in {each for each, _ in value.uses()})
+                    copy = self._nodes.transpose(first, turned.value, turned.order)
+                    copy.shape = value.shape
+                self._copied[name, node.op_type] = None
+                node.replace_input_with(position, copy)
 
-    def _reads_in_place(self, node: ir.Node, position: int, turned: _Turned, name: str) -> bool:
-        """Let a node read the buffer without a copy, if it can."""
+    def _reads_in_place(self, node: ir.Node, position: int, turned: _Turned) -> bool:
+        """Let a product or a Shape read the buffer without a copy, if it can."""
         if (node.domain, node.op_type) in _PRODUCTS:
             return self._multiply(node, position, turned)
-        if node.domain != "" or position != 0 or len(node.outputs) != 1:
+        if node.domain or node.op_type != "Shape" or position:
             return False
-        if node.op_type == "Shape":
-            shape = self._nodes.add(node, "Shape", [turned.value], dtype=ir.DataType.INT64)
-            self._replace_shape(node, shape, turned.order)
-            return True
-        after = self._after(node, turned)
-        if after is None or node.outputs[0].is_graph_output():
-            return False
-        self._read(node.outputs[0], after, name)
+        shape = self._nodes.add(node, "Shape", [turned.value], dtype=ir.DataType.INT64)
+        self._replace_shape(node, shape, turned.order)
         return True
 
     def _after(self, node: ir.Node, turned: _Turned) -> _Turned | None:
         """What a node that only arranges axes makes; None of other nodes."""
         rank = len(turned.order)
+        if node.domain or len(node.outputs) != 1:
+            return None
         if node.op_type == "Identity" or (node.op_type == "Concat" and len(node.inputs) == 1):
             return turned
         if node.op_type == "Transpose":

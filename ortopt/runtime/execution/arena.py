@@ -14,8 +14,8 @@ Tried instead: without any arena each value is mapped and faulted in anew, which
 time where activations dominate; to shrink each arena after its run is the same; outputs in buffers of ours would leave
 what is between a group's nodes in as many arenas as before.
 
-The environment never gives the arena back. So it is shrunk when the last session of a model is gone. CUDA sessions have
-arenas of their own: the environment would share one among streams that know nothing of each other.
+The environment never gives the arena back. So it is shrunk when the last session of a model is gone. What sessions have
+on a CUDA device is another arena (`ortopt.runtime.cuda.device_arena`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import onnx
 
 from ortopt.runtime.auxiliary_session import auxiliary_session
 from ortopt.runtime.execution import session_options
-from ortopt.runtime.onnxruntime_internals import NativeSession, native
+from ortopt.runtime.onnxruntime_internals import NativeSession, new_binding, output_memories, tells_memories
 from ortopt.runtime.values.tensors import borrow
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Arena:
     def entries(self) -> Mapping[str, str]:
         """Configuration entries of a session on the CPU."""
         with self._lock:
-            if not self._is_known and self._may_share:
+            if not self._is_known and self._may_share and tells_memories():
                 self._member = _current()
             self._is_known = True
         return {} if self._member is None else {ENTRY: "1"}
@@ -132,7 +132,7 @@ def _is_arena(session: NativeSession) -> bool:
     import onnxruntime
 
     arena = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
-    return bool(session.output_meminfos[0].allocator_type == arena)
+    return bool(output_memories(session)[0].allocator_type == arena)
 
 
 def _share(first: NativeSession, other: NativeSession) -> bool:
@@ -148,7 +148,7 @@ def _address(session: NativeSession) -> int:
 def _shrink(session: NativeSession) -> None:
     """Give back memory of a session's arena: blocks of which nothing is used, not even by what this very run gives."""
     result = np.zeros(_SIZE, np.int64)
-    bound = native().SessionIOBinding(session)
+    bound = new_binding(session)
     bound.bind_ortvalue_output("y", borrow(result))
     session.run_with_iobinding(bound, _shrinking())
 

@@ -6,9 +6,25 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
+
+
+@dataclass(slots=True)
+class _Entry(Generic[Value]):
+    """An entry.
+
+    Attributes:
+        value: What was made.
+        nbytes: Its bytes.
+        used: The moment at which it was last used.
+    """
+
+    value: Value
+    nbytes: int
+    used: int
 
 
 class Cache(Generic[Value]):
@@ -18,14 +34,20 @@ class Cache(Generic[Value]):
         max_entries: How many entries it holds at most.
         max_bytes: How many bytes they have together at most; one entry that is larger is held alone.
         evicted: Called with each entry that is dropped, without the lock.
+
+    Attributes:
+        max_entries: How many entries it holds at most.
+        max_bytes: How many bytes they have together at most.
+        clock: The number of uses so far: a moment.
     """
 
     def __init__(self, max_entries: int, max_bytes: int, evicted: Callable[[Value], None] = lambda _: None) -> None:
-        self._max_entries = max_entries
-        self._max_bytes = max_bytes
+        self.max_entries = max_entries
+        self.max_bytes = max_bytes
+        self.clock = 0
         self._evicted = evicted
         self._lock = threading.Lock()
-        self._entries: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()
         self._nbytes = 0
         self._making: dict[Hashable, Future[Value]] = {}
 
@@ -40,16 +62,42 @@ class Cache(Generic[Value]):
     def items(self) -> list[tuple[Any, Value]]:
         """All entries, the least recently used one first."""
         with self._lock:
-            return [(key, value) for key, (value, _) in self._entries.items()]
+            return [(key, entry.value) for key, entry in self._entries.items()]
 
     def get(self, key: Hashable) -> Value | None:
         """An entry, which is the most recently used one from now on; None if there is none."""
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                return None
+            entry = self._used(key)
+        return None if entry is None else entry.value
+
+    def admits(self, nbytes: int, since: int) -> bool:
+        """Whether an entry fits, or takes the place of such only as nobody has used since a moment.
+
+        Args:
+            nbytes: Its bytes.
+            since: The moment, as `clock` has it.
+        """
+        with self._lock:
+            count, total = len(self._entries) + 1, self._nbytes + nbytes
+            for entry in self._entries.values():  # the least recently used one first
+                if self._is_within(count, total):
+                    return True
+                if entry.used > since:
+                    return False
+                count, total = count - 1, total - entry.nbytes
+        return True
+
+    def _is_within(self, count: int, nbytes: int) -> bool:
+        return count <= self.max_entries and nbytes <= self.max_bytes
+
+    def _used(self, key: Hashable) -> _Entry[Value] | None:
+        """An entry that is used now."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self.clock += 1
+            entry.used = self.clock
             self._entries.move_to_end(key)
-            return entry[0]
+        return entry
 
     def get_or_make(self, key: Hashable, make: Callable[[], tuple[Value, int]]) -> Value:
         """An entry, made if there is none.
@@ -61,10 +109,9 @@ class Cache(Generic[Value]):
             make: Returns the value and its bytes.
         """
         with self._lock:
-            entry = self._entries.get(key)
+            entry = self._used(key)
             if entry is not None:
-                self._entries.move_to_end(key)
-                return entry[0]
+                return entry.value
             future = self._making.get(key)
             if future is None:
                 ours: Future[Value] = Future()
@@ -86,12 +133,13 @@ class Cache(Generic[Value]):
         dropped = []
         with self._lock:
             del self._making[key]
-            self._entries[key] = (value, nbytes)
+            self.clock += 1
+            self._entries[key] = _Entry(value, nbytes, self.clock)
             self._nbytes += nbytes
-            while len(self._entries) > 1 and (len(self._entries) > self._max_entries or self._nbytes > self._max_bytes):
-                _, (old, size) = self._entries.popitem(last=False)
-                self._nbytes -= size
-                dropped.append(old)
+            while len(self._entries) > 1 and not self._is_within(len(self._entries), self._nbytes):
+                _, entry = self._entries.popitem(last=False)
+                self._nbytes -= entry.nbytes
+                dropped.append(entry.value)
         for old in dropped:
             self._evicted(old)
 
@@ -100,7 +148,7 @@ class Cache(Generic[Value]):
         with self._lock:
             entry = self._entries.pop(key, None)
             if entry is not None:
-                self._nbytes -= entry[1]
+                self._nbytes -= entry.nbytes
 
     def clear(self) -> None:
         """Drop all entries, without calling ``evicted``."""

@@ -10,7 +10,17 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ortopt.runtime.onnxruntime_internals import NativeDevice, NativeSession, native, native_device
+from ortopt.runtime.onnxruntime_internals import (
+    NativeDevice,
+    NativeSession,
+    input_memories,
+    lists_are_copied,
+    memory_names,
+    native_device,
+    output_memories,
+    value_class,
+    vector_class,
+)
 from ortopt.runtime.values.containers import as_ort_value
 from ortopt.runtime.values.element_types import has_no_array, is_plain
 from ortopt.runtime.values.tensors import elements, to_ort
@@ -48,7 +58,7 @@ class Prepared:
     ) -> None:
         self.session = session
         self._run = session.run_with_ortvaluevector
-        self._vector = native().OrtValueVector
+        self._vector = vector_class()
         self._feeds = list(feeds)
         self._fetches = list(fetches)
         self._devices = list(devices)
@@ -103,22 +113,23 @@ class OnDevice(Prepared):
     ) -> None:
         self._device = device
         self._places = list(places) or ["cpu"] * len(fetches)
-        self._pinned = device.at_host(session.input_meminfos)
-        self._from_host = device.at_host(session.output_meminfos)
+        self._pinned = device.at_host(memory_names(input_memories, session)) or frozenset()
+        from_host = device.at_host(memory_names(output_memories, session))
+        self._from_host = from_host or frozenset()
         # What comes from the host's memory goes up after the run, out of memory that the run gives back.
-        self._waits = "cpu" in self._places or bool(self._from_host)
+        self._waits = "cpu" in self._places or from_host is None or bool(from_host)
         self.options: Callable[..., Any] = device.run_options
         super().__init__(session, feeds, fetches, [device.place_of(name) for name in self._places], separate=separate)
 
     def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the session; ONNX Runtime copies what is elsewhere than it wants it."""
-        with self._device.lock:
+        with self._device.turn:
             results, crossing = self.start(values, options)
         self._device.crossed(crossing)
         return results
 
     def start(self, values: list[Any], options: onnxruntime.RunOptions) -> tuple[Sequence[Any], list[Any]]:
-        """Run the session; hold the device's lock.
+        """Run the session; hold the device's turn.
 
         Returns:
             The values of its outputs, and those values that ONNX Runtime copies to the device or from it.
@@ -170,10 +181,10 @@ class Converted:
         session: ONNX Runtime's C++ session.
         feeds: The names of its inputs, in the order of the values.
         fetches: The names of its outputs.
-        device: The CUDA device that the session runs on, if it does: its lock is held in a run.
+        device: The CUDA device that the session runs on, if it does: a run has its turn there.
     """
 
-    __slots__ = ("_exotic", "_feeds", "_fetches", "_lock", "_wrap", "session")
+    __slots__ = ("_copies", "_exotic", "_feeds", "_fetches", "_turn", "_wrap", "session")
 
     def __init__(
         self, session: NativeSession, feeds: Sequence[str], fetches: Sequence[str], device: CudaDevice | None = None
@@ -181,20 +192,23 @@ class Converted:
         import onnxruntime
 
         self.session = session
-        self._lock = contextlib.nullcontext() if device is None else device.lock
+        self._turn = contextlib.nullcontext() if device is None else device.turn
         self._wrap = onnxruntime.OrtValue
         self._feeds = list(feeds)
         self._fetches = list(fetches)
+        self._copies = lists_are_copied()
         self._exotic = any(has_no_array(output.type) for output in session.outputs_meta)
 
     def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Run the session."""
-        own = native().OrtValue
+        own = value_class()
         if self._exotic:
             values = [value if value is None else as_ort_value(value) for value in values]
+        elif not self._copies:
+            values = [as_ort_value(value) if _is_sequence(value) else value for value in values]
         if all(value is None or isinstance(value, own) for value in values):
             present = {name: value for name, value in zip(self._feeds, values, strict=True) if value is not None}
-            with self._lock:
+            with self._turn:
                 fetched = self.session.run_with_ort_values(present, self._fetches, options)
             return [value if value.has_value() else None for value in elements(fetched)]
         feeds = {
@@ -202,9 +216,14 @@ class Converted:
             for name, value in zip(self._feeds, values, strict=True)
             if value is not None  # an optional that holds nothing
         }
-        with self._lock:
+        with self._turn:
             results = self.session.run(self._fetches, feeds, options)
         return [to_ort(value) for value in results]
+
+
+def _is_sequence(value: Any) -> bool:
+    """Whether a value is a list of tensors; lists of maps can be given to a session only as they are."""
+    return isinstance(value, list) and not any(isinstance(element, dict) for element in value)
 
 
 def of_session(

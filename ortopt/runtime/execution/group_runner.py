@@ -19,7 +19,7 @@ from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.executables import Executable
 from ortopt.runtime.execution.group_spec import GroupSpec
 from ortopt.runtime.execution.host_executable import HostExecutable
-from ortopt.runtime.execution.session_maker import SessionMaker
+from ortopt.runtime.execution.session_maker import ProviderLeftOut, SessionMaker
 from ortopt.runtime.execution.specification import Specialization
 from ortopt.runtime.execution.weights import place
 from ortopt.runtime.instruments.statistics import Counters
@@ -92,6 +92,8 @@ class GroupContext:
         device: The CUDA device, None if the caller has none: then values are in the host's memory everywhere.
         falls_back: Whether a group that its provider cannot compile runs on another, or on the host.
         groups: The groups, in the order in which they were planned.
+        off_cuda: The positions among them of those that stay off CUDA, as more are for it than may run there.
+        told: What has been said and need not be said again.
     """
 
     settings: RunSettings
@@ -106,6 +108,8 @@ class GroupContext:
     device: CudaDevice | None = None
     falls_back: bool = True
     groups: list[GroupRunner] = field(default_factory=list)
+    off_cuda: frozenset[int] = frozenset()
+    told: set[str] = field(default_factory=set)
 
     def span(self, category: str, name: str, **details: Any) -> contextlib.AbstractContextManager[None]:
         """A span on the timeline, if there is one."""
@@ -117,6 +121,12 @@ class GroupContext:
         if self.timeline is not None:
             self.timeline.mark("fallback", reason=message)
         warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+    def tell_once(self, message: str) -> None:
+        """The same, of what many groups would say."""
+        if message not in self.told:
+            self.told.add(message)
+            self.tell(message)
 
 
 class GroupRunner:
@@ -152,6 +162,7 @@ class GroupRunner:
         self._sessions: list[NativeSession] = []
         self._specializes = specializes
         self._specialized: list[SpecializedExecutable] = []
+        self._off = {CUDA} if len(context.groups) in context.off_cuda else set[str]()
         context.groups.append(self)
 
     @property
@@ -229,6 +240,9 @@ class GroupRunner:
 
         Args:
             types: The types of its inputs at a run, where they are not known before.
+
+        Raises:
+            UsageError: If no provider and no host op runs it, or the only provider of the caller's does not work here.
         """
         context = self._context
         for observer in context.observers:
@@ -243,6 +257,8 @@ class GroupRunner:
             except Exception as error:  # whatever ONNX Runtime raises: there are a dozen classes
                 if not context.falls_back:
                     raise
+                if isinstance(error, ProviderLeftOut) and context.providers == (provider,):
+                    raise UsageError(f"{error} (name another provider after it to fall back to)") from error
                 if first is None:
                     first = error
                 continue
@@ -318,7 +334,8 @@ class GroupRunner:
         """The providers to try: its own if the caller has it, then the caller's, the CPU last."""
         own = self.spec.provider
         first = (own,) if own is not None and own in self._context.providers else ()
-        return tuple(dict.fromkeys((*first, *self._context.providers, CPU)))
+        chain = dict.fromkeys((*first, *self._context.providers, CPU))
+        return tuple(provider for provider in chain if provider not in self._off)
 
 
 def _is_plain_tensor(type_: ir.TypeProtocol) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ortopt.analysis.providers import CPU, CUDA, usable
 from ortopt.errors import InvalidModelError
+from ortopt.evaluation.sessions import thread_attributes
 from ortopt.runtime import denormals
 from ortopt.runtime.denormals import kept_flags
 from ortopt.runtime.execution import session_options
@@ -29,6 +30,10 @@ _lock = threading.Lock()
 _SPINNING: Final = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
+class ProviderLeftOut(RuntimeError):  # noqa: N818 -- what ONNX Runtime itself takes for no error
+    """ONNX Runtime has made a session without one of the providers that it was to have."""
+
+
 class SessionMaker:
     """Makes the sessions of one caller's model.
 
@@ -41,7 +46,6 @@ class SessionMaker:
 
     Attributes:
         device: The CUDA device of its CUDA sessions, if there are any.
-        captures: Whether CUDA graphs may be captured while a session is made.
         denormals_as_zero: Whether denormals are zero in the sessions' threads.
         has_initializers: Whether the caller's options have initializers, which the model has by now.
         profiles: ONNX Runtime's profiles of the sessions.
@@ -65,7 +69,6 @@ class SessionMaker:
         self._disabled = set(disabled_optimizers)
         self._global_pool = global_pool
         self.device: CudaDevice | None = None
-        self.captures = False
         self.denormals_as_zero = False
         self.has_initializers = False
         self.profiles = Profiles(self._options)
@@ -121,11 +124,12 @@ class SessionMaker:
         for file in placed.kept:
             if not file.is_at(file.path):
                 raise InvalidModelError(f"{file.path!r} has changed since the model was loaded")
-        entries = self._entries(placed, providers, threads, foreign=foreign)
+        captures = "enable_cuda_graph" in (provider_options or {}).get(CUDA, {})
+        entries = self._entries(placed, providers, threads, foreign=foreign, captures=captures)
         device = self.device if CUDA in providers else None
-        busy = contextlib.nullcontext() if device is None or not self.captures else device.lock
         kept = kept_flags() if self.denormals_as_zero else contextlib.nullcontext()
-        with kept, self._own(entries, label, threads, optimize=optimize, foreign=foreign) as options, busy:
+        using = self._own(entries, label, threads, optimize=optimize, foreign=foreign)
+        with kept, using as options, self._making(providers, entries):
             session = uninitialized_session(options, placed.model)
             if device is not None:
                 device.outlives(session)
@@ -140,7 +144,7 @@ class SessionMaker:
         return session
 
     def _entries(
-        self, placed: Placed, providers: Sequence[str], threads: int | None, *, foreign: bool
+        self, placed: Placed, providers: Sequence[str], threads: int | None, *, foreign: bool, captures: bool = False
     ) -> dict[str, str]:
         """The configuration entries of a session besides the caller's."""
         entries: dict[str, str] = {}
@@ -154,7 +158,16 @@ class SessionMaker:
         # A library of custom ops means the caller's own object, in which ONNX Runtime warns of each entry changed back.
         if tuple(providers) == (CPU,) and not foreign:
             entries.update(self._arena.entries())
+        # Who has an arena of their own on the CPU may have one on the device, too.
+        if CUDA in providers and self.device is not None and not (foreign or captures) and self._arena.entries():
+            entries.update(self._arena.entries() if self.device.shares_memory() else {})
         return entries
+
+    def _making(self, providers: Sequence[str], entries: Mapping[str, str]) -> contextlib.AbstractContextManager[None]:
+        """Around the making of a session with these entries."""
+        if CUDA in providers and self.device is not None and ENTRY in entries:
+            return self.device.making_shared()
+        return making_on(providers)
 
     def _initialize(self, session: NativeSession, providers: Sequence[str], more: ProviderOptions) -> None:
         """Make a session's kernels.
@@ -165,7 +178,7 @@ class SessionMaker:
             more: Options by provider besides the caller's.
 
         Raises:
-            RuntimeError: ONNX Runtime leaves a provider out. Or what ONNX Runtime raises.
+            ProviderLeftOut: ONNX Runtime leaves a provider out. Or what ONNX Runtime raises.
         """
         shared = {} if self.device is None else {CUDA: self.device.session_options()}
         merged = [
@@ -175,7 +188,7 @@ class SessionMaker:
         session.initialize_session(list(providers), options, self._disabled)
         missing = [provider for provider in providers if provider not in session.get_providers()]
         if missing:  # ONNX Runtime says so on stderr, if at all, and goes on with the others
-            raise RuntimeError(f"ONNX Runtime made no {missing[0]}: its own words are on stderr")
+            raise ProviderLeftOut(f"ONNX Runtime made no {missing[0]}: its own words are on stderr")
 
     def _copy(self) -> onnxruntime.SessionOptions:
         """Options like the caller's."""
@@ -202,7 +215,7 @@ class SessionMaker:
 
         with _lock if foreign else contextlib.nullcontext():
             options = self._options if foreign else self._copy()
-            saved = {name: getattr(options, name) for name in _CHANGED}
+            saved = {name: getattr(options, name) for name in (*_CHANGED, *thread_attributes())}
             before = {key: session_options.entry(options, key) for key in entries}
             try:
                 if threads is not None:
@@ -214,7 +227,8 @@ class SessionMaker:
                 if not self.profiles.goes_on:
                     options.enable_profiling = False
                 if self._global_pool:
-                    options.use_per_session_threads = False
+                    for name in thread_attributes():
+                        setattr(options, name, False)
                 for key, value in entries.items():
                     if before[key] != value:
                         options.add_session_config_entry(key, value)
@@ -228,12 +242,25 @@ class SessionMaker:
                             options.add_session_config_entry(key, _DEFAULTS.get(key, "") if old is None else old)
 
 
+def making_on(providers: Iterable[str]) -> contextlib.AbstractContextManager[None]:
+    """Around the making of a session: one on CUDA waits for a capture to end, and a capture for it.
+
+    Args:
+        providers: The session's execution providers.
+    """
+    if CUDA not in providers:
+        return contextlib.nullcontext()
+    from ortopt.runtime.cuda.capture_gate import GATE
+
+    return GATE.use
+
+
 def _known(original: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
     """Options like others, initializers apart: what ONNX Runtime tells of them, and the entries that ortopt knows."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    for name in _ATTRIBUTES:
+    for name in (*_ATTRIBUTES, *thread_attributes()):
         value = getattr(original, name)
         if value != getattr(options, name):
             setattr(options, name, value)
@@ -248,7 +275,6 @@ _CHANGED: Final = (
     "optimized_model_filepath",
     "profile_file_prefix",
     "enable_profiling",
-    "use_per_session_threads",
 )
 _ATTRIBUTES: Final = (
     *_CHANGED,

@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from ortopt.errors import UsageError
-from ortopt.evaluation.sessions import shares_threads
+from ortopt.evaluation.sessions import shares_threads, thread_attributes
 from ortopt.graph import scope
 from ortopt.runtime.execution.group_spec import argument_of, free_prefix
 from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, open_native_session, uninitialized_session
@@ -54,7 +54,7 @@ class Copies:
             Path(carrier.end_profiling()).unlink(missing_ok=True)
         least = 0 if shares_threads() else 1  # other numbers are warned of there
         quick = {"enable_profiling": False, "intra_op_num_threads": least, "inter_op_num_threads": least}
-        self._restored = {name: getattr(options, name) for name in (*quick, "use_per_session_threads")}
+        self._restored = {name: getattr(options, name) for name in (*quick, *thread_attributes())}
         if shares_threads():
             self._restored.update(_POOLLESS)
         for name, value in quick.items():  # for the carriers of other copies
@@ -131,13 +131,12 @@ def apply(options: onnxruntime.SessionOptions, copies: Copies, model: ir.Model) 
         UsageError: The options name providers or bring external initializers, which groups cannot have; or an
             initializer has another type or shape than the model's.
     """
-    if options.has_providers():
+    if hasattr(options, "has_providers") and options.has_providers():  # 1.22
         raise UsageError(
             "the session options name execution providers, which cannot be told apart by group: name them in providers="
         )
-    quiet = copies.quiet()
-    _fix_dims(quiet, model)
-    initializers = _initializers(quiet, model)
+    _fix_dims(_with_overrides(options, copies), model)
+    initializers = _initializers(copies.quiet(), model)
     for value, content in initializers:
         tensor = ir.Tensor(to_numpy(content), name=value.name)
         declared = value.const_value
@@ -149,6 +148,17 @@ def apply(options: onnxruntime.SessionOptions, copies: Copies, model: ir.Model) 
             )
         value.const_value = tensor
     return bool(initializers)
+
+
+def _with_overrides(options: onnxruntime.SessionOptions, copies: Copies) -> onnxruntime.SessionOptions:
+    """A quiet copy that fixes sizes where the options do: before 1.23 that is a step of ONNX Runtime's optimizers."""
+    import onnxruntime
+
+    levels = onnxruntime.GraphOptimizationLevel
+    quiet = copies.quiet()
+    if options.graph_optimization_level != levels.ORT_DISABLE_ALL:
+        quiet.graph_optimization_level = levels.ORT_ENABLE_BASIC
+    return quiet
 
 
 def _fix_dims(options: onnxruntime.SessionOptions, model: ir.Model) -> None:

@@ -4,7 +4,8 @@ Tried with onnxruntime 1.31, 128 MB of weights and two sessions: a session that 
 (``add_external_initializers``) copies each; ``add_initializer`` shares them, but graph optimizations do not see them;
 file contents in memory are copied too. Only *external data in a file* are mapped: nothing is copied, whatever the
 offset. So a weight that lies in a file, in one of external data or inside the .onnx file itself, is declared as
-external data at its place there. What lies in memory only is written into the session's model.
+external data at its place there: by its name in a folder that the session is told, which other files cannot be in; ONNX
+Runtime 1.20 cannot be told, and takes whole paths. What lies in memory only is written into the session's model.
 
 A weight that several sessions use is packed by each. Turning that off would save the memory, and was measured (2048 x
 2048, one thread): 0.8 of the time for one row, but 6 times for 4 rows and 1.5 times for 64. So it stays on, unless the
@@ -21,6 +22,7 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt.runtime.onnxruntime_internals import folders_are_named
 from ortopt.serialization.mapped_tensors import MappedFile, MappedTensor
 
 FOLDER_KEY: Final = "session.model_external_initializers_file_folder_path"
@@ -58,11 +60,11 @@ def place(model: onnx.ModelProto, weights: Mapping[str, ir.TensorProtocol]) -> P
         file = _file_of(tensor)
         if file is not None:
             path = Path(file.path).resolve()
-            if folder is None:
+            if folder is None and folders_are_named():
                 folder = str(path.parent)
-            if folder == str(path.parent):
+            if folder in (None, str(path.parent)):
                 assert isinstance(tensor, MappedTensor)
-                _refer(model.graph.initializer.add(), name, tensor, path.name)
+                _refer(model.graph.initializer.add(), name, tensor, str(path) if folder is None else path.name)
                 kept[id(file)] = file
                 continue
         proto = ir.serde.serialize_tensor(tensor)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
-from ortopt.runtime.onnxruntime_internals import failure, native, native_device, native_value
+from ortopt.runtime.onnxruntime_internals import failure, native_device, native_value, tensor_over
 from ortopt.runtime.values.element_types import is_plain, type_text
 from ortopt.runtime.values.tensors import to_ort
 
@@ -37,7 +37,7 @@ class Arguments:
         ]
         self._signature = signature
         self._device = on
-        self._borrow, self._cpu = native().OrtValue.ortvalue_from_numpy, native_device("cpu")
+        self._borrow, self._cpu = tensor_over, native_device("cpu")
 
     def __call__(self, feed: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
         """The plan's values for what a caller gave, and what must be kept as long as they are used.

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ortopt.runtime.onnxruntime_internals import optional_attribute
+
 if TYPE_CHECKING:
     import onnxruntime
 
@@ -53,15 +55,15 @@ class DelegatedMethods(ABC):
 
     def get_input_memory_infos(self) -> list[onnxruntime.OrtMemoryInfo]:
         """``onnxruntime.OrtMemoryInfo`` of each input: where it is expected."""
-        return list(self._alive().get_input_memory_infos())
+        return list(optional_attribute(self._alive(), "get_input_memory_infos", "input_meminfos")())
 
     def get_output_memory_infos(self) -> list[onnxruntime.OrtMemoryInfo]:
         """The same for the outputs."""
-        return list(self._alive().get_output_memory_infos())
+        return list(optional_attribute(self._alive(), "get_output_memory_infos", "output_meminfos")())
 
     def get_input_epdevices(self) -> list[onnxruntime.OrtEpDevice | None]:
         """``onnxruntime.OrtEpDevice`` of each input."""
-        return list(self._alive().get_input_epdevices())
+        return list(optional_attribute(self._alive(), "get_input_epdevices", "get_ep_devices")())
 
     def get_profiling_start_time_ns(self) -> int:
         """When ONNX Runtime's profiling started, in nanoseconds; 0 without profiling."""
@@ -75,16 +77,17 @@ class DelegatedMethods(ABC):
         self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
     ) -> onnxruntime.OrtValue:
         """An ``onnxruntime.OrtValue`` from an allocator of this session. Raises what ONNX Runtime raises."""
-        session = self._alive()
-        return session.create_ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
+        create = optional_attribute(self._alive(), "create_ortvalue_from_shape_and_type")
+        made: onnxruntime.OrtValue = create(shape, element_type, device_type, device_id, vendor_id)
+        return made
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Release a graph that a provider captured for the caller; those of ortopt's own are not among them."""
-        self._alive().release_captured_graph(graph_annotation_id)
+        optional_attribute(self._alive(), "release_captured_graph")(graph_annotation_id)
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Change options of execution providers while they run: in all groups, those too that come later."""
-        self._alive().set_ep_dynamic_options(dict(options))
+        optional_attribute(self._alive(), "set_ep_dynamic_options")(dict(options))
 
     def get_tuning_results(self) -> list[Any]:
         """What providers have tuned: of all groups, one after the other."""
@@ -100,4 +103,4 @@ class DelegatedMethods(ABC):
         Raises:
             onnxruntime.capi.onnxruntime_pybind11_state.Fail: The session options did not ask for it.
         """
-        return list(self._alive().get_provider_graph_assignment_info())
+        return list(optional_attribute(self._alive(), "get_provider_graph_assignment_info")())

@@ -22,8 +22,9 @@ from ortopt.runtime.onnxruntime_internals import (
     NativeValue,
     NativeVector,
     invalid_argument,
-    native,
+    refusals,
     session_of_binding,
+    vector_class,
 )
 from ortopt.runtime.planning.execution_plan import ExecutionPlan
 from ortopt.runtime.planning.parallel_plan import ParallelPlan
@@ -141,7 +142,7 @@ class GroupedSession(ManagementMethods):
         import onnxruntime
 
         for vector in (feeds, fetches):
-            if not isinstance(vector, native().OrtValueVector):
+            if not isinstance(vector, vector_class()):
                 raise TypeError(f"feeds and fetches are OrtValueVectors, not {type(vector).__name__}")
         _check_counts(len(feed_names), len(feeds), len(fetch_names), len(fetches), len(fetch_devices))
         feed = {name: onnxruntime.OrtValue(value) for name, value in zip(feed_names, elements(feeds), strict=True)}
@@ -176,7 +177,7 @@ class GroupedSession(ManagementMethods):
         try:
             self.signature.check_bound(iobinding.inputs)
             values, _ = self._arguments(iobinding.inputs)
-        except (native().InvalidArgument, native().Fail) as error:  # so ONNX Runtime says it, of what is bound
+        except refusals() as error:  # so ONNX Runtime says it, of what is bound
             raise in_execution(without_code(error)) from error
         positions = {name: self._positions[name] for name in iobinding.outputs}
         for name, target in iobinding.outputs.items():
@@ -195,6 +196,7 @@ class GroupedSession(ManagementMethods):
         options = self._options if run_options is None else run_options
         if self.device is None:
             return self._run_plan(values, (), options)
+        self.device.accept(values)
         try:
             return self._run_plan(values, (), options)
         finally:

@@ -15,8 +15,9 @@ from ortopt.runtime.onnxruntime_internals import (
     NativeVector,
     checked_native_value,
     device_of,
-    native,
     native_device,
+    new_binding,
+    vector_class,
 )
 from ortopt.runtime.values.conversion import to_numpy
 from ortopt.runtime.values.element_types import has_no_array, type_text
@@ -46,7 +47,7 @@ class IOBinding:
         self._session = signature.session  # ONNX Runtime asks for it where the binding is given to another session
         self._device = device
         self._kinds = {provider.lower().removesuffix("executionprovider") for provider in providers}
-        self._checks = native().SessionIOBinding(self._session)  # binds nothing: it refuses what is wrong
+        self._checks = new_binding(self._session)  # binds nothing: it refuses what is wrong
         self._inputs: dict[str, onnxruntime.OrtValue] = {}
         self._outputs: dict[str, Target] = {}
         self._results: dict[str, onnxruntime.OrtValue] = {}
@@ -149,7 +150,7 @@ class IOBinding:
 
     def get_outputs_as_ortvaluevector(self) -> NativeVector:
         """The same as ONNX Runtime's vector."""
-        vector = native().OrtValueVector()
+        vector = vector_class()()
         for value in self.get_outputs():
             vector.push_back(checked_native_value(value))
         return vector
@@ -166,7 +167,7 @@ class IOBinding:
 
         if not isinstance(target, tuple):
             return target
-        empty = native().SessionIOBinding(self._session)
+        empty = new_binding(self._session)
         empty.bind_output(name, native_device("cpu"))
         return onnxruntime.OrtValue(empty.get_outputs()[0])
 

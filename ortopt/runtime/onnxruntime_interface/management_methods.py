@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortopt.analysis.providers import CPU
-from ortopt.runtime.onnxruntime_internals import NativeSession, device_of
+from ortopt.runtime.onnxruntime_internals import (
+    NativeSession,
+    device_of,
+    input_memories,
+    optional_attribute,
+    output_memories,
+)
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -23,17 +29,19 @@ class ManagementMethods:
 
     def get_input_memory_infos(self) -> list[onnxruntime.OrtMemoryInfo]:
         """``onnxruntime.OrtMemoryInfo`` of each input: where it is expected."""
-        return list(self.signature.session.input_meminfos)
+        return list(input_memories(self.signature.session))
 
     def get_output_memory_infos(self) -> list[onnxruntime.OrtMemoryInfo]:
         """The same for the outputs."""
-        return list(self.signature.session.output_meminfos)[: len(self.signature.outputs)]
+        return list(output_memories(self.signature.session))[: len(self.signature.outputs)]
 
     def get_input_epdevices(self) -> list[onnxruntime.OrtEpDevice | None]:
         """``onnxruntime.OrtEpDevice`` of each input: the CPU's, from which groups take what they need."""
         import onnxruntime
 
-        cpu = next((device for device in onnxruntime.get_ep_devices() if device.ep_name == CPU), None)
+        cpu = next(
+            (device for device in optional_attribute(onnxruntime, "get_ep_devices")() if device.ep_name == CPU), None
+        )
         return [cpu] * len(self.signature.inputs)
 
     def get_profiling_start_time_ns(self) -> int:
@@ -46,13 +54,14 @@ class ManagementMethods:
         """An ``onnxruntime.OrtValue`` from an allocator of this session. Raises what ONNX Runtime raises."""
         import onnxruntime
 
-        where = device_of(onnxruntime.OrtDevice.make(device_type, device_id, vendor_id))
+        by_number = isinstance(element_type, int)
+        name = "create_ortvalue_from_shape_and_onnx_type" if by_number else "create_ortvalue_from_shape_and_type"
         first: Exception | None = None
         for session in (self.signature.session, *self._sessions()):
-            by_number = isinstance(element_type, int)
-            name = "create_ortvalue_from_shape_and_onnx_type" if by_number else "create_ortvalue_from_shape_and_type"
+            create = optional_attribute(session, name)
+            where = device_of(onnxruntime.OrtDevice.make(device_type, device_id, vendor_id))
             try:
-                return onnxruntime.OrtValue(getattr(session, name)(shape, element_type, where), session=session)
+                return onnxruntime.OrtValue(create(shape, element_type, where), session=session)
             except RuntimeError as error:  # no allocator of that device
                 first = first or error
         assert first is not None
@@ -60,14 +69,20 @@ class ManagementMethods:
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Release a graph that a provider captured for the caller; those of ortopt's own are not among them."""
-        for session in self._sessions():
-            session.release_captured_graph(graph_annotation_id)
+        found = [self.signature.session, *self._sessions()]
+        releases = [optional_attribute(session, "release_captured_graph") for session in found]
+        for release in releases[1:]:
+            release(graph_annotation_id)
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
         """Change options of execution providers while they run: in all groups, those too that come later."""
         changed = dict(options)
-        self.signature.session.set_ep_dynamic_options(changed)
-        self.context.maker.of_all(f"options {sorted(changed)}", lambda session: session.set_ep_dynamic_options(changed))
+
+        def change(session: NativeSession) -> None:
+            optional_attribute(session, "set_ep_dynamic_options")(changed)
+
+        change(self.signature.session)
+        self.context.maker.of_all(f"options {sorted(changed)}", change)
 
     def get_tuning_results(self) -> list[Any]:
         """What providers have tuned: of all groups, one after the other."""
@@ -86,7 +101,8 @@ class ManagementMethods:
             onnxruntime.capi.onnxruntime_pybind11_state.Fail: The session options did not ask for it.
         """
         sessions = self._all_sessions() or [self.signature.session]
-        return [part for session in sessions for part in session.get_provider_graph_assignment_info()]
+        asked = [optional_attribute(session, "get_provider_graph_assignment_info") for session in sessions]
+        return [part for ask in asked for part in ask()]
 
     def _sessions(self) -> list[NativeSession]:
         """The C++ sessions of groups that have been made."""

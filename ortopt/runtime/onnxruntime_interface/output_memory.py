@@ -6,7 +6,14 @@ import ctypes
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ortopt.runtime.onnxruntime_internals import NativeDevice, NativeValue, checked_native_value, native, native_device
+from ortopt.runtime.onnxruntime_internals import (
+    NativeDevice,
+    NativeValue,
+    checked_native_value,
+    native_device,
+    size_in_bytes,
+    tensor_over,
+)
 from ortopt.runtime.values.conversion import to_numpy
 from ortopt.runtime.values.element_types import has_no_array
 from ortopt.runtime.values.tensors import holds_numbers
@@ -69,7 +76,7 @@ def write(
         )
     if target.data_type() != value.data_type():
         raise refusal(f"Unexpected output data type. Actual: ({target.data_type()}) , expected: ({value.data_type()})")
-    if not value.tensor_size_in_bytes():
+    if not size_in_bytes(value):
         return False
     _fill(target, value, device, name)
     return True
@@ -95,18 +102,19 @@ def placed(value: NativeValue, place: NativeDevice, device: CudaDevice | None, n
     at_host = value if device is None else device.download(value, name)
     if kind == native_device("cpu").device_type() or not holds_numbers(at_host):
         return at_host
-    return native().OrtValue.ortvalue_from_numpy(to_numpy(at_host), place)
+    return tensor_over(to_numpy(at_host), place)
 
 
 def _fill(target: onnxruntime.OrtValue, value: NativeValue, device: CudaDevice | None, name: str) -> None:
     """Copy a result to bound memory."""
     if device is not None and device.is_resident(checked_native_value(target)):
+        device.accept([checked_native_value(target)])
         device.crossed([] if device.is_resident(value) else [value])
-        with device.lock:
+        with device.turn:
             device.fill([checked_native_value(target)], [value])
         return
     at_host = value if device is None else device.download(value, f"output {name}")
     if has_no_array(at_host.data_type()) and target.device_name() == "cpu":
-        ctypes.memmove(target.data_ptr(), at_host.data_ptr(), at_host.tensor_size_in_bytes())
+        ctypes.memmove(target.data_ptr(), at_host.data_ptr(), size_in_bytes(at_host))
     else:
         target.update_inplace(to_numpy(at_host))

@@ -86,11 +86,14 @@ class _Placement:
     def _leave(self, planned: PlannedStep) -> None:
         """Leave what a step on the device gives where it is used."""
         step = planned.step
-        wanted = ["cpu" if slot in self._at_host and slot not in self._on_device else "cuda" for slot in step.outputs]
+        made_there = [all(flags) for flags in zip(*(placed.made_at_host() for placed in planned.groups), strict=True)]
+        stays = {slot for slot, is_there in zip(step.outputs, made_there, strict=True) if is_there}
+        stays |= {slot for slot in step.outputs if slot in self._at_host and slot not in self._on_device}
+        wanted = ["cpu" if slot in stays else "cuda" for slot in step.outputs]
         for placed in planned.groups:
             placed.leave(wanted)
         for slot in step.outputs:
-            if slot in self._at_host and slot in self._on_device:
+            if slot in self._at_host and slot not in stays:
                 self._downloads[slot] = self._copy(ToHost, f"copy of {step.name}", slot)
 
     def _copy(self, kind: type[ToHost], name: str, slot: int) -> int:

@@ -31,6 +31,14 @@ class PlacedGroup(Struct, frozen=True):
                 devices[output] = place
         self.group.devices = tuple(devices)
 
+    def made_at_host(self) -> list[bool]:
+        """Which of the step's outputs its kernels leave in the host's memory, where it runs on CUDA."""
+        from ortopt.runtime.cuda.host_outputs import in_host_memory
+
+        spec = self.group.spec
+        names = in_host_memory(spec.nodes)
+        return [spec.outputs[output].name in names for output in self.order]
+
 
 @dataclass(slots=True)
 class PlannedStep:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortopt.analysis.providers import CUDA
 from ortopt.graph import scope
 from ortopt.options import Options
 from ortopt.runtime.execution.group_runner import HOST, GroupContext
@@ -27,7 +28,7 @@ class Planner:
     """
 
     def __init__(self, model: ir.Model, context: GroupContext) -> None:
-        self._graph = model.graph
+        self._model = model
         self._context = context
         self._planning = ModelPlanning(model, context)
         scope.attach(model, Options())
@@ -39,7 +40,12 @@ class Planner:
             InvalidModelError: A call does not fit its group.
             UsageError: Something cannot be run here at all.
         """
-        plan = GraphPlanner(self._planning, self._graph).plan()
+        plan = GraphPlanner(self._planning, self._model.graph).plan()
+        if surplus := self._beyond_cuda():
+            self._context.off_cuda = surplus
+            self._context.groups.clear()
+            self._planning = ModelPlanning(self._model, self._context)
+            plan = GraphPlanner(self._planning, self._model.graph).plan()
         sessions = [group for group in self._planning.groups if group.wanted_provider != HOST]
         if len(sessions) > 1:
             allowed = self._context.maker.options.intra_op_num_threads
@@ -49,3 +55,19 @@ class Planner:
         for version, general in self._planning.versions:
             version.threads = general.threads
         return plan
+
+    def _beyond_cuda(self) -> frozenset[int]:
+        """The positions of the groups that are too many on CUDA: those with the least work. That is said."""
+        context = self._context
+        limit = context.settings.max_cuda_groups
+        wanted = [i for i, group in enumerate(context.groups) if group.wanted_provider == CUDA]
+        if len(wanted) <= limit or not context.falls_back:
+            return frozenset()
+        wanted.sort(key=lambda i: -context.groups[i].spec.work)
+        context.tell(
+            f"{len(wanted)} groups are for {CUDA}, where each takes a session with handles of cuBLAS and cuDNN, tens of"
+            f" megabytes: the {limit} with the most work run there, the other {len(wanted) - limit} on the CPU."
+            " Make fewer and larger groups (deny fewer ops, allow more arguments), or let"
+            f" ORTOPT_MAX_CUDA_GROUPS be {len(wanted)}"
+        )
+        return frozenset(wanted[limit:])

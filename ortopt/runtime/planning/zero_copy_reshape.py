@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.runtime.execution.executables import Executable
-from ortopt.runtime.onnxruntime_internals import native
+from ortopt.runtime.onnxruntime_internals import value_class
 from ortopt.runtime.values.element_types import has_no_array, is_plain, type_text
 from ortopt.runtime.values.tensors import to_ort
 from ortopt.semantics.op_traits import RESHAPING
@@ -41,7 +41,7 @@ class ZeroCopyReshape:
     def __init__(self, reshaping: Reshaping, session: Executable) -> None:
         self._reshaping = reshaping
         self._session = session
-        self._tensor = native().OrtValue
+        self._tensor = value_class()
 
     def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Make the view, which keeps the memory alive."""

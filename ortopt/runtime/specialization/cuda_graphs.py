@@ -4,17 +4,16 @@ A graph reads and writes at the addresses that it was captured with. So argument
 and results out of them, all on the one stream: what a caller gets is never overwritten by a later call, and calls
 cannot mix. ONNX Runtime warms up and captures by itself, in the first run with a graph's number.
 
-ONNX Runtime keeps captured graphs per thread. Each thread that calls captures anew, on the same buffers; no more than
-`MAX_THREADS` that live at the same time do, the others run the same session without a graph. Their results are copied
-out as well: they lie in the session's arena, where a replay in another thread overwrites all that was free when its
-graph had been captured.
+ONNX Runtime keeps captured graphs per thread, and beside them handles of cuBLAS and cuDNN for each thread that runs
+such a session, with or without a graph. It gives none of this back before the session is gone, not even when the
+thread ends. So no more than `MAX_THREADS` threads ever run one. Each of them captures anew, on the same buffers; all
+others are refused for good, and run the general session of the group.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +25,14 @@ from ortopt.runtime.execution.executables import OnDevice, of_session
 from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec
 from ortopt.runtime.execution.weights import place
-from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, native
+from ortopt.runtime.onnxruntime_internals import (
+    NativeSession,
+    NativeValue,
+    input_memories,
+    memory_names,
+    new_binding,
+    output_memories,
+)
 from ortopt.runtime.values.tensors import nbytes_of
 from ortopt.terminal_text import one_line, quoted
 
@@ -34,9 +40,12 @@ if TYPE_CHECKING:
     import onnxruntime
 
 GRAPH_KEY: Final = "gpu_graph_id"
-"""The run option that numbers a session's graphs; -1 is a run without."""
+"""The run option that numbers a session's graphs."""
 
-MAX_THREADS: Final = 8
+_NO_GRAPH: Final = -1
+
+MAX_THREADS: Final = 4
+"""How many threads may capture a graph, those that have ended among them."""
 
 _identifiers = itertools.count(1)
 
@@ -76,41 +85,37 @@ def captured(
         foreign=spec.foreign,
         provider_options={CUDA: {"enable_cuda_graph": "1"}},
     )
-    for arguments, memories in ((spec.inputs, session.input_meminfos), (spec.outputs, session.output_meminfos)):
-        for i in sorted(device.at_host(memories)):
+    for arguments, memories in ((spec.inputs, input_memories), (spec.outputs, output_memories)):
+        at_host = device.at_host(memory_names(memories, session))
+        if at_host is None:
+            raise ValueError("ONNX Runtime before 1.23 does not tell what is in the host's memory")
+        for i in sorted(at_host):
             raise ValueError(f"{quoted(arguments[i].name)} is in the host's memory, where a replay does not look")
     feeds, fetches = ([argument.name for argument in arguments] for arguments in (spec.inputs, spec.outputs))
     plain = of_session(session, feeds, fetches, ["cuda"] * len(fetches), device)
     if not isinstance(plain, OnDevice):
         raise ValueError("it takes or gives something else than tensors of numbers")  # noqa: TRY004 -- of the model
-    plain.options = _Options(device, -1)
-    return CapturedGraph(plain, device, spec, group.devices, values, plain(list(values), options), context)
+    uncaptured = _options(device, _NO_GRAPH)
+    plain.options = lambda *_, **__: uncaptured
+    return CapturedGraph(session, device, spec, group.devices, values, plain(list(values), options), context)
 
 
-class _Options:
-    """Run options of one graph of a session, or of none: -1. A caller's own do not reach captured sessions."""
+def _options(device: CudaDevice, identifier: int) -> onnxruntime.RunOptions:
+    """Run options of one graph of a session. A caller's own do not reach captured sessions."""
+    import onnxruntime
 
-    def __init__(self, device: CudaDevice, identifier: int) -> None:
-        import onnxruntime
-
-        self._options = onnxruntime.RunOptions()
-        self._options.add_run_config_entry(GRAPH_KEY, str(identifier))
-        if not device.waits:
-            self._options.add_run_config_entry(NO_WAITING, "1")
-
-    def __call__(self, options: onnxruntime.RunOptions | None, *, waits: bool) -> onnxruntime.RunOptions:
-        return self._options
-
-
-class _Token:
-    """That a thread has captured; it goes with the thread."""
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry(GRAPH_KEY, str(identifier))
+    if not device.waits:
+        options.add_run_config_entry(NO_WAITING, "1")
+    return options
 
 
 class CapturedGraph:
     """A session with a CUDA graph: what it reads and writes stays where it was when it was captured.
 
     Args:
-        plain: Runs the session without a graph.
+        session: ONNX Runtime's C++ session.
         device: The device.
         spec: What the session computes.
         places: Where each output is left, ``cpu`` or ``cuda``; everywhere in the host's memory, if empty.
@@ -119,6 +124,7 @@ class CapturedGraph:
         context: What all groups share.
 
     Attributes:
+        session: ONNX Runtime's C++ session.
         nbytes: Bytes of its buffers.
 
     Raises:
@@ -127,7 +133,7 @@ class CapturedGraph:
 
     def __init__(
         self,
-        plain: OnDevice,
+        session: NativeSession,
         device: CudaDevice,
         spec: GroupSpec,
         places: Sequence[str],
@@ -135,55 +141,57 @@ class CapturedGraph:
         results: Sequence[NativeValue],
         context: GroupContext,
     ) -> None:
-        self._plain = plain
+        self.session = session
         self._device = device
         self._name = spec.name
         self._places = list(places) or ["cpu"] * len(results)
-        self._tell = context.tell
-        self._count = context.counters.add
+        self._context = context
         self._inputs = [device.allocate(value.shape(), value.element_type()) for value in values]
         self._outputs = [device.allocate(value.shape(), value.element_type()) for value in results]
         self.nbytes = sum(map(nbytes_of, (*self._inputs, *self._outputs)))
-        self._binding = native().SessionIOBinding(plain.session)
+        self._binding = new_binding(session)
         for argument, buffer in zip(spec.inputs, self._inputs, strict=True):
             self._binding.bind_ortvalue_input(argument.name, buffer)
         for argument, buffer in zip(spec.outputs, self._outputs, strict=True):
             self._binding.bind_ortvalue_output(argument.name, buffer)
-        self._options = _Options(device, next(_identifiers))(None, waits=False)
-        self._threads = threading.local()
-        self._tokens: weakref.WeakSet[_Token] = weakref.WeakSet()
-        self._refused = False
+        self._options = _options(device, next(_identifiers))
+        self._lock = threading.Lock()
+        self._mine = threading.local()
+        self._threads = 1  # the one that makes it has run the session
         self._capture(values)
 
-    def __call__(self, values: list[NativeValue], options: onnxruntime.RunOptions) -> Sequence[NativeValue]:
-        """Copy the arguments in, replay, copy the results out.
+    def captured_here(self, values: Sequence[NativeValue]) -> bool:
+        """Whether the calling thread replays: it has captured, or does so now.
 
-        What is run without a graph is copied out too, before the next replay: it lies in the session's arena, in
-        which a replay writes to all that was free after the capture.
+        Args:
+            values: Arguments, for the capture.
         """
+        answer: bool | None = getattr(self._mine, "replays", None)
+        if answer is None:
+            answer = self._captures(values)
+            self._mine.replays = answer
+        return answer
+
+    def __call__(self, values: list[NativeValue], options: onnxruntime.RunOptions) -> Sequence[NativeValue]:
+        """Copy the arguments in, replay, copy the results out; in a thread that has captured."""
         device = self._device
-        replays = getattr(self._threads, "token", None) is not None or self._captures_here(values)
-        with device.lock:
-            if replays:
-                crossing = self._fill(values)
-                self.session.run_with_iobinding(self._binding, self._options)
-                sources: Sequence[NativeValue] = self._outputs
-            else:
-                sources, crossing = self._plain.start(values, options)
-            results = self._copied_out(sources)
+        with device.turn:
+            crossing = self._fill(values)
+            self.session.run_with_iobinding(self._binding, self._options)
+            results = self._copied_out()
         if "cpu" in self._places:
             device.settle()
         device.crossed(
-            [*crossing, *(source for source, wanted in zip(sources, self._places, strict=True) if wanted == "cpu")]
+            [*crossing, *(one for one, wanted in zip(self._outputs, self._places, strict=True) if wanted == "cpu")]
         )
         return results
 
-    def _copied_out(self, sources: Sequence[NativeValue]) -> list[NativeValue]:
-        """Results of a run in memory of their own, where they are wanted; on the way there, to the host's."""
+    def _copied_out(self) -> list[NativeValue]:
+        """Results in memory of their own, where they are wanted; on the way there, to the host's."""
         device = self._device
         results: list[NativeValue] = []
         copied: list[tuple[NativeValue, NativeValue]] = []
-        for source, wanted in zip(sources, self._places, strict=True):
+        for source, wanted in zip(self._outputs, self._places, strict=True):
             if wanted == "cpu":
                 results.append(device.fetch(source))
             else:
@@ -192,33 +200,35 @@ class CapturedGraph:
         device.fill([target for target, _ in copied], [source for _, source in copied])
         return results
 
-    @property
-    def session(self) -> NativeSession:
-        """ONNX Runtime's C++ session."""
-        return self._plain.session
-
-    def _captures_here(self, values: Sequence[NativeValue]) -> bool:
-        """Capture in this thread; False if that may not be, or fails."""
-        if self._refused or len(self._tokens) >= MAX_THREADS:
+    def _captures(self, values: Sequence[NativeValue]) -> bool:
+        """Capture in one more thread; False if that may not be, or fails."""
+        with self._lock:
+            refused = self._threads >= MAX_THREADS
+            self._threads += not refused
+        tell = self._context.tell
+        if refused:
+            if self._device.first_time("threads"):
+                tell(
+                    f"group {self._name}, and others, run without a CUDA graph in further threads: {MAX_THREADS} have"
+                    " captured it, and ONNX Runtime keeps what a thread has captured, also when that has ended. Call"
+                    " from the same few threads"
+                )
             return False
         try:
-            return self._capture(values)
+            self._capture(values)
         except Exception as error:  # whatever ONNX Runtime raises
-            self._refused = True
-            self._tell(f"group {self._name} is not captured as a CUDA graph in another thread: {one_line(error)}")
+            self._threads = MAX_THREADS
+            tell(f"group {self._name} is not captured as a CUDA graph in another thread: {one_line(error)}")
             return False
+        return True
 
-    def _capture(self, values: Sequence[NativeValue]) -> bool:
-        """Capture in this thread; False if as many threads as may have captured."""
+    def _capture(self, values: Sequence[NativeValue]) -> None:
+        """Capture in this thread."""
         with self._device.alone():
-            if len(self._tokens) >= MAX_THREADS:
-                return False
             self._fill(values)
             self.session.run_with_iobinding(self._binding, self._options)
-            self._threads.token = _Token()
-            self._tokens.add(self._threads.token)
-        self._count("captures")
-        return True
+        self._mine.replays = True
+        self._context.counters.add("captures")
 
     def _fill(self, values: Sequence[NativeValue]) -> list[NativeValue]:
         """Copy arguments into the buffers; those that came from the host."""

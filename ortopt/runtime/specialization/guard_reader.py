@@ -7,15 +7,18 @@ that `guarded` would write for it; any other If is run as it stands.
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Hashable, Mapping
+from functools import partial
+from typing import Final
 
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import semantics
+from ortopt.documents import parse_json
+from ortopt.graph.refusal import Refusal, need
+from ortopt.graph.walk import Question, each, walk
 from ortopt.partition.groups import GUARD_KEY
 from ortopt.runtime.specialization.guard_writer import Condition
 from ortopt.runtime.values.element_types import PLAIN
@@ -176,7 +179,7 @@ def _only_for(condition: ir.Value, holder: ir.Node) -> set[ir.Node]:
 def _expected(promise: str, formals: Mapping[str | None, ir.Value]) -> dict[ir.Value, Expected] | None:
     """What a guard's metadata promise of values; None if they make no sense."""
     try:
-        guard = json.loads(promise)
+        guard = parse_json(promise)
         expected: dict[ir.Value, Expected] = {}
         for name, row in guard.items():
             value = formals[name]
@@ -209,36 +212,43 @@ def _is_condition(condition: ir.Value, expected: Mapping[ir.Value, Expected]) ->
             written.content(shadows[value], np.frombuffer(content, value.dtype.numpy()).reshape(sizes))
     leaves = {value: i for i, value in enumerate(expected)}
     copies = {shadow: leaves[value] for value, shadow in shadows.items()}
+    seen: dict[Hashable, int] = {}
+    ways: tuple[tuple[ir.Value | None, Mapping[ir.Value, int]], ...] = (condition, leaves), (written.holds(), copies)
+    deep = Refusal("no guard")
     try:
-        return bool(_tree(condition, leaves) == _tree(written.holds(), copies))
-    except (ValueError, TypeError):
+        read, wanted = (walk(partial(_way, seen, own), (at, 0), unknown=deep, most=_MAX_NODES) for at, own in ways)
+    except (Refusal, ValueError, TypeError):
         return False
+    return read == wanted
 
 
-def _tree(value: ir.Value | None, leaves: Mapping[ir.Value, int], depth: int = 0) -> Any:
-    """How a value is computed from others, as data that can be compared.
+def _way(
+    numbers: dict[Hashable, int], leaves: Mapping[ir.Value, int], about: tuple[ir.Value | None, int]
+) -> Question[tuple[ir.Value | None, int], int]:
+    """A number that stands for how a value is computed from others.
 
     Raises:
-        ValueError: It is nothing that a guard computes.
+        Refusal: It is nothing that a guard computes.
     """
-    if value is None or depth > _DEEPEST:
-        raise ValueError("no guard")
+    value, depth = about
+    need(value is not None and depth <= _DEEPEST, "no guard")
+    assert value is not None
     if value in leaves:
-        return leaves[value]
+        return numbers.setdefault(leaves[value], len(numbers))
     tensor = semantics.constant_tensor(value)
     if tensor is not None:
-        return str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.tobytes()
+        content = str(tensor.dtype), tuple(tensor.shape.numpy()), tensor.tobytes()
+        return numbers.setdefault(content, len(numbers))
     node = value.producer()
-    if node is None or node.domain or len(node.outputs) != 1:
-        raise ValueError("no guard")
+    need(node is not None and not node.domain and len(node.outputs) == 1, "no guard")
+    assert node is not None
     named = sorted(node.attributes.items())
-    if any(attribute.is_ref() for _, attribute in named):
-        raise ValueError("no guard")
+    need(not any(attribute.is_ref() for _, attribute in named), "no guard")
     attributes = tuple((name, attribute.type.name, str(attribute.value)) for name, attribute in named)
-    below = [_tree(operand, leaves, depth + 1) for operand in node.inputs]
+    below: list[int] = yield from each((operand, depth + 1) for operand in node.inputs)
     if node.op_type == "Concat" and depth == 2:  # of the parts, which may stand in any order
-        below.sort(key=repr)
-    return node.op_type, attributes, tuple(below)
+        below.sort()
+    return numbers.setdefault((node.op_type, attributes, tuple(below)), len(numbers))
 
 
 __all__ = ["Choice", "Expected", "SpecializedCall", "choice_of"]

@@ -20,15 +20,17 @@ from ortopt.api import optimize
 from ortopt.errors import UsageError
 from ortopt.graph.edit import Editor
 from ortopt.graph.facts import shape_of
+from ortopt.option_kinds import Shapes
 from ortopt.partition import groups
 from ortopt.partition.groups import GUARD_KEY, Group, groups_of
 from ortopt.partition.outlining import Cluster, outline
 from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
-from ortopt.terminal_text import quoted
+from ortopt.terminal_text import one_line, quoted
 
 _LEVEL: Final = 3
 _OLDEST_OPSET: Final = 13  # from there on Equal, ReduceMin and Slice are as they are written here
+_GREATEST_SIZE: Final = (1 << 63) - 1
 _FLOATS: Final = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
 
 
@@ -52,6 +54,9 @@ def guarded(
         UsageError: If there is no such group or input, or the guard cannot be said in ONNX.
         InvalidModelError: If the model's groups are not as the format says.
     """
+    if not isinstance(model, ir.Model):
+        raise UsageError(f"guarded takes an onnx_ir.Model, not {type(model).__name__}")
+    wanted_sizes, wanted_contents = _checked_shapes(shapes), _checked_constants(constants)
     written = model.clone()
     shape_inference.infer_model(written)  # what the file declares of the arguments is no proof
     target = _target(written, group)
@@ -59,8 +64,8 @@ def guarded(
     spec, operands, results = SpecLibrary(written).of_call(target.call, target.function, wanted)
     if spec.random:
         raise UsageError(f"the group {quoted(group)} draws random numbers: it is not specialised")
-    contents = _contents(group, operands, constants or {})
-    sizes = _sizes(group, operands, shapes or {}, contents)
+    contents = _contents(group, operands, wanted_contents)
+    sizes = _sizes(group, operands, wanted_sizes, contents)
     if not sizes:
         raise UsageError("a guard compares the shape or the content of at least one argument")
     names = _Names(written)
@@ -81,12 +86,49 @@ def guarded(
     return written
 
 
+def _checked_shapes(shapes: object) -> dict[str, list[int]]:
+    """Sizes by name, as a caller gives them.
+
+    Raises:
+        UsageError: They are none that an argument can have.
+    """
+    checked: dict[str, list[int]] = {}
+    for name, shape in Shapes().checked("shapes", shapes).items():
+        if None in shape:
+            raise UsageError(f"the shape for {quoted(name)} leaves a size open, and a guard compares them all")
+        if any(size > _GREATEST_SIZE for size in shape):
+            raise UsageError(f"the shape for {quoted(name)} has a size that no tensor has")
+        checked[name] = list(shape)
+    return checked
+
+
+def _checked_constants(constants: object) -> dict[str, np.ndarray[Any, Any]]:
+    """Contents by name, as a caller gives them.
+
+    Raises:
+        UsageError: They are no arrays.
+    """
+    if constants is not None and not isinstance(constants, Mapping):
+        raise UsageError(f"constants maps names of inputs to arrays, not {one_line(repr(constants))}")
+    checked = {}
+    for name, content in (constants or {}).items():
+        if not isinstance(name, str):
+            raise UsageError(f"constants maps names of inputs to arrays; {name!r} is no name")
+        try:
+            checked[name] = np.asarray(content)
+        except (ValueError, TypeError) as error:
+            raise UsageError(f"the constant for {quoted(name)} is no array: {one_line(error)}") from error
+    return checked
+
+
 def _target(model: ir.Model, name: str) -> Group:
     """The group that gets a version.
 
     Raises:
         UsageError: There is none, or it can have no version.
     """
+    if not isinstance(name, str):
+        raise UsageError(f"a group is named by a text, not {name!r}")
     target = next((candidate for candidate in groups_of(model) if candidate.name == name), None)
     if target is None:
         raise UsageError(f"the model has no group {quoted(name)}")
@@ -145,13 +187,12 @@ def _contents(
     group: str, operands: Sequence[ir.Value], constants: Mapping[str, np.ndarray[Any, Any]]
 ) -> dict[ir.Value, np.ndarray[Any, Any]]:
     contents = {}
-    for name, content in constants.items():
+    for name, array in constants.items():
         value = _named(group, operands, name)
         dtype = value.dtype
         assert dtype is not None
         if _compared_as(dtype) is None:
             raise UsageError(f"the content of {quoted(name)} cannot be compared: it is of type {dtype.name}")
-        array = np.asarray(content)
         if array.dtype != dtype.numpy():
             raise UsageError(f"the constant for {quoted(name)} is {array.dtype}, the input is {dtype.numpy()}")
         if not dtype.is_integer() and dtype != ir.DataType.BOOL and np.isnan(array.astype(np.float64)).any():
@@ -163,15 +204,12 @@ def _contents(
 def _sizes(
     group: str,
     operands: Sequence[ir.Value],
-    shapes: Mapping[str, Sequence[int]],
+    shapes: Mapping[str, list[int]],
     contents: Mapping[ir.Value, np.ndarray[Any, Any]],
 ) -> dict[ir.Value, list[int]]:
     fixed = {value: list(array.shape) for value, array in contents.items()}
     for name, wanted in shapes.items():
-        value, sizes = _named(group, operands, name), [int(size) for size in wanted]
-        if any(size < 0 for size in sizes):
-            raise UsageError(f"the shape for {quoted(name)} has a negative size")
-        if fixed.setdefault(value, sizes) != sizes:
+        if fixed.setdefault(_named(group, operands, name), wanted) != wanted:
             raise UsageError(f"the shape and the constant for {quoted(name)} do not fit")
     for value, sizes in fixed.items():
         declared = shape_of(value)

@@ -10,7 +10,7 @@ import numpy as np
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline
-from ortopt.runtime.onnxruntime_internals import native
+from ortopt.runtime.onnxruntime_internals import value_class
 from ortopt.runtime.specialization.guard_reader import Expected
 from ortopt.runtime.values.conversion import to_numpy
 
@@ -65,7 +65,7 @@ class GuardedCall:
         self._name = name
         self._counters = counters
         self._timeline = timeline
-        self._tensor = native().OrtValue
+        self._tensor = value_class()
 
     def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Choose, and run what is chosen."""

@@ -14,7 +14,7 @@ import importlib.metadata
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,6 +41,8 @@ _LARGEST_CONSTANT: Final = 64  # elements
 _SESSION_BYTES: Final = 256 << 10  # an estimate of what a session takes apart from its weights
 _LEVEL: Final = 3
 _FAILURES_UNTIL_GENERAL: Final = 8
+_MORE_CALLS_EACH_TIME: Final = 4
+"""How many times as often as before a specification must be seen after its executable was dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,14 @@ class _Profile:
     """What has been seen of one specification.
 
     Attributes:
+        begun: When counting began, as the cache's clock has it.
+        made: How many executables there have been for it.
         count: How many calls.
         constant: Arguments that were the same in all of them, with their bytes.
     """
 
+    begun: int
+    made: int = 0
     count: int = 0
     constant: dict[int, bytes] = field(default_factory=dict)
 
@@ -82,12 +88,14 @@ class _Specialized:
         varying: The arguments that it takes.
         guarded: The arguments that were folded in, with the bytes that they must have.
         failures: How often the guard has failed.
+        runs_here: Whether the calling thread may run it with these values; None if all threads may.
     """
 
     executable: Executable | None
     varying: tuple[int, ...] = ()
     guarded: tuple[tuple[int, bytes], ...] = ()
     failures: int = 0
+    runs_here: Callable[[list[Any]], bool] | None = None
 
 
 class SpecializingExecutable:
@@ -111,6 +119,8 @@ class SpecializingExecutable:
         self._profiles: OrderedDict[Specification, _Profile] = OrderedDict()
         self._folder = None if policy.folder is None else Folder(policy.folder, context.counters)
         self._unguarded: set[Specification] = set()
+        self._nbytes = self._bytes_of(group.spec)  # of one executable: until one is made, a guess
+        self._is_measured = False
         self._is_counted = policy.after == 1  # the first call waited for the general executable, which is one miss
 
     def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
@@ -129,8 +139,11 @@ class SpecializingExecutable:
             if self._content(values[i]) != expected:
                 self._guard_failed(specification, version)
                 return self._general(values, options)
+        varying = [values[i] for i in version.varying]
+        if version.runs_here is not None and not version.runs_here(varying):
+            return self._general(values, options)
         self._context.counters.add("specialized_runs")
-        return version.executable([values[i] for i in version.varying], options)
+        return version.executable(varying, options)
 
     def specializations(self) -> list[Specialization]:
         """What there are executables for, the one that was used last first: sizes, and arguments folded in."""
@@ -141,22 +154,43 @@ class SpecializingExecutable:
         ]
 
     def _is_due(self, specification: Specification, values: list[Any]) -> bool:
-        """Count a call; whether its specification has been seen often enough."""
+        """Count a call; whether its specification has been seen often enough, and there is room for it.
+
+        Where all that is there is in use, as where one call needs more than the cache holds, nothing is dropped for it:
+        it would be dropped in turn, and made anew in each call. What comes back after it was dropped must be seen more
+        often each time, so that sizes that change at random do not push out one another for ever.
+        """
+        cache = self._context.cache
         with self._lock:
             profile = self._profiles.get(specification)
-            if profile is None:
-                profile = self._profiles[specification] = _Profile()
-                if self._policy.constants and specification not in self._unguarded:
-                    folded = [i for i, value in enumerate(values) if self._may_fold(value)]
-                    profile.constant = {i: self._content(values[i]) for i in folded}
-                if len(self._profiles) > _MAX_COUNTED:
-                    self._profiles.popitem(last=False)
+            if profile is None or not profile.count:
+                profile = self._new_profile(specification, values, 0 if profile is None else profile.made)
             else:
                 self._profiles.move_to_end(specification)
                 for i in [i for i, seen in profile.constant.items() if self._content(values[i]) != seen]:
                     del profile.constant[i]
             profile.count += 1
-            return profile.count >= self._policy.after
+            if profile.count < self._policy.after * _MORE_CALLS_EACH_TIME**profile.made:
+                return False
+            if cache.admits(self._nbytes, profile.begun):
+                return True
+            profile.count = 0  # from now on what is there may turn out to be no longer in use
+        self._context.tell_once(
+            f"not all groups are specialised: the cache is full of versions in use (cache_entries={cache.max_entries},"
+            f" cache_bytes={cache.max_bytes})"
+        )
+        return False
+
+    def _new_profile(self, specification: Specification, values: Sequence[Any], made: int) -> _Profile:
+        """Begin to count a specification."""
+        profile = self._profiles[specification] = _Profile(self._context.cache.clock, made)
+        self._profiles.move_to_end(specification)
+        if self._policy.constants and specification not in self._unguarded:
+            folded = [i for i, value in enumerate(values) if self._may_fold(value)]
+            profile.constant = {i: self._content(values[i]) for i in folded}
+        if len(self._profiles) > _MAX_COUNTED:
+            self._profiles.popitem(last=False)
+        return profile
 
     def _may_fold(self, value: Any) -> bool:
         """Whether an argument is small enough to be compared at every call: integers, booleans, single numbers."""
@@ -192,7 +226,8 @@ class SpecializingExecutable:
         """Make an executable, and say how many bytes it takes."""
         context, group = self._context, self._group
         with self._lock:
-            profile = self._profiles.pop(specification, None) or _Profile()
+            profile = self._profiles.get(specification) or _Profile(0)
+            self._profiles[specification] = _Profile(0, profile.made + 1)
         guarded = tuple(sorted(profile.constant.items()))
         if self._is_counted:
             self._is_counted = False
@@ -209,8 +244,16 @@ class SpecializingExecutable:
             return _Specialized(None), 0
         context.counters.add("compiles")
         context.counters.add("specializations")
-        weights = held_bytes(spec.nodes, spec.weights) if provider == CPU else spec.weight_bytes
-        return _Specialized(executable, varying, guarded), weights + _SESSION_BYTES + getattr(executable, "nbytes", 0)
+        nbytes = self._bytes_of(spec) + getattr(executable, "nbytes", 0)
+        self._nbytes = nbytes if not self._is_measured else max(self._nbytes, nbytes)
+        self._is_measured = True
+        version = _Specialized(executable, varying, guarded, runs_here=getattr(executable, "captured_here", None))
+        return version, nbytes
+
+    def _bytes_of(self, spec: GroupSpec) -> int:
+        """How many bytes an executable of the group, or of a variant of it, takes."""
+        is_on_cpu = (self._group.provider or CPU) == CPU
+        return (held_bytes(spec.nodes, spec.weights) if is_on_cpu else spec.weight_bytes) + _SESSION_BYTES
 
     def _session(
         self,

@@ -14,7 +14,7 @@ import onnx
 
 from ortopt.errors import InvalidModelError
 from ortopt.runtime.auxiliary_session import auxiliary_session
-from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, native
+from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, new_binding, value_class
 from ortopt.runtime.values.element_types import write_type
 from ortopt.runtime.values.tensors import Array, to_ort
 
@@ -35,7 +35,7 @@ def as_python(value: NativeValue) -> Any:
     if value.is_tensor():
         return value.numpy()
     # A binding tells Python of what is bound, whatever its type, and whether it ever ran or not.
-    bound = native().SessionIOBinding(_session("none", ()))
+    bound = new_binding(_session("none", ()))
     bound.bind_ortvalue_output("y", value)
     return bound.copy_outputs_to_cpu()[0]
 
@@ -50,7 +50,7 @@ def as_ort_value(value: Any, type_: str = "tensor(float)") -> NativeValue:
     Raises:
         NotImplementedError: It is a map: ONNX Runtime's operators make sequences of maps only, and take them apart.
     """
-    own = native().OrtValue
+    own = value_class()
     if isinstance(value, own):
         return value
     if value is None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ortopt.runtime.onnxruntime_internals import failure, native
+from ortopt.runtime.onnxruntime_internals import adopted, failure, value_class
 from ortopt.runtime.values.containers import as_python
 from ortopt.runtime.values.element_types import NAMES, PLAIN
 from ortopt.runtime.values.tensors import holds_numbers, own, to_array, to_ort
@@ -31,9 +31,7 @@ def adopt_dlpack_tensors(feeds: Mapping[str, Any]) -> Mapping[str, Any]:
     ]
     if not foreign:
         return feeds
-    import onnxruntime
-
-    return {**feeds, **{name: onnxruntime.OrtValue.from_dlpack(feeds[name]) for name in foreign}}
+    return {**feeds, **{name: adopted(feeds[name]) for name in foreign}}
 
 
 @functools.cache
@@ -49,7 +47,7 @@ def to_numpy(value: Any) -> Any:
     Types that numpy lacks come as ml_dtypes' (a copy). A value on another device is copied to the CPU. Of sequences and
     maps Python's objects are made, which share nothing.
     """
-    if not isinstance(value, native().OrtValue):
+    if not isinstance(value, value_class()):
         return value
     dtype = NAMES.get(value.data_type())
     return to_array(value, dtype) if dtype in PLAIN else as_python(value)
@@ -57,7 +55,7 @@ def to_numpy(value: Any) -> Any:
 
 def type_of(value: Any) -> str:
     """The type of a plan's value in ONNX's spelling; ``?`` for what cannot be told."""
-    if isinstance(value, native().OrtValue):
+    if isinstance(value, value_class()):
         return str(value.data_type())
     if isinstance(value, np.ndarray):
         return "tensor(string)" if value.dtype.kind in "OSUT" else type_of(to_ort(value))
@@ -68,7 +66,7 @@ def type_of(value: Any) -> str:
 
 def detached(value: Any) -> Any:
     """A plan's value that shares memory with nothing; what cannot be written to stays as it is."""
-    if isinstance(value, native().OrtValue) and not holds_numbers(value):
+    if isinstance(value, value_class()) and not holds_numbers(value):
         return value
     return to_ort(own(to_numpy(value)))
 

@@ -11,7 +11,13 @@ from typing import Any, ClassVar, Final
 
 import onnx_ir as ir
 
-from ortopt.runtime.onnxruntime_internals import NativeValue, native
+from ortopt.runtime.onnxruntime_internals import (
+    DLPACK_BOOL,
+    NativeValue,
+    reads_dlpack_bools,
+    size_in_bytes,
+    tensor_of_capsule,
+)
 
 _DEVICES: Final = {"cpu": 1, "cuda": 2}
 _CODES: Final = {
@@ -19,7 +25,7 @@ _CODES: Final = {
     **{ir.DataType[f"UINT{bits}"]: 1 for bits in (8, 16, 32, 64)},
     **dict.fromkeys((ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE), 2),
     ir.DataType.BFLOAT16: 4,
-    ir.DataType.BOOL: 1,  # eight bits, as ONNX Runtime wants to be told besides
+    ir.DataType.BOOL: 1,  # eight bits, where ONNX Runtime does not know DLPack's own code
 }
 
 
@@ -68,25 +74,41 @@ def at_address(kind: str, index: int, dtype: ir.DataType, shape: Sequence[int], 
         address: Where the first one is.
 
     Raises:
-        NotImplementedError: DLPack, or ONNX Runtime's reading of it, has no such device or type.
+        NotImplementedError: DLPack, or ONNX Runtime's reading of it, has no such device or type; or it has no DLPack.
     """
     if kind not in _DEVICES:
         raise NotImplementedError(f"memory at an address on {kind}: wrap it into an OrtValue and bind that")
     if dtype not in _CODES:
         raise NotImplementedError(f"memory at an address that holds {dtype.name.lower()}: wrap it into an OrtValue")
+    is_bool = dtype == ir.DataType.BOOL
+    code = DLPACK_BOOL if is_bool and reads_dlpack_bools() else _CODES[dtype]
     dims = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     managed = _Managed()
     managed.tensor.data = address
     managed.tensor.device = _Device(_DEVICES[kind], index)
     managed.tensor.rank = len(shape)
-    managed.tensor.type = _Type(_CODES[dtype], dtype.bitwidth, 1)
+    managed.tensor.type = _Type(code, dtype.bitwidth, 1)
     managed.tensor.shape = ctypes.cast(dims, ctypes.POINTER(ctypes.c_int64))
     managed.deleter = ctypes.cast(_deleter, ctypes.c_void_p).value
     _kept[ctypes.addressof(managed)] = (managed, dims)
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
     capsule = new(ctypes.addressof(managed), b"dltensor", None)
-    return native().OrtValue.from_dlpack(capsule, dtype == ir.DataType.BOOL)
+    return tensor_of_capsule(capsule, is_bool=is_bool)
 
 
-__all__ = ["at_address"]
+def byte_view(value: NativeValue, index: int) -> NativeValue:
+    """The memory of a tensor, which must outlive it, as one of bytes: ONNX Runtime makes arrays of these.
+
+    Args:
+        value: A tensor of numbers that has elements.
+        index: The number of its device.
+
+    Raises:
+        NotImplementedError: This ONNX Runtime has no DLPack, or DLPack no such device.
+    """
+    kind = value.device_name().lower()
+    return at_address(kind, index, ir.DataType.UINT8, [size_in_bytes(value)], value.data_ptr())
+
+
+__all__ = ["at_address", "byte_view"]

@@ -9,7 +9,15 @@ from typing import Any, Final, TypeGuard
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.onnxruntime_internals import NativeValue, native, native_device
+from ortopt.runtime.onnxruntime_internals import (
+    NativeValue,
+    empty_tensor,
+    native_device,
+    owning_tensor,
+    size_in_bytes,
+    tensor_over,
+    value_class,
+)
 from ortopt.runtime.values.element_types import is_native, is_plain
 
 Array = np.ndarray[Any, Any]
@@ -22,7 +30,7 @@ _BOOL: Final = np.dtype(bool)
 
 def borrow(array: Array) -> NativeValue:
     """An OrtValue on a contiguous array of native numbers, which must outlive it."""
-    return native().OrtValue.ortvalue_from_numpy(array, native_device("cpu"))
+    return tensor_over(array, native_device("cpu"))
 
 
 def to_ort(array: Any) -> Any:
@@ -44,9 +52,7 @@ def to_ort(array: Any) -> Any:
     if dtype == _BOOL or dtype in _DLPACK:
         if not array.flags.writeable:
             array = array.copy()  # numpy exports no read-only memory
-        if dtype == _BOOL:
-            return native().OrtValue.from_dlpack(array.view(np.uint8).__dlpack__(), True)
-        return native().OrtValue.from_dlpack(array.__dlpack__(), False)
+        return owning_tensor(array)
     return _copied(array, ir.DataType.from_numpy(dtype))
 
 
@@ -80,8 +86,8 @@ def tensor_to_ort(tensor: ir.TensorProtocol) -> Any:
 
 def _copied(array: Array, dtype: ir.DataType, shape: tuple[int, ...] | None = None) -> NativeValue:
     """An OrtValue with its own memory, of a dtype that DLPack does not carry."""
-    dims = list(array.shape if shape is None else shape)
-    value = native().OrtValue.ortvalue_from_shape_and_onnx_type(dims, dtype.value, native_device("cpu"))
+    dims = array.shape if shape is None else shape
+    value = empty_tensor(dims, dtype.value, native_device("cpu"))
     if shape is None and dtype.bitwidth < 8:
         array = np.frombuffer(ir.Tensor(array, dtype).tobytes(), np.uint8)
     if array.nbytes:
@@ -104,7 +110,8 @@ def to_array(value: NativeValue, dtype: ir.DataType) -> Array:
         return array
     if value.device_name().lower() != "cpu":
         raise NotImplementedError(f"a value of type {value.data_type()} cannot be copied from {value.device_name()}")
-    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()) if value.tensor_size_in_bytes() else b""
+    size = size_in_bytes(value)
+    raw = ctypes.string_at(value.data_ptr(), size) if size else b""
     shape = tuple(value.shape())
     if dtype.bitwidth < 8:
         return np.array(ir.PackedTensor(np.frombuffer(raw, np.uint8), dtype, shape=ir.Shape(shape)).numpy())
@@ -113,7 +120,7 @@ def to_array(value: NativeValue, dtype: ir.DataType) -> Array:
 
 def holds_numbers(value: Any) -> TypeGuard[NativeValue]:
     """Whether a value is an OrtValue of a tensor of numbers."""
-    return isinstance(value, native().OrtValue) and value.has_value() and is_plain(value.data_type())
+    return isinstance(value, value_class()) and value.has_value() and is_plain(value.data_type())
 
 
 def elements(vector: Sequence[Any]) -> list[Any]:
@@ -123,7 +130,7 @@ def elements(vector: Sequence[Any]) -> list[Any]:
 
 def nbytes_of(value: Any) -> int:
     """Bytes of a tensor of numbers; 0 for anything else."""
-    return int(value.tensor_size_in_bytes()) if holds_numbers(value) else 0
+    return size_in_bytes(value) if holds_numbers(value) else 0
 
 
 def own(value: Any) -> Any:

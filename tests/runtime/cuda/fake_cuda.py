@@ -3,7 +3,9 @@
 Sessions "on CUDA" run on the CPU provider; values on the device are told from others by a list; the driver copies with
 memmove and notes every call. What is copied to the host is only there after a wait, as on a device: who reads it
 before reads rubbish. Runs with a CUDA graph must be bound, runs with changing addresses must not be captured. A replay
-overwrites what the session has given since in runs without a graph.
+overwrites what the session has given since in runs without a graph. While one thread captures, what others do with the
+device is noted as breaking the capture, as CUDA would have it. Arenas and the handles that ONNX Runtime makes for each
+thread are counted.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import ctypes
 import itertools
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -21,10 +23,12 @@ import pytest
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.runtime import session_factory
 from ortopt.runtime.cuda import device as cuda_device
+from ortopt.runtime.cuda import device_arena
 from ortopt.runtime.cuda.device import NO_WAITING, STREAM_KEY, CudaDevice
-from ortopt.runtime.cuda.driver import Copy
+from ortopt.runtime.cuda.driver import DEFAULT_STREAM, Copy
 from ortopt.runtime.execution import session_maker
-from ortopt.runtime.onnxruntime_internals import native, native_device
+from ortopt.runtime.execution.arena import ENTRY
+from ortopt.runtime.onnxruntime_internals import native, native_device, tells_memories
 from ortopt.runtime.specialization.cuda_graphs import GRAPH_KEY
 from ortopt.runtime.values.tensors import elements
 
@@ -49,6 +53,10 @@ class Driver:
         self.log.add("destroy", stream)
 
     def synchronize(self, stream: int) -> None:
+        self.log.touch("wait")
+        if stream == DEFAULT_STREAM:
+            self.log.add("wait for default")
+            return
         self.log.pending = 0
         self.log.add("wait", stream)
         self.log.alive.append(len(self.log.allocated))
@@ -62,6 +70,7 @@ class Driver:
             self._copy("on device", *one)
 
     def copy_to_host(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self.log.touch("copy")
         self.log.pending += 1
         self.log.add("download", nbytes)
         ctypes.memset(target, 0xCD, nbytes)
@@ -77,6 +86,7 @@ class Driver:
         return True
 
     def _copy(self, kind: str, target: int, source: int, nbytes: int) -> None:
+        self.log.touch("copy")
         self.log.pending += 1
         self.log.add(kind, nbytes)
         ctypes.memmove(target, source, nbytes)
@@ -92,6 +102,12 @@ class Log:
         self.streams = 0
         self.pending = 0
         self.no_stream = False
+        self.no_arena = False
+        """Whether ONNX Runtime refuses an arena for all."""
+        self.arenas: set[int] = set()
+        """The devices for which one has been registered."""
+        self.is_old = False
+        """Whether sessions do not tell where inputs and outputs are: before 1.23."""
         self.pinned: set[str] = set()
         """Names of inputs and outputs of sessions that are in the host's memory."""
         self.uncapturable: dict[str, str] = {}
@@ -102,9 +118,20 @@ class Log:
         """How many tensors of the process's allocator were alive at each wait."""
         self.inside = 0
         self.overlaps = 0
+        self.capturing: int | None = None
+        """The thread that captures, or makes a session on memory that others share."""
+        self.broken: list[str] = []
+        """What other threads did meanwhile."""
+        self.while_capturing: Callable[[], object] = lambda: None
+        self.while_making: Callable[[], object] = lambda: None
 
     def add(self, kind: str, detail: Any = None) -> None:
         self.events.append((kind, detail))
+
+    def touch(self, what: str) -> None:
+        """Something of which CUDA says that no other thread may do it during a capture in the global mode."""
+        if self.capturing not in (None, threading.get_ident()):
+            self.broken.append(what)
 
     def kinds(self) -> list[str]:
         """The kinds of all events so far, which are forgotten."""
@@ -121,14 +148,13 @@ class Device(CudaDevice):
 
     log: Log
 
-    def at_host(self, memories: Sequence[Any]) -> frozenset[int]:
-        return frozenset(i for i, memory in enumerate(memories) if memory.name in self.log.pinned)
-
-    def place_of(self, name: str) -> Any:
-        return native_device("cpu")
-
     def is_resident(self, value: Any) -> bool:
         return isinstance(value, self._tensor) and value in self.log.resident
+
+    def place_of(self, name: str) -> Any:
+        if name == "cuda":
+            self.log.touch("allocation")
+        return native_device("cpu")
 
     def allocate(self, shape: Sequence[int], element_type: int) -> Any:
         found = super().allocate(shape, element_type)
@@ -148,10 +174,39 @@ class Device(CudaDevice):
 
 
 class Memory:
-    """Where an input of a session is wanted: called by the input's name here."""
+    """Where an input of a session is wanted, or an output put."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+
+class Contexts:
+    """The handles of cuBLAS and cuDNN of one session: ONNX Runtime makes them for each thread that runs it.
+
+    With graphs a thread's stay; without, a run gives its own back, and the next run of any thread takes them. Those of
+    the thread that makes the session are there from the beginning, as it has a stream that it was given.
+    """
+
+    def __init__(self, *, keeps: bool) -> None:
+        self._keeps = keeps
+        self._mine = threading.local()
+        self._retired = 0
+        self.count = 0
+        self._take()
+
+    def run(self) -> None:
+        if not getattr(self._mine, "has", False):
+            self._take()
+        if not self._keeps:
+            self._mine.has = False
+            self._retired += 1
+
+    def _take(self) -> None:
+        self._mine.has = True
+        if self._retired:
+            self._retired -= 1
+        else:
+            self.count += 1
 
 
 class Session:
@@ -162,23 +217,35 @@ class Session:
         self.options = dict(options)
         self._log = log
         self._ops = ops
-        self._captured: set[tuple[int, str]] = set()
+        self._captured = threading.local()
         self._arena: list[Any] = []
+        self._has_graph = False
+        self.has_arena = True
+        self.contexts = Contexts(keeps="enable_cuda_graph" in options)
 
     def __getattr__(self, name: str) -> Any:
+        if name.endswith("_meminfos"):  # an old one
+            raise AttributeError(name)
         return getattr(self._real, name)
 
     @property
     def input_meminfos(self) -> list[Memory]:
-        return [Memory(one.name) for one in self._real.inputs_meta]
+        return self._memories(self._real.inputs_meta, "Cpu")
 
     @property
     def output_meminfos(self) -> list[Memory]:
-        return [Memory(one.name) for one in self._real.outputs_meta]
+        return self._memories(self._real.outputs_meta, "CudaPinned")
+
+    def _memories(self, arguments: Sequence[Any], at_host: str) -> list[Memory]:
+        if self._log.is_old:
+            raise AttributeError("meminfos")
+        return [Memory(at_host if one.name in self._log.pinned else "Cuda") for one in arguments]
 
     @contextlib.contextmanager
     def _running(self, options: Any) -> Iterator[None]:
         log = self._log
+        log.touch("run")
+        self.contexts.run()
         log.inside += 1
         log.overlaps += log.inside > 1
         try:
@@ -198,7 +265,7 @@ class Session:
         self._log.add("run", _entry(options, NO_WAITING) == "1")
         with self._running(options):
             self._real.run_with_ortvaluevector(options, feed_names, feeds, fetch_names, fetches, places)
-        if self._captured:
+        if self._has_graph:
             self._arena.extend(elements(fetches))
 
     def run_with_ort_values(self, feeds: Any, fetch_names: Any, options: Any) -> Any:
@@ -218,18 +285,27 @@ class Session:
         self._arena.clear()
 
     def run_with_iobinding(self, bound: Any, options: Any) -> None:
-        key = (threading.get_ident(), _entry(options, GRAPH_KEY))
-        if key not in self._captured:
-            for op, reason in self._log.uncapturable.items():
-                if op in self._ops and reason.startswith("run: "):
-                    raise RuntimeError(reason.removeprefix("run: "))
-            self._captured.add(key)
-            self._log.add("capture", key[1])
-        else:
-            self._log.add("replay", key[1])
+        number = _entry(options, GRAPH_KEY)
+        known = self._captured.__dict__.setdefault("numbers", set())
+        if number in known:
+            self._log.add("replay", number)
             self._scribble()
-        with self._running(options):
-            self._real.run_with_iobinding(bound, options)
+            with self._running(options):
+                self._real.run_with_iobinding(bound, options)
+            return
+        for op, reason in self._log.uncapturable.items():
+            if op in self._ops and reason.startswith("run: "):
+                raise RuntimeError(reason.removeprefix("run: "))
+        known.add(number)
+        self._has_graph = True
+        self._log.add("capture", number)
+        self._log.capturing = threading.get_ident()
+        try:
+            self._log.while_capturing()
+            with self._running(options):
+                self._real.run_with_iobinding(bound, options)
+        finally:
+            self._log.capturing = None
 
 
 def _entry(options: Any, key: str) -> str:
@@ -244,12 +320,32 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Log:
     """CUDA "works" here; what is done with it is noted."""
     import onnx
 
+    if not tells_memories():
+        pytest.skip("values stay on the GPU between groups from ONNX Runtime 1.23 on")
+
     log = Log()
     make = session_maker.SessionMaker.make
 
     def made(self: Any, placed: Any, providers: Sequence[str], **arguments: Any) -> Any:
         if CUDA not in providers:
             return make(self, placed, providers, **arguments)
+        graph = "enable_cuda_graph" in (arguments.get("provider_options") or {}).get(CUDA, {})
+        foreign = arguments.get("foreign", False)
+        entries = self._entries(placed, providers, arguments["threads"], foreign=foreign, captures=graph)
+        with self._making(providers, entries):
+            log.capturing = threading.get_ident() if ENTRY in entries else log.capturing
+            try:
+                log.while_making()
+                return on_cuda(self, placed, ENTRY in entries, **arguments)
+            finally:
+                log.capturing = None if ENTRY in entries else log.capturing
+
+    def registered(index: int) -> bool:
+        log.arenas.add(index)
+        return not log.no_arena
+
+    def on_cuda(self: Any, placed: Any, shares: bool, **arguments: Any) -> Session:
+        log.touch("session")
         model = onnx.load_from_string(placed.model)
         ops = {node.op_type for node in model.graph.node}
         options = {**self._provider_options.get(CUDA, {}), **self.device.session_options()}
@@ -258,6 +354,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Log:
             if op in ops and "enable_cuda_graph" in options and not reason.startswith("run: "):
                 raise RuntimeError(reason)
         found = Session(make(self, placed, (CPU,), **arguments), options, ops, log)
+        found.has_arena = not shares
         self.device.outlives(found)
         log.sessions.append(found)
         return found
@@ -270,6 +367,8 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Log:
 
     own_binding = native().SessionIOBinding
     monkeypatch.setattr(session_maker.SessionMaker, "make", made)
+    monkeypatch.setattr(device_arena, "register", registered)
+    monkeypatch.setattr(cuda_device, "_shared", weakref.WeakValueDictionary())
     monkeypatch.setattr(session_factory, "usable", lambda name: (True, "ok"))
     monkeypatch.setattr(cuda_device, "CudaDevice", opened)
     monkeypatch.setattr(cuda_device, "Driver", lambda index: Driver(index, log))

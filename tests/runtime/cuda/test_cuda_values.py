@@ -17,8 +17,8 @@ from ortopt.analysis.providers import CUDA
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
 from ortopt.runtime.specialization.guard_writer import guarded
 from tests.runtime.cuda.fake_cuda import Log, fake_cuda
-from tests.runtime.cuda.test_cuda_plans import CHAIN, X, chain, cuda, for_cuda
-from tests.runtime.models import HEADER, TWO_GROUPS, floats, plain_session, session, two_groups
+from tests.runtime.cuda.test_cuda_plans import CHAIN, MIXED, X, chain, cuda, for_cuda
+from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
 from tests.runtime.specialization.test_guard_reader import FUNCTION
 from tests.runtime.values.test_containers import SEQUENCE, STRINGS
 
@@ -147,6 +147,64 @@ def test_inputs_on_the_device_are_refused_without_a_look_at_them(
     binding = mine.io_binding()
     with pytest.raises(RuntimeError, match="nope"):
         binding.bind_ortvalue_input("nope", on_device(mine, X))
+
+
+def test_what_is_copied_to_the_host_is_there_before_anything_else_waits(fake_cuda: Log) -> None:
+    """A copy is put on the stream: until that has been waited for, the host's memory holds anything."""
+    mine = cuda(CHAIN)
+    (device,) = fake_cuda.devices
+    resident = on_device(mine, X)._ortvalue
+    fake_cuda.events.clear()
+    copy = device.download(resident, "x")
+    assert fake_cuda.kinds() == ["download", "wait"]
+    assert_array_equal(copy.numpy(), X)
+
+
+def test_what_a_replay_leaves_in_the_hosts_memory_is_there_when_the_next_step_reads_it(fake_cuda: Log) -> None:
+    mine = cuda(MIXED, host_ops=[Twice], specialize_after=1, cuda_graphs=True)
+    w = np.array([1, 2, 3, 4], np.float32)
+    seen: list[Any] = []
+    run = Twice._run
+
+    def noted(self: Any, x: Any) -> Any:
+        seen.append(np.array(x))
+        return run(self, x)
+
+    for seed in range(3):
+        x = floats(3, 4, seed=seed)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Twice, "_run", noted)
+            mine.run(None, {"x": x})
+        assert_allclose(seen[-1], np.maximum(x + w, 0), rtol=1e-6)
+    assert fake_cuda.of("replay")
+
+
+@pytest.mark.parametrize("how", ["values", "binding"])
+def test_what_a_caller_gives_on_the_device_is_waited_for(fake_cuda: Log, how: str) -> None:
+    """It was put there on the default stream, with which the groups' stream keeps no order."""
+    mine = cuda(CHAIN)
+    mine.run(None, {"x": X})
+    given = on_device(mine, X)
+    fake_cuda.events.clear()
+    if how == "values":
+        mine.run_with_ort_values(None, {"x": given})
+    else:
+        binding = mine.io_binding()
+        binding.bind_ortvalue_input("x", given)
+        binding.bind_output("y", "cuda")
+        mine.run_with_iobinding(binding)
+    assert fake_cuda.kinds()[:2] == ["wait for default", "run"]
+    mine.run(None, {"x": X})  # what is in the host's memory needs no such wait
+    assert "wait for default" not in fake_cuda.kinds()
+
+
+def test_bound_memory_that_others_may_still_read_is_waited_for(fake_cuda: Log) -> None:
+    mine = cuda(CHAIN)
+    binding = mine.io_binding()
+    binding.bind_cpu_input("x", X)
+    binding.bind_ortvalue_output("y", on_device(mine, np.zeros_like(X)))
+    mine.run_with_iobinding(binding)
+    assert fake_cuda.kinds()[-3:] == ["wait for default", "on device", "wait"]
 
 
 def test_outputs_go_to_the_device_that_is_asked_for(fake_cuda: Log) -> None:

@@ -71,8 +71,8 @@ class PlainLoop:
         return [results[name] for name in names if name not in self.pairs.values()]
 
 
-def fed(plain: PlainLoop, count: int, batch: int, length: int, seed: int) -> dict[str, Any]:
-    """Random inputs of a step; masks leave some positions, and one row nothing."""
+def fed(plain: PlainLoop, count: int, batch: int, length: int, seed: int, *, empty_rows: bool = True) -> dict[str, Any]:
+    """Random inputs of a step; masks leave some positions, and one row nothing where ``empty_rows``."""
     rng = np.random.default_rng(seed)
     sizes = {"batch": batch, "seq": count, "T": length + count}
     feed = {}
@@ -83,9 +83,12 @@ def fed(plain: PlainLoop, count: int, batch: int, length: int, seed: int) -> dic
         if value.type == "tensor(bool)":
             feed[value.name] = rng.random(shape) < 0.7
             feed[value.name][..., -1, :] = False
+            feed[value.name][..., 0] |= not empty_rows
         elif value.name == "mask":
             feed[value.name] = np.where(rng.random(shape) < 0.7, 0, -np.inf).astype(np.float32)
             feed[value.name][..., -1, :] = -np.inf
+            if not empty_rows:
+                feed[value.name][..., 0] = 0
         else:
             dtype = {"tensor(float16)": np.float16, "tensor(double)": np.float64}.get(value.type, np.float32)
             feed[value.name] = rng.standard_normal(shape).astype(dtype)
@@ -99,13 +102,14 @@ def agree(
     batch: int = 2,
     steps: Sequence[int] = STEPS,
     tolerance: float = 1e-5,
+    empty_rows: bool = True,
 ) -> DecodeLoop:
     """Run both loops, and compare outputs and caches after each step; the decode loop."""
     loop = loop_of(text, opset)
     pairs = {buffer.past: buffer.present for buffer in loop._session.buffers}
     plain = PlainLoop(model(text, opset), pairs, batch)
     for number, count in enumerate(steps):
-        feed = fed(plain, count, batch, loop.length, number)
+        feed = fed(plain, count, batch, loop.length, number, empty_rows=empty_rows)
         expected = plain.step(feed)
         for own, other in zip(loop.step(feed), expected, strict=True):
             np.testing.assert_allclose(own, other, rtol=tolerance, atol=tolerance)

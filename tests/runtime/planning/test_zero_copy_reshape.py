@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 
 from ortopt.runtime.planning.zero_copy_reshape import ZeroCopyReshape
 from ortopt.runtime.values.tensors import to_ort
+from tests.releases import since
 from tests.runtime.models import HEADER, Twice, floats, plain_session, session
 
 GROUP = '<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) { r = Neg (p) }'
@@ -50,6 +51,7 @@ def test_sizes_are_onnx_runtimes(view: str) -> None:
     assert mine.statistics.compiles == 2  # the group and the host
 
 
+@since(1, 21, "DLPack, by which an array is not copied")
 def test_a_view_is_not_copied() -> None:
     value = to_ort(floats(3, 4))
     (made,) = ZeroCopyReshape(lambda dims: (math.prod(dims),), lambda values, options: pytest.fail("a session ran"))(

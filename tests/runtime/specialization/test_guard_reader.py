@@ -19,6 +19,7 @@ from ortopt.runtime.specialization.guard_reader import choice_of
 from ortopt.runtime.specialization.guard_writer import guarded
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
+from tests.releases import since
 from tests.runtime.models import HEADER, Twice, floats, session
 from tests.runtime.specialization.test_guard_writer import FUNCTION, TEXT, feed, grouped, plain
 
@@ -316,6 +317,7 @@ def test_a_file_with_guards_gets_more_of_them(tmp_path: Path) -> None:
     assert (last.statistics.specialized_runs, last.statistics.guard_failures) == (2, 1)
 
 
+@since(1, 21, "Add of uint64")
 def test_contents_that_cannot_be_compared_are_left_out_of_the_guard(tmp_path: Path) -> None:
     text = f"""{HEADER}
     main (float[N] x, uint64 k) => (float[N] y, uint64 j) {{ y, j = ortopt.group.group_0 (x, k) }}

@@ -216,7 +216,7 @@ def test_guard_as_an_if_compares_numbers_of_each_type(dtype: str) -> None:
         ({}, "at least one"),
         ({"shapes": {"w": [1]}}, "no input 'w'"),
         ({"shapes": {"x": [3]}}, "it is never"),
-        ({"shapes": {"x": [-1, 4]}}, "negative"),
+        ({"shapes": {"x": [-1, 4]}}, "at least 0"),
         ({"shapes": {"shape": [2]}, "constants": {"shape": np.array([12])}}, "do not fit"),
         ({"constants": {"shape": np.array([1.0])}}, "is float64"),
         ({"constants": {"s": np.array(np.nan, np.float32)}}, "NaN"),
@@ -225,3 +225,58 @@ def test_guard_as_an_if_compares_numbers_of_each_type(dtype: str) -> None:
 def test_guard_as_an_if_that_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         guarded(grouped(), **{"group": "group_0", **options})
+
+
+NO_SHAPES: list[Any] = [
+    *(
+        [3, None],
+        [3, "4"],
+        ["a", 4],
+        [3.0, 4],
+        [True, 4],
+        [float("nan"), 4],
+        [[3], 4],
+        [-1, 4],
+        [1 << 63, 4],
+        [3, 4, 1],
+    ),
+    *("34", "", b"34", 3, None, {3: 1, 4: 1}, {3, 4}, object(), np.array(3), np.array([[3, 4]]), np.array([3.5, 4])),
+]
+
+
+@pytest.mark.parametrize("shape", NO_SHAPES)
+def test_what_is_no_shape_of_the_argument_is_refused_in_one_line(shape: Any) -> None:
+    with pytest.raises(UsageError) as raised:
+        guarded(grouped(), "group_0", shapes={"x": shape})
+    assert "x" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [[[3], [4, 5]], [3, None], "ab", None, object(), np.array(["a"]), {3: 4}])
+def test_what_is_no_content_of_the_argument_is_refused_in_one_line(content: Any) -> None:
+    with pytest.raises(UsageError, match="the constant for 'shape'") as raised:
+        guarded(grouped(), "group_0", constants={"shape": content})
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "named", [{1: [3, 4]}, {None: [3, 4]}, [("x", [3, 4])], 5, "x", ["x"], np.ones((2, 2))], ids=str
+)
+def test_shapes_and_constants_are_given_by_name(named: Any) -> None:
+    for options in ({"shapes": named}, {"constants": named}):
+        with pytest.raises(UsageError, match=r"shapes|constants maps names") as raised:
+            guarded(grouped(), "group_0", **options)
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"group_0", ["group_0"]], ids=str)
+def test_models_and_groups_that_are_none_are_refused(wrong: Any) -> None:
+    with pytest.raises(UsageError, match="a group is named by a text"):
+        guarded(grouped(), wrong, shapes={"x": [3, 4]})
+    with pytest.raises(UsageError, match=r"takes an onnx_ir\.Model"):
+        guarded(wrong, "group_0", shapes={"x": [3, 4]})
+
+
+@pytest.mark.parametrize("shape", [(3, 4), np.array([3, 4]), [np.int64(3), 4], range(3, 5), "3,4"], ids=str)
+def test_a_shape_is_any_row_of_whole_numbers(shape: Any) -> None:
+    assert groups_of(guarded(grouped(), "group_0", shapes={"x": shape}))[0].guard == {"p": {"shape": [3, 4]}}

@@ -20,6 +20,7 @@ from ortopt.runtime.session import InferenceSession
 from ortopt.runtime.values.containers import as_ort_value, as_python
 from ortopt.runtime.values.tensors import tensor_to_ort, to_ort
 from ortopt.serialization.load import load
+from tests.releases import needs
 from tests.runtime.models import HEADER, Backwards, Twice, floats, plain_session, session
 
 FUNCTION = '<domain: "ortopt.group", opset_import: ["" : 17]>'
@@ -142,6 +143,8 @@ FEEDS: dict[str, Any] = {
 
 @pytest.mark.parametrize("what", FEEDS)
 def test_sequences_as_onnx_runtime_takes_them(what: str) -> None:
+    if what == "nothing":
+        needs(1, 27, "Fail for None, as ortopt raises it: before it is a RuntimeException")
     theirs, mine = both(SEQUENCE)
     expected, got = (outcome(lambda one=one: one.run(None, FEEDS[what])) for one in (theirs, mine))
     same(expected, got)

@@ -1,0 +1,1 @@
+"""Changes of ortopt's own code, one at a time: which does no test notice?"""

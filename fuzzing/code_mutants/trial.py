@@ -1,0 +1,153 @@
+"""One mutant, tried: a forked process puts the changed code into the live function and runs tests until one fails."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FunctionType
+from typing import Any, Final
+
+from fuzzing.code_mutants.mutants import ROOT, Mutant, code_of, sources
+
+MAX_TESTS: Final = 60
+"""Tests that are run for a mutant: the quickest of each file first."""
+
+_MAX_SECONDS: Final = 90.0
+
+_INVALID: Final = 100
+"""Exit code of a mutant whose code does not fit into the function."""
+
+_ARGUMENTS: Final = ("-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+
+KILLED, SURVIVED, INVALID = "killed", "survived", "invalid"
+
+_NO_TESTS: Final = {4: INVALID, 5: INVALID}
+"""What pytest ends with where it does not know a test, or has none."""
+
+
+def load() -> None:
+    """Import the product and pytest once; every trial is a copy of this process."""
+    import onnxruntime  # noqa: F401 - imported for the children
+    import pytest  # noqa: F401
+
+    for path in sources():
+        if path.name != "__main__.py":
+            with contextlib.suppress(ImportError):  # what an optional dependency would be needed for
+                importlib.import_module(_module(path.relative_to(ROOT)))
+
+
+def chosen_tests(tests: Sequence[tuple[float, str]]) -> list[str]:
+    """The quickest test of each file, then the quickest of the others."""
+    first: dict[str, tuple[float, str]] = {}
+    for test in tests:
+        first.setdefault(test[1].partition("::")[0], test)
+    others = [test for test in tests if test not in first.values()]
+    return [name for _, name in [*first.values(), *others][:MAX_TESTS]]
+
+
+def failing(tests: Sequence[str], answer: Path) -> set[str]:
+    """Those of some tests that fail in a forked process without any mutant: they prove nothing.
+
+    Args:
+        tests: Names of tests, as pytest takes them.
+        answer: A file to write to.
+    """
+    child = os.fork()
+    if not child:
+        code = 3
+        try:
+            _detach()
+            failures = _Failures()
+            import pytest
+
+            code = int(pytest.main([*_ARGUMENTS, *tests], plugins=[failures]))
+            answer.write_text("\n".join(sorted(failures.names)), encoding="utf-8")
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    if os.waitstatus_to_exitcode(status) not in {0, 1}:
+        raise RuntimeError("the tests end in a forked process, without any mutant")
+    return set(answer.read_text(encoding="utf-8").split("\n")) - {""}
+
+
+class _Failures:
+    """A plugin of pytest that collects the names of failing tests."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.names.add(report.nodeid)
+
+
+def tried(mutant: Mutant, tests: Sequence[str]) -> str:
+    """Whether one of some tests notices a mutant.
+
+    Args:
+        mutant: The mutant.
+        tests: Names of tests, as pytest takes them.
+
+    Returns:
+        ``killed`` also if the process crashes or does not end; ``invalid`` if the mutant cannot be made.
+    """
+    child = os.fork()
+    if not child:
+        _run(mutant, tests)
+    until = time.monotonic() + _MAX_SECONDS
+    while time.monotonic() < until:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            code = os.waitstatus_to_exitcode(status)
+            return {0: SURVIVED, _INVALID: INVALID, **_NO_TESTS}.get(code, KILLED)
+        time.sleep(0.02)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return KILLED
+
+
+def _run(mutant: Mutant, tests: Sequence[str]) -> None:
+    """Never returns: this process is the mutant's."""
+    code = 3
+    try:
+        _detach()
+        import pytest
+
+        try:
+            _install(mutant)
+        except (LookupError, AttributeError, ValueError, SyntaxError):
+            os._exit(_INVALID)
+        code = int(pytest.main(["-x", *_ARGUMENTS, *tests]))
+    finally:
+        os._exit(code)
+
+
+def _detach() -> None:
+    """A process group of its own, so that all of it can be killed; and silence."""
+    os.setsid()
+    silence = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(silence, stream)
+
+
+def _install(mutant: Mutant) -> None:
+    found: Any = importlib.import_module(_module(Path(mutant.path)))
+    for name in mutant.address.function.split("."):
+        found = found.__dict__[name] if isinstance(found, type) else getattr(found, name)
+    found = getattr(found, "__func__", None) or getattr(found, "fget", None) or getattr(found, "func", None) or found
+    while not isinstance(found, FunctionType):
+        found = found.__wrapped__
+    while hasattr(found, "__wrapped__"):
+        found = found.__wrapped__
+    found.__code__ = code_of(mutant)
+
+
+def _module(relative: Path) -> str:
+    parts = relative.with_suffix("").parts
+    prefix = () if parts[0] == "ortopt" else ("ortopt",)
+    return ".".join([*prefix, *(part for part in parts if part != "__init__")])

@@ -1,0 +1,201 @@
+"""The options of a pass: their types, as its dataclass declares them, and the values and texts that they take."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import math
+import operator
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from ortopt.errors import UsageError
+from ortopt.option_kinds import parse_size
+
+LEAST: Final = "least"
+"""The key of a field's metadata for the least number; else that is 0, unless the default is negative."""
+
+_SWITCHES: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+class PassOption(Struct, frozen=True):
+    """An option of a pass.
+
+    Attributes:
+        name: Its name.
+        types: The types of its values; None among them allows None.
+        least: The least number that it takes; None is any.
+        shown: Its type, as its declaration spells it.
+    """
+
+    name: str
+    types: tuple[Any, ...]
+    least: float | None
+    shown: str
+
+    def checked(self, value: Any) -> Any:
+        """A value, as the pass gets it.
+
+        Args:
+            value: The value.
+
+        Raises:
+            UsageError: If it is of another type, or too small.
+        """
+        for type_ in self.types:
+            known, taken = _value_of(type_, value)
+            if known:
+                return self._within(taken)
+        raise UsageError(f"{self.name} must be {self._kinds()}, not {value!r}")
+
+    def parsed(self, text: str) -> Any:
+        """A value that is spelled as text.
+
+        Args:
+            text: The text.
+
+        Raises:
+            UsageError: If it is of another type, or too small.
+        """
+        for type_ in self.types:
+            known, taken = _value_in(type_, text)
+            if known:
+                return self._within(taken)
+        raise UsageError(f"{self.name}={text} is no {' or '.join(map(_type_name, self.types))}")
+
+    def _within(self, value: Any) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and self.least is not None and not value >= self.least:
+            raise UsageError(f"{self.name} must be at least {self.least:g}, not {value}")
+        return value
+
+    def _kinds(self) -> str:
+        return " or ".join(_KINDS.get(type_) or _type_name(type_) for type_ in self.types)
+
+
+_KINDS: Final[Mapping[Any, str]] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    types.NoneType: "None",
+}
+
+
+def options_of(kind: type) -> dict[str, PassOption]:
+    """The options that a dataclass declares, by name.
+
+    Args:
+        kind: The dataclass.
+
+    Raises:
+        UsageError: If it is none.
+    """
+    if not dataclasses.is_dataclass(kind):
+        raise UsageError(f"Options must be a dataclass, and {kind!r} is none")
+    return {field.name: _option(field, kind) for field in dataclasses.fields(kind) if field.init}
+
+
+def checked(transformer: str, kind: type, settings: Mapping[str, object]) -> dict[str, Any]:
+    """The settings of a pass, as its dataclass takes them.
+
+    Args:
+        transformer: The transformer's name.
+        kind: The dataclass.
+        settings: Values by name.
+
+    Raises:
+        UsageError: If there is no such option, or it does not take the value.
+    """
+    known = options_of(kind) if settings else {}
+    for name in settings:
+        if name not in known:
+            raise UsageError(f"{transformer} does not take {name}; its options: {', '.join(known) or 'none'}")
+    try:
+        return {name: known[name].checked(value) for name, value in settings.items()}
+    except UsageError as error:
+        raise UsageError(f"{transformer}: {error}") from error
+
+
+def _option(field: dataclasses.Field[Any], kind: type) -> PassOption:
+    default = field.default_factory() if callable(field.default_factory) else field.default
+    hint = _hint(field, kind, default)
+    shown = field.type if isinstance(field.type, str) else _type_name(hint)
+    is_negative = isinstance(default, int | float) and default < 0
+    least = field.metadata.get(LEAST, None if is_negative else 0)
+    return PassOption(field.name, _alternatives(hint), least, shown)
+
+
+def _hint(field: dataclasses.Field[Any], kind: type, default: object) -> Any:
+    """The type that is declared, whether it is written as itself or, with ``annotations`` of the future, as text."""
+    if not isinstance(field.type, str):
+        return field.type
+    owner = next(base for base in kind.__mro__ if field.name in inspect.get_annotations(base))
+    alone = type(owner.__name__, (), {"__annotations__": {field.name: field.type}, "__module__": owner.__module__})
+    try:
+        return typing.get_type_hints(alone)[field.name]
+    except Exception:  # a name that only type checkers see, or that is local to a function
+        return Any if default is None or default is dataclasses.MISSING else type(default)
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return tuple(one for part in typing.get_args(hint) for one in _alternatives(part))
+    return (hint,)
+
+
+def _value_of(type_: Any, value: Any) -> tuple[bool, Any]:
+    """Whether a value is of a type, and what the pass gets."""
+    if type_ is int:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            return False, None
+        return True, operator.index(value)
+    if type_ is float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+        return is_number, value
+    if typing.get_origin(type_) is Literal:
+        return any(value is one or (type(value) is type(one) and value == one) for one in typing.get_args(type_)), value
+    if isinstance(type_, type) and issubclass(type_, enum.Enum):
+        members = [member for member in type_ if value is member or value == member.value]
+        return bool(members), members[0] if members else None
+    plain = typing.get_origin(type_) or type_
+    return not isinstance(plain, type) or isinstance(value, plain), value
+
+
+def _value_in(type_: Any, text: str) -> tuple[bool, Any]:
+    """Whether a text spells a value of a type, and that value."""
+    try:
+        if type_ is bool:
+            return True, _SWITCHES[text.lower()]
+        if type_ is int:
+            is_size = text[-1:].isalpha()  # only with a unit may there be a fraction
+            return True, parse_size(text) if is_size else int(text)
+        if type_ is float:
+            return _value_of(float, float(text))
+        if type_ is types.NoneType:
+            return text.lower() == "none", None
+        if typing.get_origin(type_) is Literal:
+            return True, next(one for one in typing.get_args(type_) if str(one) == text)
+        if isinstance(type_, type) and issubclass(type_, enum.Enum):
+            return True, next(member for member in type_ if str(member.value) == text)
+    except (KeyError, ValueError, UsageError, StopIteration):
+        return False, None
+    return type_ is str, text
+
+
+def _type_name(type_: Any) -> str:
+    if type_ is types.NoneType:
+        return "None"
+    if typing.get_origin(type_) is Literal:
+        return " or ".join(map(repr, typing.get_args(type_)))
+    if isinstance(type_, type) and not typing.get_args(type_):
+        return type_.__name__
+    return str(type_).replace("typing.", "")
+
+
+__all__ = ["LEAST", "PassOption", "checked", "options_of"]
