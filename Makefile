@@ -18,7 +18,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo docs test test-versions lint format bench bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes fuzz-chains mutants code-mutants foreign faults fuzz-loader gpu bench-gpu wheel clean
+.PHONY: help demo docs test test-versions lint format bench bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes fuzz-chains mutants code-mutants foreign faults fuzz-loader gpu bench-gpu manifest wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -120,6 +120,9 @@ gpu: $(VENV_TEST)/.cuda ## the tests that need a CUDA device; without one they a
 
 bench-gpu: $(VENV_TEST)/.cuda ## small models on CUDA against plain ONNX Runtime; BENCH="--provider cpu" is a dry run
 	$(TEST)/python -m benchmarks.cuda $(BENCH)
+
+manifest: $(VENV_TEST)/.installed ## what passes declare, for runs that import them when they are needed: after a change of a pass
+	$(TEST)/python -m tools.manifest
 
 wheel: $(VENV_TEST)/.installed ## wheel and sdist into dist/
 	$(TEST)/python -m build --no-isolation

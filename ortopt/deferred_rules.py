@@ -1,12 +1,12 @@
 """Rules that are imported when a node of one of their ops turns up: until then, their declarations are enough.
 
 Of more than 200 passes, a model has the ops of half, and to import them all takes longer than to optimize a small one.
-What a rule declares is known without its module where it has been written down before (`ortopt.pass_declarations`).
+What a rule declares is known without its module as far as the manifest is current (`ortopt.pass_manifest`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from ortopt.transformer import PASSES_PACKAGE, GraphTransformer
 
 _AS_THEY_ARE: Final = (
     *("after", "apply_once", "bypasses_editor", "enabled", "error_bound", "fuses", "keeps_elementwise"),
-    *("level_independent", "lookback", "looks_downstream", "name", "needs", "offers_rewrites", "opsets", "produces"),
+    *("level_independent", "lookback", "looks_downstream", "needs", "offers_rewrites", "opsets", "produces"),
     *("providers", "roots"),
 )
 _ENUMERATED: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -26,33 +26,32 @@ _ENUMERATED: Final[Mapping[str, Callable[[Any], Any]]] = {
     "numerics": Numerics,
     "targets": lambda values: tuple(map(Target, values)),
 }
-_OF_THE_RULE_ITSELF: Final = frozenset({"match", "numerics_of", "rewrite", "Options"})
+_OF_THE_RULE_ITSELF: Final = frozenset({"match", "name", "numerics_of", "rewrite", "Options"})
 _FORMULA: Final = "formula"
 
 
-def declared(kinds: Iterable[type[GraphTransformer]]) -> dict[str, dict[str, Any]]:
-    """What rules declare, in plain values, by name.
-
-    Those that are no passes of ortopt, and those that do anything else than rules have to, are left out.
+def declared(kind: type[GraphTransformer]) -> dict[str, Any] | None:
+    """What a rule declares, in plain values, by name; what is the default is left out.
 
     Args:
-        kinds: Classes of transformers.
+        kind: The class of a transformer.
+
+    Returns:
+        None if it is no pass of ortopt, or does anything else than rules have to.
     """
-    found = {}
-    for kind in kinds:
-        if not _is_deferrable(kind):
-            continue
-        rule: Any = kind()
-        values = {name: getattr(rule, name) for name in (*_AS_THEY_ARE, _FORMULA)}
-        values["levels"] = tuple(level.value for level in rule.levels)
-        values["numerics"] = rule.numerics.value
-        values["targets"] = tuple(target.value for target in rule.targets)
-        found[kind.name] = values
-    return found
+    if not _is_deferrable(kind):
+        return None
+    rule: Any = kind()
+    values = {name: getattr(rule, name) for name in _AS_THEY_ARE}
+    values["levels"] = tuple(level.value for level in rule.levels)
+    values["numerics"] = rule.numerics.value
+    values["targets"] = tuple(target.value for target in rule.targets)
+    changed = {name: value for name, value in values.items() if value != getattr(RewriteRule, name)}
+    return {**changed, _FORMULA: rule.formula}
 
 
 def _is_deferrable(kind: type[GraphTransformer]) -> bool:
-    if not issubclass(kind, RewriteRule) or kind.__module__ != f"{PASSES_PACKAGE}.{kind.name}":
+    if not issubclass(kind, RewriteRule) or not kind.__module__.startswith(f"{PASSES_PACKAGE}."):
         return False
     allowed = _OF_THE_RULE_ITSELF | {*_AS_THEY_ARE, *_ENUMERATED}
     own = [name for base in kind.__mro__[: kind.__mro__.index(RewriteRule)] for name in vars(base)]
@@ -63,6 +62,14 @@ _OF_EACH_CLASS: Final = frozenset(
     {"__abstractmethods__", "__annotations__", "__dict__", "__doc__", "__module__", "__orig_bases__", "__parameters__"}
     | {"__weakref__", "_abc_impl", "__firstlineno__", "__static_attributes__", "__qualname__"}
 )
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 class _Later:
@@ -77,18 +84,20 @@ class _Later:
 
 
 class DeferredRule(RewriteRule[Match]):
-    """A rule becomes what it has declared, when it is first tried.
+    """A rule that is imported when it is first tried.
 
     Args:
+        module: Its module below the package of passes.
+        name: Its name.
         values: What `declared` has said of it.
     """
 
     Options = _Later("Options")
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.__dict__ |= {name: values[name] for name in _AS_THEY_ARE}
-        self.__dict__ |= {name: kind(values[name]) for name, kind in _ENUMERATED.items()}
-        self.__dict__["_formula"] = values[_FORMULA]
+    def __init__(self, module: str, name: str, values: Mapping[str, Any]) -> None:
+        read = {attribute: _tuples(value) for attribute, value in values.items() if attribute != _FORMULA}
+        self.__dict__ |= {attribute: _ENUMERATED.get(attribute, _same)(value) for attribute, value in read.items()}
+        self.__dict__ |= {"name": name, "_module": module, "_formula": values[_FORMULA]}
 
     @property
     def formula(self) -> str:
@@ -105,7 +114,8 @@ class DeferredRule(RewriteRule[Match]):
         """
         own = self.__dict__
         if "_rule" not in own:
-            rule: Any = pass_files.instance(pass_files.load(self.name))
+            kinds = {kind.name: kind for kind in pass_files.load(own["_module"])}
+            rule: Any = pass_files.instance(kinds[self.name])
             own |= {"_rule": rule, "match": rule.match, "rewrite": rule.rewrite, "numerics_of": rule.numerics_of}
         kept: RewriteRule[Any] = own["_rule"]
         return kept

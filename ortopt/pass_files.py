@@ -1,44 +1,62 @@
-"""The files of the passes: which there are, and the transformer that each defines."""
+"""The files of passes: which there are, and the transformers that each defines.
+
+They lie in folders below the package of passes, one for each family. A file whose name begins with ``_`` is what passes
+of a family share.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
+import os
 from collections.abc import Iterator
 from typing import Any
 
+from ortopt import pass_manifest
 from ortopt.errors import RegistrationError
 from ortopt.rule import RewriteRule, check_rule
-from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_contract
+from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_contract, name_key
 
 Kind = type[GraphTransformer]
 
 
-def names() -> list[str]:
-    """The names of the passes: the stems of their files."""
+def paths() -> dict[str, str]:
+    """The files of passes, by module below the package of passes (``linear.matmul_add_fusion``), in sorted order.
+
+    Where the package is in an archive, whose folders cannot be listed, these are the modules of the manifest.
+    """
     package = importlib.import_module(PASSES_PACKAGE)
-    return sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    found = {}
+    for root in package.__path__:
+        for folder, _, files in os.walk(root):
+            prefix = os.path.relpath(folder, root).replace(os.sep, ".").removeprefix(".")
+            for name in files:
+                if name.endswith(".py") and not name.startswith("_"):
+                    found[f"{prefix}.{name[:-3]}".removeprefix(".")] = os.path.join(folder, name)  # noqa: PTH118
+    return dict(sorted(found.items())) if found else dict.fromkeys(pass_manifest.read(), "")
 
 
-def load(name: str) -> Kind:
-    """The transformer of a pass.
+def load(module: str) -> list[Kind]:
+    """The transformers of a file.
 
     Args:
-        name: The stem of its file.
+        module: The module below the package of passes.
 
     Raises:
-        RegistrationError: If the file does not load, or does not define one transformer.
+        RegistrationError: If the file does not load, defines no transformer, or one that is not named like the file.
     """
-    path = f"{PASSES_PACKAGE}.{name}"
+    path = f"{PASSES_PACKAGE}.{module}"
     try:
-        module = importlib.import_module(path)
+        loaded = importlib.import_module(path)
     except Exception as error:
         raise RegistrationError(f"the pass file {path} does not load: {error}") from error
-    kinds = list(_own_kinds(module))
-    if len(kinds) != 1:
-        raise RegistrationError(f"the pass file {path} must define one transformer; it defines {len(kinds)}")
-    return kinds[0]
+    kinds = list(_own_kinds(loaded))
+    if not kinds:
+        raise RegistrationError(f"the pass file {path} defines no transformer")
+    stem = module.rpartition(".")[2]
+    if len(kinds) == 1 and name_key(kinds[0].__name__) != name_key(stem):
+        raise RegistrationError(f"{path}.{kinds[0].__name__}: the only class of a file must be named like it, {stem}")
+    return kinds
 
 
 def instance(kind: Kind, origin: str = "") -> GraphTransformer:
@@ -83,4 +101,4 @@ def _own_kinds(module: Any) -> Iterator[Kind]:
             yield item
 
 
-__all__ = ["Kind", "check", "instance", "load", "names"]
+__all__ = ["Kind", "check", "instance", "load", "paths"]

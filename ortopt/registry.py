@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ortopt import pass_declarations, pass_files
+from ortopt import pass_files, pass_manifest
 from ortopt.deferred_rules import DeferredRule
 from ortopt.errors import PlugInWarning, RegistrationError, UnknownTransformerError, UsageError
 from ortopt.former_names import present_name, warn_former_name
@@ -171,16 +171,12 @@ def installed() -> Registry:
     return _imported()
 
 
-def is_imported() -> bool:
-    """Whether this process has imported all installed transformers."""
-    return _imported.cache_info().currsize > 0
-
-
 @functools.cache
 def _imported() -> Registry:
     registry = Registry()
-    for name in pass_files.names():
-        registry.add(pass_files.load(name), f"{PASSES_PACKAGE}.{name}")
+    for module in pass_files.paths():
+        for kind in pass_files.load(module):
+            registry.add(kind, f"{PASSES_PACKAGE}.{module}")
     for point in _plug_ins():
         _add_plug_in(registry, point)
     return registry
@@ -286,19 +282,25 @@ def _select_unnamed(options: Options) -> list[Selected] | None:
     """The transformers of a run that names none; most rules wait until a node of their ops turns up.
 
     Returns:
-        As `select`; None where all are at hand anyway, where their declarations are not, or there are plug-ins.
+        As `select`; None where all are imported anyway, or there are plug-ins.
     """
-    known = {} if is_imported() else pass_declarations.at_hand()
-    if not known or _plug_ins():
+    if _imported.cache_info().currsize or _plug_ins():
         return None
     selected = []
-    for name in pass_files.names():
-        values = known.get(name)
-        transformer = pass_files.instance(pass_files.load(name)) if values is None else DeferredRule(values)
+    for transformer in _own_transformers():
         levels = tuple(level for level in transformer.levels if level <= options.level)
         if levels and transformer.enabled and transformer.numerics in _by_default(options.finite_math):
             selected.append(Selected(transformer, levels))
     return sorted(selected, key=lambda chosen: chosen.transformer.name)
+
+
+def _own_transformers() -> Iterator[GraphTransformer]:
+    """Ortopt's own transformers; rules wait as far as the manifest is current."""
+    for module, path in pass_files.paths().items():
+        entry = pass_manifest.current(module, path)
+        declared = {} if entry is None else entry.passes
+        rules = [DeferredRule(module, name, values) for name, values in declared.items() if values is not None]
+        yield from rules if rules and len(rules) == len(declared) else map(pass_files.instance, pass_files.load(module))
 
 
 def _by_default(finite_math: bool) -> set[Numerics]:

@@ -96,8 +96,8 @@ class GraphTransformer(abc.ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" not in cls.__dict__:
-            package, _, stem = cls.__module__.rpartition(".")
-            cls.name = stem if package == PASSES_PACKAGE else snake_case(cls.__name__)
+            stem = cls.__module__.rpartition(".")[2]
+            cls.name = stem if name_key(stem) == name_key(cls.__name__) else snake_case(cls.__name__)
 
     def __init__(self, **settings: object) -> None:
         values = pass_options.checked(self.name, self.Options, settings)
@@ -217,9 +217,8 @@ def check_contract(transformer: GraphTransformer) -> None:
             raise RegistrationError(f"{where}: {renamed} is called otherwise now: write {remedy}")
     if not (kind.__doc__ or "").strip():
         raise RegistrationError(f"{where}: the first docstring line is the formula; there is none")
-    package, _, stem = kind.__module__.rpartition(".")
-    if package == PASSES_PACKAGE and name_key(kind.__name__) != name_key(stem):
-        raise RegistrationError(f"{where}: the class must be named as the file, {stem}")
+    if kind.__module__.startswith(f"{PASSES_PACKAGE}.") and name_key(kind.__name__) != name_key(kind.name):
+        raise RegistrationError(f"{where}: the class must be named like the pass, {kind.name}")
 
 
 __all__ = [

@@ -17,7 +17,7 @@ from ortopt.testing import parse
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
-    "errors option_kinds options cancellation terminal_text pass_declarations _version",
+    "errors option_kinds options cancellation terminal_text pass_manifest _version",
     "documents system semantics onnx_ir_internals",
     "graph",
     "serialization analysis",
@@ -43,7 +43,7 @@ ORDER = {name: height for height, names in enumerate(LAYERS) for name in names.s
 
 def modules() -> list[Path]:
     own = [path for path in (ROOT / "ortopt").rglob("*.py") if "transformers" not in path.relative_to(ROOT).parts]
-    return own + list((ROOT / "transformers").glob("*.py"))
+    return own + list((ROOT / "transformers").rglob("*.py"))
 
 
 def part_of(path: Path) -> str:
@@ -58,7 +58,7 @@ def module_name(path: Path) -> str:
     """The name that a file is imported by."""
     relative = path.relative_to(ROOT).with_suffix("")
     if relative.parts[0] == "transformers":
-        return f"ortopt.transformers.{relative.name}"
+        return ".".join(("ortopt", *relative.parts))
     return ".".join(relative.parts).removesuffix(".__init__")
 
 
@@ -117,11 +117,11 @@ def test_no_import_goes_in_a_circle() -> None:
 
 
 def test_the_framework_knows_no_pass_by_name() -> None:
-    names = {path.stem for path in (ROOT / "transformers").glob("*.py")}
+    passes = {module_name(path) for path in (ROOT / "transformers").rglob("*.py")}
     for path in (ROOT / "ortopt").rglob("*.py"):
         if "transformers" in path.relative_to(ROOT).parts or "transformers" not in path.read_text(encoding="utf-8"):
             continue
-        named = {f"ortopt.transformers.{name}" for name in names} & imports(path)
+        named = passes & imports(path)
         assert not named, f"{path.relative_to(ROOT)} imports {named}"
 
 
@@ -147,14 +147,16 @@ def test_onnxruntime_is_imported_lazily_and_only_where_it_may_be() -> None:
 
 
 def test_passes_and_their_tests_match_one_to_one() -> None:
-    passes = {path.stem for path in (ROOT / "transformers").glob("*.py")}
+    passes = {path.stem for path in (ROOT / "transformers").rglob("[!_]*.py")}
     tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "passes").glob("test_*.py")}
     assert passes == tests
 
 
-def test_passes_live_in_one_flat_folder_of_passes() -> None:
-    assert {path.suffix for path in (ROOT / "transformers").iterdir() if path.name != "__pycache__"} == {".py"}
-    assert not (ROOT / "transformers" / "__init__.py").exists()
+def test_passes_live_in_folders_of_families() -> None:
+    files = [path for path in (ROOT / "transformers").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert {path.suffix for path in files} == {".py"}
+    assert "__init__.py" not in {path.name for path in files}
+    assert ROOT / "transformers" not in {path.parent for path in files}
     for path in modules():
         assert path.stem not in {"utils", "helpers", "common"}, path
 

@@ -1,8 +1,6 @@
 """Rules that wait are what they are, do what they do, and are imported when their ops turn up."""
 
 import functools
-import json
-import marshal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,17 +9,29 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 
-from ortopt import deferred_rules, pass_declarations, registry
+from ortopt import deferred_rules, pass_files, pass_manifest, registry
 from ortopt.deferred_rules import DeferredRule, declared
 from ortopt.errors import RegistrationError
 from ortopt.options import Options
+from ortopt.pass_manifest import Entry
 from ortopt.rule import Match, Replacement, RewriteRule
 from ortopt.transformer import GraphTransformer
+from tools.manifest import PATH, manifest
 
 ATTRIBUTES = sorted(
     name for kind in (GraphTransformer, RewriteRule) for name in kind.__annotations__ if not name.startswith("_")
 )
-DECLARED = declared(registry.installed())
+MODULES = pass_manifest.read()
+DECLARED = {
+    name: (module, values)
+    for module, entry in MODULES.items()
+    for name, values in entry.passes.items()
+    if values is not None
+}
+
+
+def test_the_manifest_is_current() -> None:
+    assert manifest() == PATH.read_bytes(), "a pass has changed: run make manifest"
 
 
 def test_most_passes_can_wait() -> None:
@@ -30,7 +40,8 @@ def test_most_passes_can_wait() -> None:
 
 @pytest.mark.parametrize("name", sorted(DECLARED))
 def test_a_rule_that_waits_declares_what_it_declares(name: str) -> None:
-    waiting, rule = DeferredRule(DECLARED[name]), registry.installed().find(name)()
+    module, values = DECLARED[name]
+    waiting, rule = DeferredRule(module, name, values), registry.installed().find(name)()
     for attribute in (*ATTRIBUTES, "fused_ops", "formula"):
         if attribute != "Options":
             assert getattr(waiting, attribute) == getattr(rule, attribute), attribute
@@ -42,16 +53,15 @@ def test_a_rule_that_waits_declares_what_it_declares(name: str) -> None:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has imported no pass, as far as the registry knows, and has their declarations."""
+    """A process that has imported no pass, as far as the registry knows."""
     monkeypatch.setattr(registry, "_imported", functools.cache(registry._imported.__wrapped__))
-    monkeypatch.setattr(pass_declarations, "at_hand", lambda: DECLARED)
 
 
 @pytest.mark.parametrize("options", [Options(), Options(level=1), Options(level=4), Options(finite_math=True)])
 def test_the_same_are_selected(fresh: None, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
     waiting = registry.select(options)
     assert any(isinstance(chosen.transformer, DeferredRule) for chosen in waiting)
-    monkeypatch.setattr(pass_declarations, "at_hand", dict)
+    monkeypatch.setattr(pass_manifest, "read", dict)
     usual = registry.select(options)
     assert not any(isinstance(chosen.transformer, DeferredRule) for chosen in usual)
     assert [(c.transformer.name, c.levels) for c in waiting] == [(c.transformer.name, c.levels) for c in usual]
@@ -88,18 +98,35 @@ class OfItsOwn(RewriteRule[Match]):
 
 
 def in_the_package(members: dict[str, Any]) -> type[OfItsOwn]:
-    return type("Example", (OfItsOwn,), {"__module__": "ortopt.transformers.example", "__doc__": "x -> y.", **members})
+    module = {"__module__": "ortopt.transformers.family.example"}
+    return type("Example", (OfItsOwn,), {**module, "__doc__": "x -> y.", **members})
 
 
 def test_only_passes_that_do_no_more_than_rules_can_wait() -> None:
-    assert declared([OfItsOwn]) == {}
-    assert set(declared([in_the_package({"lookback": 3, "_helper": print})])) == {"example"}
+    assert declared(OfItsOwn) is None
+    assert declared(in_the_package({"lookback": 3, "_helper": print})) is not None
     for member in ("apply", "__init__", "__repr__", "fused_ops", "formula"):
-        assert declared([in_the_package({member: getattr(OfItsOwn, member)})]) == {}, member
+        assert declared(in_the_package({member: getattr(OfItsOwn, member)})) is None, member
+
+
+def test_a_file_that_has_changed_is_imported(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "activation.gelu_fusion"
+    known = MODULES[module]
+    monkeypatch.setattr(pass_manifest, "read", lambda: {**MODULES, module: Entry(known.checksum + 1, known.passes)})
+    waiting = {c.transformer.name for c in registry.select(Options()) if isinstance(c.transformer, DeferredRule)}
+    assert "gelu_fusion" not in waiting
+    assert "fast_gelu_fusion" in waiting
+
+
+def test_an_archive_cannot_be_listed_and_has_what_the_manifest_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = list(pass_files.paths())
+    monkeypatch.setattr("os.walk", lambda root: iter(()))
+    assert list(pass_files.paths()) == listed
+    assert pass_manifest.current(listed[0], "") is not None
 
 
 def test_a_pass_that_does_not_load_says_so() -> None:
-    rule = DeferredRule({**DECLARED["gelu_fusion"], "name": "no_such_pass"})
+    rule = DeferredRule("activation.no_such_pass", "no_such_pass", DECLARED["gelu_fusion"][1])
     with pytest.raises(RegistrationError, match="no_such_pass does not load"):
         rule.match(ir.Node("", "Relu", []))
 
@@ -115,24 +142,17 @@ def test_rules_are_imported_when_their_ops_turn_up(tmp_path: Path) -> None:
     )
     ir.save(model, path)
     code = (
-        "import json, sys\n"
-        "from ortopt import pass_declarations\n"
-        "with open(sys.argv[1]) as file: table = json.load(file)\n"
-        "for values in table.values():\n"
-        "    values |= {n: tuple(v) for n, v in values.items() if isinstance(v, list)}\n"
-        "    values['produces'] = tuple(map(tuple, values['produces']))\n"
-        "    values['fuses'] = values['fuses'] and tuple(map(tuple, values['fuses']))\n"
-        "if sys.argv[4] == 'wait': pass_declarations.at_hand = lambda: table\n"
+        "import sys\n"
+        "from ortopt import pass_manifest\n"
+        "if sys.argv[3] != 'wait': pass_manifest.read = dict\n"
         "import ortopt\n"
-        "result = ortopt.optimize(sys.argv[2], level=3, verify=False)\n"
-        "result.save(sys.argv[3])\n"
+        "result = ortopt.optimize(sys.argv[1], level=3, verify=False)\n"
+        "result.save(sys.argv[2])\n"
         "print(*(n.rpartition('.')[2] for n in sys.modules if n.startswith('ortopt.transformers.')))\n"
     )
-    table = tmp_path / "table.json"
-    table.write_text(json.dumps(DECLARED))
     imported = []
     for how in ("wait", "usual"):
-        command = [sys.executable, "-c", code, str(table), str(path), str(tmp_path / how), how]
+        command = [sys.executable, "-c", code, str(path), str(tmp_path / how), how]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         imported.append(set(done.stdout.split()))
     assert (tmp_path / "wait").read_bytes() == (tmp_path / "usual").read_bytes()
@@ -142,6 +162,5 @@ def test_rules_are_imported_when_their_ops_turn_up(tmp_path: Path) -> None:
     assert not waiting & {"gelu_fusion", "attention_fusion", "conv_bn_fusion"}
 
 
-def test_what_is_declared_can_be_written_down() -> None:
-    assert marshal.loads(marshal.dumps(DECLARED)) == DECLARED
+def test_the_list_of_what_each_class_has_holds_no_contract() -> None:
     assert not deferred_rules._OF_EACH_CLASS & {"match", "apply"}

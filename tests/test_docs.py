@@ -95,7 +95,7 @@ def named() -> Iterator[tuple[str, str]]:
     """The dotted names and the paths in the pages' prose: (page, name)."""
     for page in PAGES:
         for code in codes(prose(page)):
-            if "NAME" in code:  # a file that is yet to be written
+            if "NAME" in code or "FAMILY" in code:  # a file that is yet to be written
                 continue
             if re.fullmatch(r"ortopt(\.\w+)+(\(\))?", code) or re.fullmatch(rf"({'|'.join(FOLDERS)})/[\w./-]*", code):
                 yield page.name, code.removesuffix("()")
@@ -148,7 +148,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_passes_that_are_named_exist(page: Path) -> None:
-    passes = {path.stem for path in (ROOT / "transformers").glob("*.py")}
+    passes = {path.stem for path in (ROOT / "transformers").rglob("*.py")}
     defined = {snake for block in blocks("python", page.read_text(encoding="utf-8")) for snake in pass_names(block)}
     says = {code for code in codes(prose(page)) if re.fullmatch(rf"[a-z0-9]+(_[a-z0-9]+)*_({KINDS})", code)}
     assert says <= passes | defined
@@ -287,15 +287,6 @@ def test_the_glossary_is_in_order_and_linked() -> None:
 
 
 # -- CHANGELOG.md ------------------------------------------------------------------------------------------------------
-
-
-def test_what_has_moved_is_where_the_changelog_says() -> None:
-    moved = rows(text_of("CHANGELOG"), "### Moved")
-    assert moved
-    for _, new in moved:
-        for name in codes(new):
-            if name.startswith("ortopt."):
-                resolve(name)
 
 
 @pytest.mark.parametrize("name", ["README", "CONTRIBUTING", "CHANGELOG"])

@@ -33,7 +33,7 @@ from ortopt.graph.match import inputs
 from ortopt.rule import Forwarded
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
-from ortopt.transformers.constant_folding import ConstantFolding
+from ortopt.transformers.cleanup.constant_folding import ConstantFolding
 
 LEVEL1, LEVEL2 = TransformerLevel.LEVEL1, TransformerLevel.LEVEL2
 CHAIN = "main (float[N] x) => (float[N] y) { a = Relu (x) b = Abs (a) c = Relu (b) d = Abs (c) y = Neg (d) }"

@@ -86,8 +86,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("project") / "ortopt"
     leftovers = shutil.ignore_patterns(".git", ".venv*", "*_cache", "__pycache__", "build", "dist", "demo", "bench-out")
     shutil.copytree(ROOT, copy, symlinks=True, ignore=leftovers)
-    (copy / "transformers").mkdir(exist_ok=True)
-    (copy / "transformers" / "brand_new.py").write_text(NEW_PASS)
+    (copy / "transformers" / "brand_new_family").mkdir(parents=True)
+    (copy / "transformers" / "brand_new_family" / "brand_new.py").write_text(NEW_PASS)
     build(copy, "wheel", "sdist")
     return copy
 
@@ -119,15 +119,16 @@ def source(project: Path, kind: str) -> tuple[str | Path, ...]:
 
 
 def passes(project: Path) -> set[str]:
-    return {path.name for path in (project / "transformers").glob("*.py")}
+    folder = project / "transformers"
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*.py")}
 
 
 def elsewhere(python: Path) -> Path:
     return python.parent
 
 
-def test_the_folder_of_passes_has_no_init() -> None:
-    assert not (ROOT / "transformers" / "__init__.py").exists()
+def test_the_folders_of_passes_have_no_init() -> None:
+    assert not list((ROOT / "transformers").rglob("__init__.py"))
 
 
 def test_the_link_is_a_tracked_relative_link() -> None:
@@ -181,10 +182,11 @@ def test_the_passes_are_importable(installed: Path, project: Path) -> None:
     listed = run(
         installed,
         "-c",
-        "import pkgutil, ortopt.transformers as t; print(*(m.name for m in pkgutil.iter_modules(t.__path__)))",
+        "from ortopt import pass_files as f; print(*(m for m in f.paths() if f.load(m)))",
         cwd=elsewhere(installed),
     )
-    assert {f"{name}.py" for name in listed.split()} == passes(project)
+    files = {f"{module.replace('.', '/')}.py" for module in listed.split()}
+    assert files == {name for name in passes(project) if not name.rpartition("/")[2].startswith("_")}
 
 
 def test_without_theirs_nothing_of_ours_answers(request: pytest.FixtureRequest, installed: Path) -> None:
@@ -208,9 +210,11 @@ def test_a_new_pass_needs_no_reinstall(project: Path, tmp_path: Path) -> None:
     shutil.copytree(project, clone, symlinks=True, ignore=shutil.ignore_patterns("dist"))
     python = environment(tmp_path / "environment")
     install(python, "--editable", clone)
-    (clone / "transformers" / "newer_still.py").write_text("ANSWER = 42\n")
-    code = "import ortopt.transformers.newer_still as p; print(p.ANSWER)"
-    assert run(python, "-c", code, cwd=tmp_path) == "42"
+    new = clone / "transformers" / "newer_family" / "newer_still.py"
+    new.parent.mkdir()
+    new.write_text(NEW_PASS.replace("BrandNew", "NewerStill"))
+    code = "from ortopt import registry as r; print(*(s.transformer.name for s in r.select(r.Options())))"
+    assert "newer_still" in run(python, "-c", code, cwd=tmp_path).split()
 
 
 @pytest.mark.parametrize("kind", KINDS)

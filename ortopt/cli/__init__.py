@@ -16,7 +16,6 @@ from typing import Final, NoReturn
 
 from ortopt._deferred_sympy import defer_sympy
 from ortopt.cli.deferred_modules import defer_hardly_needed
-from ortopt.cli.module_archive import use_archive
 from ortopt.cli.process_end import CommandLineExit
 
 
@@ -63,7 +62,6 @@ def main() -> NoReturn:
     defer_hardly_needed()
     sys.unraisablehook = _not_raised.append
     _complete_streams()
-    archive = use_archive()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -76,8 +74,6 @@ def main() -> NoReturn:
         raise CommandLineExit(stop.code) from None
     finally:
         _report_what_was_not_raised()
-        if archive is not None:
-            archive.update()
         gc.freeze()
 
 

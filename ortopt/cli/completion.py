@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 import re
 from typing import Any, Final
 
@@ -70,9 +69,9 @@ def _models() -> tuple[str, ...]:
 
 
 def _passes() -> list[str]:
-    import ortopt.transformers
+    from ortopt import pass_manifest
 
-    return [module.name for module in pkgutil.iter_modules(ortopt.transformers.__path__)]
+    return [name for entry in pass_manifest.read().values() for name in entry.passes]
 
 
 def prepare(command: click.Command) -> None:

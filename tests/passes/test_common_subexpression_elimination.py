@@ -5,7 +5,7 @@ import pytest
 
 from ortopt.manager import GraphTransformerManager
 from ortopt.testing import check_keeps, check_rewrites, parse, run
-from ortopt.transformers.common_subexpression_elimination import CommonSubexpressionElimination
+from ortopt.transformers.cleanup.common_subexpression_elimination import CommonSubexpressionElimination
 
 PASS = "common_subexpression_elimination"
 XY = "main (float[N,4] x, float[N,4] z) => (float[N,4] y)"

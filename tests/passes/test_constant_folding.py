@@ -15,7 +15,7 @@ from ortopt.options import MEGABYTE, Options, TransformerLevel
 from ortopt.semantics import constant_tensor
 from ortopt.serialization.load import load
 from ortopt.testing import check_keeps, check_rewrites, parse
-from ortopt.transformers.constant_folding import ConstantFolding
+from ortopt.transformers.cleanup.constant_folding import ConstantFolding
 from ortopt.workspace import Workspace
 
 PASS = "constant_folding"

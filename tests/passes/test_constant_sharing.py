@@ -9,7 +9,7 @@ from onnx import helper
 from ortopt.manager import GraphTransformerManager
 from ortopt.serialization.load import load
 from ortopt.testing import check_keeps, check_rewrites, parse
-from ortopt.transformers.constant_sharing import ConstantSharing
+from ortopt.transformers.cleanup.constant_sharing import ConstantSharing
 
 PASS = "constant_sharing"
 

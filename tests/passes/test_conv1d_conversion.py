@@ -126,7 +126,7 @@ PIECES = {
 @pytest.mark.parametrize("case", PIECES)
 def test_pieces_of_the_result_are_rows(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a long kernel the pieces of the signal, which overlap by it, are copied for little beside it."""
-    monkeypatch.setattr("ortopt.transformers.conv1d_conversion.DIVIDED_OF_ONE_BLOCK", 100_000)
+    monkeypatch.setattr("ortopt.transformers.lowering.onnxruntime_cpu.conv1d_conversion.DIVIDED_OF_ONE_BLOCK", 100_000)
     text, count = PIECES[case]
     ops = {"Conv": 1, "Unsqueeze": 1, "Slice": count, "Concat": 1, "Reshape": 1, "Pad": int("pads" in text)}
     check_rewrites(PASS, text, ops=ops)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ortopt.patterns import channel_blocks
 from ortopt.testing import all_fusions, check_keeps, check_rewrites
+from ortopt.transformers.lowering.onnxruntime_cpu import _channel_blocks as channel_blocks
 
 PASS = "few_output_conv_unrolling"
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ortopt.patterns import channel_blocks
 from ortopt.testing import all_fusions, check_keeps, check_rewrites
+from ortopt.transformers.lowering.onnxruntime_cpu import _channel_blocks as channel_blocks
 
 PASS = "grouped_conv_merging"
 NATIVE = replace(all_fusions(), native=True)

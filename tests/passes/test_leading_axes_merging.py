@@ -10,7 +10,7 @@ from ortopt import testing
 from ortopt.options import Options, Target
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
-from ortopt.transformers import leading_axes_merging
+from ortopt.transformers.lowering.onnxruntime_cpu import leading_axes_merging
 
 PASS = "leading_axes_merging"
 W = "float[4,4] w = {1, 2, 0, 1, 0.5, 0, 1, 1, 0, 1, 1, 0, 2, 0, 0, 1}, float[4] b = {1, -2, 3, 0.5}"

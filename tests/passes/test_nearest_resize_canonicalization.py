@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites, parse
-from ortopt.transformers.nearest_resize_canonicalization import REPEATING
+from ortopt.transformers.convolution.nearest_resize_canonicalization import REPEATING
 
 PASS = "nearest_resize_canonicalization"
 CANONICAL = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'

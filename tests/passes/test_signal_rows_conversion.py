@@ -11,10 +11,10 @@ import pytest
 
 from ortopt.graph.detached import new_nodes
 from ortopt.options import Options
-from ortopt.patterns.signal_stages import Halo
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites
-from ortopt.transformers.signal_rows_conversion import Cuts, computed_cuts, fixed_cuts
+from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import Halo
+from ortopt.transformers.lowering.onnxruntime_cpu.signal_rows_conversion import Cuts, computed_cuts, fixed_cuts
 
 PASS = "signal_rows_conversion"
 

@@ -89,7 +89,7 @@ def test_kept_for_other_runtimes() -> None:
 @pytest.mark.parametrize(("length", "count"), [(4000, 8), (1000, 8), (500, 4)])
 def test_pieces_of_the_result_are_rows(length: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a long kernel the pieces of the signal, which overlap by it, are copied for little beside it."""
-    monkeypatch.setattr("ortopt.transformers.tall_conv_conversion.DIVIDED", 100_000)
+    monkeypatch.setattr("ortopt.transformers.lowering.onnxruntime_cpu.tall_conv_conversion.DIVIDED", 100_000)
     text = model("pads = [16, 0, 15, 0]", image=f"N,16,{length},1", weight=(16, 16, 32, 1))
     after = check_rewrites(PASS, text, ops={"Slice": count, "Concat": 1, "Pad": 1, "Reshape": 1, "Conv": 1})
     (conv,) = (node for node in after.graph if node.op_type == "Conv")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ortopt.patterns import channel_blocks
 from ortopt.system import processor
+from ortopt.transformers.lowering.onnxruntime_cpu import _channel_blocks as channel_blocks
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from ortopt.analysis.shapes import infer_model
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal
 from ortopt.options import Options
-from ortopt.patterns.signal_stages import Halo, Stage, stage_of
 from ortopt.testing import parse
+from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import Halo, Stage, stage_of
 
 WEIGHTS = "float[2,2,3] w = {1,2,3,4,5,6,7,8,9,1,2,3}"
 

@@ -401,7 +401,7 @@ def listed(node: ast.expr) -> set[str]:
 
 
 def lists_of_ops() -> Iterator[tuple[str, set[str]]]:
-    paths = [*(ROOT / "ortopt").rglob("*.py"), *(ROOT / "transformers").glob("*.py")]
+    paths = [*(ROOT / "ortopt").rglob("*.py"), *(ROOT / "transformers").rglob("*.py")]
     for path in paths:
         parts = path.relative_to(ROOT).parts
         if parts[:2] in {("ortopt", "transformers"), ("ortopt", "semantics")}:

@@ -71,7 +71,8 @@ def reasons(name: str) -> list[str]:
     Args:
         name: Name of the pass.
     """
-    tree = ast.parse((ROOT / "transformers" / f"{name}.py").read_text(encoding="utf-8"))
+    [file] = (ROOT / "transformers").rglob(f"{name}.py")
+    tree = ast.parse(file.read_text(encoding="utf-8"))
     told = dict.fromkeys(_told(tree))
     for expected, model, more in refusals(name):
         if not any(_covers(reason, expected) for reason in told):

@@ -47,7 +47,7 @@ def _place(file: Path) -> str | None:
     """Where the site has a file of the repository, if it does."""
     if file.suffix == ".py":
         module = ".".join(file.with_suffix("").parts)
-        if file.parts[0] == "transformers":
+        if file.parts[0] == "transformers" and not file.stem.startswith("_"):
             return f"passes/{file.stem}.md"
         return f"reference/{module}.md" if module in MODULES else None
     if file == Path("README.md"):

@@ -1,0 +1,70 @@
+"""GELU as PyTorch's exporters spell it takes five kernels and five passes over memory; one kernel does it."""
+
+import math
+
+import onnx_ir as ir
+from msgspec import Struct
+
+from ortopt.graph.match import DOUBLE, dtype, inputs, is_op, is_scalar, keeps_rank, need, opset, producer
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.rule import RewriteRule
+from ortopt.transformers.activation._gelu import activation, half_of_one_plus
+
+FEW_DIGITS = 1e-5
+"""What people write for √2, as a relative error: 1.41421, 0.7071. ONNX Runtime's own tolerance."""
+
+
+class Found(Struct, frozen=True):
+    """The nodes from the error function to the product, the operand and the result."""
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    y: ir.Value
+    domain: str
+
+    @property
+    def replaced(self) -> tuple[ir.Value, ...]:
+        """The product, which stands below the root."""
+        return (self.y,)
+
+
+class GeluFusion(RewriteRule[Found]):
+    """``x · ½ · (1 + Erf(x / √2))`` → ``Gelu(x)``.
+
+    Level 1 emits the standard op where the opset has it, level 2 ONNX Runtime's own elsewhere.
+    """
+
+    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2)
+    after = ("constant_folding",)
+    roots = ("Erf",)
+    looks_downstream = True
+    produces = (("com.microsoft", "Gelu"),)
+    fuses = (("", "Gelu"), *produces)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Found:
+        """A division by √2 above the Erf and the product below it; ½ may be anywhere in the product."""
+        scaling, x = _argument(root)
+        nodes = [scaling, root]
+        _, y = half_of_one_plus(root, x, nodes)
+        return Found(tuple(dict.fromkeys(nodes)), x, y, "" if opset(root) >= 20 else "com.microsoft")
+
+    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+        """Build the Gelu in place of the last product."""
+        return {found.y: activation(found.nodes[-1], found.x, "Gelu", found.domain)}
+
+
+def _argument(erf: ir.Node) -> tuple[ir.Node, ir.Value]:
+    """The node that divides by √2, and what it divides."""
+    (argument,) = inputs(erf, 1)
+    scaling = producer(argument, "Div", "Mul")
+    a, b = inputs(scaling, 2)
+    within = 0.0 if dtype(argument) == DOUBLE else FEW_DIGITS
+    if is_op(scaling, "Div"):
+        pairs = [(b, a)] if is_scalar(b, math.sqrt(2), within) else []
+    else:
+        pairs = [pair for pair in ((b, a), (a, b)) if is_scalar(pair[0], math.sqrt(0.5), within)]
+    need(bool(pairs), "the argument of Erf is not x / √2", scaling)
+    number, x = pairs[0]
+    need(keeps_rank(number, x), "the constant would raise the rank", number)
+    return scaling, x

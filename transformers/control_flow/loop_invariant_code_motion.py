@@ -1,0 +1,110 @@
+"""Nodes of a loop that every iteration computes from the same outer values are computed once, in front of the loop.
+
+A loop may make no iteration. Moved nodes run all the same then, and must not fail where the model would not: only nodes
+that provably cannot fail are moved. Nodes in the branches of an If stay: they may be expensive, and run only when they
+are needed.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.analysis.totality import check_cannot_fail
+from ortopt.graph import scope
+from ortopt.graph.match import Refusal, is_op, need
+from ortopt.onnx_ir_internals import use_count
+from ortopt.options import TransformerLevel
+from ortopt.transformer import Context, GraphTransformer
+from ortopt.transformers.control_flow._loops import LOOPS
+
+
+class LoopInvariantCodeMotion(GraphTransformer):
+    """Node of a ``Loop`` or ``Scan`` body that depends on outer values alone → the same node in front of it."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_folding", "control_flow_output_elimination", "loop_carried_elimination", "loop_unrolling")
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Move nodes out of the loops of a graph, innermost first: they may leave the next one too."""
+        if scope.of(graph).parent is not None or not context.edit.index.has_any_anywhere(LOOPS):
+            return False  # the outermost graph's turn did it
+        token = context.cancellation
+        loops = [node for at in scope.below(graph, token) for node in token.checked(at) if is_op(node, *LOOPS)]
+        changed = False
+        for node in reversed(loops):
+            changed |= _move_out(node, context)
+        return changed
+
+
+def _move_out(loop: ir.Node, context: Context) -> bool:
+    """Move what does not depend on the iteration in front of a loop."""
+    body = loop.attributes.get("body")
+    if body is None or body.is_ref():
+        context.refuse(loop, "its body is not known")
+        return False
+    return _empty(loop, body.as_graph(), context)
+
+
+def _empty(loop: ir.Node, body: ir.Graph, context: Context) -> bool:
+    inside: set[ir.Value] = set(body.inputs)
+    changed = False
+    for node in context.cancellation.checked(tuple(body)):
+        if node.graph is None:
+            continue
+        if any(value in inside for value in (*node.inputs, *scope.captured(node))):
+            inside.update(node.outputs)
+            continue
+        if is_op(node, "Constant"):  # goes along with the first that needs it
+            continue
+        try:
+            _may_move(node, context)
+        except Refusal as refusal:
+            context.refuse(node, refusal)
+            inside.update(node.outputs)
+            continue
+        move = partial(_move, node, loop, body, context)
+        if context.attempt((node,), move, f"{loop.op_type} computes it in every iteration"):
+            changed = True
+        else:
+            inside.update(node.outputs)
+    return changed
+
+
+def _may_move(node: ir.Node, context: Context) -> None:
+    """Refuse a node that must stay in its loop."""
+    need(not any(semantics.subgraphs(node)), "it holds graphs", node)
+    need(semantics.is_pure(node, context.model.functions), "it may have effects", node)
+    need(not semantics.is_random(node, context.model.functions), "it is random", node)
+    need(not semantics.dequantizes(node), "it is kept beside the op that takes quantized data", node)
+    need(not any(value.is_graph_output() for value in node.outputs), "the body returns it", node)
+    for value in node.inputs:
+        inside = value is not None and value.graph is node.graph and value.is_graph_output()
+        need(not inside, "the body returns a constant that it needs", value)
+    check_cannot_fail(node)
+
+
+def _move(node: ir.Node, loop: ir.Node, body: ir.Graph, context: Context) -> list[ir.Node]:
+    edit = context.edit
+    for value in dict.fromkeys(node.inputs):
+        if value is None:
+            continue
+        producer = value.producer()
+        if producer is not None and producer.graph is body:
+            edit.move_before(producer, loop)
+            _rename(producer, context)
+        elif value.graph is body and value.is_initializer():
+            edit.adopt_initializer(value, loop)
+    edit.move_before(node, loop)
+    _rename(node, context)
+    return [node]
+
+
+def _rename(node: ir.Node, context: Context) -> None:
+    """Give moved values and nodes unique names, because another body may use the same ones."""
+    for value in node.outputs:
+        if value.name and use_count(value):
+            context.edit.rename(value, context.edit.fresh_name(value.name))

@@ -1,0 +1,30 @@
+"""A Softmax between DequantizeLinear and QuantizeLinear has a kernel with a table of exponentials."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ortopt.graph.match import attribute, dims, inputs, need, opset
+from ortopt.patterns.quantization import MICROSOFT
+from ortopt.patterns.quantized_kernels import KernelCall, UnitFusion, check_same_type, operand, result, unit_before
+from ortopt.transformers.quantization._quantized_softmax import LAST_AXIS_BY_DEFAULT, check_length, check_step
+
+
+class QlinearSoftmaxFusion(UnitFusion):
+    """``Quantize(Softmax(Dequantize(x)))`` → ``com.microsoft.QLinearSoftmax(x)``."""
+
+    produces = ((MICROSOFT, "QLinearSoftmax"),)
+
+    def match(self, root: ir.Node) -> KernelCall:
+        """A Softmax along one axis, with a step of which one is a multiple: the kernel cuts off the rest."""
+        softmax = unit_before(root, "Softmax")
+        y = result(root)
+        version = opset(softmax)
+        need(version >= LAST_AXIS_BY_DEFAULT, "before opset 13 it flattens what is behind the axis", softmax)
+        x = operand(inputs(softmax, 1)[0])
+        check_same_type(x, y)
+        check_step(y.mapping.scale, root)
+        axis = attribute(softmax, "axis", -1)
+        check_length(dims(x.integers), axis, y.step, softmax)
+        attributes = (ir.AttrInt64("axis", axis), ir.AttrInt64("opset", LAST_AXIS_BY_DEFAULT))
+        return KernelCall((softmax, root), "QLinearSoftmax", (*x.triple, y.scale, y.zero_point), attributes)
