@@ -11,8 +11,6 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, FLOAT16, Refusal, array_of, attribute, dtype, inputs, need, optional, shape_of
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-MICROSOFT = "com.microsoft"
-
 RANGES = {
     getattr(ir.DataType, f"{sign}INT{bits}"): (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     for bits in (4, 8, 16)

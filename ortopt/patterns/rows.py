@@ -19,10 +19,10 @@ from ortopt.graph.match import (
     rank,
     same_dim,
 )
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import CASTS, UNARY
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
-MICROSOFT = "com.microsoft"
 ACTIVATIONS = ("FastGelu", "Gelu", "QuickGelu")
 """Elementwise ops of ONNX Runtime."""
 

@@ -24,8 +24,8 @@ from ortopt.graph.match import (
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.patterns.scaled_constant import MAX_BYTES, SMALL_BYTES
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 _MATRIX = 1
 """The position of a product's matrix, [width, columns]."""
 

@@ -24,8 +24,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 KEPT = ("mask_filter_value", "num_heads", "scale", "unidirectional")
 """Attributes that mean the same in both ops."""
 

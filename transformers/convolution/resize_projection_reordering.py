@@ -39,8 +39,7 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.convolution import need_points
 from ortopt.patterns.convolution_activation import separate_activation
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 OLDEST_OPSET = 11
 

@@ -22,7 +22,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
-from ortopt.transformers.linear._fused_matmul import MICROSOFT, ROOTS, Factor, FusedMatMul, check_kernel, product_of
+from ortopt.semantics.domains import MICROSOFT
+from ortopt.transformers.linear._fused_matmul import ROOTS, Factor, FusedMatMul, check_kernel, product_of
 
 
 class Found(Struct, frozen=True):

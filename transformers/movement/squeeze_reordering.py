@@ -32,10 +32,10 @@ from ortopt.graph.match import (
 from ortopt.options import TransformerLevel
 from ortopt.patterns.convolution import CONVOLUTIONS
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, UNARY, VARIADIC
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
-MICROSOFT = "com.microsoft"
 OWN_UNARY = frozenset({"Gelu", "QuickGelu"})
 """Ops of ONNX Runtime of one operand: each element of the result is a function of the operand's element there."""
 

@@ -27,6 +27,7 @@ from ortopt.graph.match import (
 )
 from ortopt.patterns.channels import of_channels
 from ortopt.patterns.layer_normalization import quotient
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
 
 
@@ -171,7 +172,7 @@ def _silu(value: ir.Value, nodes: list[ir.Node]) -> ir.Value | None:
         return None
     if len(below) == 1:
         (gelu,) = below
-        if not is_op(gelu, "QuickGelu", domain="com.microsoft") or attribute(gelu, "alpha", 1.702) != 1:
+        if not is_op(gelu, "QuickGelu", domain=MICROSOFT) or attribute(gelu, "alpha", 1.702) != 1:
             return None
         nodes.append(gelu)
         return gelu.outputs[0]

@@ -22,6 +22,7 @@ from ortopt.graph.match import (
     shape_of,
 )
 from ortopt.onnx_ir_internals import use_count
+from ortopt.semantics.domains import MICROSOFT
 
 
 class Skip(Struct, frozen=True):
@@ -123,7 +124,7 @@ def skip_node(op: str, skip: Skip, parameters: Sequence[ir.Value | None], epsilo
     outputs = [ir.Value()]
     if not is_used_once(skip.total):
         outputs += [ir.Value(name=""), ir.Value(name=""), ir.Value()]
-    return ir.node(op, inputs, {"epsilon": epsilon}, domain="com.microsoft", outputs=outputs)
+    return ir.node(op, inputs, {"epsilon": epsilon}, domain=MICROSOFT, outputs=outputs)
 
 
 __all__ = ["Skip", "skip_above", "skip_node"]

@@ -33,6 +33,7 @@ from ortopt.graph.walk import Question, walk
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 MOVES = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 
@@ -83,7 +84,7 @@ class EmbedLayerNormFusion(RewriteRule[Found]):
     after = ("constant_folding", "layer_norm_fusion")
     roots = ("LayerNormalization",)
     lookback = 8
-    produces = (("com.microsoft", "EmbedLayerNormalization"),)
+    produces = ((MICROSOFT, "EmbedLayerNormalization"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
@@ -131,7 +132,7 @@ class EmbedLayerNormFusion(RewriteRule[Found]):
         if not is_used_once(found.total):
             outputs += [ir.Value(name=""), ir.Value()]
             replaced[found.total] = outputs[2]
-        ir.node("EmbedLayerNormalization", operands, attributes, domain="com.microsoft", outputs=outputs)
+        ir.node("EmbedLayerNormalization", operands, attributes, domain=MICROSOFT, outputs=outputs)
         return replaced
 
 

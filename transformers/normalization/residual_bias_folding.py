@@ -33,6 +33,7 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention.constant_rows import product
 from ortopt.patterns.attention.reading import behind_keys, reading
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -167,7 +168,7 @@ def _layers(readers: list[ir.Node], residual: ir.Value, row: Array) -> Iterator[
         if is_op(node, "Gemm"):
             yield _gemm(node, row)
             continue
-        if is_op(node, "Attention", domain="com.microsoft"):
+        if is_op(node, "Attention", domain=MICROSOFT):
             yield _packed_attention(node, row)
             continue
         need(is_op(node, "MatMul"), "the normalization's result is used by no linear layer", node)

@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, array_of, dtype, is_constant, is_op, need, plain_attributes, users
-from ortopt.patterns.quantization import MICROSOFT, has_one_scale, is_dequantizer, is_quantizer, scaling
+from ortopt.patterns.quantization import has_one_scale, is_dequantizer, is_quantizer, scaling
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import PERMUTING, SELECTING
 
 SHIFT = 128

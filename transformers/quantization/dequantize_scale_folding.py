@@ -10,8 +10,9 @@ from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Refusal, inputs, is_constant, keeps_rank, need, plain_attributes, scalar
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import DEQUANTIZE, MICROSOFT, dequantizer, is_faithful, is_quantizer, scaling
+from ortopt.patterns.quantization import DEQUANTIZE, dequantizer, is_faithful, is_quantizer, scaling
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 FACTORS = (2.0**-20, 2.0**20)
 """Between these, neither the product nor the new scale overflows or loses digits."""

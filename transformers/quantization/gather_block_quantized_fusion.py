@@ -17,9 +17,10 @@ from ortopt.graph.match import (
     rank,
 )
 from ortopt.options import Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT, dequantizer, scaling
+from ortopt.patterns.quantization import dequantizer, scaling
 from ortopt.patterns.quantized_blocks import LEAST_BLOCK
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 FOUR_BITS = 4
 

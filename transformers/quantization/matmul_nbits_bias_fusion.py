@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from ortopt.graph.match import Refusal, need, optional, plain_attributes
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.quantization._integer_products import bias_behind
 
 BIAS = 5

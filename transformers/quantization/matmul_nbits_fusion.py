@@ -14,10 +14,10 @@ from ortopt.fusions import preferred
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, attribute, dtype, inputs, is_vector_of, need, optional, plain_attributes, rank
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT
 from ortopt.patterns.quantized_blocks import Blocks, blocks
 from ortopt.patterns.unpacked_weights import is_unpacked, unpacked
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.quantization._integer_products import bias_behind
 
 ACCURACY_LEVELS = (0, 1, 4)

@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.match import attribute, inputs, need, optional, plain_attributes, static_dims
-from ortopt.patterns.quantization import MICROSOFT
 from ortopt.patterns.quantized_kernels import (
     KernelCall,
     Product,
@@ -17,6 +16,7 @@ from ortopt.patterns.quantized_kernels import (
     result,
     unit_before,
 )
+from ortopt.semantics.domains import MICROSOFT
 
 
 class QgemmFusion(UnitFusion):

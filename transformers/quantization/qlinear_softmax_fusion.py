@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt.graph.match import attribute, dims, inputs, need, opset
-from ortopt.patterns.quantization import MICROSOFT
 from ortopt.patterns.quantized_kernels import KernelCall, UnitFusion, check_same_type, operand, result, unit_before
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.quantization._quantized_softmax import LAST_AXIS_BY_DEFAULT, check_length, check_step
 
 

@@ -9,8 +9,9 @@ from msgspec import Struct
 from ortopt.graph import scope
 from ortopt.graph.match import array_of, inputs, is_constant, need, optional, plain_attributes
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT, as_unsigned
+from ortopt.patterns.quantization import as_unsigned
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.system import processor
 
 SMALL = 64

@@ -9,12 +9,12 @@ from ortopt.graph import scope
 from ortopt.graph.match import Dim, Refusal, attribute, inputs, is_op, need, same_dim
 from ortopt.options import Fusions
 from ortopt.patterns.attention.sizes import dims
+from ortopt.semantics.domains import MICROSOFT
 
 PRODUCTS = ("MatMul", "Einsum")
 FUSED = "FusedMatMul"
 """ONNX Runtime's product with transposes and a factor, which a file may have, or another pass has made."""
 
-_MICROSOFT = "com.microsoft"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -51,7 +51,7 @@ class Contraction(Struct, frozen=True):
 
 def is_product(node: ir.Node | None) -> bool:
     """Whether a node is a product that `contraction` reads."""
-    return is_op(node, *PRODUCTS) or is_op(node, FUSED, domain=_MICROSOFT)
+    return is_op(node, *PRODUCTS) or is_op(node, FUSED, domain=MICROSOFT)
 
 
 def contraction(node: ir.Node | None) -> Contraction:

@@ -31,10 +31,10 @@ from ortopt.graph.match import (
     tensor_of,
     users,
 )
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, UNARY, VARIADIC
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
-MICROSOFT = "com.microsoft"
 RANK = 3
 
 MAX_NODES = 400

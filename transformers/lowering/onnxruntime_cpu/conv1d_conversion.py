@@ -27,9 +27,9 @@ from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution import convolution_of_images
 from ortopt.patterns.quantization import is_unit
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._signal_pieces import Pieces, pieces_of
 
-MICROSOFT = "com.microsoft"
 HEIGHT = 2
 """The axis that comes."""
 

@@ -31,9 +31,9 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 
-MICROSOFT: Final = "com.microsoft"
 RANK: Final = 4
 LEFT, RIGHT = 1, 3
 """Where the attribute has the columns of zeros."""

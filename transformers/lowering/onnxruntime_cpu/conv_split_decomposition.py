@@ -34,8 +34,7 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 ACTIVATIONS = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu")
 MAX_STEPS = 3

@@ -33,10 +33,9 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import DEPTH_TO_SPACE_HAS_MODES_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._channel_blocks import blocks_that_count
-
-MICROSOFT = "com.microsoft"
 
 BLOCK = 2
 MOST_OUTPUTS = 8

@@ -29,9 +29,9 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._channel_blocks import blocks_that_count
 
-MICROSOFT = "com.microsoft"
 ELEMENTWISE = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu", "Add", "Mul")
 """What works on blocked layouts, between two convolutions."""
 

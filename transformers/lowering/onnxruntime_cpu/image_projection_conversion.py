@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis.blocked_layout import BLOCK, MICROSOFT, is_blocked_convolution
+from ortopt.analysis.blocked_layout import BLOCK, is_blocked_convolution
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -37,6 +37,7 @@ from ortopt.graph.match import (
 from ortopt.graph.symbolic import Dim
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 IMAGE, ROWS = 4, 3
 REVERSED = (3, 2, 1, 0)

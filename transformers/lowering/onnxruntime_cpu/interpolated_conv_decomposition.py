@@ -37,8 +37,7 @@ from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution_activation import separate_activation
 from ortopt.patterns.interpolation import Image, Matrix, interpolated
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 OLDEST_OPSET = 11
 

@@ -36,10 +36,10 @@ from ortopt.graph.walk import WHOLE_GRAPH, Answers, Question, walk
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.quantization import is_dequantizer
 from ortopt.patterns.rows import bias_of, rows_of
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.transformer import GraphTransformer
 
-MICROSOFT = "com.microsoft"
 QKV = 3
 ROWS_AND_COLUMNS = 2
 PAST = (4, 6, 7, 9)

@@ -23,6 +23,7 @@ from ortopt.graph.match import FLOAT, axis, dims, dtype, inputs, is_never_zero, 
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 FORM = Form("", "Softmax", "of held scores")
 DISTANCE = 80.0
@@ -38,7 +39,7 @@ DEEP = 50.0
 LONGEST = 2**63
 """No row has more elements."""
 
-PRODUCTS = (("", "MatMul"), ("com.microsoft", "FusedMatMul"))
+PRODUCTS = (("", "MatMul"), (MICROSOFT, "FusedMatMul"))
 
 
 class Found(Struct, frozen=True):

@@ -32,8 +32,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 RANK = 4
 REVERSED = (3, 2, 1, 0)
 TO_CHANNELS_FIRST = (0, 3, 1, 2)

@@ -19,6 +19,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_op, need, producer
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 LONGEST: Final = 16
 """The longest column and row: with 24 the product loses."""
@@ -31,7 +32,7 @@ COLUMN, ROW = -1, -2
 
 MOST_MOVES: Final = 8
 MOVES: Final = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
-PRODUCTS: Final = (("", "Einsum"), ("", "Gemm"), ("", "MatMul"), ("com.microsoft", "FusedMatMul"))
+PRODUCTS: Final = (("", "Einsum"), ("", "Gemm"), ("", "MatMul"), (MICROSOFT, "FusedMatMul"))
 
 
 class Found(Struct, frozen=True):

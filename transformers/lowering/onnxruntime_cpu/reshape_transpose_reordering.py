@@ -31,9 +31,9 @@ from ortopt.graph.match import (
 from ortopt.graph.symbolic import Dim
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
 
-MICROSOFT = "com.microsoft"
 IMAGE, ROWS = 4, 3
 REVERSED = (2, 1, 0)
 TURNED = (0, 2, 1)

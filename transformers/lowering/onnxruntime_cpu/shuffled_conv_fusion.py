@@ -37,8 +37,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 AXES = (2, 3)
 BLOCK = 16
 """Channels that a kernel computes at once at most: fewer cost as many."""

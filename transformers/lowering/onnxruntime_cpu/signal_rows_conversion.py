@@ -26,6 +26,7 @@ from ortopt.graph.match import Dim, array_of, dims, dtype, inputs, is_constant, 
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution import convolution_of_images
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import (
     Halo,
     Stage,
@@ -35,7 +36,6 @@ from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import (
     stage_of,
 )
 
-MICROSOFT: Final = "com.microsoft"
 ROWS, COLUMNS = 2, 3
 
 VERSION: Final = 13

@@ -29,8 +29,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 BLOCK = 2
 """Rows and columns of a block: with 4 it is as fast as before, or slower."""
 

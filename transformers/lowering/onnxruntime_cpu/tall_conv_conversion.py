@@ -28,9 +28,9 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._signal_pieces import Pieces, pieces_of
 
-MICROSOFT: Final = "com.microsoft"
 RANK: Final = 4
 LONGEST, SHORTEST = 16, 3
 """Rows of a kernel: of one channel there must be more, for its kernel is another one."""

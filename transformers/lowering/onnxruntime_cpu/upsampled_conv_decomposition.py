@@ -31,8 +31,7 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 SMALL_IMAGE = 8
 """Of images with fewer rows or columns, the phases cost more than they save."""

@@ -22,8 +22,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 HALVES = (1280, 2560, 3072, 5120, 6144)
 """The sizes of a half that the kernel has code for."""
 
