@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import (
     Dim,
-    axis,
     dims,
     inputs,
     is_constant,
@@ -58,7 +58,7 @@ def skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> Skip:
     need(addition.graph is root.graph, "the sum is computed in another graph", total)
     shape = dims(total)
     need(len(shape) in (2, 3), "the kernel takes two or three dimensions", total)
-    need(axis(root, len(shape), -1) == len(shape) - 1, "it is not over the last axis alone", root)
+    need(ops.OneAxis(root).is_last, "it is not over the last axis alone", root)
     need(
         not any(use_count(value) or value.is_graph_output() for value in root.outputs[1:]),
         "its statistics are used",

@@ -15,7 +15,6 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     attribute,
-    axis,
     dims,
     dtype,
     inputs,
@@ -91,7 +90,7 @@ class EmbedLayerNormFusion(RewriteRule[Found]):
         """Two or three embeddings that are normalized over the last of three dimensions."""
         total, scale = inputs(root, 2)
         shape = dims(total, 3)
-        need(axis(root, 3, -1) == 2, "it is not over the last axis alone", root)
+        need(ops.OneAxis(root).is_last, "it is not over the last axis alone", root)
         need(
             not any(use_count(value) or value.is_graph_output() for value in root.outputs[1:]),
             "its statistics are used",
@@ -178,7 +177,7 @@ def _lookup(term: ir.Value, shape: tuple[Dim, ...]) -> Lookup | None:
     try:
         rows, hidden = dims(table, 2)
         batch, length = dims(ids, 2)
-        along = axis(node, 2, 0)
+        along = ops.Gather(node).axis
     except Refusal:
         return None
     fits = same_dim(hidden, shape[2]) and same_dim(length, shape[1]) and (batch == 1 or same_dim(batch, shape[0]))

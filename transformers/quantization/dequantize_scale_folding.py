@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Refusal, inputs, is_constant, keeps_rank, need, plain_attributes, scalar
@@ -64,7 +65,7 @@ class DequantizeScaleFolding(RewriteRule[Found]):
         """Build the DequantizeLinear by the new scale."""
         old = found.dequantize
         operands = [old.inputs[0], constant(found.scale), *old.inputs[2:]]
-        return ir.Node(old.domain, old.op_type, operands, old.attributes.values())
+        return ops.copied(old, operands)
 
 
 def _check_integers(integers: ir.Value, root: ir.Node) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.match import array_of, inputs, is_constant, need, optional, plain_attributes
 from ortopt.options import Numerics, Target, TransformerLevel
@@ -83,4 +84,4 @@ class UnsignedWeightConversion(RewriteRule[Found]):
             zero = operands[zero_index]
             operands[index] = as_unsigned(array_of(operands[index]))
             operands[zero_index] = as_unsigned(np.zeros((), np.int8) if zero is None else array_of(zero))
-        return ir.Node(root.domain, root.op_type, operands, root.attributes.values())
+        return ops.copied(root, operands)

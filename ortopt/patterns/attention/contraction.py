@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.match import Dim, Refusal, attribute, inputs, is_op, need, same_dim
 from ortopt.options import Fusions
@@ -108,10 +109,9 @@ def _named(
 def _matmul(left: int, right: int, node: ir.Node) -> tuple[str, str, str]:
     need(min(left, right) >= 2, "an operand is a vector", node)
     batch = _LETTERS[: max(left, right) - 2]
-    turned = [bool(attribute(node, name, 0)) for name in ("transA", "transB")] if node.domain else (False, False)
-    moved = node.domain and any(attribute(node, name, 0) for name in ("transBatchA", "transBatchB"))
-    need(not moved, "the batch is transposed", node)
-    first, second = "yx" if turned[0] else "xy", "zy" if turned[1] else "yz"
+    product = ops.MatMul(node)
+    need(not product.moves_batches, "the batch is transposed", node)
+    first, second = "yx" if product.transposes_a else "xy", "zy" if product.transposes_b else "yz"
     return f"{batch[len(batch) - left + 2 :]}{first}", f"{batch[len(batch) - right + 2 :]}{second}", f"{batch}xz"
 
 

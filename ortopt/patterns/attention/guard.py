@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.graph.match import Refusal, attribute, is_constant, is_op, is_used, need, only_user, users
+from ortopt import ops
+from ortopt.graph.match import Refusal, is_constant, is_op, is_used, need, only_user, users
 from ortopt.semantics.domains import MICROSOFT
 
 _KEEPS_NAN = frozenset(
@@ -120,7 +121,7 @@ def _normalizes(node: ir.Node, value: ir.Value) -> bool:
         return value in node.inputs[:2] and not any(map(is_used, node.outputs[1:3]))
     if is_op(node, "Add"):
         return True
-    whole = is_op(node, *_NORMALIZATIONS) and attribute(node, "axis", -1) == -1
+    whole = is_op(node, *_NORMALIZATIONS) and ops.OneAxis(node).is_last
     return whole and node.inputs[0] is value and len(node.outputs) == 1
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU, Support, support
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     FLOAT16,
     Refusal,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -25,7 +25,6 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 HEADS_FIRST: tuple[int, ...] = (0, 2, 1, 3)
-NO_ORDER: tuple[int, ...] = ()
 PAST_VALUE = 5
 SCORES = 3
 
@@ -102,7 +101,7 @@ def _before(value: ir.Value) -> ir.Value:
 
 
 def _turns(transpose: ir.Node) -> bool:
-    return attribute(transpose, "perm", NO_ORDER) == HEADS_FIRST
+    return ops.Transpose(transpose).order == HEADS_FIRST
 
 
 def _heads(value: ir.Value) -> tuple[int, int]:

@@ -97,9 +97,9 @@ def _unsqueezed(value: ir.Value) -> tuple[ir.Value, int]:
     """What an Unsqueeze takes, and the one axis that it gives, counted from the end."""
     node = producer(value, "Unsqueeze")
     x = inputs(node, len(node.inputs))[0]
-    axes, rank = ops.Axes(node).stated_axes, len(dims(x)) + 1
+    axes = ops.Unsqueeze(node).axes
     need(len(axes) == 1, "more than one axis is new", node)
-    return x, axes[0] % rank - rank
+    return x, axes[0] - len(dims(x)) - 1
 
 
 def _size(value: ir.Value) -> int:

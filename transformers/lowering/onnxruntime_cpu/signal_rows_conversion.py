@@ -234,7 +234,7 @@ def _of_images(old: ir.Node, images: dict[ir.Value, ir.Value]) -> ir.Node:
     if is_convolution(old):
         return convolution_of_images(old, images[operands(old)[0]])
     values = [_beside_images(value) if is_constant(value) else images[value] for value in inputs(old, len(old.inputs))]
-    return ir.Node(old.domain, old.op_type, values, list(old.attributes.values()))
+    return ops.copied(old, values)
 
 
 def _beside_images(value: ir.Value) -> ir.Value:
