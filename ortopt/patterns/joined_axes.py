@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.graph.axes import axes_of, order_of
+from ortopt import ops
 from ortopt.graph.match import (
     Refusal,
     axis,
@@ -71,12 +71,12 @@ def _gather(node: ir.Node, along: int) -> int:
 
 
 def _transpose(node: ir.Node, along: int) -> int:
-    return order_of(node).index(along)
+    return ops.Transpose(node).order.index(along)
 
 
 def _reranked(node: ir.Node, along: int) -> int:
     before = rank(inputs(node, 1)[0])
-    listed = axes_of(node)
+    listed = ops.Axes(node).stated_axes
     need(bool(listed), "it names no axes", node)
     if node.op_type == "Squeeze":
         gone = {one % before for one in listed}

@@ -7,7 +7,7 @@ import math
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import axes_of
+from ortopt import ops
 from ortopt.graph.match import (
     FLOATS,
     attribute,
@@ -101,5 +101,5 @@ def _check_largest(largest: ir.Value, scores: ir.Value, place: int) -> None:
     maximum = producer(largest, "ReduceMax")
     need(maximum.inputs[0] is scores, "the largest of something else is taken off", maximum)
     need(attribute(maximum, "keepdims", 1) != 0, "the rows' dimension is gone", maximum)
-    axes = tuple(one % len(dims(scores)) for one in axes_of(maximum))
+    axes = tuple(one % len(dims(scores)) for one in ops.Axes(maximum).stated_axes)
     need(axes == (place,), "it is not the largest of a row", maximum)

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.coordinates import difference, is_never_negative, is_never_positive, linear
-from ortopt.graph.axes import axes_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Dim,
@@ -121,7 +121,7 @@ def _narrow(root: ir.Node) -> tuple[ir.Value | np.ndarray, tuple[Dim, ...]]:
     if is_op(root, "Unsqueeze"):
         x = inputs(root, len(root.inputs))[0]
         of = rank(root.outputs[0])
-        added = sorted(axis % of for axis in axes_of(root))
+        added = sorted(axis % of for axis in ops.Axes(root).stated_axes)
         need(added == list(range(len(added))), "it adds other axes than leading ones", root)
         return x, dims(x)
     a, b = inputs(root, 2)

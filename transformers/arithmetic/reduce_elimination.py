@@ -3,8 +3,8 @@
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.signs import is_never_negative_zero
-from ortopt.graph.axes import node_along
 from ortopt.graph.facts import contents, is_exact_in_doubles
 from ortopt.graph.match import INTEGERS, Refusal, attribute, dims, dtype, inputs, need, opset, optional, same_dim
 from ortopt.options import TransformerLevel
@@ -57,7 +57,7 @@ class ReduceElimination(RewriteRule[Found]):
         """Let users read the input, without the axes if they go."""
         if not found.dropped:
             return found.source
-        return node_along("Squeeze", found.source, found.dropped, opset(found.nodes[0]))
+        return ops.node_along("Squeeze", found.source, found.dropped, opset(found.nodes[0]))
 
 
 def _may_read_axes(root: ir.Node) -> bool:

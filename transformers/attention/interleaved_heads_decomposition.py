@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import order_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
@@ -28,7 +28,6 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.transformers.attention._product_columns import columns_of, reordered
 
@@ -149,7 +148,7 @@ def _moved(split: ir.Value) -> tuple[tuple[int, ...], ir.Value, tuple[ir.Node, .
     need(not split.is_graph_output(), "what is split is a result", split)
     readers = users(split)
     if is_used_once(split) and is_op(readers[0], "Transpose"):
-        perm = order_of(readers[0])
+        perm = ops.Transpose(readers[0]).order
         need(not readers[0].outputs[0].is_graph_output(), "what is split is a result", split)
         return perm, readers[0].outputs[0], (readers[0],)
     return tuple(range(len(dims(split)))), split, ()
@@ -166,7 +165,7 @@ def _parts(value: ir.Value, place: int, size: int) -> Iterator[Part]:
         if is_op(node, "Split"):
             yield from _split(node, place)
         elif is_op(node, "Slice"):
-            at, start, end = block(node)
+            at, start, end = ops.Slice(node).block
             need(at == place, "another axis is cut", node)
             if not isinstance(start, int) or not isinstance(end, int):
                 raise Refusal("a bound is computed", node)

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import axes_of, order_of
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -38,7 +38,6 @@ from ortopt.graph.match import (
     splat,
     static_dims,
 )
-from ortopt.patterns.slice import cuts
 from ortopt.semantics.op_traits import BROADCASTING, REDUCTIONS, UNARY
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
@@ -172,7 +171,7 @@ def _expand(node: ir.Node, known: Shapes) -> Narrow:
 
 def _squeeze(node: ir.Node, known: Shapes) -> Narrow:
     """Of Squeeze and Unsqueeze."""
-    x, listed = node.inputs[0], axes_of(node)
+    x, listed = node.inputs[0], ops.Axes(node).stated_axes
     assert x is not None
     own = _shape(x, known)
     need(bool(listed), "it names no axes", node)
@@ -191,7 +190,7 @@ def _squeeze(node: ir.Node, known: Shapes) -> Narrow:
 def _transpose(node: ir.Node, known: Shapes) -> Narrow:
     (x,) = inputs(node, 1)
     own = _shape(x, known)
-    order = order_of(node)
+    order = ops.Transpose(node).order
     return Narrow(tuple(own[place] for place in order), lambda built: _copy(node, (built.get(x, x),)))
 
 
@@ -223,7 +222,7 @@ def _slice(node: ir.Node, known: Shapes) -> Narrow:
     own = _shape(x, known)
     if math.prod(own) == 1:
         return Narrow(own, lambda built: built.get(x, x))
-    bounds = cuts(node)
+    bounds = ops.Slice(node).cuts
     full = _in_full(x, [cut.axis for cut in bounds], known)
     shape = list(full.shape)
     for place, *cut in bounds:
@@ -301,7 +300,7 @@ def _along(node: ir.Node, x: ir.Value, axes: tuple[int, ...], known: Shapes) -> 
 
 
 def _reduction(node: ir.Node, known: Shapes) -> Narrow:
-    x, listed = node.inputs[0], axes_of(node)
+    x, listed = node.inputs[0], ops.Axes(node).stated_axes
     assert x is not None
     need(bool(listed), "it names no axes", node)
     full = _in_full(x, listed, known)

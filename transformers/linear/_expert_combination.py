@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import facts, symbolic
-from ortopt.graph.axes import order_of
 from ortopt.graph.match import (
     FLOATS,
     Dim,
@@ -112,7 +112,7 @@ def slots_of(mask: ir.Value) -> Slots:
     one_hot, order = mask.producer(), tuple(range(MASK_RANK))
     if is_op(one_hot, "Transpose"):
         assert one_hot is not None
-        order = order_of(one_hot)
+        order = ops.Transpose(one_hot).order
         one_hot = inputs(one_hot, 1)[0].producer()
     if one_hot is None or not is_op(one_hot, "OneHot"):
         raise Refusal("no OneHot makes the mask", mask)

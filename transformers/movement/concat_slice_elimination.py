@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
@@ -22,7 +23,6 @@ from ortopt.graph.match import (
     same_dim,
 )
 from ortopt.options import TransformerLevel
-from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 
@@ -64,7 +64,7 @@ class ConcatSliceElimination(RewriteRule[Found]):
 
 def _position(root: ir.Node, place: int, sizes: list[Dim]) -> int:
     """Which operand a Slice takes."""
-    along, start, end = block(root)
+    along, start, end = ops.Slice(root).block
     need(along == place, "it is along another axis", root)
     before: Dim = 0
     for position, size in enumerate(sizes):

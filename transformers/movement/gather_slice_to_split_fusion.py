@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import squeezed
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
@@ -24,7 +24,6 @@ from ortopt.graph.match import (
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
-from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 
@@ -115,7 +114,7 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
             ir.node("Split", [found.source, split], {"axis": found.place}, outputs=outputs)
         result = {}
         for part, value in zip(found.parts, outputs, strict=True):
-            result[part.node.outputs[0]] = squeezed(value, [found.place], version) if part.drops else value
+            result[part.node.outputs[0]] = ops.squeezed(value, [found.place], version) if part.drops else value
         return result
 
 
@@ -131,7 +130,7 @@ def _is_sliced(part: Part) -> bool:
 def _part(node: ir.Node) -> tuple[Part, int]:
     """What a node takes, and along which axis."""
     if is_op(node, "Slice"):
-        place, start, end = block(node)
+        place, start, end = ops.Slice(node).block
         need(isinstance(start, int) and isinstance(end, int), "a bound is computed", node)
         assert isinstance(start, int)
         assert isinstance(end, int)

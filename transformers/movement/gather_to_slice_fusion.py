@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.coordinates import Linear, counts_up, linear
 from ortopt.graph import symbolic
-from ortopt.graph.axes import unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
@@ -119,7 +119,7 @@ class GatherToSliceFusion(RewriteRule[Found]):
             columns = [[bound[column] for bound in found.bounds] for column in (1, 2, 0, 3)]
             starts, ends, *others = (_list(column, version) for column in columns)
             value = ir.node("Slice", [value, starts, ends, *others]).outputs[0]
-        value = unsqueezed(value, found.ones, version) if found.ones else value
+        value = ops.unsqueezed(value, found.ones, version) if found.ones else value
         if found.stated is not None and ends is not None:
             value = _with_dimension(value, found.stated, len(dims(found.result)), ends)
         return {found.result: value}
@@ -137,7 +137,7 @@ def _list(column: Sequence[int | ir.Value], version: int) -> ir.Value:
     """The bounds of all axes as one value; a computed one stands alone, and has one element and at most one axis."""
     if not isinstance(column[0], ir.Value):
         return constant(np.array(column, np.int64))
-    return column[0] if dims(column[0]) else unsqueezed(column[0], [0], version)
+    return column[0] if dims(column[0]) else ops.unsqueezed(column[0], [0], version)
 
 
 def _bound(indices: ir.Value, progression: Linear, along: int, to: int) -> Bound:

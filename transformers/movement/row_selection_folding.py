@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import axes_of, unsqueezed
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -92,7 +92,7 @@ class RowSelectionFolding(RewriteRule[Found]):
         operands = [constant(found.table, kind), *old.inputs[1:]]
         value = ir.Node(old.domain, old.op_type, operands, list(old.attributes.values())).outputs[0]
         for axes in found.axes:
-            value = unsqueezed(value, axes, opset(old))
+            value = ops.unsqueezed(value, axes, opset(old))
         return value
 
 
@@ -102,7 +102,7 @@ def _selection(rows: ir.Value) -> tuple[ir.Node, tuple[tuple[int, ...], ...]]:
     node = rows.producer()
     while node is not None and is_op(node, "Unsqueeze"):
         size = rank(node.outputs[0])
-        own = tuple(sorted(one % size for one in axes_of(node)))
+        own = tuple(sorted(one % size for one in ops.Axes(node).stated_axes))
         need(size - 1 not in own, "an axis is added behind the rows", node)
         axes.insert(0, own)
         node = inputs(node, 1)[0].producer()

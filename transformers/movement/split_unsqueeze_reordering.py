@@ -8,7 +8,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import axes_of, unsqueezed
+from ortopt import ops
 from ortopt.graph.match import (
     axis,
     inputs,
@@ -64,7 +64,7 @@ class SplitUnsqueezeReordering(RewriteRule[Found]):
         (x,) = inputs(root, 1)
         of = rank(x)
         behind = [place for place in range(of + len(found.axes)) if place not in found.axes]
-        wide = unsqueezed(x, found.axes, opset(root))
+        wide = ops.unsqueezed(x, found.axes, opset(root))
         kept = [entry for name, entry in root.attributes.items() if name != "axis"]
         place = ir.AttrInt64("axis", behind[axis(root, of, 0)])
         split = ir.Node("", "Split", [wide, *root.inputs[1:]], [*kept, place], num_outputs=len(root.outputs))
@@ -73,7 +73,7 @@ class SplitUnsqueezeReordering(RewriteRule[Found]):
 
 def _axes(node: ir.Node, of: int) -> tuple[int, ...]:
     """The axes that an Unsqueeze adds to a value of some rank, from the front."""
-    axes = axes_of(node)
+    axes = ops.Axes(node).stated_axes
     rank_after = of + len(axes)
     need(all(-rank_after <= place < rank_after for place in axes), "an axis is out of range", node)
     return tuple(sorted(place % rank_after for place in axes))

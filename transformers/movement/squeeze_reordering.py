@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import node_along, unsqueezed
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
@@ -104,7 +104,7 @@ class SqueezeReordering(RewriteRule[Found]):
             for source, value in zip(found.sources, inputs(old, len(old.inputs)), strict=True)
         ]
         node = ir.Node(old.domain, old.op_type, operands, list(old.attributes.values()))
-        return node_along("Squeeze", node.outputs[0], [found.axis], opset(old, ""))
+        return ops.node_along("Squeeze", node.outputs[0], [found.axis], opset(old, ""))
 
 
 def _check_form(root: ir.Node) -> None:
@@ -203,7 +203,7 @@ def _is_elementwise(node: ir.Node) -> bool:
 def _with_axis(value: ir.Value, axis: int, of: int, at: ir.Node) -> ir.Value:
     """An operand that broadcasts beside those that have the axis, counted in the rank of the result."""
     if not is_constant(value):
-        return unsqueezed(value, [axis], opset(at, ""))
+        return ops.unsqueezed(value, [axis], opset(at, ""))
     place = axis - (of - len(dims(value)))
     if place <= 0:
         return value  # it has no axis in front of that one

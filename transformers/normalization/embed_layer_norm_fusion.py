@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import squeezed
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Dim,
@@ -231,7 +231,7 @@ def _rows(value: ir.Value, version: int) -> ir.Value:
     """A value [length, hidden], out of one that may have a dimension of 1 before these."""
     if len(dims(value)) == 2:
         return value
-    return squeezed(value, [0], version)
+    return ops.squeezed(value, [0], version)
 
 
 def _zeros(scale: ir.Value, table: ir.Value) -> ir.Value:

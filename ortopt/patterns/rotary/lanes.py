@@ -17,6 +17,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import (
     Dim,
     Refusal,
@@ -34,7 +35,6 @@ from ortopt.graph.match import (
     small_array,
 )
 from ortopt.graph.walk import Answers, Question, each, walk
-from ortopt.patterns.slice import cuts
 
 Lanes: TypeAlias = "npt.NDArray[np.int64]"
 """Terms of each lane, [terms, 5, …lanes]: for each its sign, and two pairs of a source and a lane of it.
@@ -295,7 +295,7 @@ def _split(step: _Step) -> Question[Key, Lanes]:
 def _slice(step: _Step) -> Question[Key, Lanes]:
     lanes = yield step.of(step.source)
     taken: list[slice] = [slice(None)] * lanes.ndim
-    for cut in cuts(step.node):
+    for cut in ops.Slice(step.node).cuts:
         bounds = (cut.start, cut.end, cut.step)
         need(all(isinstance(bound, int) for bound in bounds), "a bound is not known", step.node)
         taken[2 + _need_lanes(cut.axis - step.around)] = slice(*bounds)

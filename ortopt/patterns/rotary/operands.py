@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import squeezed
+from ortopt import ops
 from ortopt.graph.edit import constant, discard
 from ortopt.graph.match import Dim, attribute, dims, is_op, same_dim, shape_of
 from ortopt.patterns.attention.heads import HEADS_FIRST
@@ -48,7 +48,7 @@ def _squeezed(value: ir.Value, axes: list[int], rank: int, version: int) -> ir.V
             discard([node])  # it was built, and is needed no more: it must not count as a user
         left = [place for place in range(rank) if place not in new]
         value, axes, rank = source, [left.index(place) for place in axes if place in left], len(left)
-    return squeezed(value, axes, version) if axes else value
+    return ops.squeezed(value, axes, version) if axes else value
 
 
 def for_each_sequence(found: Rotary, table: ir.Value, turned: ir.Value) -> ir.Value:

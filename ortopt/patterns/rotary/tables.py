@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -31,7 +32,6 @@ from ortopt.graph.match import (
 )
 from ortopt.graph.walk import Answers, Question, walk
 from ortopt.patterns.rotary.lanes import LANE, MAX_VALUES, SIGN, SOURCE, Source, Tracer, inner, is_plain, places
-from ortopt.patterns.slice import cuts
 
 Key: TypeAlias = tuple[int, int]
 """A sign, and a number that stands for the same elements wherever it is the same."""
@@ -201,7 +201,7 @@ def _across(node: ir.Node, rank: int) -> tuple[Hashable, ir.Value]:
             return ("Squeeze", (along,)), part
         return ("Gather", along, node.inputs[1]), data
     if node.op_type == "Slice":
-        need(all(cut.axis < around for cut in cuts(node)), "the lanes are others", node)
+        need(all(cut.axis < around for cut in ops.Slice(node).cuts), "the lanes are others", node)
         return ("Slice", *node.inputs[1:], *_attributes(node)), data
     if node.op_type == "Transpose":
         perm: tuple[int, ...] = tuple(attribute(node, "perm", ()))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.blocked_threads import is_divided
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
-from ortopt.graph.axes import node_along, unsqueezed
 from ortopt.graph.match import (
     FLOAT,
     array_of,
@@ -101,9 +101,9 @@ class Conv1dConversion(RewriteRule[Found]):
         """Build the convolution of an image of height 1, or of one that has a piece of the signal in each row."""
         (old,) = found.nodes
         version = opset(old, "")
-        row = unsqueezed(inputs(old, 1)[0], [HEIGHT], version)
+        row = ops.unsqueezed(inputs(old, 1)[0], [HEIGHT], version)
         if found.pieces is None:
-            return node_along("Squeeze", convolution_of_images(old, row).outputs[0], [HEIGHT], version)
+            return ops.node_along("Squeeze", convolution_of_images(old, row).outputs[0], [HEIGHT], version)
         node = convolution_of_images(old, found.pieces.image(row))
         node.attributes["pads"] = ir.AttrInt64s("pads", (0, 0, 0, 0))
         return found.pieces.joined(node.outputs[0], ())

@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import squeezed, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -110,9 +110,9 @@ class ConvPadDecomposition(RewriteRule[Found]):
         amounts = np.zeros((2, RANK + 1), np.int64)
         amounts[:, -1] = found.left, found.right
         version = opset(old, "")
-        beside = unsqueezed(x, [BESIDE], version)
+        beside = ops.unsqueezed(x, [BESIDE], version)
         padded = ir.node("Pad", [beside, constant(amounts.reshape(-1))]).outputs[0]
-        node = ir.Node(old.domain, old.op_type, [squeezed(padded, [BESIDE], version), weight, *old.inputs[2:3]])
+        node = ir.Node(old.domain, old.op_type, [ops.squeezed(padded, [BESIDE], version), weight, *old.inputs[2:3]])
         for entry in old.attributes.values():
             node.attributes.add(entry)
         pads = list(old.attributes["pads"].as_ints())

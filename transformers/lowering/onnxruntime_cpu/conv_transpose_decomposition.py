@@ -10,9 +10,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -155,7 +155,7 @@ def _convolution(found: Found, axes: int) -> ir.Value:
     steps = kernel[0] // down, kernel[1] // found.stride
     own = own.reshape(channels, outputs, steps[0], down, steps[1], found.stride).transpose(1, 3, 5, 0, 2, 4)
     own = own.reshape(-1, channels, *steps)[:, :, ::-1, ::-1]
-    operands = [x if axes == 2 else unsqueezed(x, [2], opset(root)), constant(np.ascontiguousarray(own), FLOAT)]
+    operands = [x if axes == 2 else ops.unsqueezed(x, [2], opset(root)), constant(np.ascontiguousarray(own), FLOAT)]
     bias = optional(root, 2)
     if bias is not None:
         operands.append(constant(np.repeat(array_of(bias), down * found.stride), FLOAT))

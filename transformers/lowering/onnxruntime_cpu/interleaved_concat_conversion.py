@@ -8,8 +8,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import unsqueezed
 from ortopt.graph.match import attribute, axis, dims, inputs, is_used_once, need, opset, producer, same_dim
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -72,5 +72,5 @@ class InterleavedConcatConversion(RewriteRule[Found]):
         """Build the new axis of each tensor, behind the one that they share, and join them along it."""
         concat, _, root = found.nodes
         version = opset(root)
-        parts = [unsqueezed(part, [found.axis + 1], version) for part in inputs(concat, len(concat.inputs))]
+        parts = [ops.unsqueezed(part, [found.axis + 1], version) for part in inputs(concat, len(concat.inputs))]
         return ir.node("Concat", parts, {"axis": found.axis + 1})

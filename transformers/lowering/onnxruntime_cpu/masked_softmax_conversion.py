@@ -12,12 +12,12 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.error_bounds import check_bound
 from ortopt.fusions import preferred
 from ortopt.graph import scope
-from ortopt.graph.axes import node_along
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, axis, dims, dtype, inputs, is_never_zero, is_op, need, opset, producer, users
 from ortopt.options import Numerics, Target, TransformerLevel
@@ -88,7 +88,7 @@ class MaskedSoftmaxConversion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Hold the scores, and take their Softmax."""
         (old,) = found.nodes
-        largest = node_along("ReduceMax", found.scores, [found.axis], opset(old))
+        largest = ops.node_along("ReduceMax", found.scores, [found.axis], opset(old))
         size = ir.node("Abs", [largest.outputs[0]])
         share = ir.node("Mul", [size.outputs[0], constant(np.array(SHARE, np.float32))])
         distance = ir.node("Max", [share.outputs[0], constant(np.array(HELD, np.float32))])

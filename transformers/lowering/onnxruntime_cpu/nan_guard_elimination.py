@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import node_along
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -98,7 +98,7 @@ class NanGuardElimination(RewriteRule[Found]):
             return found.guarded
         addition, softmax = found.nodes[:2]
         lowest, zero, one = (constant(np.array(number, np.float32)) for number in (-np.inf, 0, 1))
-        most = node_along("ReduceMax", found.mask, [-1], opset(softmax)).outputs[0]
+        most = ops.node_along("ReduceMax", found.mask, [-1], opset(softmax)).outputs[0]
         empty = ir.node("Equal", [most, lowest]).outputs[0]
         keep = ir.node("Where", [empty, zero, one]).outputs[0]
         mask = ir.node("Where", [empty, zero, found.mask]).outputs[0]

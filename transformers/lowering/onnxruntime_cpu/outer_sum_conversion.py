@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import symbolic
-from ortopt.graph.axes import axes_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_op, need, producer
 from ortopt.options import Numerics, Target, TransformerLevel
@@ -96,7 +96,7 @@ def _unsqueezed(value: ir.Value) -> tuple[ir.Value, int]:
     """What an Unsqueeze takes, and the one axis that it gives, counted from the end."""
     node = producer(value, "Unsqueeze")
     x = inputs(node, len(node.inputs))[0]
-    axes, rank = axes_of(node), len(dims(x)) + 1
+    axes, rank = ops.Axes(node).stated_axes, len(dims(x)) + 1
     need(len(axes) == 1, "more than one axis is new", node)
     return x, axes[0] % rank - rank
 

@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import axes_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -119,7 +119,7 @@ class ReduceMatmulConversion(RewriteRule[Found]):
 
 def _axes(root: ir.Node, rank: int) -> tuple[int, ...]:
     """The axes, from the front and sorted; empty where they are left out."""
-    axes = axes_of(root)
+    axes = ops.Axes(root).stated_axes
     need(all(-rank <= axis < rank for axis in axes), "an axis is out of range", root)
     return tuple(sorted({axis % rank for axis in axes}))
 

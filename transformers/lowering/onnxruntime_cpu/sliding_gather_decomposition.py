@@ -10,9 +10,9 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import symbolic
-from ortopt.graph.axes import unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
@@ -90,7 +90,7 @@ class SlidingGatherDecomposition(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Value:
         """Take the numbers at each offset, and put them side by side."""
         place = found.place
-        x = unsqueezed(found.x, [place], opset(found.nodes[0]))
+        x = ops.unsqueezed(found.x, [place], opset(found.nodes[0]))
         size = ir.node("Reshape", [found.size, constant([1])]).outputs[0]
         runs = [_run(x, place + 1, offset, size, found.step) for offset in found.offsets]
         return ir.node("Concat", runs, {"axis": place}).outputs[0]

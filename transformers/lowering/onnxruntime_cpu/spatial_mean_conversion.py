@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import axes_of, node_along
 from ortopt.graph.match import (
     FLOAT,
     Refusal,
@@ -80,7 +80,7 @@ class SpatialMeanConversion(RewriteRule[Found]):
         x = inputs(root, len(root.inputs))[0]
         batch, channels, height, width = dims(x, RANK)
         need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
-        axes = axes_of(root)
+        axes = ops.Axes(root).stated_axes
         over = {axis % RANK for axis in axes}
         need(bool(over) and over <= {2, 3}, "it is no mean over height and width", root)
         keeps = attribute(root, "keepdims", 1) == 1
@@ -101,7 +101,7 @@ class SpatialMeanConversion(RewriteRule[Found]):
         pooled = ir.node("AveragePool", [found.x], {"kernel_shape": found.kernel})
         if found.dropped is None:
             return pooled
-        return node_along("Squeeze", pooled.outputs[0], [found.dropped], opset(found.nodes[0]))
+        return ops.node_along("Squeeze", pooled.outputs[0], [found.dropped], opset(found.nodes[0]))
 
 
 def _kernel(over: set[int], height: Dim, width: Dim) -> tuple[int, int]:

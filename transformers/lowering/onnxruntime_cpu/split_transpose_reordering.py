@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import order_of
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
@@ -72,7 +72,7 @@ class SplitTransposeReordering(RewriteRule[Found]):
         transpose = producer(value, "Transpose")
         need(is_used_once(value), "what is split is used elsewhere", value)
         x = inputs(transpose, 1)[0]
-        perm = order_of(transpose)
+        perm = ops.Transpose(transpose).order
         split = axis(root, len(perm), 0)
         need(moves_elements(dims(x), perm), "the Transpose is fast", transpose)
         behind = tuple(_behind(part, split) for part in root.outputs)

@@ -8,10 +8,10 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.blocked_threads import is_divided
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import node_along, squeezed, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -98,7 +98,7 @@ class TallConvConversion(RewriteRule[Found]):
         x, weight = inputs(old, 2)
         wide = constant(array_of(weight).swapaxes(ROWS, COLUMNS), FLOAT)
         version = opset(old, "")
-        image = unsqueezed(squeezed(x, [COLUMNS], version), [ROWS], version)
+        image = ops.unsqueezed(ops.squeezed(x, [COLUMNS], version), [ROWS], version)
         if found.pieces is not None:
             image = found.pieces.image(image)
         node = ir.Node(old.domain, old.op_type, [image, wide, *old.inputs[2:3]], list(old.attributes.values()))
@@ -109,4 +109,4 @@ class TallConvConversion(RewriteRule[Found]):
         if found.pieces is not None:
             node.attributes["pads"] = ir.AttrInt64s("pads", (0, 0, 0, 0))
             return found.pieces.joined(node.outputs[0], [1])
-        return node_along("Unsqueeze", squeezed(node.outputs[0], [ROWS], version), [COLUMNS], version)
+        return ops.node_along("Unsqueeze", ops.squeezed(node.outputs[0], [ROWS], version), [COLUMNS], version)

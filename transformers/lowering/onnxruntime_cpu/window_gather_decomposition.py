@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import axes_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -150,7 +150,7 @@ def _behind_another(taken: Taken) -> Iterator[Taken]:
     value = taken.x
     nodes = taken.nodes
     if unsqueeze is not None and is_op(unsqueeze, "Unsqueeze"):
-        ones = {each % rank(value) for each in axes_of(unsqueeze)}
+        ones = {each % rank(value) for each in ops.Axes(unsqueeze).stated_axes}
         nodes = (unsqueeze, *nodes)
         (value,) = inputs(unsqueeze, 1)
     gather = value.producer()
