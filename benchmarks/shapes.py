@@ -188,6 +188,19 @@ def symbols(nodes: int) -> onnx.ModelProto:
     )
 
 
+def counted(nodes: int) -> onnx.ModelProto:
+    """As many inputs as there may be, each of a length of its own, whose elements are counted."""
+    count = max(1, (nodes - 1) // 3)
+    row: list[NodeProto] = []
+    for place in range(count):
+        row.append(helper.make_node("Shape", [f"x{place}"], [f"s{place}"]))
+        row.append(helper.make_node("ReduceProd", [f"s{place}"], [f"p{place}"], keepdims=1))
+        row.append(helper.make_node("Cast", [f"p{place}"], [f"v{place}"], to=TensorProto.INT32))
+    row.append(helper.make_node("Concat", [f"v{place}" for place in range(count)], ["y"], axis=0))
+    counts = helper.make_tensor_value_info("y", TensorProto.INT32, (None,))
+    return _model(row, [_floats(f"x{place}", "N", f"M{place}") for place in range(count)], counts)
+
+
 def turned_back(nodes: int) -> onnx.ModelProto:
     """One Transpose that all other nodes read, each with another Transpose behind it that turns back."""
     count = max(1, (nodes - 2) // 2)
@@ -210,6 +223,7 @@ SHAPES: Mapping[str, Callable[[int], onnx.ModelProto]] = {
     "layouts": layouts,
     "fan_out": fan_out,
     "symbols": symbols,
+    "counted": counted,
     "turned_back": turned_back,
 }
 

@@ -44,14 +44,14 @@ def optimize(
     providers: Sequence[str] = ("cpu",),
     target: Literal["onnx", "ort"] = "ort",
     fusions: Literal["default", "all", "none"] = "default",
-    take: Sequence[str] = (),
+    force_forms: Sequence[str] = (),
     costs: str | Path | None = None,
-    expect: str | Mapping[str, int | tuple[int, int]] | None = None,
+    dim_hints: str | Mapping[str, int | tuple[int, int]] | None = None,
     custom_op_libraries: Sequence[str] = (),
     finite_math: bool = True,
     bounded_error: bool = False,
-    native: bool = False,
-    single_thread: bool = False,
+    march: Literal["any", "native"] = "any",
+    for_threads: int | None = None,
     opset: int | None = None,
     min_onnxruntime: str | None = None,
     dims: str | Mapping[str, int] | None = None,
@@ -97,21 +97,21 @@ def optimize(
         providers: Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names.
         target: Keep to the official opsets (onnx), or use ONNX Runtime's own ops too (ort).
         fusions: Fused ops to use: those that run faster on the provider (default), all, or none.
-        take: Forms of the table of costs to take whatever is known of them, as ``ortopt costs show`` names them:
+        force_forms: Forms of the table of costs to take whatever is known of them, as ``ortopt costs show`` names them:
             ``"com.microsoft::Attention with bias"``.
         costs: Table of costs to ask before the shipped one; ortopt costs measure writes one.
-        expect: Sizes that symbolic dimensions are expected to have: forms are chosen for them. By name a size, or the
-            least and the greatest; a text is read as the flag's value: ``"batch=1,seq=1..512"``. Nothing is fixed: the
-            result runs at all sizes. Other dimensions have representative sizes.
+        dim_hints: Sizes that symbolic dimensions are expected to have: forms are chosen for them. By name a size, or
+            the least and the greatest; a text is read as the flag's value: ``"batch=1,seq=1..512"``. Nothing is
+            fixed: the result runs at all sizes. Other dimensions have representative sizes.
         custom_op_libraries: Shared libraries of ops of your own, for every session that runs the model. The ops
             themselves are left as they are.
         finite_math: Allow forms in which a NaN or an infinity may spread to its neighbours. They are of level 3, and
             the same for finite numbers, as far as rounding goes.
         bounded_error: Allow forms whose proven error bound is more than rounding. Those whose bound is below the last
             place of a probability are used anyway.
-        native: Allow forms that are fast only on processors like this one.
-        single_thread: The result runs with one thread: allow forms that lose with several. Its sessions have
-            ``intra_op_num_threads`` of 1.
+        march: Processors to choose forms for: any, or those like this one (native).
+        for_threads: Threads that the result will run with; 1 allows forms that lose with several. The
+            ``intra_op_num_threads`` of its sessions.
         opset: Convert the model to exactly this opset of ai.onnx.
         min_onnxruntime: Oldest ONNX Runtime that the result must run on, e.g. ``"1.20"``: no newer opset and no newer
             op comes into the model. None is the installed version.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Literal
 
 import onnx_ir as ir
@@ -12,7 +13,7 @@ from msgspec import Struct
 from ortopt.cancellation import CancellationToken, DeadlineForced
 from ortopt.clone_run import CloneRun
 from ortopt.context import Context
-from ortopt.direct_edits import DirectEdit, Guard, check_edits, described
+from ortopt.direct_edits import DirectEdit, Guard, check_edits, described, read_only_constants
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
@@ -153,6 +154,12 @@ class BatchRunner:
         """
         if batch.bypasses_editor:
             return self._run_on_clone(batch, step)
+        model, token = step.workspace.model, step.cancellation
+        with read_only_constants(model, token) if batch.strangers else nullcontext():
+            return self._run_on_graphs(batch, step)
+
+    def _run_on_graphs(self, batch: RuleBatch, step: Step) -> bool:
+        """Run a batch on every graph on which something has changed; whether anything changed."""
         changed = False
         workspace, guard = step.workspace, Guard(step.workspace.edit)
         for graph in workspace.edit.index.graphs():
@@ -307,7 +314,8 @@ class BatchRunner:
         started, nodes_before, label = time.perf_counter(), len(graph), scope.label(graph)
         run = CloneRun(workspace, transformer, step.cancellation)
         try:
-            modified = run.apply(step.context(transformer, self._observers, run.workspace))
+            with read_only_constants(workspace.model, step.cancellation):  # the clone shares them
+                modified = run.apply(step.context(transformer, self._observers, run.workspace))
             self._observers.inspect(run.workspace.model, modified)
             modified = modified and run.swap_in(context)
         except (OptimizationCancelled, MemoryError):

@@ -13,8 +13,9 @@ from ortopt.graph.edit import Conflict
 from ortopt.graph.index import op_key
 from ortopt.instrumentation.check_each import invalidity
 from ortopt.observers import InvalidGraph
-from ortopt.onnx_ir_internals import clone
-from ortopt.placement import CONTRIB_VERSION, provider_of
+from ortopt.onnx_ir_internals import attributes_of, clone
+from ortopt.placement import CONTRIB_VERSION, NEWEST_OPSET, provider_of
+from ortopt.semantics.nodes import subgraphs
 from ortopt.terminal_text import quoted
 from ortopt.transformer import GraphTransformer
 from ortopt.workspace import CloneWorkspace, Misuse, Workspace
@@ -39,7 +40,7 @@ class CloneRun:
         self._original = workspace
         self._transformer = transformer
         self._token = token
-        self._known = {node: node.op_identifier() for graph in scope.graphs(copy, token) for node in graph}
+        self._known = {node: _form(node) for graph in scope.graphs(copy, token) for node in graph}
         self._interface = _interface(copy)
 
     def apply(self, context: Context) -> bool:
@@ -78,6 +79,7 @@ class CloneRun:
             OptimizationCancelled: If the run has been asked to stop; the model keeps its own content.
         """
         copy = self.workspace.model
+        _check_nesting(copy)
         self._import_domains()
         if (invalid := invalidity(copy)) is not None:
             raise InvalidGraph(f"{invalid} (what edits a clone directly has to leave a whole graph)")
@@ -85,6 +87,9 @@ class CloneRun:
             raise InvalidGraph(f"{missing} is called, and is no function of the model any more")
         if (interface := _interface(copy)) != self._interface:
             raise InvalidGraph(f"the model has {_told(interface)} instead of {_told(self._interface)}")
+        newest = max(NEWEST_OPSET, self._original.model.opset_imports.get("", 0))
+        if (opset := copy.opset_imports.get("", 0)) > newest:
+            raise InvalidGraph(f"it is of opset {opset}, and the newest that is known here is {newest}")
         earlier = _EarlierNodes(self._original)
         try:
             self._original.swap_in(copy, self._token, lambda: self._accept(context, earlier))
@@ -99,10 +104,10 @@ class CloneRun:
             scope.of(graph).opset_imports.setdefault(node.domain, CONTRIB_VERSION)
 
     def _new_nodes(self, model: ir.Model) -> Iterator[tuple[ir.Graph, ir.Node]]:
-        """The nodes that the clone did not have, and those that are other ops now."""
+        """The nodes that the clone did not have, and those that are of another op, opset or form now."""
         for graph in scope.graphs(model, self._token):
             for node in self._token.checked(graph):
-                if self._known.get(node) != node.op_identifier():
+                if self._known.get(node) != _form(node):
                     yield graph, node
 
     def _missing_function(self) -> str | None:
@@ -123,6 +128,29 @@ class CloneRun:
             except Conflict as conflict:
                 context.refuse(node, conflict)
                 raise
+
+
+def _form(node: ir.Node) -> tuple[object, ...]:
+    """What decides whether a node is defined: its op, the opset of that, how many inputs it has, what attributes."""
+    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain)
+    return node.op_identifier(), version, len(node.inputs), tuple(attributes_of(node))
+
+
+def _check_nesting(model: ir.Model) -> None:
+    """Refuse a graph that stands at two places: all that walks through graphs relies on there being an end.
+
+    Raises:
+        InvalidGraph: If there is one.
+    """
+    pending: list[ir.Graph] = [model.graph, *(function.graph for function in model.functions.values())]
+    seen: set[ir.Graph] = set()
+    while pending:
+        graph = pending.pop()
+        if graph in seen:
+            raise InvalidGraph(f"graph {quoted(graph.name or '')} stands at two places")
+        seen.add(graph)
+        for node in graph:
+            pending += subgraphs(node)
 
 
 class _EarlierNodes:

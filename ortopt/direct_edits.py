@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.onnx_ir_internals import attributes_of, initializers_of
 from ortopt.transformer import GraphTransformer
@@ -53,15 +56,69 @@ def check_edits(edit: Editor, graph: ir.Graph, *, returned: object, logged: bool
         raise DirectEdit(f"it returned True, and the editor has recorded no change: {REMEDY}")
 
 
+@contextmanager
+def read_only_constants(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[None]:
+    """For as long as this lasts, nobody writes into the arrays of a model's constants, which clones of it share.
+
+    numpy raises then. Constants that are read from a file are never writable.
+
+    Args:
+        model: The model.
+        token: Cancellation token.
+    """
+    frozen: list[np.ndarray] = []
+    try:
+        for graph in scope.graphs(model, token):
+            for array in _arrays(graph):
+                if array.flags.writeable:
+                    array.setflags(write=False)
+                    frozen.append(array)
+        yield
+    finally:
+        for array in sorted(frozen, key=lambda array: isinstance(array.base, np.ndarray)):  # views after what they show
+            with suppress(ValueError):  # memory of ONNX Runtime's that holds a folded constant: numpy does not trust it
+                array.setflags(write=True)
+
+
+def _arrays(graph: ir.Graph | ir.Function) -> Iterator[np.ndarray]:
+    tensors = [value.const_value for value in graph.initializers.values()] if isinstance(graph, ir.Graph) else []
+    for node in graph:
+        for attribute in attributes_of(node).values():
+            if attribute.type is ir.AttributeType.TENSOR:
+                tensors.append(attribute.value)
+            elif attribute.type is ir.AttributeType.TENSORS:
+                tensors += attribute.value
+    for tensor in tensors:
+        if isinstance(tensor, ir.Tensor) and isinstance(tensor.raw, np.ndarray):
+            yield tensor.raw
+
+
+class _Value(Struct, frozen=True):
+    """What a value was."""
+
+    value: ir.Value
+    name: str | None
+    kind: tuple[Any, ...]
+
+
+class _Model(Struct, frozen=True):
+    """What a model was beside its graphs."""
+
+    graph: ir.Graph
+    ir_version: int | None
+    functions: dict[Any, ir.Function]
+    imports: list[tuple[dict[str, int], dict[str, int]]]
+
+
 class _Graph(Struct, frozen=True):
-    """What a graph was: its nodes, by column; its interface and its constants."""
+    """What a graph was: its nodes, by column; its values, its interface and its constants."""
 
     nodes: tuple[ir.Node, ...]
-    ops: list[tuple[str, str]]
+    ops: list[tuple[str, str, str]]
     operands: list[Any]
     results: list[Any]
     attributes: list[Any]
-    names: list[Any]
+    values: list[_Value]
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     constants: list[Any]
@@ -82,6 +139,7 @@ class Guard:
         self._suspects: dict[GraphTransformer, None] = {}
         self._version = 0
         self._graphs: dict[ir.Graph, _Graph] | None = None
+        self._model: _Model | None = None
         self._was_as_indexed = True
 
     def begin(self, strangers: Sequence[GraphTransformer], token: CancellationToken = NEVER) -> None:
@@ -95,19 +153,23 @@ class Guard:
         if strangers and self._graphs is None:
             self._version = self._edit.version
             self._was_as_indexed = self._is_as_indexed()  # who comes later is not to blame for what was before
+            self._model = _model_snapshot(self._edit.model)
             self._graphs = {g: _snapshot(g, tuple(g)) for g in token.checked(self._edit.index.graphs())}
 
     def shows_direct_edits(self) -> bool:
-        """Whether a node, a graph or a constant is another now, although no edit of the editor has been about it.
+        """Whether anything is another now that the result may depend on, although no edit of the editor was about it.
 
-        Types and shapes are not looked at.
+        Nodes, graphs, functions, constants, types and shapes, names of values, and opsets are looked at; names of nodes
+        and metadata are not.
         """
-        if self._graphs is None:
+        if self._graphs is None or self._model is None:
             return False
         if self._was_as_indexed and not self._is_as_indexed():
             return True
         edited, renamed = self._edit.concerned(self._version), self._edit.renamed(self._version)
         index = self._edit.index
+        if _model_differs(self._model, self._edit.model, edited):
+            return True
         return any(_differs(was, graph, edited, renamed) for graph, was in self._graphs.items() if graph in index)
 
     def is_restored(self) -> bool:
@@ -148,11 +210,11 @@ def _snapshot(graph: ir.Graph, nodes: tuple[ir.Node, ...]) -> _Graph:
     constants = initializers_of(graph)
     return _Graph(
         nodes,
-        [(node.domain, node.op_type) for node in nodes],
+        [node.op_identifier() for node in nodes],
         [node.inputs for node in nodes],
         [node.outputs for node in nodes],
         [tuple(attributes.values()) if (attributes := attributes_of(node)) else () for node in nodes],
-        [[value.name for value in node.outputs] for node in nodes],
+        [_Value(value, value.name, _kind(value)) for value in _values(graph, nodes)],
         tuple(graph.inputs),
         tuple(graph.outputs),
         [(name, value, value.const_value) for name, value in constants.items()],
@@ -184,10 +246,37 @@ def _differs(was: _Graph, graph: ir.Graph, edited: frozenset[int], renamed: froz
         for node, one, other in zip(was.nodes, had, has, strict=True)
     ):
         return True
-    return was.names != now.names and any(
-        one != other and results == node.outputs and not any(id(value) in renamed for value in results)
-        for node, results, one, other in zip(was.nodes, was.results, was.names, now.names, strict=True)
+    return any(
+        (had.name != had.value.name and id(had.value) not in renamed)
+        or (had.kind != _kind(had.value) and id(had.value) not in edited)
+        for had in was.values
     )
 
 
-__all__ = ["REMEDY", "DirectEdit", "Guard", "check_edits", "described", "is_own"]
+def _values(graph: ir.Graph, nodes: tuple[ir.Node, ...]) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from initializers_of(graph).values()
+    for node in nodes:
+        yield from node.outputs
+
+
+def _kind(value: ir.Value) -> tuple[Any, ...]:
+    """What is known of a value; the element type by itself, as a type can be changed in place."""
+    return value.type, value.dtype, value.shape
+
+
+def _model_snapshot(model: ir.Model) -> _Model:
+    imports = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
+    return _Model(model.graph, model.ir_version, dict(model.functions), [(held, dict(held)) for held in imports])
+
+
+def _model_differs(was: _Model, model: ir.Model, edited: frozenset[int]) -> bool:
+    """Whether something about a model is different that was not edited."""
+    if was.graph is not model.graph or (was.ir_version != model.ir_version and id(model) not in edited):
+        return True
+    if was.functions != dict(model.functions) and id(model.functions) not in edited:
+        return True
+    return any(held != had and id(held) not in edited for held, had in was.imports)
+
+
+__all__ = ["REMEDY", "DirectEdit", "Guard", "check_edits", "described", "is_own", "read_only_constants"]

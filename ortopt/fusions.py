@@ -129,8 +129,8 @@ def places_of(node: ir.Node, options: Options) -> Sequence[Place]:
     """
     model = scope.of(scope.graph_of(node)).model
     known: tuple[object, Sequence[Place]] | None = model.meta.get(_PLACES)
-    if known is None or known[0] != options.expect:
-        known = options.expect, representative_places(model, options.expect)
+    if known is None or known[0] != options.dim_hints:
+        known = options.dim_hints, representative_places(model, options.dim_hints)
         model.meta[_PLACES] = known
     return known[1]
 
@@ -172,7 +172,7 @@ def check_worthwhile(ops: Sequence[tuple[str, str]], node: ir.Node, options: Opt
     Raises:
         Unwanted: If they all lose on the node's provider, at any size.
     """
-    if not ops or options.fusions is not Fusions.DEFAULT or any(_is_of(form, ops) for form in options.take):
+    if not ops or options.fusions is not Fusions.DEFAULT or any(_is_of(form, ops) for form in options.force_forms):
         return
     provider = placement.provider_of(node, options.providers)
     cost = None if provider is None else table_of(options.costs).loser(ops, provider)
@@ -190,15 +190,15 @@ def check_taken(options: Options, produced: Iterable[tuple[str, str]]) -> None:
     Raises:
         UsageError: If a form has no such name.
     """
-    if not options.take:
+    if not options.force_forms:
         return
     names = sorted({str(cost.form) for cost in table_of(options.costs).costs})
     ops = tuple(produced)
-    for form in options.take:
+    for form in options.force_forms:
         if form not in names and not _is_of(form, ops):
             near = get_close_matches(form, names, 3)
             hint = f"; did you mean {', '.join(near)}?" if near else " (`ortopt costs show` lists them)"
-            raise UsageError(f"--take: there is no form named {form!r}{hint}")
+            raise UsageError(f"--force-forms: there is no form named {form!r}{hint}")
 
 
 def _is_of(form: str, ops: Sequence[tuple[str, str]]) -> bool:
@@ -262,7 +262,7 @@ def preferred(root: ir.Node, forms: Sequence[Form], sizes: Mapping[str, Dim] | N
         wanted = [decision.form for decision in decisions if decision.taken]
         if not wanted:
             raise Declined(decisions[0], root)
-    asked_for = [form for form in wanted if str(form) in options.take]
+    asked_for = [form for form in wanted if str(form) in options.force_forms]
     if asked_for:
         return asked_for[0]
     fastest = None if provider is None else table_of(options.costs).fastest(wanted, provider, asked)
@@ -295,14 +295,14 @@ def is_asked_for(root: ir.Node, form: Form) -> bool:
         root: A node of the graph.
         form: The form.
     """
-    return str(form) in scope.of(scope.graph_of(root)).options.take
+    return str(form) in scope.of(scope.graph_of(root)).options.force_forms
 
 
 def _decided(form: Form, provider: str | None, asked: Places, options: Options, *, smaller: bool) -> Decision:
     """Whether a form is taken: not where it loses, or is not known to be faster and does not make the graph smaller."""
     cost = None if provider is None else table_of(options.costs).find(form, provider, asked)
     taken = cost is None or cost.verdict is Verdict.PAYS or (smaller and cost.verdict is not Verdict.LOSES)
-    taken = taken or str(form) in options.take
+    taken = taken or str(form) in options.force_forms
     return Decision(form, taken, cost, asked, smaller)
 
 

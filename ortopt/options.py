@@ -69,6 +69,13 @@ class Fusions(enum.Enum):
     NONE = "none"
 
 
+class March(enum.Enum):
+    """The processors for which forms are chosen: any that may run the result, or those like this one."""
+
+    ANY = "any"
+    NATIVE = "native"
+
+
 class Numerics(enum.Enum):
     """What a transformer may do to numbers.
 
@@ -153,10 +160,10 @@ class Options:
         "--fusions",
         "Fused ops to use: those that run faster on the provider (default), all, or none.",
     )
-    take: tuple[str, ...] = _option(
+    force_forms: tuple[str, ...] = _option(
         (),
         Names(),
-        "--take",
+        "--force-forms",
         "Forms of the table of costs to take whatever is known of them.",
         metavar="FORM,FORM",
     )
@@ -168,10 +175,10 @@ class Options:
         metavar="FILE",
         says="the shipped table",
     )
-    expect: Mapping[str, tuple[int, int]] = _option(
+    dim_hints: Mapping[str, tuple[int, int]] = _option(
         dict,
         Extents(),
-        "--expect",
+        "--dim-hint",
         "Sizes that symbolic dimensions are expected to have: forms are chosen for them.",
         metavar="NAME=SIZE|LOW..HIGH,...",
         says="representative sizes",
@@ -189,9 +196,15 @@ class Options:
     bounded_error: bool = _option(
         False, Switch(), "--bounded-error", "Allow forms whose proven error bound is more than rounding."
     )
-    native: bool = _option(False, Switch(), "--native", "Allow forms that are fast only on processors like this one.")
-    single_thread: bool = _option(
-        False, Switch(), "--single-thread", "The result runs with one thread: allow forms that lose with several."
+    march: March = _option(  # noqa: RUF009 -- as above
+        March.ANY, Choice(March), "--march", "Processors to choose forms for: any, or those like this one (native)."
+    )
+    for_threads: int | None = _option(
+        None,
+        Count(1),
+        "--for-threads",
+        "Threads that the result will run with; 1 allows forms that lose with several.",
+        says="any number",
     )
     opset: int | None = _option(
         None, Count(1), "--opset", "Convert the model to exactly this opset of ai.onnx.", says="the model's"
@@ -326,6 +339,7 @@ __all__ = [
     "MEGABYTE",
     "Declaration",
     "Fusions",
+    "March",
     "Numerics",
     "Options",
     "Target",

@@ -14,7 +14,7 @@ from ortopt.graph.edit import Conflict
 from ortopt.options import Options, Target, TransformerLevel
 from ortopt.semantics import STANDARD_DOMAINS
 
-_NEWEST_OPSET = 26  # that the shipped tables of kernels know
+NEWEST_OPSET = 26  # that the shipped tables of kernels know
 _ABOUT_OPS: Final = re.compile(
     r"^(no provider has a|\S+, where it is to run, has no) kernel of |^(opset|ONNX Runtime) \S+ has no "
     r"|is no op of the ONNX specification|^the provider would take "
@@ -122,7 +122,7 @@ def _check_alike(node: ir.Node, version: int, of_model: int) -> None:
 
 def _since(node: ir.Node, version: int) -> str:
     """Which opset of ai.onnx has an op, where a newer one has it."""
-    newer = range(version + 1, _NEWEST_OPSET + 1) if not node.domain else ()
+    newer = range(version + 1, NEWEST_OPSET + 1) if not node.domain else ()
     first = next((one for one in newer if kernels.is_official("", node.op_type, one)), None)
     return "" if first is None else f": --opset {first} has it"
 
@@ -136,7 +136,7 @@ def may_be_copied(node: ir.Node) -> bool:
     Args:
         node: The new node.
     """
-    return node.domain not in STANDARD_DOMAINS or not kernels.is_official(node.domain, node.op_type, _NEWEST_OPSET)
+    return node.domain not in STANDARD_DOMAINS or not kernels.is_official(node.domain, node.op_type, NEWEST_OPSET)
 
 
 def is_unknown(node: ir.Node) -> bool:
@@ -242,6 +242,7 @@ class _Places:
 
 __all__ = [
     "CONTRIB_VERSION",
+    "NEWEST_OPSET",
     "check_defined",
     "check_form",
     "check_runnable",

@@ -78,6 +78,11 @@ def calls_what_is_not_there(graph: ir.Graph, context: Context) -> bool:
     return True
 
 
+def puts_a_graph_into_itself(graph: ir.Graph, context: Context) -> bool:
+    graph[0].attributes["body"] = ir.AttrGraph("body", graph)
+    return True
+
+
 def uses_the_editor(graph: ir.Graph, context: Context) -> bool:
     context.edit.remove(graph[-1])
     return True
@@ -99,6 +104,7 @@ FAULTS: dict[Body, str] = {
     takes_an_output: "the model has inputs 'x' FLOAT and outputs 'y' FLOAT, 'a' FLOAT instead of",
     renames_an_input: "the model has inputs 'z' FLOAT",
     calls_what_is_not_there: "local.twice is called, and is no function of the model any more",
+    puts_a_graph_into_itself: "stands at two places",
     uses_the_editor: ON_A_CLONE,
     substitutes: ON_A_CLONE,
     offers: ON_A_CLONE,
@@ -266,3 +272,34 @@ def test_adapters_declare_what_they_bring() -> None:
         optimize(parse(model), level=2, only=["theirs"], transformers=[undeclared], verify=False)
     result = optimize(parse(model), level=2, only=["theirs"], transformers=[declared], verify=False)
     assert [node.op_type for node in result.model.graph] == ["QuickGelu", "Abs"]
+
+
+def raises_the_opset(graph: ir.Graph, context: Context) -> bool:
+    graph.opset_imports[""] = 99
+    return True
+
+
+def lowers_the_opset(graph: ir.Graph, context: Context) -> bool:
+    graph.opset_imports[""] = 5
+    return True
+
+
+def brings_an_attribute(graph: ir.Graph, context: Context) -> bool:
+    graph[0].attributes["alpha"] = ir.AttrFloat32("alpha", 0.5)
+    return True
+
+
+def brings_an_input(graph: ir.Graph, context: Context) -> bool:
+    graph[0].resize_inputs(2)
+    graph[0].replace_input_with(1, graph.inputs[0])
+    return True
+
+
+@pytest.mark.parametrize("body", [raises_the_opset, lowers_the_opset, brings_an_attribute, brings_an_input])
+def test_nodes_that_are_others_now_are_checked_as_new_ones(body: Body) -> None:
+    model = parse(MODEL)
+    before = to_bytes(model)
+    manager = GraphTransformerManager(on_error="skip")
+    manager.register(Raw(body))
+    manager.apply_transformers(model, 1)
+    assert to_bytes(model) == before

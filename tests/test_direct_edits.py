@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
 import onnx_ir as ir
 import pytest
 
 from ortopt import CancellationToken, GraphTransformerManager, OptimizationCancelled, TransformerError, optimize
 from ortopt.direct_edits import REMEDY, Guard
+from ortopt.graph import scope
 from ortopt.graph.match import Refusal, inputs
 from ortopt.rule import Forwarded, RewriteRule
 from ortopt.serialization.save import to_bytes
@@ -74,6 +76,45 @@ def another_output(graph: ir.Graph, context: Context) -> None:
     graph.outputs[1] = graph[2].outputs[0]
 
 
+def another_shape(graph: ir.Graph, context: Context) -> None:
+    graph[0].outputs[0].shape = ir.Shape([3])
+
+
+def another_type(graph: ir.Graph, context: Context) -> None:
+    graph[0].outputs[0].type = ir.TensorType(ir.DataType.INT32)
+
+
+def another_type_in_place(graph: ir.Graph, context: Context) -> None:
+    graph[0].outputs[0].dtype = ir.DataType.INT32
+
+
+def another_input(graph: ir.Graph, context: Context) -> None:
+    graph.inputs[0].name = "other"
+
+
+def another_shape_of_an_input(graph: ir.Graph, context: Context) -> None:
+    graph.inputs[0].shape = ir.Shape([3])
+
+
+def another_overload(graph: ir.Graph, context: Context) -> None:
+    node_of(graph, "Abs").overload = "other"
+
+
+def another_opset(graph: ir.Graph, context: Context) -> None:
+    graph.opset_imports[""] = 11
+
+
+def another_function(graph: ir.Graph, context: Context) -> None:
+    scope.of(graph).model.functions["local", "other", ""] = function("other")
+
+
+def function(name: str) -> ir.Function:
+    operand = ir.Value(name="p")
+    node = ir.node("Neg", [operand])
+    body = ir.Graph([operand], node.outputs, nodes=[node], opset_imports={"": 17})
+    return ir.Function("local", name, "", graph=body, attributes=[])
+
+
 EDITS: dict[str, Edit] = {
     edit.__name__: edit
     for edit in (
@@ -87,6 +128,14 @@ EDITS: dict[str, Edit] = {
         another_constant,
         another_graph,
         another_output,
+        another_shape,
+        another_type,
+        another_type_in_place,
+        another_input,
+        another_shape_of_an_input,
+        another_overload,
+        another_opset,
+        another_function,
     )
 }
 
@@ -255,3 +304,76 @@ def test_only_where_there_are_strangers_the_model_is_written_down(monkeypatch: p
     assert not any(asked)
     optimize(parse(MODEL), level=3, verify=False, transformers=[Innocent()])
     assert any(asked)
+
+
+FUNCTIONS = """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
+    main (float[N] x) => (float[N] y) { a = local.twice (x) y = Relu (a) }
+    <domain: "local", opset_import: ["" : 17]> twice (p) => (q) { q = Add (p, p) }"""
+
+
+def functions_go(graph: ir.Graph, context: Context) -> None:
+    context.model.functions.clear()
+
+
+def functions_change(graph: ir.Graph, context: Context) -> None:
+    context.model.functions["local", "twice", ""] = function("twice")
+
+
+def functions_mean_other_opsets(graph: ir.Graph, context: Context) -> None:
+    context.model.functions["local", "twice", ""].opset_imports[""] = 11
+
+
+def the_file_is_older(graph: ir.Graph, context: Context) -> None:
+    context.model.ir_version = 3
+
+
+@pytest.mark.parametrize("end", ["raises", "returns False"])
+@pytest.mark.parametrize("edit", [functions_go, functions_change, functions_mean_other_opsets, the_file_is_older])
+def test_what_belongs_to_the_model_is_watched_as_well(edit: Edit, end: str) -> None:
+    with pytest.raises(TransformerError) as caught:
+        applied(Edits(edit, end), "skip", text=FUNCTIONS)
+    assert (caught.value.transformer, caught.value.corrupted) == ("edits", True)
+
+
+class EditsAClone(Edits):
+    """The same on a clone."""
+
+    bypasses_editor: ClassVar[bool] = True
+    offers_rewrites: ClassVar[bool] = False
+
+
+@pytest.mark.parametrize("end", ["raises", "returns True", "returns False"])
+@pytest.mark.parametrize("kind", [Edits, EditsAClone])
+@pytest.mark.parametrize("place", ["initializer", "attribute"])
+def test_nobody_writes_into_constants(place: str, kind: type[Edits], end: str) -> None:
+    """A clone shares them: what is written there is in the model, whatever becomes of the clone."""
+    whole = np.ones(4, np.float32)
+    model = parse(
+        "main (float[2] x) => (float[2] y) { k = Constant <value_float = 1.0> () a = Add (x, k) y = Neg (a) }"
+    )
+    tensor = ir.Tensor(whole[1:3], name="k")
+    node = model.graph[0]
+    if place == "attribute":
+        node.attributes.clear()
+        node.attributes["value"] = ir.AttrTensor("value", tensor)
+    else:
+        value = ir.Value(name="w", const_value=tensor, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2]))
+        model.graph.register_initializer(value)
+        model.graph[1].replace_input_with(1, value)
+        model.graph.remove(node, safe=True)
+
+    def writes(graph: ir.Graph, context: Context) -> None:
+        constants = [value.const_value for value in graph.initializers.values()]
+        constants += [node.attributes["value"].as_tensor() for node in graph if node.op_type == "Constant"]
+        for constant in constants:
+            assert constant is not None
+            constant.numpy()[...] = 7.0
+
+    manager = GraphTransformerManager(on_error="skip")
+    manager.register(kind(writes, end))
+    manager.apply_transformers(model, 1)
+    assert ["read-only" in failure.reason for failure in manager.failures] == [True]
+    assert whole.tolist() == [1.0] * 4
+    whole[1] = 2.0  # the caller's array is the caller's again
+    tensor.numpy()[1] = 3.0
+    assert whole.tolist() == [1.0, 2.0, 3.0, 1.0]

@@ -84,16 +84,16 @@ RESIDUAL = """main (float[N,4,8] x, float[N,4,8] s, float[8] g, float[8] b) => (
 
 def test_a_form_that_is_named_is_taken_whatever_is_known_of_it() -> None:
     check_keeps("skip_layer_norm_fusion", RESIDUAL, "--fusions all takes it anyway", options=DEFAULT)
-    named = Options(take=(str(LOSER),))
+    named = Options(force_forms=(str(LOSER),))
     check_rewrites("skip_layer_norm_fusion", RESIDUAL, ops={str(LOSER): 1}, options=named)
-    other = Options(take=("com.microsoft::SkipLayerNormalizationOfOthers", "com.microsoft::Skip"))
+    other = Options(force_forms=("com.microsoft::SkipLayerNormalizationOfOthers", "com.microsoft::Skip"))
     check_keeps("skip_layer_norm_fusion", RESIDUAL, "--fusions all takes it anyway", options=other)
-    none = Options(take=(str(LOSER),), fusions=Fusions.NONE)
+    none = Options(force_forms=(str(LOSER),), fusions=Fusions.NONE)
     check_keeps("skip_layer_norm_fusion", RESIDUAL, "--fusions none takes no such op", options=none)
 
 
 def test_a_rule_that_may_choose_chooses_what_is_named() -> None:
-    named = Options(take=(str(LOSER),))
+    named = Options(force_forms=(str(LOSER),))
     assert fusions.preferred(root_of(named), [OWN, STANDARD, LOSER]) == LOSER
     assert fusions.preferred(root_of(named), [OWN, STANDARD]) == STANDARD
 
@@ -164,10 +164,10 @@ def test_no_fused_op_comes_at_level_2_where_none_is_wanted() -> None:
 )
 def test_a_form_to_take_that_is_none_is_refused(form: str, because: str) -> None:
     with pytest.raises(UsageError, match=because):
-        optimize(ir.to_proto(parse(TEXT)), take=(form,), verify=False)
+        optimize(ir.to_proto(parse(TEXT)), force_forms=(form,), verify=False)
 
 
 def test_a_form_that_no_table_has_is_taken_if_a_pass_writes_it() -> None:
-    fusions.check_taken(Options(take=(f"{M}::Trilu",)), ReluOfNegFusion.produces)
+    fusions.check_taken(Options(force_forms=(f"{M}::Trilu",)), ReluOfNegFusion.produces)
     with pytest.raises(UsageError, match="no form named"):
-        fusions.check_taken(Options(take=(f"{M}::Trilu",)), ())
+        fusions.check_taken(Options(force_forms=(f"{M}::Trilu",)), ())

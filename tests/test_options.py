@@ -21,7 +21,7 @@ from ortopt.cli.run_options import make_options as options_of_arguments
 from ortopt.errors import UsageError
 from ortopt.observers import Observer
 from ortopt.option_kinds import parse_size
-from ortopt.options import Options, Target, as_arguments, declarations
+from ortopt.options import March, Options, Target, as_arguments, declarations
 from ortopt.partition.settings import PartitionOptions
 from ortopt.system import memory
 from ortopt.testing import parse
@@ -103,9 +103,9 @@ OPTIONS = Options(
     level=2,
     providers=("CUDAExecutionProvider", "CPUExecutionProvider"),
     target=Target.ONNX,
-    take=("Softmax", "com.microsoft::FusedMatMul with a transpose"),
-    native=True,
-    single_thread=True,
+    force_forms=("Softmax", "com.microsoft::FusedMatMul with a transpose"),
+    march=March.NATIVE,
+    for_threads=1,
     opset=21,
     min_onnxruntime=(1, 20),
     dims={"batch": 1, "a b": 2, "max(a, b)": 3},

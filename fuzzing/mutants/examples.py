@@ -27,10 +27,10 @@ _OPTIONS: Final = (
     "target",
     "fusions",
     "finite_math",
-    "native",
-    "single_thread",
+    "march",
+    "for_threads",
     "max_growth",
-    "expect",
+    "dim_hints",
     "min_onnxruntime",
 )
 """Those of a test's options that a mutant keeps: with the others a result is meant to compute something else."""

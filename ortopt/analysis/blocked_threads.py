@@ -31,7 +31,7 @@ def is_divided(convolution: ir.Node, outputs: int, multiplications: int | None, 
         multiplications: How many there are; None if sizes are not known.
         least: So many are divided with profit.
     """
-    if scope.of(scope.graph_of(convolution)).options.single_thread:
+    if scope.of(scope.graph_of(convolution)).options.for_threads == 1:
         return True
     if multiplications is not None and multiplications < least:
         return True

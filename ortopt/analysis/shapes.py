@@ -73,6 +73,7 @@ from ortopt.semantics import subgraphs
 _LATEST_OPSET = 26
 _MAX_NODES_WALKED_AGAIN = 20_000
 _MAX_REVISITS = 3  # what is learned of symbols late helps nodes before
+_MAX_RANK = 64  # no array of numpy has more; each Gather of a row of Gathers may double it
 _MAX_SIGNATURES = 16  # a function that is called with more kinds of arguments is inferred without knowing them
 
 _fresh = itertools.count(1)
@@ -346,6 +347,8 @@ class _Inference:
         refusals = self.sizes.refusals
         for index, value in enumerate(call.node.outputs):
             type_, shape, known = call.types[index], call.shapes[index], call.contents[index]
+            if shape is not None and len(shape) > _MAX_RANK:
+                shape = None
             if type(shape) is ir.Shape and not value.is_graph_output() and not _mentions_unknown(shape):
                 value.shape = shape
                 _set_type(value, type_)

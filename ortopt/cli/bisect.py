@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ortopt.cli.option_groups import GroupedCommand
 from ortopt.cli.run_options import make_options, run_option, run_options
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ortopt.reporting.reproducer import Reproducer
 
 
-@click.command("bisect", short_help="Find the rewrite that makes a result differ.")
+@click.command("bisect", cls=GroupedCommand, short_help="Find the rewrite that makes a result differ.")
 @click.argument("model")
 @click.option(
     "-o",

@@ -7,6 +7,7 @@ from typing import Any, Final
 import click
 
 from ortopt.cli.numbers import THREADS, Finite
+from ortopt.cli.option_groups import GroupedCommand
 from ortopt.cli.run_options import run_option
 
 MERGE: Final = "merge"
@@ -23,7 +24,7 @@ def _options_of_runs(function: Any) -> Any:
     return function
 
 
-@click.command("check", short_help="Optimize a zoo of models and compare with a baseline.")
+@click.command("check", cls=GroupedCommand, short_help="Optimize a zoo of models and compare with a baseline.")
 @click.argument("zoo", metavar="ZOO...", nargs=-1, required=True)
 @click.option(
     "--baseline", metavar="FILE", help="The baseline to compare with.  [default: the one that the manifest names]"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ortopt.cli.option_groups import GroupedCommand
 from ortopt.cli.run_options import make_options, run_option, run_options
 from ortopt.terminal_text import one_line
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ortopt.transformer import GraphTransformer
 
 
-@click.command("explain", short_help="Show what a pass rewrites and refuses, and why.")
+@click.command("explain", cls=GroupedCommand, short_help="Show what a pass rewrites and refuses, and why.")
 @click.argument("model")
 @click.argument("name", metavar="[PASS|BLOCKS]", required=False)
 @click.option(

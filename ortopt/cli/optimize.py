@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
+from ortopt.cli.option_groups import GroupedCommand
 from ortopt.cli.run_options import half_precision_options, make_options, run_option, run_options
 
 
-@click.command("optimize", short_help="Make a model smaller and faster, and verify it.")
+@click.command("optimize", cls=GroupedCommand, short_help="Make a model smaller and faster, and verify it.")
 @click.argument("models", metavar="IN... [OUT]", nargs=-1, required=True)
 @click.option(
     "-o",

@@ -135,7 +135,7 @@ class Pipeline:
         model = self.original(token)
         if self.options.dims or self.options.input_shapes:
             self.resized = dimensions.override(model, self.options.dims, self.options.input_shapes)
-        dimensions.check_names(model, self.options.expect)
+        dimensions.check_names(model, self.options.dim_hints)
         return model
 
     def _manager(self, observers: Iterable[Observer], left_out: Collection[str]) -> GraphTransformerManager:

@@ -85,7 +85,7 @@ class Optimization:
         # what is no list is refused by `select`, in words
         own = tuple(transformers) if isinstance(transformers, Iterable) else transformers
         self.selected = registry.select(options, own)
-        if options.take:  # all passes are imported for that
+        if options.force_forms:  # all passes are imported for that
             fusions.check_taken(options, (op for kind in registry.installed() for op in getattr(kind, "produces", ())))
         self._own = OwnRules(own)
         self.observers = (*observers, *self._own.observers)

@@ -39,7 +39,7 @@ def fused_forms(result: OptimizeResult, options: Options | None) -> dict[str, An
     ]
     return {
         **described(table),
-        "sizes": [extents(place) for place in representative_places(result.model, options.expect)],
+        "sizes": [extents(place) for place in representative_places(result.model, options.dim_hints)],
         "taken": [{**as_row(cost), "count": count} for cost, count in known],
         "declined": [
             {"pass": refusal.transformer, **as_row(refusal.cost), "count": refusal.count}

@@ -355,7 +355,7 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
 
 def _expected(options: Mapping[str, Any] | None) -> str:
     """For which sizes forms were chosen, where the caller said so."""
-    expected = {} if options is None else options.get("expect") or {}
+    expected = {} if options is None else options.get("dim_hints") or {}
     return f", for {in_sizes({name: tuple(extent) for name, extent in expected.items()})}" if expected else ""
 
 

@@ -17,7 +17,7 @@ from ortopt.analysis.speeds import between
 from ortopt.fusions import Decision
 from ortopt.observers import Observer
 from ortopt.optimization.result import Summary
-from ortopt.options import Fusions, Numerics, TransformerLevel
+from ortopt.options import Fusions, March, Numerics, TransformerLevel
 from ortopt.transformer import GraphTransformer
 from ortopt.tuning.choices import Choices
 
@@ -69,17 +69,18 @@ def candidates(chosen: Choices, summary: Summary, declined: Declined, *, one_thr
     Yields:
         Choices that are added to others: their lists have nothing but what is new.
     """
-    nothing = replace(chosen, disable=(), enable=(), take=())
+    nothing = replace(chosen, disable=(), enable=(), force_forms=())
     forms = sorted(declined.decisions, key=lambda form: (-_promise(declined.decisions[form]), form))
-    if not chosen.native:
-        yield Candidate("forms for processors like this one (--native)", replace(nothing, native=True))
-    if one_thread and not chosen.single_thread:
-        yield Candidate("forms that lose with several threads (--single-thread)", replace(nothing, single_thread=True))
+    native = March.NATIVE.value
+    if chosen.march != native:
+        yield Candidate("forms for processors like this one (--march native)", replace(nothing, march=native))
+    if one_thread and chosen.for_threads != 1:
+        yield Candidate("forms that lose with several threads (--for-threads 1)", replace(nothing, for_threads=1))
     if chosen.fusions == Fusions.DEFAULT.value:
         if len(forms) > 1:
             yield Candidate("every form that is left out (--fusions all)", replace(nothing, fusions=Fusions.ALL.value))
         for form in forms:
-            yield Candidate(f"{form} ({_known(declined.decisions[form])})", replace(nothing, take=(form,)))
+            yield Candidate(f"{form} ({_known(declined.decisions[form])})", replace(nothing, force_forms=(form,)))
     kinds = {kind.name: kind for kind in registry.installed() if kind.name}
     for name, kind in kinds.items():
         off = not kind.enabled and name not in (*chosen.enable, *chosen.disable)
@@ -111,9 +112,9 @@ def merged(best: Choices, other: Choices) -> Choices:
         fusions=fusions,
         disable=(*best.disable, *other.disable),
         enable=(*best.enable, *other.enable),
-        take=(*best.take, *other.take),
-        native=best.native or other.native,
-        single_thread=best.single_thread or other.single_thread,
+        force_forms=(*best.force_forms, *other.force_forms),
+        march=other.march if other.march != March.ANY.value else best.march,
+        for_threads=other.for_threads or best.for_threads,
     )
 
 

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 
 from ortopt import documents
-from ortopt.options import Fusions, Options
+from ortopt.options import Fusions, March, Options
 
 KEY: Final = "choices"
 """Where a report has them."""
 
-_LISTS: Final = ("disable", "enable", "take")
+_LISTS: Final = ("disable", "enable", "force_forms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +26,18 @@ class Choices:
         fusions: Which fused forms are taken: ``default``, ``all`` or ``none``.
         disable: Passes that are left out.
         enable: Passes that run although they are off by default.
-        take: Forms of the table of costs that are taken whatever is known of them.
-        native: Whether forms are taken that are fast only on processors like this one.
-        single_thread: Whether forms are taken that lose with several threads.
+        force_forms: Forms of the table of costs that are taken whatever is known of them.
+        march: The processors for which forms are chosen, ``any`` or ``native``.
+        for_threads: Threads that the result will run with; None where that is not known.
     """
 
     level: int
     fusions: str
     disable: tuple[str, ...] = ()
     enable: tuple[str, ...] = ()
-    take: tuple[str, ...] = ()
-    native: bool = False
-    single_thread: bool = False
+    force_forms: tuple[str, ...] = ()
+    march: str = March.ANY.value
+    for_threads: int | None = None
 
     @staticmethod
     def of(options: Options) -> Choices:
@@ -47,9 +47,9 @@ class Choices:
             options.fusions.value,
             options.disable,
             options.enable,
-            options.take,
-            options.native,
-            options.single_thread,
+            options.force_forms,
+            options.march.value,
+            options.for_threads,
         )
 
     def applied_to(self, options: Options) -> Options:
@@ -60,9 +60,9 @@ class Choices:
             fusions=Fusions(self.fusions),
             disable=self.disable,
             enable=self.enable,
-            take=self.take,
-            native=self.native,
-            single_thread=self.single_thread,
+            force_forms=self.force_forms,
+            march=March(self.march),
+            for_threads=self.for_threads,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -91,9 +91,9 @@ def read_choices(path: str | Path) -> Choices:
         found.fusions.value,
         found.disable,
         found.enable,
-        found.take,
-        found.native,
-        found.single_thread,
+        found.force_forms,
+        found.march.value,
+        found.for_threads,
     )
 
 
@@ -102,9 +102,9 @@ class _Document(Struct):
     fusions: Fusions
     disable: tuple[str, ...]
     enable: tuple[str, ...]
-    take: tuple[str, ...] = ()
-    native: bool = False
-    single_thread: bool = False
+    force_forms: tuple[str, ...] = ()
+    march: March = March.ANY
+    for_threads: Annotated[int, Meta(ge=1)] | None = None
 
 
 __all__ = ["KEY", "Choices", "read_choices"]

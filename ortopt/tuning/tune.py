@@ -164,7 +164,9 @@ class _Tuner:
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
         tuning = self._tuning
-        original = self._made(replace(tuning.choices, level=0, fusions=Fusions.DEFAULT.value, enable=(), take=()))
+        original = self._made(
+            replace(tuning.choices, level=0, fusions=Fusions.DEFAULT.value, enable=(), force_forms=())
+        )
         if original is None:
             tuning.reason = "the original could not be loaded"
             return
@@ -247,7 +249,7 @@ class _Tuner:
         folder = self._folder / "inputs"
         options = self._options
         for stored in stored_inputs(
-            original.result.model, folder, runs, sizes=options.dims, expected=options.expect, given=inputs
+            original.result.model, folder, runs, sizes=options.dims, expected=options.dim_hints, given=inputs
         ):
             self._inputs.append(stored.folder)
             self._tuning.sizes = (*self._tuning.sizes, stored.sizes)

@@ -9,5 +9,5 @@ from ortopt.transformers.lowering.onnxruntime_cpu import _channel_blocks as chan
 
 @pytest.fixture(autouse=True)
 def _blocks_of_16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passes that ask for this processor, with --native, are tried on every processor."""
+    """Passes that ask for this processor, with --march native, are tried on every processor."""
     monkeypatch.setattr(channel_blocks, "channel_block", lambda: 16)

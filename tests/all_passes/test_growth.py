@@ -31,6 +31,7 @@ SIZES = {
     "layouts": 240,
     "fan_out": 160,
     "symbols": 200,
+    "counted": 300,
     "turned_back": 300,
 }
 

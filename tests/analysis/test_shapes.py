@@ -33,6 +33,16 @@ def test_names_that_are_no_identifiers_travel() -> None:
     assert text(infer_proto(proto)["y"]) == "float[2*`batch size`,8]"
 
 
+def test_a_rank_that_doubles_with_each_node_is_given_up() -> None:
+    """A Gather whose data and indices are of the same rank has a result of nearly twice that."""
+    count = 60
+    steps = (f"i{n} = Cast<to=7>(v{n}) v{n + 1} = Gather<axis=0>(v{n}, i{n})" for n in range(count))
+    proto = parse(f"v0 = Relu(x) {' '.join(steps)} y = Identity(v{count})", "float[2,2] x")
+    values = infer_proto(proto)
+    assert [len(facts.dims_of(values[f"v{n}"]) or ()) for n in range(8)] == [2, 3, 5, 9, 17, 33, 0, 0]
+    assert values["y"].shape is None
+
+
 def test_expressions_in_files_are_expressions() -> None:
     proto = parse("y = Concat<axis=0>(x, x)", "float[N,8] x")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "1+N"

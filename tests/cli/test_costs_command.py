@@ -1,4 +1,4 @@
-"""``ortopt costs``, and what ``--costs`` and ``--expect`` do to a run."""
+"""``ortopt costs``, and what ``--costs`` and ``--dim-hint`` do to a run."""
 
 from __future__ import annotations
 
@@ -113,15 +113,15 @@ def test_what_is_expected_decides(model: Path) -> None:
     usual = optimized()
     assert usual["sizes"] == [{"batch": [1, 1], "seq": [length, length]} for length in (16, 128)]
     assert [(row["op"], row["count"]) for row in usual["declined"]] == [(str(FORM), 1)]
-    one = optimized("--expect", "seq=1")
+    one = optimized("--dim-hint", "seq=1")
     assert one["sizes"] == [{"batch": [1, 1], "seq": [1, 1]}]
     assert str(FORM) in {row["op"] for row in one["taken"]}
-    many = optimized("--expect", "seq=1..64")
+    many = optimized("--dim-hint", "seq=1..64")
     assert [row["op"] for row in many["declined"]] == [str(FORM)]
 
 
 def test_the_report_names_the_table_and_what_was_expected(model: Path) -> None:
-    done = invoke("optimize", "m.onnx", "out.onnx", "--no-verify", "--expect", "seq=1..64", "--html", "page.html")
+    done = invoke("optimize", "m.onnx", "out.onnx", "--no-verify", "--dim-hint", "seq=1..64", "--html", "page.html")
     assert f"costs: {costs.shipped().name} (sha256 {costs.shipped().digest[:16]}), for seq 1 to 64" in done.output
     found = re.search(r'id="data">([^<]*)</script>', Path("page.html").read_text(encoding="utf-8"))
     assert found
@@ -131,7 +131,7 @@ def test_the_report_names_the_table_and_what_was_expected(model: Path) -> None:
 
 @pytest.mark.parametrize("command", ["optimize", "explain", "bisect"])
 def test_a_name_that_no_dimension_has(model: Path, command: str) -> None:
-    done = invoke(command, "m.onnx", "--expect", "sq=1")
+    done = invoke(command, "m.onnx", "--dim-hint", "sq=1")
     assert "no input has a dimension named sq; the names: batch, seq" in done.output
 
 
@@ -144,14 +144,14 @@ def test_a_name_that_no_dimension_has(model: Path, command: str) -> None:
     ],
 )
 def test_expectations_that_make_no_sense(model: Path, text: str, message: str) -> None:
-    assert message in invoke("optimize", "m.onnx", "--expect", text).output
+    assert message in invoke("optimize", "m.onnx", "--dim-hint", text).output
 
 
 def test_explain_gives_the_numbers_that_decided(model: Path) -> None:
     done = invoke("explain", "m.onnx", "bias_gelu_fusion")
     assert f"chosen by the table of costs {costs.shipped().name}" in done.output
     assert "here rows 16; or rows 128; AVX-512: 1.23× slower to 1.05× faster" in done.output
-    data = json.loads(invoke("explain", "m.onnx", "--expect", "seq=1", "--json").stdout)
+    data = json.loads(invoke("explain", "m.onnx", "--dim-hint", "seq=1", "--json").stdout)
     (row,) = [row for row in data["choices"] if row["pass"] == "bias_gelu_fusion"]
     assert (row["form"], row["taken"], row["count"]) == (str(FORM), True, 1)
     assert row["cost"]["at"] == {"rows": [0, 1]}

@@ -177,4 +177,4 @@ def test_keeps_for_other_providers() -> None:
 
 
 def test_one_thread_divides_nothing() -> None:
-    check_rewrites(PASS, model(length="L"), ops=IMAGE, options=Options(single_thread=True))
+    check_rewrites(PASS, model(length="L"), ops=IMAGE, options=Options(for_threads=1))

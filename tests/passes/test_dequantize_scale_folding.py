@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ortopt.options import Options, Target
+from ortopt.options import March, Options, Target
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "dequantize_scale_folding"
@@ -38,7 +38,7 @@ def test_signed_integers_of_a_pair() -> None:
     text = """main (float[N] a) => (float[N] y) <float s = {0.1}, float c = {4}, int8 z = {10}> {
         q = QuantizeLinear (a, s, z) x = DequantizeLinear (q, s, z) t = Mul (x, c) y = Erf (t) }"""
     check_keeps(PASS, text, "unsigned only within pairs")
-    check_rewrites(PASS, text, ops={"Mul": 0}, options=Options(native=True))
+    check_rewrites(PASS, text, ops={"Mul": 0}, options=Options(march=March.NATIVE))
     check_rewrites(PASS, text.replace("int8", "uint8"), ops={"Mul": 0})
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ortopt.options import March
 from ortopt.testing import all_fusions, check_keeps, check_rewrites
 from ortopt.transformers.lowering.onnxruntime_cpu import _channel_blocks as channel_blocks
 
@@ -117,7 +118,7 @@ def test_a_weight_that_is_computed_stays() -> None:
     check_keeps(PASS, text, "constant")
 
 
-NATIVE = replace(all_fusions(), native=True)
+NATIVE = replace(all_fusions(), march=March.NATIVE)
 EIGHT = model("pads = [2, 2, 2, 2]", kernel=(8, 12, 5, 5), image="1,12,16,16")
 THREE = model(kernel=(3, 8, 3, 3))
 

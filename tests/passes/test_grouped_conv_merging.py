@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ortopt.options import March
 from ortopt.testing import all_fusions, check_keeps, check_rewrites
 from ortopt.transformers.lowering.onnxruntime_cpu import _channel_blocks as channel_blocks
 
 PASS = "grouped_conv_merging"
-NATIVE = replace(all_fusions(), native=True)
+NATIVE = replace(all_fusions(), march=March.NATIVE)
 
 
 @pytest.fixture(autouse=True)
@@ -98,4 +99,6 @@ def test_kept(name: str) -> None:
 @pytest.mark.parametrize(("native", "block"), [(False, 16), (True, 8), (True, None)])
 def test_where_blocks_are_others_it_stays(native: bool, block: int | None, monkeypatch: Any) -> None:
     monkeypatch.setattr(channel_blocks, "channel_block", lambda: block)
-    check_keeps(PASS, model(), "blocks are of 16 channels", options=replace(NATIVE, native=native))
+    check_keeps(
+        PASS, model(), "blocks are of 16 channels", options=replace(NATIVE, march=March.NATIVE if native else March.ANY)
+    )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ortopt.options import Options, Target
+from ortopt.options import March, Options, Target
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "qdq_propagation"
@@ -287,7 +287,9 @@ def test_pairs_of_signed_integers_stay_together() -> None:
     """ONNX Runtime makes them unsigned when it loads a model, and has slow kernels for those that it does not find."""
     check_keeps(PASS, f"main {PAIR.format('int8')}", "signed integers unsigned only within a pair")
     check_rewrites(PASS, f"main {PAIR.format('uint8')}", ops={"DequantizeLinear": 2})
-    check_rewrites(PASS, f"main {PAIR.format('int8')}", ops={"DequantizeLinear": 2}, options=Options(native=True))
+    check_rewrites(
+        PASS, f"main {PAIR.format('int8')}", ops={"DequantizeLinear": 2}, options=Options(march=March.NATIVE)
+    )
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ortopt.options import Options, Target
+from ortopt.options import March, Options, Target
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "quantize_scale_folding"
@@ -28,7 +28,7 @@ def test_the_scale_takes_the_factor(op: str, scale: float) -> None:
 def test_signed_integers() -> None:
     text = scaled(kind="int8")
     check_keeps(PASS, text, "unsigned only within pairs")
-    check_rewrites(PASS, text, ops={"Mul": 0}, options=Options(native=True))
+    check_rewrites(PASS, text, ops={"Mul": 0}, options=Options(march=March.NATIVE))
 
 
 KEPT = {

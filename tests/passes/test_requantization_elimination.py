@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortopt.options import Options, Target
+from ortopt.options import March, Options, Target
 from ortopt.testing import check_keeps, check_rewrites, parse
 from tests.passes.quantized_units import run
 
@@ -65,10 +65,10 @@ def test_users_of_the_floats_keep_them() -> None:
 
 
 def test_signed_integers() -> None:
-    """ONNX Runtime makes them unsigned within pairs of one scale only, but with --native they are unsigned already."""
+    """ONNX Runtime makes them unsigned within pairs only, but with --march native they are unsigned already."""
     text = scaled(kind="int8")
     check_keeps(PASS, text, "unsigned only within pairs")
-    check_rewrites(PASS, text, after="y = DequantizeLinear (q, r, o)", options=Options(native=True))
+    check_rewrites(PASS, text, after="y = DequantizeLinear (q, r, o)", options=Options(march=March.NATIVE))
 
 
 def kernel(order: str = "q, s, z, c, u, e", scale: str = "0.02", zero: int = 3, factor: str = "255") -> str:

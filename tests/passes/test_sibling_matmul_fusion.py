@@ -10,7 +10,7 @@ from ortopt.patterns.parallel_parts import MERGED
 from ortopt.testing import check_keeps, check_rewrites, parse
 
 PASS = "sibling_matmul_fusion"
-TAKEN = Options(take=(str(MERGED),))
+TAKEN = Options(force_forms=(str(MERGED),))
 WEIGHTS = "float[2,3] a = {1,2,3,4,5,6}, float[2,2] b = {7,8,9,10}, float[2,1] c = {11,12}"
 BODY = "p = MatMul (x, a) q = MatMul (x, b) r = MatMul (x, c) s = Relu (p) t = Tanh (q) u = Relu (r)"
 MODEL = f"main (float[N,M,2] x) => (float[N,M,3] s, float[N,M,2] t, float[N,M,1] u) <{WEIGHTS}> {{ {BODY} }}"
@@ -41,7 +41,7 @@ def test_in_a_loop_body_and_in_a_function() -> None:
             a = Constant <value = float[2,2] {1,2,3,4}> () b = Constant <value = float[2,2] {4,3,2,1}> ()
             p = MatMul (s, a) q = MatMul (s, b) t = Sub (p, q) }""",
         ops={"MatMul": 1, "Split": 1},
-        options=Options(keep_functions=True, take=TAKEN.take),
+        options=Options(keep_functions=True, force_forms=TAKEN.force_forms),
     )
 
 
@@ -132,8 +132,8 @@ def test_the_table_of_costs_says_where_it_pays(case: str) -> None:
 
 def test_expected_sizes_decide() -> None:
     text = three("1,S", 256, 256, 256, 256)
-    check_rewrites(PASS, text, ops={"MatMul": 1, "Split": 1}, options=Options(expect={"S": (1, 1)}))
-    check_keeps(PASS, text, SLOWER, options=Options(expect={"S": (1, 2)}))
+    check_rewrites(PASS, text, ops={"MatMul": 1, "Split": 1}, options=Options(dim_hints={"S": (1, 1)}))
+    check_keeps(PASS, text, SLOWER, options=Options(dim_hints={"S": (1, 2)}))
 
 
 def test_nobody_has_measured_other_providers() -> None:
@@ -146,6 +146,8 @@ def test_a_run_joins_and_what_was_taken_by_name_stays_joined() -> None:
     assert products(model) == 1
     several = three("16", 256, 256, 256, 256)
     assert products(optimize(parse(several), level=4, verify=False).model) == 3
-    taken = optimize(parse(several), level=4, take=[str(MERGED)], verify=False)  # no pass of level 3 takes it apart
+    taken = optimize(
+        parse(several), level=4, force_forms=[str(MERGED)], verify=False
+    )  # no pass of level 3 takes it apart
     assert products(taken.model) == 1
     assert taken.summary.bound_reached == ()

@@ -176,7 +176,7 @@ def test_keeps_for_other_runtimes() -> None:
 
 
 def test_one_thread_needs_no_rows() -> None:
-    check_keeps(PASS, model(), "the result runs with one thread", options=Options(single_thread=True))
+    check_keeps(PASS, model(), "the result runs with one thread", options=Options(for_threads=1))
 
 
 def test_keeps_in_older_opsets() -> None:

@@ -1,4 +1,4 @@
-"""Signed activations become unsigned, with --native and on x86 processors only."""
+"""Signed activations become unsigned, with --march native and on x86 processors only."""
 
 import platform
 
@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortopt.options import Fusions, Options
+from ortopt.options import Fusions, March, Options
 from ortopt.testing import check_keeps, check_rewrites, parse
 from tests.passes.quantized_units import run
 
 PASS = "unsigned_quantization_conversion"
-NATIVE = Options(native=True, fusions=Fusions.ALL)
+NATIVE = Options(march=March.NATIVE, fusions=Fusions.ALL)
 
 
 @pytest.fixture(autouse=True)
@@ -152,7 +152,7 @@ def test_keeps(text: str, because: str) -> None:
 
 
 def test_keeps_without_native() -> None:
-    check_keeps(PASS, model(), because="--native is not given")
+    check_keeps(PASS, model(), because="--march native is not given")
 
 
 def test_keeps_on_other_processors(monkeypatch: pytest.MonkeyPatch) -> None:

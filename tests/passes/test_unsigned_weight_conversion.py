@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from ortopt.options import Fusions, Options
+from ortopt.options import Fusions, March, Options
 from ortopt.system import processor
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "unsigned_weight_conversion"
-NATIVE = Options(native=True, fusions=Fusions.ALL)
+NATIVE = Options(march=March.NATIVE, fusions=Fusions.ALL)
 MS = "com.microsoft"
 HEAD = f'<ir_version: 8, opset_import: ["" : 17, "{MS}" : 1]>'
 MATRIX = "int8[4,2] w = {-128, 127, 65, -64, 5, 0, -1, 100}"
@@ -50,7 +50,7 @@ def test_kernels(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "because", "options"),
     [
-        (MODELS["QGemm"], "--native is not given", Options()),
+        (MODELS["QGemm"], "--march native is not given", Options()),
         (MODELS["QGemm"].replace("-128, 127, 65", "-64, 64, 6").replace("100", "1"), "no sum saturates", NATIVE),
         (MODELS["QGemm"].replace(f"{MATRIX}, ", "").replace("x)", "x, int8[4,2] w)"), "no constant of int8", NATIVE),
         (MODELS["QGemm"].replace(", int8 o = {-2}", "").replace("x)", "x, int8 o)"), "point is computed", NATIVE),

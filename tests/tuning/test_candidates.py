@@ -14,8 +14,8 @@ from tests.test_fusions import RESIDUAL
 
 DEFAULT = Choices(3, "default")
 SKIPPED = "com.microsoft::SkipLayerNormalization"
-NATIVE = "forms for processors like this one (--native)"
-SINGLE = "forms that lose with several threads (--single-thread)"
+NATIVE = "forms for processors like this one (--march native)"
+SINGLE = "forms that lose with several threads (--for-threads 1)"
 TWO = """main (float[N,4,8] x, float[N,4,8] s, float[8] g, float[8] b, float[8] c)
     => (float[N,4,8] y, float[N,4,8] z) {
     t = Add (x, s) y = LayerNormalization <epsilon = 0.001> (t, g, b) h = Add (x, c) z = com.microsoft.Gelu (h) }"""
@@ -31,7 +31,7 @@ def test_a_form_that_loses_elsewhere_is_tried_with_the_reason() -> None:
     found = {one.name: one.choices for one in tried(RESIDUAL)}
     (name,) = [name for name in found if name.startswith(SKIPPED)]
     assert "(elsewhere 2.50× to 6.25× slower)" in name
-    assert found[name] == replace(DEFAULT, take=(SKIPPED,))
+    assert found[name] == replace(DEFAULT, force_forms=(SKIPPED,))
 
 
 def test_all_forms_at_once_come_before_each_of_them_and_the_most_promising_first() -> None:
@@ -45,7 +45,7 @@ def test_a_form_that_no_fusions_insist_on_is_tried_too() -> None:
     text = """main (float[1,2] x) => (float[1,1] y, float[1,2] z)
         <float[2,3] w = {1, 2, 3, 4, 5, 6}, int64[2] k = {1, 2}> {
         a = MatMul (x, w) y, z = Split <axis = -1> (a, k) }"""
-    (found,) = [one for one in tried(text) if one.choices.take == ("MatMul one for each part",)]
+    (found,) = [one for one in tried(text) if one.choices.force_forms == ("MatMul one for each part",)]
     options = found.choices.applied_to(api.make_options(level=3))
     check_rewrites("matmul_split_decomposition", text, ops={"MatMul": 2, "Split": 0}, options=options)
 
@@ -54,9 +54,9 @@ def test_forms_of_this_processor_are_tried_and_those_of_one_thread_where_the_res
     assert NATIVE in [one.name for one in tried(RESIDUAL)]
     assert SINGLE not in [one.name for one in tried(RESIDUAL)]
     found = {one.name: one.choices for one in tried(RESIDUAL, one_thread=True)}
-    assert found[SINGLE] == replace(DEFAULT, single_thread=True)
-    assert found[NATIVE] == replace(DEFAULT, native=True)
-    chosen = Choices(3, "all", native=True, single_thread=True)
+    assert found[SINGLE] == replace(DEFAULT, for_threads=1)
+    assert found[NATIVE] == replace(DEFAULT, march="native")
+    chosen = Choices(3, "all", march="native", for_threads=1)
     names = [one.name for one in tried(RESIDUAL, chosen, one_thread=True)]
     assert not any(name in (NATIVE, SINGLE) or name.startswith(SKIPPED) for name in names)
 
@@ -72,12 +72,12 @@ def test_passes_that_are_off_by_default_are_tried_unless_they_approximate_or_wer
 @pytest.mark.parametrize(
     ("other", "both"),
     [
-        (Choices(3, "all"), Choices(3, "all", ("a",), ("b",), ("c",), native=True)),
+        (Choices(3, "all"), Choices(3, "all", ("a",), ("b",), ("c",), march="native")),
         (
-            Choices(3, "default", ("d",), ("e",), ("f",), single_thread=True),
-            Choices(3, "default", ("a", "d"), ("b", "e"), ("c", "f"), native=True, single_thread=True),
+            Choices(3, "default", ("d",), ("e",), ("f",), for_threads=1),
+            Choices(3, "default", ("a", "d"), ("b", "e"), ("c", "f"), march="native", for_threads=1),
         ),
     ],
 )
 def test_a_choice_on_top_of_others(other: Choices, both: Choices) -> None:
-    assert merged(Choices(3, "default", ("a",), ("b",), ("c",), native=True), other) == both
+    assert merged(Choices(3, "default", ("a",), ("b",), ("c",), march="native"), other) == both

@@ -93,7 +93,7 @@ def test_what_is_not_clear_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_forms_for_one_thread_are_tried_where_the_result_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for threads, tried in ((None, False), (2, False), (1, True)):
         tuning = tuned(monkeypatch, lambda _, __: 1.0, seconds=0.0, threads=threads)
-        assert any("--single-thread" in name for name in tuning.unmeasured) is tried
+        assert any("--for-threads 1" in name for name in tuning.unmeasured) is tried
 
 
 def test_a_form_that_loses_elsewhere_and_wins_here_is_taken_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +103,9 @@ def test_a_form_that_loses_elsewhere_and_wins_here_is_taken_and_replayed(monkeyp
 
     monkeypatch.setattr(tuning_module, "compare", compare)
     tuning = tune(parse(RESIDUAL), api.make_options(level=3))
-    assert tuning.choices == Choices(3, "default", take=(f"com.microsoft::{OWN}",))
+    assert tuning.choices == Choices(3, "default", force_forms=(f"com.microsoft::{OWN}",))
     options = read_choices_of(tuning).applied_to(api.make_options(level=3))
-    done = api.optimize(parse(RESIDUAL), level=3, take=options.take, verify=False)
+    done = api.optimize(parse(RESIDUAL), level=3, force_forms=options.force_forms, verify=False)
     assert [node.op_type for node in done.model.graph] == [OWN]
 
 

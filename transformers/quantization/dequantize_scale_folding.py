@@ -10,7 +10,7 @@ from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Refusal, inputs, is_constant, keeps_rank, need, plain_attributes, scalar
-from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.options import March, Numerics, Target, TransformerLevel
 from ortopt.patterns.quantization import DEQUANTIZE, dequantizer, is_faithful, is_quantizer, scaling
 from ortopt.rule import RewriteRule
 from ortopt.semantics.domains import MICROSOFT
@@ -71,7 +71,7 @@ class DequantizeScaleFolding(RewriteRule[Found]):
 def _check_integers(integers: ir.Value, root: ir.Node) -> None:
     """Refuse constants, and signed integers of a pair, which ONNX Runtime knows by its one scale."""
     need(not is_constant(integers), "it will be folded", integers)
-    if integers.dtype != ir.DataType.INT8 or scope.of(scope.graph_of(root)).options.native:
+    if integers.dtype != ir.DataType.INT8 or scope.of(scope.graph_of(root)).options.march is March.NATIVE:
         return
     if is_quantizer(integers.producer()):
         raise Refusal("ONNX Runtime makes signed integers unsigned only within pairs of one scale", root)

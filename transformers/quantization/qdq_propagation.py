@@ -19,7 +19,7 @@ from ortopt.graph.match import (
     rank,
     scalar,
 )
-from ortopt.options import Target, TransformerLevel
+from ortopt.options import March, Target, TransformerLevel
 from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer
 from ortopt.rule import Replacement, RewriteRule
 from ortopt.semantics.op_traits import PERMUTING, REPEATING, SELECTING
@@ -57,7 +57,7 @@ class QdqPropagation(RewriteRule[Found]):
 
     QuantizeLinear and DequantizeLinear that follow one another stay together where somebody looks for such pairs: other
     runtimes do (``--target onnx``), and ONNX Runtime itself does before it makes signed integers unsigned, which it
-    needs on most processors. With ``--native`` they are unsigned already.
+    needs on most processors. With ``--march native`` they are unsigned already.
     """
 
     levels = (TransformerLevel.LEVEL1,)
@@ -134,7 +134,7 @@ def _check_pair_unneeded(first: ir.Node, second: ir.Node) -> None:
     options = scope.of(scope.graph_of(scaling)).options
     need(options.target is not Target.ONNX, "other runtimes match an op within its pairs (--target onnx)", scaling)
     integers = scaling.outputs[0] if is_quantizer(scaling) else operands[0]
-    if integers is None or integers.dtype != ir.DataType.INT8 or options.native:
+    if integers is None or integers.dtype != ir.DataType.INT8 or options.march is March.NATIVE:
         return
     is_pair = is_quantizer(integers.producer())
     need(not is_pair, "ONNX Runtime makes signed integers unsigned only within a pair", scaling)

@@ -20,7 +20,7 @@ from ortopt.graph.match import (
     producer,
     scalar,
 )
-from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.options import March, Numerics, Target, TransformerLevel
 from ortopt.patterns.quantization import is_faithful, scaling
 from ortopt.rule import RewriteRule
 
@@ -65,7 +65,9 @@ class QuantizeScaleFolding(RewriteRule[Found]):
         need(mapping.numbers == FLOAT, "the numbers are not float32", root)
         need(mapping.scale.ndim == 0, "there are several scales", root)
         need(is_faithful(mapping), "the scale is too large or too small to be exact", root)
-        signed = mapping.integers == ir.DataType.INT8 and not scope.of(scope.graph_of(root)).options.native
+        signed = (
+            mapping.integers == ir.DataType.INT8 and scope.of(scope.graph_of(root)).options.march is not March.NATIVE
+        )
         need(not signed, "ONNX Runtime makes signed integers unsigned only within pairs of one scale", root)
         scale = np.float64(mapping.scale)
         folded = scale * factor if product.op_type == "Div" else scale / factor

@@ -18,7 +18,7 @@ from ortopt.graph.match import (
     plain_attributes,
     scalar,
 )
-from ortopt.options import Target, TransformerLevel
+from ortopt.options import March, Target, TransformerLevel
 from ortopt.patterns.quantization import NEAR_AN_INTEGER, RANGES, Scaling, is_dequantizer, is_faithful, scaling
 from ortopt.rule import Forwarded, RewriteRule
 
@@ -142,5 +142,5 @@ def _check_pairs_unneeded(root: ir.Node, mapping: Scaling) -> None:
     """Refuse where whoever runs the model looks for pairs of one scale around each op."""
     options = scope.of(scope.graph_of(root)).options
     need(options.target is not Target.ONNX, "other runtimes match an op within its pairs (--target onnx)", root)
-    signed = mapping.integers == ir.DataType.INT8 and not options.native
+    signed = mapping.integers == ir.DataType.INT8 and options.march is not March.NATIVE
     need(not signed, "ONNX Runtime makes signed integers unsigned only within pairs of one scale", root)

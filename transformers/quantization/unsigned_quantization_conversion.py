@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ortopt.graph import scope
 from ortopt.graph.match import is_used, need
-from ortopt.options import Target, TransformerLevel
+from ortopt.options import March, Target, TransformerLevel
 from ortopt.patterns.quantized_kernels import QUANTIZERS
 from ortopt.rule import RewriteRule
 from ortopt.system import processor
@@ -29,7 +29,7 @@ class Found(Struct, frozen=True):
 class UnsignedQuantizationConversion(RewriteRule[Found]):
     """``Dequantize(Quantize(x))`` by int8 → by uint8, with zero points that are 128 more.
 
-    Exact: the same steps have other names. With ``--native`` on x86 processors only, whose kernels for two signed
+    Exact: the same steps have other names. With ``--march native`` on x86 processors only, whose kernels for two signed
     operands are several times slower. Integers may be moved between the two, or be computed by quantized kernels
     (QLinearConv, QLinearAdd …), where nobody else sees them; weights keep their signs.
     """
@@ -55,5 +55,5 @@ class UnsignedQuantizationConversion(RewriteRule[Found]):
 
 def _check_machine(root: ir.Node) -> None:
     options = scope.of(scope.graph_of(root)).options
-    need(options.native, "that is faster on some processors only, and --native is not given", root)
+    need(options.march is March.NATIVE, "that is faster on some processors only, and --march native is not given", root)
     need(processor.is_x86(), "this processor has kernels for signed integers", root)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.match import array_of, inputs, is_constant, need, optional, plain_attributes
-from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.options import March, Numerics, Target, TransformerLevel
 from ortopt.patterns.quantization import as_unsigned
 from ortopt.rule import RewriteRule
 from ortopt.semantics.domains import MICROSOFT
@@ -42,10 +42,10 @@ class Found(Struct, frozen=True):
 class UnsignedWeightConversion(RewriteRule[Found]):
     """``QLinearConv(x, w)`` by int8 weights → by uint8, with zero points that are 128 more.
 
-    So for all quantized kernels that multiply. Exact: the same numbers have other names. With ``--native`` only, and
-    only on x86 processors with AVX2 and without VNNI: there two products of unsigned and signed bytes are added in 16
-    bits and saturate, so that results may be wrong where weights are beyond ±64. Kernels of unsigned weights are
-    slower, and right. (ONNX Runtime does the same if ``session.x64quantprecision`` is set.)
+    So for all quantized kernels that multiply. Exact: the same numbers have other names. With ``--march native``
+    only, and only on x86 processors with AVX2 and without VNNI: there two products of unsigned and signed bytes are
+    added in 16 bits and saturate, so that results may be wrong where weights are beyond ±64. Kernels of unsigned
+    weights are slower, and right. (ONNX Runtime does the same if ``session.x64quantprecision`` is set.)
     """
 
     levels = (TransformerLevel.LEVEL2,)
@@ -60,7 +60,7 @@ class UnsignedWeightConversion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """Constant weights of int8, at least one of them beyond what the processor adds exactly."""
         options = scope.of(scope.graph_of(root)).options
-        need(options.native, "that is for some processors only, and --native is not given", root)
+        need(options.march is March.NATIVE, "that is for some processors only, and --march native is not given", root)
         need(processor.saturates_products(), "this processor adds products of bytes without saturation", root)
         plain_attributes(root)
         inputs(root, 1)

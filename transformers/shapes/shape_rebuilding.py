@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections import ChainMap, deque
+from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -39,7 +39,7 @@ class Part(Struct, frozen=True):
     end: int
 
 
-Places: TypeAlias = dict[str, list[tuple[ir.Value, int]]]
+Places: TypeAlias = MutableMapping[str, list[tuple[ir.Value, int]]]
 """Where dimensions can be read: values and axes by expression."""
 
 Piece: TypeAlias = Part | tuple[int, ...]
@@ -59,8 +59,9 @@ class ShapeRebuilding(GraphTransformer):
             return False
         arithmetic = {node: None for node in context.cancellation.checked(graph) if _is_arithmetic(node)}
         changed = False
+        places = _places(scope.interface(graph)) if arithmetic else {}  # no rewrite changes it
         for group in context.cancellation.checked(_groups(arithmetic, context.cancellation)):
-            plan = _Plan(graph, group)
+            plan = _Plan(graph, group, places)
             if plan.saves > 0:
                 for value, pieces in plan.shapes.items():
                     changed |= _rebuild(value, pieces, plan, context)
@@ -110,6 +111,7 @@ class _Plan(Struct):
     Args:
         graph: The graph.
         group: Nodes of shape arithmetic, in order.
+        places: Where the interface has dimensions.
 
     Attributes:
         shapes: The pieces of each result that can be rebuilt.
@@ -120,6 +122,7 @@ class _Plan(Struct):
 
     graph: ir.Graph
     group: list[ir.Node]
+    places: Places
     shapes: dict[ir.Value, list[Piece]] = field(default_factory=dict)
     parts: dict[Part, ir.Value] = field(default_factory=dict)
     wholes: dict[tuple[tuple[Piece, ...], bool], ir.Value] = field(default_factory=dict)
@@ -147,17 +150,16 @@ class _Plan(Struct):
         """
         shapes: dict[ir.Value, list[Piece]] = {}
         kept: dict[ir.Node, None] = {}
-        places = _places(scope.interface(self.graph))
         pending = deque(needed)
         seen = set(needed)
         while pending:
             value = pending.popleft()
             node = value.producer()
             assert node is not None
-            pieces = _pieces(value, places)
+            pieces = _pieces(value, self.places)
             if pieces is None:  # what it was computed from stands before it too
                 own = _places(_sized(_with_operands([node], members, MAX_OPERANDS)))
-                pieces = _pieces(value, {**own, **places})
+                pieces = _pieces(value, ChainMap(self.places, own))
             if pieces is not None:
                 shapes[value] = pieces
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt.graph import scope
+from ortopt.options import March
 from ortopt.system import processor
 
 BLOCKS = (8, 16)
@@ -18,12 +19,12 @@ def channel_block() -> int | None:
 
 
 def blocks_that_count(node: ir.Node) -> tuple[int, ...]:
-    """The sizes of blocks with which a form must pay: those of all processors, or with --native that of this one.
+    """The sizes of blocks with which a form must pay: those of all processors, or with --march native that of this one.
 
     Args:
         node: A node of a graph, which says what the run allows.
     """
-    own = channel_block() if scope.of(scope.graph_of(node)).options.native else None
+    own = channel_block() if scope.of(scope.graph_of(node)).options.march is March.NATIVE else None
     return BLOCKS if own is None else (own,)
 
 

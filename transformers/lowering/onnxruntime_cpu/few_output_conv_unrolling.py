@@ -63,9 +63,9 @@ class Found(Struct, frozen=True):
 class FewOutputConvUnrolling(RewriteRule[Found]):
     """``Conv(x)`` with at most 8 outputs → ``DepthToSpace(Conv(x))``, with four pixels as channels and strides of 2.
 
-    1.1 to 2.5 times as fast on processors that compute 16 channels at once; with --native there also for 5 to 8 outputs
-    and kernels of 5x5 or more, 1.3 to 1.5 times. The larger kernel holds zeros: a NaN or an infinity makes NaN of the
-    pixels beside those that read it.
+    1.1 to 2.5 times as fast on processors that compute 16 channels at once; with --march native there also for 5 to 8
+    outputs and kernels of 5x5 or more, 1.3 to 1.5 times. The larger kernel holds zeros: a NaN or an infinity makes
+    NaN of the pixels beside those that read it.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -122,7 +122,7 @@ class FewOutputConvUnrolling(RewriteRule[Found]):
 def _check_pays(root: ir.Node, outputs: int, channels: int, kernel: list[int]) -> None:
     """Refuse where the form is not known to be faster, on processors with blocks of 8 channels and with blocks of 16.
 
-    With --native, this processor's count alone.
+    With --march native, this processor's count alone.
     """
     need(0 < outputs <= MOST_OUTPUTS, "it has many outputs", root)
     need(min(kernel) >= LEAST_KERNEL, "the kernel would grow too much", root)

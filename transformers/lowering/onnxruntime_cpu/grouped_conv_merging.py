@@ -48,8 +48,8 @@ class Found(Struct, frozen=True):
 class GroupedConvMerging(RewriteRule[Found]):
     """``Conv(x)`` with groups of fewer than 16 channels → with groups of 16, whose weights are block-diagonal.
 
-    1.1 to 1.7 times as fast behind another convolution, on processors that compute 16 channels at once: with --native
-    only. The weights hold zeros: a NaN or an infinity spreads to the groups that are merged with its own.
+    1.1 to 1.7 times as fast behind another convolution, on processors that compute 16 channels at once: with --march
+    native only. The weights hold zeros: a NaN or an infinity spreads to the groups that are merged with its own.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -64,7 +64,7 @@ class GroupedConvMerging(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Groups of 2 to 15 channels that fill blocks together, behind a convolution."""
-        need(blocks_that_count(root) == (BLOCK,), "it pays where blocks are of 16 channels (--native)", root)
+        need(blocks_that_count(root) == (BLOCK,), "it pays where blocks are of 16 channels (--march native)", root)
         x, weight = inputs(root, 2)
         need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
         need(optional(root, 3) is None, "it adds another value", root)

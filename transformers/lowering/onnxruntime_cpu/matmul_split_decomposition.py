@@ -28,10 +28,10 @@ from ortopt.graph.match import (
     operand_constant,
     tensor_of,
 )
+from ortopt.linear.weights import MAX_BYTES
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.parallel_parts import MERGED
-from ortopt.patterns.scaled_constant import MAX_BYTES
 from ortopt.rule import RewriteRule
 
 PARTS = Form("", "MatMul", "one for each part")
@@ -95,7 +95,7 @@ class MatmulSplitDecomposition(RewriteRule[Found]):
         need(is_constant(weight) and len(dims(weight)) == 2, "no product with a constant matrix is above it", weight)
         need(use_count(weight) == 1 and not weight.is_graph_output(), "the matrix is used elsewhere", weight)
         need(tensor_of(weight).nbytes <= MAX_BYTES, "the matrix is large", weight)
-        need(not is_asked_for(root, MERGED), "the parts are to be one product (--take)", root)
+        need(not is_asked_for(root, MERGED), "the parts are to be one product (--force-forms)", root)
         check_faster(root, PARTS, {"rows": dims(x)[:-1]})
         bounds = tuple(itertools.accumulate(widths, initial=0))
         return Found(nodes, x, array_of(weight), bias, bounds)

@@ -109,7 +109,7 @@ class SignalRowsConversion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A stage of convolutions that would run on one thread, and is much longer than its halo."""
         options = scope.of(scope.graph_of(root)).options
-        need(not options.single_thread, "the result runs with one thread", root)
+        need(options.for_threads != 1, "the result runs with one thread", root)
         need(opset(root, "") >= VERSION, "Split and Min are those of older opsets", root)
         batch, _, length = dims(root.outputs[0], 3)
         need(not isinstance(batch, int) or batch == 1, "the signals of a batch are divided among threads", root)

@@ -1,0 +1,84 @@
+"""Help of commands with many options: the most used ones first, the rest on request, below headings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import click
+
+FIRST: Final = frozenset(
+    {"level", "providers", "target", "min_onnxruntime", "dims", "disable", "float16", "tune", "verify", "inputs"}
+    | {"html_file", "json_file", "output", "baseline", "update", "latency", "jobs", "threads"}
+)
+"""The options that people need first, by name."""
+
+HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Model and result": (
+        *("output", "overwrite", "dims", "input_shapes", "rename", "external_data", "value_info", "provenance"),
+        *("custom_op_libraries", "keep_functions"),
+    ),
+    "What runs the result": (
+        *("providers", "target", "opset", "min_onnxruntime", "march", "for_threads", "dim_hints"),
+    ),
+    "What is done": (
+        *("level", "disable", "enable", "only", "passes", "alone", "limit", "steps", "fusions", "force_forms", "costs"),
+        *("finite_math", "bounded_error", "group_policy", "group_arg_limit"),
+    ),
+    "Computing in 16 bits": ("float16", "bfloat16", "float16_tolerance", "float16_io", "keep_float32"),
+    "Tuning on this machine": ("tune", "tune_seconds", "tune_threads", "choices_file"),
+    "What it may cost": ("max_growth", "timeout", "max_memory", "jobs"),
+    "Verification": (*("verify", "strict", "thorough", "rtol", "atol", "repair", "keep_pass", "inputs", "check_each"),),
+    "Regression check": (
+        *("baseline", "update", "prune", "latency", "latency_rounds", "threads", "shard", "resume", "changed_since"),
+        "dask",
+    ),
+    "Reports": (
+        *("html_file", "json_file", "as_json", "markdown", "junit", "profile", "dump_dir", "trace_file", "verbose"),
+        "quiet",
+    ),
+}
+"""The names of options below each heading, in order."""
+
+
+class GroupedCommand(click.Command):
+    """A command whose ``--help`` shows the options that people need first, and ``--help-all`` all, below headings."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The parameters, with the option that shows all of them."""
+        found = super().get_params(ctx)
+        return [*found[:-1], _ALL, found[-1]]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options below their headings."""
+        params = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        options = {str(param.name): param for param in params}
+        shown = options.keys() if ctx.meta.get(str(_ALL.name)) else FIRST
+        sections = [
+            (heading, [options[name] for name in names if name in options and name in shown])
+            for heading, names in HEADINGS.items()
+        ]
+        for heading, found in (*sections, ("Help", params[-2:])):
+            records = [record for option in found if (record := option.get_help_record(ctx)) is not None]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+def _show_all(ctx: click.Context, param: click.Parameter, asked: bool) -> Any:
+    if asked and not ctx.resilient_parsing:
+        ctx.meta[str(param.name)] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_ALL: Final = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all,
+    help="Show all options and exit.",
+)
+
+__all__ = ["FIRST", "HEADINGS", "GroupedCommand"]

@@ -1,0 +1,56 @@
+"""The help of commands with many options: few first, all below headings on request."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from ortopt.cli.group import COMMANDS, commands
+from ortopt.cli.option_groups import FIRST, HEADINGS, GroupedCommand
+
+GROUPED = [
+    name for name in COMMANDS if isinstance(importlib.import_module(f"ortopt.cli.{name}").command, GroupedCommand)
+]
+
+
+def options_of(name: str) -> list[click.Option]:
+    params = importlib.import_module(f"ortopt.cli.{name}").command.params
+    return [param for param in params if isinstance(param, click.Option)]
+
+
+def shown(*arguments: str) -> str:
+    done = CliRunner().invoke(commands, arguments, prog_name="ortopt")
+    assert done.exit_code == 0
+    return done.output
+
+
+def test_every_heading_has_each_of_its_options_once() -> None:
+    names = [name for names in HEADINGS.values() for name in names]
+    assert len(names) == len(set(names))
+    assert set(names) >= FIRST
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_with_many_options_are_grouped(name: str) -> None:
+    command = importlib.import_module(f"ortopt.cli.{name}").command
+    assert isinstance(command, GroupedCommand) or len(command.params) <= 20
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_all_options_are_shown_on_request_and_few_first(name: str) -> None:
+    everything, few = shown(name, "--help-all"), shown(name, "--help")
+    for option in options_of(name):
+        listed = re.compile(rf"^  (-\w, )?{option.opts[-1]}\b", re.MULTILINE)
+        assert listed.search(everything), option.name
+        assert (listed.search(few) is not None) is (option.name in FIRST), option.name
+    for text in (everything, few):
+        assert "--help-all" in text
+        assert "-h, --help " in text
+
+
+def test_optimize_shows_a_dozen_first() -> None:
+    assert 10 <= sum(option.name in FIRST for option in options_of("optimize")) <= 13
