@@ -20,7 +20,7 @@ LAYERS = (
     "errors option_kinds options cancellation terminal_text pass_manifest _version",
     "documents system semantics onnx_ir_internals",
     "graph ops",
-    "serialization analysis",
+    "serialization analysis views",
     "evaluation",
     "transformer former_names context placement fusions error_bounds workspace observers rule adapters direct_edits"
     " pass_options",
