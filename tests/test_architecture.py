@@ -22,8 +22,7 @@ LAYERS = (
     "graph",
     "serialization analysis",
     "evaluation",
-    "transformer former_names context placement fusions error_bounds workspace observers rule adapters direct_edits"
-    " pass_options",
+    "transformer context placement fusions error_bounds workspace observers rule adapters direct_edits pass_options",
     "patterns transpose partition opset_conversion half_precision",
     "transformers",
     "pass_files deferred_rules registry rule_batch batch_runner clone_run manager instrumentation",
