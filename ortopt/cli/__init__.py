@@ -15,9 +15,6 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from ortopt._deferred_sympy import defer_sympy
-from ortopt.cli.deferred_modules import defer_hardly_needed
-from ortopt.cli.module_archive import use_archive
-from ortopt.cli.process_end import CommandLineExit
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
@@ -60,10 +57,8 @@ def main() -> NoReturn:
     # command hardly ever has: 5 to 10 % of a run's processor time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     defer_sympy()
-    defer_hardly_needed()
     sys.unraisablehook = _not_raised.append
     _complete_streams()
-    archive = use_archive()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -72,12 +67,8 @@ def main() -> NoReturn:
         sys.exit(130)
     try:
         commands.main()
-    except SystemExit as stop:
-        raise CommandLineExit(stop.code) from None
     finally:
         _report_what_was_not_raised()
-        if archive is not None:
-            archive.update()
         gc.freeze()
 
 
