@@ -145,6 +145,11 @@ def test_onnxruntime_is_imported_lazily_and_only_where_it_may_be() -> None:
             assert "onnxruntime" not in {name.split(".")[0] for name in imports(path, at_start=True)}, path
 
 
+def test_the_garbage_collector_belongs_to_the_process() -> None:
+    """A library call leaves it alone; the command line and `ortopt check` have processes of their own."""
+    assert {part_of(path) for path in modules() if "gc" in imports(path)} == {"cli", "regression"}
+
+
 def test_passes_and_their_tests_match_one_to_one() -> None:
     passes = {path.stem for path in (ROOT / "transformers").glob("*.py")}
     tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "passes").glob("test_*.py")}
