@@ -17,7 +17,6 @@ from msgspec import Struct
 from ortopt import pass_files, pass_manifest
 from ortopt.deferred_rules import DeferredRule
 from ortopt.errors import PlugInWarning, RegistrationError, UnknownTransformerError, UsageError
-from ortopt.former_names import present_name, warn_former_name
 from ortopt.options import Numerics, Options, TransformerLevel
 from ortopt.pass_options import options_of
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_instance, name_key
@@ -69,8 +68,7 @@ class Registration(Struct, frozen=True):
 class Registry:
     """Transformer classes by name.
 
-    Looking up is forgiving in spelling (``MatMulAddFusion`` is ``matmul_add_fusion``), never in substance. A former
-    name finds the transformer too, with a `FormerNameWarning`, unless another transformer bears that name.
+    Looking up is forgiving in spelling (``MatMulAddFusion`` is ``matmul_add_fusion``), never in substance.
     """
 
     def __init__(self) -> None:
@@ -151,9 +149,6 @@ class Registry:
         """
         registration = self._by_key.get(name_key(name))
         if registration is None:
-            registration = self._by_key.get(name_key(present_name(name)))
-            warn_former_name(name)
-        if registration is None:
             names = [known.name for known in self.registrations()]
             raise UnknownTransformerError(name, tuple(difflib.get_close_matches(name.lower(), names, 3, 0.5)))
         return registration
@@ -203,18 +198,10 @@ def _add_plug_in(registry: Registry, point: importlib.metadata.EntryPoint) -> No
             registry.add(kind, origin)
         except RegistrationError as error:
             _warn_left_out(origin, str(error))
-        else:
-            _warn_former_order(kind, f"the {origin}")
 
 
 def _warn_left_out(origin: str, reason: str) -> None:
     warnings.warn(f"the {origin} is left out: {reason}", PlugInWarning, stacklevel=2)
-
-
-def _warn_former_order(kind: Kind, origin: str) -> None:
-    """Warn of former names in the ``after`` of a transformer that is not ortopt's own; they are understood."""
-    for name in kind.after:
-        warn_former_name(name, f"{origin}: in the 'after' of {kind.name}, ")
 
 
 class Selected(Struct, frozen=True):
@@ -252,7 +239,6 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
     registry = installed().copy()
     for transformer in own:
         registry.add_instance(transformer, "the call")
-        _warn_former_order(type(transformer), "the call")
     disabled = _level_names(options.disable, registry)
     enabled = [registry.registration(name).name for name in options.enable]
     only = [registry.registration(name).name for name in options.only]

@@ -27,7 +27,6 @@ from ortopt.registry import Selected
 from ortopt.serialization import load_time_names, shadowed_names, sparse_tensors
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import Kept, load
-from ortopt.system.garbage_collection import without_garbage_collection
 from ortopt.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -210,32 +209,31 @@ class Pipeline:
         return Watchdog(token if self.options.enforce_timeout else NEVER)
 
     def _execute(self, run: Run, token: CancellationToken, watchdog: Watchdog) -> None:
-        with without_garbage_collection():
-            try:  # without a deadline: there is no model to return before
-                workspace = self._prepare(run, token.with_timeout(None))
-            except OptimizationCancelled:
-                run.roll_back = lambda: self.replay(run.observers, limit=0, left_out=run.left_out).model
-                raise
-            if workspace is None:
-                return
-            try:
-                with watchdog:
-                    self._apply(run.manager, workspace, token)
-                record_growth(workspace)
-            except StopPointReached:
-                workspace.state.offered -= 1
-                workspace.roll_back_to_mark()
-            except DeadlinePassed:
-                workspace.roll_back_to_mark()
-                raise
-            except OptimizationCancelled:
-                run.roll_back = workspace.roll_back_to_mark
-                raise
-            finally:
-                run.offered = workspace.state.offered
-                run.too_large = workspace.state.too_large
-                run.declined = workspace.state.declined
-                run.numerics = workspace.state.numerics
+        try:  # without a deadline: there is no model to return before
+            workspace = self._prepare(run, token.with_timeout(None))
+        except OptimizationCancelled:
+            run.roll_back = lambda: self.replay(run.observers, limit=0, left_out=run.left_out).model
+            raise
+        if workspace is None:
+            return
+        try:
+            with watchdog:
+                self._apply(run.manager, workspace, token)
+            record_growth(workspace)
+        except StopPointReached:
+            workspace.state.offered -= 1
+            workspace.roll_back_to_mark()
+        except DeadlinePassed:
+            workspace.roll_back_to_mark()
+            raise
+        except OptimizationCancelled:
+            run.roll_back = workspace.roll_back_to_mark
+            raise
+        finally:
+            run.offered = workspace.state.offered
+            run.too_large = workspace.state.too_large
+            run.declined = workspace.state.declined
+            run.numerics = workspace.state.numerics
 
     def _prepare(self, run: Run, token: CancellationToken) -> Workspace | None:
         """What precedes the first transformer; None at level 0, which has none."""
