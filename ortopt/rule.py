@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import onnx_ir as ir
@@ -34,8 +34,11 @@ VISITS_BETWEEN_CHECKS = 16
 """How many nodes are offered to rules between two checks of the token."""
 
 
+Replacement = ir.Node | ir.Value | Mapping[ir.Value, ir.Value]
+
+
 @runtime_checkable
-class Match(Protocol):
+class MatchResult(Protocol):
     """The result of a match: at least the nodes that are removed, the root among them.
 
     Where the rewrite also replaces results of other nodes than the root, an attribute ``replaced`` holds these values:
@@ -48,6 +51,18 @@ class Match(Protocol):
         ...
 
 
+class Match(Struct, frozen=True):
+    """The match of a rule that needs no `RewriteRule.rewrite`.
+
+    Attributes:
+        nodes: The nodes that are replaced, the root among them.
+        build: Builds what replaces them.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    build: Callable[[], Replacement]
+
+
 class Forwarded(Struct, frozen=True):
     """The match of a rule that needs the nodes and one value, e.g. the one that replaces the root's result."""
 
@@ -55,8 +70,7 @@ class Forwarded(Struct, frozen=True):
     value: ir.Value
 
 
-FoundT = TypeVar("FoundT", bound=Match)
-Replacement = ir.Node | ir.Value | Mapping[ir.Value, ir.Value]
+FoundT = TypeVar("FoundT", bound=MatchResult)
 
 
 class RewriteRule(GraphTransformer, Generic[FoundT]):
@@ -97,9 +111,8 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
             Refusal: If there is no match, or it must stay, with the reason.
         """
 
-    @abc.abstractmethod
     def rewrite(self, found: FoundT) -> Replacement:
-        """Build what replaces the pattern; it constructs, and asks nothing.
+        """Build what replaces the pattern; it constructs, and asks nothing. A `Match` brings what builds it.
 
         Args:
             found: What `match` found.
@@ -108,6 +121,9 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
             A new node whose outputs replace those of the root, one by one; or a value (an existing one, or a new
             `constant`) that replaces the root's first output; or a mapping of old values to new ones.
         """
+        if not isinstance(found, Match):
+            raise NotImplementedError(f"{type(self).__name__} has no rewrite, and its match no build")
+        return found.build()
 
     def numerics_of(self, found: FoundT) -> Numerics:
         """What replacing a match may do to numbers, where that is more than `numerics` for some matches.
@@ -123,6 +139,14 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Run this rule alone to its fixed point on a graph."""
         return RuleDriver([self]).run(graph, {self: context}).modified
+
+
+class Elimination(RewriteRule[Forwarded]):
+    """A rule whose matches are replaced by a value that is there: the match says by which."""
+
+    def rewrite(self, found: Forwarded) -> ir.Value:
+        """Let the users of the root read that value."""
+        return found.value
 
 
 def check_rule(rule: RewriteRule[Any]) -> None:
