@@ -26,7 +26,7 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.columns import LONGEST_PATH, moved, path_to
-from ortopt.patterns.convolution import need_points
+from ortopt.patterns.convolution import need_points, vector
 from ortopt.rule import RewriteRule
 
 COPY, INFER = 0, -1
@@ -175,5 +175,5 @@ def _bias(root: ir.Node, summand: ir.Value | None, of_points: np.ndarray) -> np.
         total = total + content @ of_points
     if own is not None:
         need(is_constant(own), "the bias is no constant", own)
-        total = total + array_of(own).astype(np.float64)
+        total = total + vector(own, len(total))
     return total
