@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import difflib
 import functools
 import importlib.metadata
@@ -10,7 +11,6 @@ import inspect
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -18,7 +18,7 @@ from ortopt import pass_files, pass_manifest
 from ortopt.deferred_rules import DeferredRule
 from ortopt.errors import PlugInWarning, RegistrationError, UnknownTransformerError, UsageError
 from ortopt.options import Numerics, Options, TransformerLevel
-from ortopt.pass_options import options_of
+from ortopt.pass_options import checked, options_of
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_instance, name_key
 
 ENTRY_POINTS = "ortopt.transformers"
@@ -60,8 +60,12 @@ class Registration(Struct, frozen=True):
                 f"{self.name} is an instance of yours, and its class has a constructor of its own: set"
                 f" {', '.join(settings)} there"
             )
+        chosen = checked(self.name, type(own.options), settings)
         changed = copy.copy(own)
-        changed.options = self.kind(**{**_values(own.options), **settings}).options
+        try:
+            changed.options = dataclasses.replace(own.options, **chosen)
+        except (TypeError, ValueError) as error:  # the dataclass refuses a value
+            raise UsageError(f"{self.name}: {error}") from error
         return changed
 
 
@@ -335,11 +339,6 @@ def _instances(transformers: Iterable[GraphTransformer]) -> list[GraphTransforme
     for transformer in instances:
         check_instance(transformer)
     return instances
-
-
-def _values(options: Any) -> dict[str, object]:
-    """The options of a transformer, by name."""
-    return {name: getattr(options, name) for name in options_of(type(options))}
 
 
 def _level_names(names: Iterable[str], registry: Registry) -> dict[str, frozenset[TransformerLevel]]:

@@ -102,6 +102,7 @@ class ValueBiasFolding(RewriteRule[Found]):
         need(block.adds_up, "where a row is masked as a whole, the result is 0", node)
         check_has_keys(node)
         row = as_row(added, values, block.values, block.result.groups[-1])
+        need(len(row) == len(behind.weight), "the projection does not fit", root)
         content = array_of(behind.bias)
         with np.errstate(over="ignore", invalid="ignore"):
             bias = (content + behind.factor * product(row, behind.weight)).astype(content.dtype)

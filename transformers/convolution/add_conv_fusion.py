@@ -64,6 +64,7 @@ class AddConvFusion(RewriteRule[Found]):
         gone = not moved.is_graph_output() and all(is_op(user, "Conv") and not _is_padded(user) for user in others)
         need(gone, "the sum is used elsewhere", moved)
         content = array_of(weight).astype(np.float64)
+        need(content.size > 0, "the weights are empty", weight)
         shift = of_input_channels(number, root, x)
         shift = -shift if is_op(addition, "Sub") else shift
         return Found((root,), x, self._bias(root, content, attribute(root, "group", 1), shift, number))

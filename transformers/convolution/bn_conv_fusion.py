@@ -61,6 +61,7 @@ class BnConvFusion(RewriteRule[Found]):
         need(tensor.dtype in FLOATS and use_count(weight) == 1, "the weights are no floats of its own", weight)
         group = attribute(root, "group", 1)
         content = array_of(weight).astype(np.float64)
+        need(content.size > 0, "the weights are empty", weight)
         outputs, channels = content.shape[:2]
         scale, shift = scale_and_shift(normalization, channels * group)
         empty: tuple[int, ...] = ()

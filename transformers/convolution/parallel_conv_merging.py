@@ -64,7 +64,7 @@ class Branch(Struct, frozen=True):
     @property
     def gain(self) -> np.ndarray:
         """The largest magnitude of each output channel, without bias, for inputs of magnitude 1."""
-        magnitudes: np.ndarray = np.abs(self.weight).reshape(len(self.weight), -1).sum(axis=1)
+        magnitudes: np.ndarray = np.abs(self.weight).sum(axis=tuple(range(1, self.weight.ndim)))
         return magnitudes
 
 
@@ -121,7 +121,7 @@ class ParallelConvMerging(RewriteRule[Found]):
             rounded = weight.astype(kind.numpy()), bias.astype(kind.numpy())
         finite = all(bool(np.isfinite(array).all()) for array in rounded)
         need(finite, "a merged number would not be finite", root)
-        behind = np.abs(weight).reshape(len(weight), -1).sum(axis=1)
+        behind = np.abs(weight).sum(axis=tuple(range(1, weight.ndim)))
         for branch in (wide, narrow):
             need_no_larger(branch.gain, (1.0, behind), kind, root)
             need_no_larger(np.abs(branch.bias), (1.0, bias, behind), kind, root)

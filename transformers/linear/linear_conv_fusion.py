@@ -25,7 +25,7 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.convolution import need_points
+from ortopt.patterns.convolution import need_points, vector
 from ortopt.rule import RewriteRule
 from ortopt.transformers.linear._columns import LONGEST_PATH, moved, path_to
 
@@ -175,5 +175,5 @@ def _bias(root: ir.Node, summand: ir.Value | None, of_points: np.ndarray) -> np.
         total = total + content @ of_points
     if own is not None:
         need(is_constant(own), "the bias is no constant", own)
-        total = total + array_of(own).astype(np.float64)
+        total = total + vector(own, len(total))
     return total

@@ -125,7 +125,7 @@ def _core(root: ir.Node) -> Core:
         need(plain, "the groups are scaled or shifted", root)
         need(not any(value.name and value.uses() for value in root.outputs[1:]), "its statistics are needed", root)
         rank = len(dims(x))
-        need(attribute(root, "axis", -1) % rank == 2, "it is not over all of a group", root)
+        need(rank > 2 and attribute(root, "axis", -1) % rank == 2, "it is not over all of a group", root)
         return Core((root,), x, root.outputs[0], attribute(root, "epsilon", 1e-5))
     return _spelled(root)
 

@@ -18,6 +18,7 @@ HOST_OUTPUTS: Final[dict[tuple[str, str], frozenset[int]]] = {
     ("", "Size"): frozenset({0}),
     ("com.microsoft", "BeamSearch"): _SEARCH,
     ("com.microsoft", "GreedySearch"): frozenset({0}),
+    ("com.microsoft", "RemovePadding"): frozenset({3}),  # the largest number of tokens
     ("com.microsoft", "Sampling"): _SEARCH,
     ("com.microsoft", "WhisperBeamSearch"): _SEARCH,
 }
