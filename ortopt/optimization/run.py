@@ -29,7 +29,7 @@ from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import StopPointReached
 from ortopt.optimization.result import CostRefusal, OptimizeResult, PassTotal, Repair, SizeRefusal, Summary, figures
 from ortopt.optimization.transformation import Transformation
-from ortopt.options import Options
+from ortopt.options import Numerics, Options
 from ortopt.transformer import GraphTransformer
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Optimization:
     @property
     def stopped(self) -> bool:
         """Whether the deadline ended the run."""
-        return self._transformation.run.stopped
+        return self._transformation.stopped
 
     def run(
         self, *, verify: bool | Literal["thorough"] = True, inputs: Mapping[str, np.ndarray] | None = None
@@ -182,7 +182,7 @@ class Optimization:
             raise
 
     def _original_as_result(self) -> OptimizeResult:
-        self._transformation.replay(0)
+        self._transformation.go_back(0)
         return self.result(None)
 
     def transform(self) -> None:
@@ -262,10 +262,7 @@ class Optimization:
         assert hidden is not None
         makers = set(hidden.transformers)
         while True:
-            other = Transformation(result.pipeline, (), self.token)
-            other.left_out |= result.left_out | makers
-            other.without |= result.without
-            other.restart()
+            other = Transformation(result.pipeline, (), self.token, result.left_out | makers, result.without)
             other.execute(self.token)
             more = missing_providers.not_shown(other.model, execution.here(self.options.providers))
             if more is None or makers.issuperset(more.transformers):
@@ -385,7 +382,7 @@ class Optimization:
         """
         transformation = self._transformation
         left_out = transformation.left_out - {failure.transformer}
-        return transformation.pipeline.replay((*self.observers, _StopBefore(failure)), left_out=left_out).model
+        return transformation.replay(left_out=left_out, besides=[_StopBefore(failure)]).model
 
     def result(self, verification: Verification | None, token: CancellationToken = NEVER) -> OptimizeResult:
         """The result so far.
@@ -395,16 +392,24 @@ class Optimization:
             token: Cancellation token.
         """
         self.name_interface()
-        run = self._transformation.run
+        run = self._transformation
         totals: dict[str, list[float]] = {}
         for entry in run.manager.history:
             total = totals.setdefault(entry.transformer, [0, 0.0, 0])
             total[0] += entry.rewrites
             total[1] += entry.seconds
             total[2] += entry.visits
-        kinds = {chosen.transformer.name: chosen.transformer for chosen in self._transformation.pipeline.selected}
+        kinds = {chosen.transformer.name: chosen.transformer for chosen in run.pipeline.selected}
+        finite = {name for name, numerics in run.state.numerics if numerics is Numerics.FINITE}  # for some matches
         passes = [
-            PassTotal(name, int(t[0]), t[1], int(t[2]), run.numerics_of(kinds[name]), kinds[name].error_bound)
+            PassTotal(
+                name,
+                int(t[0]),
+                t[1],
+                int(t[2]),
+                Numerics.FINITE if name in finite else kinds[name].numerics,
+                kinds[name].error_bound,
+            )
             for name, t in totals.items()
             if t[0]
         ]
@@ -415,11 +420,11 @@ class Optimization:
             tuple(passes),
             dict(self.seconds),
             tuple(level.value for level in run.manager.bound_reached),
-            (*self._transformation.failures, *run.manager.failures),
-            run.offered,
-            _size_refusals(run.too_large),
+            (*run.failures, *run.manager.failures),
+            run.state.offered,
+            _size_refusals(run.state.too_large),
             releases.requirement(self.model, token),
-            _cost_refusals(run.declined),
+            _cost_refusals(run.state.declined),
             self.required,
         )
         return OptimizeResult(
