@@ -141,7 +141,7 @@ class HalfPrecisionOptimization(Optimization):
         }
         return type(inputs)(changed)  # type: ignore[call-arg]
 
-    def result(self, verification: Verification | None, token: CancellationToken = NEVER) -> OptimizeResult:
+    def result(self, verification: Verification | None = None, token: CancellationToken = NEVER) -> OptimizeResult:
         """The result so far: what was done before the conversion, and behind it."""
         before = super().result(verification, token)
         if self._behind is None:
