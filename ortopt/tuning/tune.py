@@ -230,8 +230,7 @@ class _Tuner:
         options = choices.applied_to(self._options)
         try:
             run = new_optimization(self._source, options, observers=observers, cancellation=self._token)
-            result = run.run(verify=False)
-            result.save(path)
+            result = run.run(verify=False, save_to=path)
         except OptimizationCancelled:
             raise
         except OrtoptError:
