@@ -122,7 +122,9 @@ class Context:
         self._open: dict[tuple[ir.Node, ...], int] = {}  # accepted offers, with their numbers
         self._new: list[ir.Node] = []  # nodes added since
         self._changing: tuple[ir.Node, ...] | None = None  # the nodes of the change that is being made
-        self._placed: dict[ir.Node, str | None] = {}  # where the nodes of open changes ran before these began
+        self._placed: dict[
+            ir.Node, str | None
+        ] = {}  # where the nodes of open changes ran: what comes for them is to run there
 
     @property
     def model(self) -> ir.Model:
@@ -248,7 +250,7 @@ class Context:
             self._complete(nodes, _still_there(new))
         return done
 
-    def offer(self, nodes: Sequence[ir.Node], why: str = "") -> bool:
+    def offer(self, nodes: Sequence[ir.Node], why: str = "", *, candidate: ir.Node | None = None) -> bool:
         """Ask whether to make one independent change.
 
         The answer is no, and the reason is reported, where a node is not placed on one of the transformer's
@@ -259,6 +261,7 @@ class Context:
         Args:
             nodes: The nodes that will be removed or changed.
             why: Its purpose, in a few words; the formula if empty.
+            candidate: The node that a refusal is reported for; one of `nodes` if None.
 
         Returns:
             Whether to make it; if not, leave these nodes as they are.
@@ -266,20 +269,11 @@ class Context:
         Raises:
             OptimizationCancelled: If the run has been asked to stop.
         """
-        accepted = self._ask(tuple(nodes), why)
-        if accepted:
-            self._note_places(tuple(nodes))
-        return accepted
-
-    # -- the life of a rewrite: called by the framework, by no transformer --------------------------------------------
-
-    def _ask(self, nodes: tuple[ir.Node, ...], why: str, candidate: ir.Node | None = None) -> bool:
-        """Whether a change is to be made; one that was made by hand before has ended."""
         if self._changing is not None:
             raise RuntimeError("a change that has been offered makes no offers of its own")
-        edit, state = self.edit, self._workspace.state
+        edit, state, nodes = self.edit, self._workspace.state, tuple(nodes)
         if self._open:
-            self._end_by_hand()
+            self._end_by_hand()  # one that was made by hand before has ended
             self._open.pop(nodes, None)  # offered again, it is the latest
         self._mark = edit.version
         self.cancellation.check()
@@ -298,7 +292,11 @@ class Context:
             state.left_out.add(key)
             return False
         self._open[nodes] = state.offered
+        if len(self.options.providers) > 1:  # one provider needs no note
+            self._placed.update((node, self.provider_of(node)) for node in nodes if node.graph is not None)
         return True
+
+    # -- the life of a rewrite: called by the framework, by no transformer --------------------------------------------
 
     def _make(
         self,
@@ -324,7 +322,6 @@ class Context:
         start, clock = edit.version, edit.clock
         matched = tuple(itertools.chain.from_iterable(batch))
         self._changing = matched
-        self._note_places(matched)
         reason: Exception | None = None
         outcome: T | None = None
         try:
@@ -348,7 +345,7 @@ class Context:
     def _begin(self, nodes: tuple[ir.Node, ...], why: str, candidate: ir.Node | None) -> bool:
         """Whether a change is to be made now; if it has been accepted, it is not offered again."""
         if nodes not in self._open:
-            return self._ask(nodes, why, candidate)
+            return self.offer(nodes, why, candidate=candidate)
         self.cancellation.check()
         self._mark = self.edit.version
         return True
@@ -383,11 +380,6 @@ class Context:
                 self._complete(nodes, ())
         self._open.clear()
         self._placed.clear()
-
-    def _note_places(self, nodes: Iterable[ir.Node]) -> None:
-        """Note where nodes run, before they go: what comes for them is to run there. One provider needs no note."""
-        if len(self.options.providers) > 1:
-            self._placed.update((node, self.provider_of(node)) for node in nodes if node.graph is not None)
 
     def _is_for_another_target(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
         """Whether the result is for a target that the transformer does not serve; reports it."""
