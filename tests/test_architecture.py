@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     "errors option_kinds options cancellation terminal_text pass_manifest _version",
     "documents system semantics onnx_ir_internals",
-    "graph",
+    "graph ops",
     "serialization analysis",
     "evaluation",
     "transformer context placement fusions error_bounds workspace observers rule adapters direct_edits pass_options",

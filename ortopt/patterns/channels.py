@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.match import array_of, attribute, dims, inputs, need, same_dim, tensor_of
+from ortopt import ops
+from ortopt.graph.match import array_of, dims, inputs, need, same_dim, tensor_of
 
 
 def of_channels(value: ir.Value, channels: int, rank: int) -> np.ndarray:
@@ -42,7 +43,7 @@ def of_input_channels(value: ir.Value, convolution: ir.Node, x: ir.Value) -> np.
     """
     shape, kernel = dims(x), tensor_of(inputs(convolution, 2)[1]).shape.numpy()
     need(len(kernel) >= 3 and len(shape) == len(kernel), "it is no convolution", convolution)
-    channels = kernel[1] * attribute(convolution, "group", 1)
+    channels = kernel[1] * ops.Conv(convolution).group
     need(same_dim(shape[1], channels), "the number of channels is not fixed", x)
     return of_channels(value, channels, len(shape))
 

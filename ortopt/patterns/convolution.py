@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.magnitudes import need_digits, need_no_larger, need_scaled_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -68,7 +69,7 @@ def channels_of(convolution: ir.Node) -> int:
     need(tensor.dtype in FLOATS, "the weights are no floats", weight)
     need(len(tensor.shape) >= 2, "the weights have no channels", weight)
     shape = tensor.shape.numpy()
-    return shape[0] if convolution.op_type == "Conv" else shape[1] * attribute(convolution, "group", 1)
+    return shape[0] if convolution.op_type == "Conv" else shape[1] * ops.Conv(convolution).group
 
 
 def per_channel(value: ir.Value, convolution: ir.Node) -> Array:
@@ -101,23 +102,23 @@ def vector(value: ir.Value, length: int) -> Array:
     return array_of(value).astype(np.float64)
 
 
-def convolution_of_images(old: ir.Node, images: ir.Value) -> ir.Node:
+def convolution_of_images(old: ir.Node, images: ir.Value, **settings: ops.Setting) -> ir.Node:
     """A convolution of signals as one of the rows of images, each by itself.
 
     Args:
         old: A Conv or FusedConv with constant weights.
         images: Its signals, with one axis more in front of their positions.
+        settings: Attributes that differ (see `ops.changed`).
     """
     _, weight = inputs(old, 2)
     wide = constant(np.expand_dims(array_of(weight), 2), tensor_of(weight).dtype)
-    node = ir.Node(old.domain, old.op_type, [images, wide, *old.inputs[2:3]], list(old.attributes.values()))
+    lists: dict[str, ops.Setting] = {}
     for name, ahead in _OF_THE_HEIGHT.items():
-        if name in node.attributes:
-            numbers = node.attributes[name].as_ints()
-            half = len(numbers) // 2 if name == "pads" else len(numbers)
-            both = (*ahead[:1], *numbers[:half], *ahead[1:], *numbers[half:])
-            node.attributes[name] = ir.AttrInt64s(name, both)
-    return node
+        if name in old.attributes:
+            numbers = old.attributes[name].as_ints()
+            half = len(numbers) * len(ahead[:1]) // len(ahead)
+            lists[name] = (*ahead[:1], *numbers[:half], *ahead[1:], *numbers[half:])
+    return ops.copied(old, [images, wide, *old.inputs[2:3]], **lists | settings)
 
 
 def need_points(root: ir.Node, weight: ir.Value) -> None:
@@ -126,29 +127,29 @@ def need_points(root: ir.Node, weight: ir.Value) -> None:
     shape = tensor.shape.numpy()
     need(tensor.dtype in FLOATS, "the weights are no floats", weight)
     need(len(shape) > 2 and set(shape[2:]) == {1}, "the kernel is larger than a point", root)
-    attributes = plain_attributes(root)
-    plain = attribute(root, "group", 1) == 1 and set(attribute(root, "strides", (1,))) == {1}
-    padded = "pads" in attributes and any(attribute(root, "pads", (0,)))
-    need(plain and not padded, "it has groups, strides or padding", root)
+    plain_attributes(root)
+    conv = ops.Conv(root)
+    plain = conv.group == 1 and set(conv.strides) == {1}
+    need(plain and not any(conv.stated_pads), "it has groups, strides or padding", root)
 
 
-def stride_of_transposed(root: ir.Node, axes: int) -> int:
+def stride_of_transposed(root: ir.Node) -> int:
     """The stride of a ConvTranspose, the same along all axes.
 
     Args:
         root: The transposed convolution.
-        axes: How many axes its signals or images have.
 
     Raises:
         Refusal: If it has groups, dilations, or another size of the result than strides and pads give.
     """
     attributes = plain_attributes(root)
-    need(attribute(root, "group", 1) == 1, "it has groups", root)
-    need(set(attribute(root, "dilations", (1,))) == {1}, "it has dilations", root)
-    need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
+    conv = ops.Conv(root)
+    need(conv.group == 1, "it has groups", root)
+    need(set(conv.dilations) == {1}, "it has dilations", root)
+    need(conv.auto_pad == "NOTSET", "its padding is not written out", root)
     need("output_shape" not in attributes, "its result's size is given", root)
     need(not any(attribute(root, "output_padding", (0,))), "its result is padded", root)
-    strides = set(attribute(root, "strides", (1,) * axes))
+    strides = set(conv.strides)
     need(len(strides) == 1, "its strides differ", root)
     return int(strides.pop())
 
@@ -194,7 +195,7 @@ def _gain(convolution: ir.Node) -> Array:
     weight = np.abs(array_of(convolution.inputs[1]))
     if convolution.op_type == "Conv":
         return np.asarray(weight.sum(axis=tuple(range(1, weight.ndim)), dtype=np.float64))
-    group = attribute(convolution, "group", 1)
+    group = ops.Conv(convolution).group
     inputs, outputs = weight.shape[:2]
     by_group = weight.reshape(group, inputs // group, outputs, -1)
     return np.asarray(by_group.sum(axis=(1, 3), dtype=np.float64).reshape(-1))
@@ -205,7 +206,7 @@ def _scaled(convolution: ir.Node, scale: Array) -> Array:
     weight = array_of(convolution.inputs[1])
     if convolution.op_type == "Conv":
         return _product(weight, scale.reshape(-1, *(1,) * (weight.ndim - 1)))
-    group = attribute(convolution, "group", 1)
+    group = ops.Conv(convolution).group
     inputs, outputs, *kernel = weight.shape
     by_group = weight.reshape(group, inputs // group, outputs, *kernel)
     return _product(by_group, scale.reshape(group, 1, outputs, *(1,) * len(kernel))).reshape(weight.shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.match import attribute, inputs, is_constant, is_op, need, operand_constant
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention.constant_rows import check_alike
@@ -43,4 +44,4 @@ class KeyBiasElimination(RewriteRule[Forwarded]):
         (root,) = found.nodes
         if is_op(root, "Add"):
             return found.value
-        return ir.Node("", "Gemm", root.inputs[:2], list(root.attributes.values()))
+        return ops.copied(root, root.inputs[:2])

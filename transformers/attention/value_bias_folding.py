@@ -6,10 +6,10 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     array_of,
-    attribute,
     dims,
     inputs,
     is_constant,
@@ -117,7 +117,7 @@ class ValueBiasFolding(RewriteRule[Found]):
             _, unbiased = operand_constant(root)
             last = ir.node("Add", [unbiased, bias])
         else:
-            last = ir.Node("", "Gemm", [*root.inputs[:2], bias], list(root.attributes.values()))
+            last = ops.copied(root, [*root.inputs[:2], bias])
         return {total.outputs[0]: found.values, root.outputs[0]: last.outputs[0]}
 
 
@@ -129,10 +129,10 @@ def _layer(root: ir.Node) -> Layer:
         need(is_used_once(unbiased), "the projection is used elsewhere", unbiased)
         return Layer(x, weight, bias, False, 1.0)
     x, weight, bias = inputs(root, 3)
-    need(not attribute(root, "transA", 0), "the projection is of columns", root)
-    turned, beta = attribute(root, "transB", 0), attribute(root, "beta", 1.0)
-    need(is_constant(bias) and beta != 0, "no constant is added", root)
-    return Layer(x, weight, bias, bool(turned), attribute(root, "alpha", 1.0) / beta)
+    gemm = ops.Gemm(root)
+    need(not gemm.transposes_a, "the projection is of columns", root)
+    need(is_constant(bias) and gemm.beta != 0, "no constant is added", root)
+    return Layer(x, weight, bias, gemm.transposes_b, gemm.alpha / gemm.beta)
 
 
 def _projection(layer: Layer) -> Projection:

@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.magnitudes import need_no_larger
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
     array_of,
-    attribute,
     dtype,
     inputs,
     is_constant,
@@ -59,15 +59,17 @@ class AddConvFusion(RewriteRule[Found]):
         tensor_of(number)
         need(dtype(x) in FLOATS and not is_constant(x), "it is no float", x)
         plain_attributes(root)
-        need(not _is_padded(root), "a padded zero would be shifted", root)
+        need(not ops.Conv(root).is_padded, "a padded zero would be shifted", root)
         others = (user for user in users(moved) if user is not root)
-        gone = not moved.is_graph_output() and all(is_op(user, "Conv") and not _is_padded(user) for user in others)
+        gone = not moved.is_graph_output() and all(
+            is_op(user, "Conv") and not ops.Conv(user).is_padded for user in others
+        )
         need(gone, "the sum is used elsewhere", moved)
         content = array_of(weight).astype(np.float64)
         need(content.size > 0, "the weights are empty", weight)
         shift = of_input_channels(number, root, x)
         shift = -shift if is_op(addition, "Sub") else shift
-        return Found((root,), x, self._bias(root, content, attribute(root, "group", 1), shift, number))
+        return Found((root,), x, self._bias(root, content, ops.Conv(root).group, shift, number))
 
     def _bias(self, root: ir.Node, weight: np.ndarray, group: int, shift: np.ndarray, about: ir.Value) -> np.ndarray:
         """The bias with what becomes of the shift, if nothing overflows."""
@@ -90,8 +92,3 @@ class AddConvFusion(RewriteRule[Found]):
         (root,) = found.nodes
         bias = constant(found.bias, tensor_of(root.inputs[1]).dtype)
         return ir.Node("", "Conv", [found.x, root.inputs[1], bias], list(root.attributes.values()))
-
-
-def _is_padded(node: ir.Node) -> bool:
-    empty: tuple[int, ...] = ()
-    return any(attribute(node, "pads", empty)) or attribute(node, "auto_pad", "NOTSET") not in {"NOTSET", "VALID"}

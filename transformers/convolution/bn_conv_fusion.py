@@ -4,12 +4,12 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.magnitudes import need_near, need_no_larger
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
     array_of,
-    attribute,
     inputs,
     is_constant,
     is_used_once,
@@ -59,14 +59,12 @@ class BnConvFusion(RewriteRule[Found]):
         )
         tensor = tensor_of(weight)
         need(tensor.dtype in FLOATS and use_count(weight) == 1, "the weights are no floats of its own", weight)
-        group = attribute(root, "group", 1)
+        group = ops.Conv(root).group
         content = array_of(weight).astype(np.float64)
         need(content.size > 0, "the weights are empty", weight)
         outputs, channels = content.shape[:2]
         scale, shift = scale_and_shift(normalization, channels * group)
-        empty: tuple[int, ...] = ()
-        padded = any(attribute(root, "pads", empty)) or attribute(root, "auto_pad", "NOTSET") not in ("NOTSET", "VALID")
-        need(not padded or not shift.any(), "a padded zero would be shifted", root)
+        need(not ops.Conv(root).is_padded or not shift.any(), "a padded zero would be shifted", root)
         bias = optional(root, 2)
         need(bias is None or is_constant(bias), "the bias is not a constant", bias)
         by_group = content.reshape(group, outputs // group, channels, -1)

@@ -6,12 +6,12 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
     array_of,
-    attribute,
     dtype,
     inputs,
     is_op,
@@ -67,7 +67,7 @@ class MulConvFusion(RewriteRule[Found]):
         if is_op(scaling, "Div"):
             factors = 1 / factors
         need_near(1.0, (np.abs(factors),), dtype(x), number)
-        return Found((scaling, root), x, _scaled(content, factors, attribute(root, "group", 1), weight))
+        return Found((scaling, root), x, _scaled(content, factors, ops.Conv(root).group, weight))
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the convolution."""

@@ -9,13 +9,13 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.magnitudes import need_no_larger
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
     Refusal,
     array_of,
-    attribute,
     choose,
     inputs,
     is_op,
@@ -104,11 +104,11 @@ class ParallelConvMerging(RewriteRule[Found]):
         )
         wide = _convolution(convolution)
         narrow = _convolution(other) if is_op(other, "Conv") else _normalization(other, convolution, wide)
-        groups = [attribute(node, "group", 1) for node in (convolution, other) if is_op(node, "Conv")]
+        groups = [ops.Conv(node).group for node in (convolution, other) if is_op(node, "Conv")]
         need(len(set(groups)) == 1, "they differ in groups", root)
         need(wide.weight.shape[:2] == narrow.weight.shape[:2], "they differ in channels", root)
         need(wide.strides == narrow.strides, "they differ in strides", root)
-        dilations = attribute(convolution, "dilations", (1,) * len(wide.kernel))
+        dilations = ops.Conv(convolution).dilations
         _need_same_dilations(other, narrow, dilations)
         weight = wide.weight + _placed(narrow, wide, dilations)
         return self._found(root, wide, narrow, weight)
@@ -141,20 +141,19 @@ def _convolution(node: ir.Node) -> Branch:
     x, weight = inputs(node, 2)
     tensor = tensor_of(weight)
     need(tensor.dtype in FLOATS and tensor.nbytes <= MAX_BYTES, "the weights are no floats, or large", weight)
-    need(attribute(node, "auto_pad", "NOTSET") == "NOTSET", "the padding depends on the input", node)
+    conv = ops.Conv(node)
+    need(conv.auto_pad == "NOTSET", "the padding depends on the input", node)
     content = array_of(weight).astype(np.float64)
     need(content.ndim >= 3, "it is no convolution", node)
     axes = content.ndim - 2
-    pads = attribute(node, "pads", (0,) * (2 * axes))
     bias = optional(node, 2)
     numbers = np.zeros(len(content)) if bias is None else vector(bias, len(content))
-    strides = attribute(node, "strides", (1,) * axes)
-    return Branch(node, x, content, numbers, strides, pads[:axes], pads[axes:])
+    return Branch(node, x, content, numbers, conv.strides, conv.pads[:axes], conv.pads[axes:])
 
 
 def _normalization(node: ir.Node, convolution: ir.Node, beside: Branch) -> Branch:
     """A BatchNormalization as the convolution of a point, with the groups of the one beside it."""
-    group = attribute(convolution, "group", 1)
+    group = ops.Conv(convolution).group
     outputs, inner = beside.weight.shape[:2]
     need(outputs == inner * group, "the convolution gives another number of channels", convolution)
     scale, shift = scale_and_shift(node, outputs)
@@ -168,7 +167,7 @@ def _normalization(node: ir.Node, convolution: ir.Node, beside: Branch) -> Branc
 
 def _need_same_dilations(node: ir.Node, narrow: Branch, dilations: tuple[int, ...]) -> None:
     """Refuse a kernel whose elements have another distance; a single element has none."""
-    own = attribute(node, "dilations", (1,) * len(narrow.kernel)) if is_op(node, "Conv") else dilations
+    own = ops.Conv(node).dilations if is_op(node, "Conv") else dilations
     same = all(size == 1 or a == b for size, a, b in zip(narrow.kernel, own, dilations, strict=True))
     need(same, "they differ in dilations", node)
 

@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.magnitudes import need_digits, need_no_larger, need_scaled_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -46,7 +47,7 @@ class GemmBnFusion(RewriteRule[Found]):
         need(tensor.dtype in FLOATS and len(tensor.shape) == 2, "B is no matrix of floats", weight)
         plain_attributes(gemm)
         matrix = array_of(weight)
-        by_rows = attribute(gemm, "transB", 0) != 0
+        by_rows = ops.Gemm(gemm).transposes_b
         channels = matrix.shape[0 if by_rows else 1]
         scale, shift = scale_and_shift(root, channels)
         bias = _bias(gemm, channels)
@@ -56,7 +57,7 @@ class GemmBnFusion(RewriteRule[Found]):
             c = (bias * scale + shift).astype(kind)
         finite = all(bool(np.isfinite(array).all()) for array in (b, c))
         need(finite, "a folded number would not be finite", gemm)
-        gain = np.abs(matrix.astype(np.float64)).sum(axis=1 if by_rows else 0) * abs(attribute(gemm, "alpha", 1.0))
+        gain = np.abs(matrix.astype(np.float64)).sum(axis=1 if by_rows else 0) * abs(ops.Gemm(gemm).alpha)
         need_scaled_near(lambda: gain, scale, tensor.dtype, gemm)
         need_digits(b, matrix, tensor.dtype, gemm)
         need_no_larger(np.abs(bias), (1.0, c.astype(np.float64), gain), tensor.dtype, gemm)
@@ -67,8 +68,7 @@ class GemmBnFusion(RewriteRule[Found]):
         gemm = found.nodes[0]
         a, weight = inputs(gemm, 2)
         dtype = tensor_of(weight).dtype
-        kept = [item for name, item in gemm.attributes.items() if name != "beta"]
-        return ir.Node("", "Gemm", [a, constant(found.b, dtype), constant(found.c, dtype)], kept)
+        return ops.copied(gemm, [a, constant(found.b, dtype), constant(found.c, dtype)], beta=None)
 
 
 def _bias(gemm: ir.Node, channels: int) -> np.ndarray:

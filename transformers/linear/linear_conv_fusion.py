@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.magnitudes import need_digits, need_near, need_no_larger
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -119,7 +120,7 @@ class LinearConvFusion(RewriteRule[Found]):
                 if target[place] != INFER:
                     target[place] = found.weight.shape[1]
                 operands[1] = constant(target)
-            value = ir.Node("", step.op_type, operands, list(step.attributes.values())).outputs[0]
+            value = ops.copied(step, operands).outputs[0]
         return value
 
 
@@ -150,8 +151,7 @@ def _check_step(step: ir.Node, before: int, behind: int) -> None:
         behind: Where they are in its result.
     """
     if step.op_type == "Squeeze":
-        named = "axes" in step.attributes or optional(step, 1) is not None
-        need(named, "a Squeeze would take a single column away", step)
+        need(bool(ops.Squeeze(step).stated_axes), "a Squeeze would take a single column away", step)
     if step.op_type == "Reshape":
         target = optional(step, 1)
         need(target is not None and is_constant(target), "the target of a Reshape is no constant", step)

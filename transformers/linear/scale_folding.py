@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -138,7 +139,7 @@ def _has_columns(node: ir.Node, columns: Dim) -> bool:
     if is_op(node, "Add"):
         return all(dims(value)[-1:] == (columns,) for value in inputs(node, 2))
     weight = dims(inputs(node, len(node.inputs))[1])
-    transposed = is_op(node, "Gemm") and attribute(node, "transB", 0)
+    transposed = is_op(node, "Gemm") and ops.Gemm(node).transposes_b
     summand = optional(node, 2)
     return (
         len(weight) > 1
@@ -149,7 +150,7 @@ def _has_columns(node: ir.Node, columns: Dim) -> bool:
 
 def _turned(factor: np.ndarray, node: ir.Node, place: int) -> np.ndarray:
     """The factor, along the axis of the columns."""
-    turned = factor.size > 1 and is_op(node, "Gemm") and place == 1 and attribute(node, "transB", 0)
+    turned = factor.size > 1 and is_op(node, "Gemm") and place == 1 and ops.Gemm(node).transposes_b
     return factor[:, None] if turned else factor
 
 

@@ -3,8 +3,8 @@
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import symbolic
-from ortopt.graph.axes import order_of
 from ortopt.graph.match import dims, inputs, is_used_once, need, producer
 from ortopt.options import TransformerLevel
 from ortopt.patterns.permutations import runs_of
@@ -41,7 +41,7 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
         need(not root.outputs[0].is_graph_output(), "what a file declares of its result is no proof", root)
         source, result = dims(x), dims(root.outputs[0])
         runs = runs_of(source, dims(joined))
-        perm = order_of(transpose)
+        perm = ops.Transpose(transpose).order
         order = tuple(axis for place in perm for axis in runs[place])
         apart = tuple(source[axis] for axis in order)
         need(symbolic.same_shape(apart, result), "the axes come apart into others", root)

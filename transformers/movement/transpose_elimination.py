@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from ortopt.graph.axes import order_of
+from ortopt import ops
 from ortopt.graph.match import inputs, need, shape_of
 from ortopt.options import TransformerLevel
 from ortopt.rule import Forwarded, RewriteRule
@@ -18,7 +18,7 @@ class TransposeElimination(RewriteRule[Forwarded]):
     def match(self, root: ir.Node) -> Forwarded:
         """The identity permutation, written or of rank at most 1; or each axis that moves has size 1."""
         (x,) = inputs(root, 1)
-        order = order_of(root)
+        order = ops.Transpose(root).order
         moved = [axis for axis, source in enumerate(order) if axis != source]
         dims = shape_of(x) if moved else None
         need(not moved or (dims is not None and all(dims[axis] == 1 for axis in moved)), "it moves axes", root)

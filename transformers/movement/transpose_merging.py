@@ -3,7 +3,7 @@
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import order_of
+from ortopt import ops
 from ortopt.graph.match import inputs, need, producer
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
@@ -28,7 +28,7 @@ class TransposeMerging(RewriteRule[Found]):
         (middle,) = inputs(root, 1)
         first = producer(middle, "Transpose")
         (x,) = inputs(first, 1)
-        inner, outer = order_of(first), order_of(root)
+        inner, outer = ops.Transpose(first).order, ops.Transpose(root).order
         need(len(inner) == len(outer), "the permutations do not fit one another", root)
         return Found((root,), x, tuple(inner[axis] for axis in outer))
 

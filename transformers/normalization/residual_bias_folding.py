@@ -9,13 +9,12 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    attribute,
-    axis,
     dims,
     dtype,
     inputs,
@@ -33,6 +32,7 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention.constant_rows import product
 from ortopt.patterns.attention.reading import behind_keys, reading
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -110,7 +110,7 @@ class ResidualBiasFolding(RewriteRule[Found]):
         """Build all that holds a constant with the new ones."""
         root, _, old = found.nodes[:3]
         operands = [*old.inputs[:2], constant(found.shift)]
-        normalization = ir.Node("", old.op_type, operands, list(old.attributes.values()))
+        normalization = ops.copied(old, operands)
         total = ir.node(root.op_type, [normalization.outputs[0], found.rest])
         made = {root.outputs[0]: total.outputs[0], old.outputs[0]: normalization.outputs[0]}
         for last, bias in found.layers:
@@ -119,7 +119,7 @@ class ResidualBiasFolding(RewriteRule[Found]):
                 node = ir.node(last.op_type, [unbiased, constant(bias)])
             else:
                 operands = [normalization.outputs[0], last.inputs[1], constant(bias), *last.inputs[3:]]
-                node = ir.Node(last.domain, last.op_type, operands, list(last.attributes.values()))
+                node = ops.copied(last, operands)
             made[last.outputs[0]] = node.outputs[0]
         return made
 
@@ -137,9 +137,8 @@ def _shifted(normalization: ir.Node, row: Array) -> np.ndarray:
 
     It gives numbers of mean 0 and deviation 1, times the scale, plus the shift.
     """
-    x, scale, shift = inputs(normalization, 3)
-    rank = len(dims(x))
-    need(axis(normalization, rank, -1) == rank - 1, "the normalization is over several dimensions", normalization)
+    _, scale, shift = inputs(normalization, 3)
+    need(ops.OneAxis(normalization).is_last, "the normalization is over several dimensions", normalization)
     need(is_constant(scale) and is_constant(shift), "scale and shift are no constants", normalization)
     need(dims(scale) == dims(shift) == row.shape, "the bias is of another size", shift)
     contents = [array_of(value).astype(np.float64) for value in (scale, shift)]
@@ -167,7 +166,7 @@ def _layers(readers: list[ir.Node], residual: ir.Value, row: Array) -> Iterator[
         if is_op(node, "Gemm"):
             yield _gemm(node, row)
             continue
-        if is_op(node, "Attention", domain="com.microsoft"):
+        if is_op(node, "Attention", domain=MICROSOFT):
             yield _packed_attention(node, row)
             continue
         need(is_op(node, "MatMul"), "the normalization's result is used by no linear layer", node)
@@ -193,13 +192,12 @@ def _biased(unbiased: ir.Value, change: Array) -> Layer | None:
 
 def _gemm(node: ir.Node, row: Array) -> Layer:
     _, weight, bias = inputs(node, 3)
-    beta = attribute(node, "beta", 1.0)
-    need(is_constant(bias) and beta != 0, "a linear layer has no bias", node)
-    need(not attribute(node, "transA", 0), "a linear layer is of columns", node)
-    turned = attribute(node, "transB", 0)
-    columns = _weight(weight, (row.size,), turned=bool(turned))
+    gemm = ops.Gemm(node)
+    need(is_constant(bias) and gemm.beta != 0, "a linear layer has no bias", node)
+    need(not gemm.transposes_a, "a linear layer is of columns", node)
+    columns = _weight(weight, (row.size,), turned=gemm.transposes_b)
     need(dims(bias) == columns.shape[1:], "a linear layer's bias is no row", bias)
-    factor = attribute(node, "alpha", 1.0) / beta
+    factor = gemm.alpha / gemm.beta
     return Layer(node, _in_single(array_of(bias) - factor * product(row, columns), bias))
 
 

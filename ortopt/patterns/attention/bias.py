@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct, structs
 
+from ortopt import ops
 from ortopt.graph import facts
-from ortopt.graph.axes import unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT16, Dim, Refusal, is_op, need, same_dim
 from ortopt.patterns.attention import mask
@@ -143,7 +143,7 @@ class Bias(Struct, frozen=True):
     def of_rank_4(self, value: ir.Value, version: int) -> ir.Value:
         """The sum with as many dimensions as the scores, in words of an opset; one for each query has two already."""
         missing = 4 - max(2, *(term.rank for term in self.terms))
-        return unsqueezed(value, range(missing), version) if missing else value
+        return ops.unsqueezed(value, range(missing), version) if missing else value
 
     def build(self, length: ir.Value | None = None) -> ir.Value:
         """The sum as a value of rank 4, or as the original has it.

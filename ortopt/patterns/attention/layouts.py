@@ -8,8 +8,8 @@ from itertools import pairwise
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import facts, scope, symbolic
-from ortopt.graph.axes import squeezed, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, need
 from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
@@ -149,8 +149,8 @@ def _with_ones(value: ir.Value, made: Plan, before: tuple[Group, ...], after: tu
     gone = [place for place, group in enumerate(before) if not group]
     come = [place for place, group in enumerate(after) if not group]
     if gone:
-        value = squeezed(value, gone, made.version)
-    return unsqueezed(value, come, made.version) if come else value
+        value = ops.squeezed(value, gone, made.version)
+    return ops.unsqueezed(value, come, made.version) if come else value
 
 
 def _recipe(source: View, before: tuple[Group, ...], after: tuple[Group, ...]) -> list[int]:

@@ -10,15 +10,14 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     Dim,
     array_of,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -85,7 +84,7 @@ class ConvTransposeDecomposition(RewriteRule[Found]):
         need(len(sides) in (1, 2), "it is of no signals and no images", x)
         stride = _stride(root, len(sides))
         kernel = _check_weight(weight, stride, 2 + len(sides))
-        pads = tuple(attribute(root, "pads", (0, 0) * len(sides)))
+        pads = ops.Conv(root).pads
         cut = max(sum(pads[axis :: len(sides)]) for axis in range(len(sides)))
         need(min(pads) >= 0 and cut < kernel, "its padding is no frame within the kernel", root)
         longest = _check_sides(root, batch, sides, refused=kernel - stride - cut <= 0)
@@ -105,7 +104,7 @@ class ConvTransposeDecomposition(RewriteRule[Found]):
 
 def _stride(root: ir.Node, axes: int) -> int:
     """The stride of a transposed convolution whose phases are moved fast."""
-    stride = stride_of_transposed(root, axes)
+    stride = stride_of_transposed(root)
     need(axes == 1 or stride <= MOST_PHASES, "its phases are large blocks", root)
     return stride
 
@@ -155,7 +154,7 @@ def _convolution(found: Found, axes: int) -> ir.Value:
     steps = kernel[0] // down, kernel[1] // found.stride
     own = own.reshape(channels, outputs, steps[0], down, steps[1], found.stride).transpose(1, 3, 5, 0, 2, 4)
     own = own.reshape(-1, channels, *steps)[:, :, ::-1, ::-1]
-    operands = [x if axes == 2 else unsqueezed(x, [2], opset(root)), constant(np.ascontiguousarray(own), FLOAT)]
+    operands = [x if axes == 2 else ops.unsqueezed(x, [2], opset(root)), constant(np.ascontiguousarray(own), FLOAT)]
     bias = optional(root, 2)
     if bias is not None:
         operands.append(constant(np.repeat(array_of(bias), down * found.stride), FLOAT))

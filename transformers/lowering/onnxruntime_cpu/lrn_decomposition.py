@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
-from ortopt.graph.axes import squeezed, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, dims, dtype, inputs, is_never_zero, need, opset, plain_attributes
 from ortopt.options import Fusions, Numerics, Target, TransformerLevel
@@ -111,12 +111,12 @@ def _numbers(root: ir.Node) -> Found:
 def _means(squares: ir.Value, found: Found) -> ir.Value:
     """The mean over the window around each channel; beyond the first and the last one are zeros."""
     version = opset(found.nodes[0])
-    depth = unsqueezed(squares, [1], version)
+    depth = ops.unsqueezed(squares, [1], version)
     side = found.size // 2
     pads = [side, 0, 0, side, 0, 0]
     window: dict[str, int | list[int]] = {"kernel_shape": [found.size, 1, 1], "pads": pads, "count_include_pad": 1}
     pool = ir.node("AveragePool", [depth], window).outputs[0]
-    return squeezed(pool, [1], version)
+    return ops.squeezed(pool, [1], version)
 
 
 def _power(sums: ir.Value, power: float) -> ir.Value:

@@ -30,8 +30,8 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.scaled_constant import scaled
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 FORM = Form(MICROSOFT, "QuickGelu", "with its scale in the layers")
 LINEAR = ("Gemm", "MatMul")
 SCALE_OF_THE_OP = 1.702

@@ -16,16 +16,17 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.blocked_threads import CHANNELS_OF_A_THREAD, is_divided
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope, symbolic
-from ortopt.graph.axes import squeezed, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, array_of, dims, dtype, inputs, is_constant, need, opset, static_dims
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution import convolution_of_images
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import (
     Halo,
     Stage,
@@ -35,7 +36,6 @@ from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import (
     stage_of,
 )
 
-MICROSOFT: Final = "com.microsoft"
 ROWS, COLUMNS = 2, 3
 
 VERSION: Final = 13
@@ -149,7 +149,7 @@ class Cuts(Struct, frozen=True):
 
     def cut(self, signal: ir.Value, version: int) -> ir.Value:
         """The image of a signal."""
-        row = unsqueezed(signal, [ROWS], version)
+        row = ops.unsqueezed(signal, [ROWS], version)
         along = constant([COLUMNS])
         parts = [ir.node("Slice", [row, start, stop, along]).outputs[0] for start, stop in self.taken]
         return ir.node("Concat", parts, {"axis": ROWS}).outputs[0]
@@ -158,7 +158,7 @@ class Cuts(Struct, frozen=True):
         """The signal of an image."""
         along = constant([ROWS, COLUMNS])
         parts = [ir.node("Slice", [image, start, stop, along]).outputs[0] for start, stop in self.kept]
-        return squeezed(ir.node("Concat", parts, {"axis": COLUMNS}).outputs[0], [ROWS], version)
+        return ops.squeezed(ir.node("Concat", parts, {"axis": COLUMNS}).outputs[0], [ROWS], version)
 
 
 def _work(stage: Stage, alone_at: int | None = None) -> int:
@@ -234,7 +234,7 @@ def _of_images(old: ir.Node, images: dict[ir.Value, ir.Value]) -> ir.Node:
     if is_convolution(old):
         return convolution_of_images(old, images[operands(old)[0]])
     values = [_beside_images(value) if is_constant(value) else images[value] for value in inputs(old, len(old.inputs))]
-    return ir.Node(old.domain, old.op_type, values, list(old.attributes.values()))
+    return ops.copied(old, values)
 
 
 def _beside_images(value: ir.Value) -> ir.Value:
@@ -282,7 +282,7 @@ def _node(op: str, *values: ir.Value) -> ir.Value:
 
 def _beside(numbers: np.ndarray, value: ir.Value) -> ir.Value:
     """Numbers and the elements of a vector in turns."""
-    column = unsqueezed(value, [1], VERSION)
+    column = ops.unsqueezed(value, [1], VERSION)
     pairs = ir.node("Concat", [constant(numbers[:, None]), column], {"axis": 1}).outputs[0]
     return _node("Reshape", pairs, constant([-1]))
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import symbolic
-from ortopt.graph.axes import unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     FLOAT,
     Refusal,
-    axis,
     dims,
     dtype,
     inputs,
@@ -27,7 +26,6 @@ from ortopt.graph.match import (
     operand_constant,
     opset,
     producer,
-    rank,
     scalar,
     small_array,
     static_dims,
@@ -76,7 +74,7 @@ class SlidingGatherDecomposition(RewriteRule[Found]):
         """A range that counts from 0, and a column of offsets; single numbers are taken."""
         x, indices = inputs(root, 2)
         need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
-        place = axis(root, rank(x), 0)
+        place = ops.Gather(root).axis
         alone = all(isinstance(size, int) and size == 1 for size in dims(x)[place + 1 :])
         need(alone, "it takes rows, which are copied as they are", root)
         column, row = operand_constant(producer(indices, "Add"))
@@ -90,7 +88,7 @@ class SlidingGatherDecomposition(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Value:
         """Take the numbers at each offset, and put them side by side."""
         place = found.place
-        x = unsqueezed(found.x, [place], opset(found.nodes[0]))
+        x = ops.unsqueezed(found.x, [place], opset(found.nodes[0]))
         size = ir.node("Reshape", [found.size, constant([1])]).outputs[0]
         runs = [_run(x, place + 1, offset, size, found.step) for offset in found.offsets]
         return ir.node("Concat", runs, {"axis": place}).outputs[0]

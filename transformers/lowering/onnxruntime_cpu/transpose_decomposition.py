@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import symbolic
-from ortopt.graph.axes import order_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Dim, Refusal, dims, dtype, inputs, is_op, need, users
 from ortopt.graph.symbolic import is_known
@@ -67,7 +67,7 @@ class TransposeDecomposition(RewriteRule[Found]):
         (x,) = inputs(root, 1)
         need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
         shape = tuple(dims(x))
-        order = order_of(root)
+        order = ops.Transpose(root).order
         need(moves_elements(shape, order), "one axis moves, or pieces of several elements", root)
         split = any(is_op(user, "Split") for user in users(root.outputs[0]))
         need(not split, "what is split may move fewer axes", root)  # split_transpose_reordering

@@ -12,9 +12,9 @@ from typing import Final, TypeAlias
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import symbolic
-from ortopt.graph.axes import order_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, is_used_once, need, producer, same_dim, users
 from ortopt.options import Target, TransformerLevel
@@ -72,7 +72,7 @@ class TransposeReshapeMerging(RewriteRule[Found]):
         need(is_used_once(turned), "what is between is used elsewhere", turned)
         (x,) = inputs(first, 1)
         pieces, joined = _common(dims(turned), dims(middle))
-        before, after = order_of(first), order_of(root)
+        before, after = ops.Transpose(first).order, ops.Transpose(root).order
         view = [(place, index) for place in _inverse(before) for index in range(len(pieces[place]))]
         flat = [(place, index) for place, cut in enumerate(pieces) for index in range(len(cut))]
         runs = iter(flat)

@@ -6,7 +6,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortopt.graph.axes import axes_of, node_along, squeezed, unsqueezed
+from ortopt import ops
 from ortopt.graph.match import Refusal, attribute
 from ortopt.options import Options
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
@@ -18,7 +18,7 @@ from ortopt.workspace import Workspace
 @pytest.mark.parametrize("op", ["Squeeze", "Unsqueeze", "ReduceSum", "ReduceMax"])
 def test_as_the_opset_wants_them(op: str, version: int) -> None:
     flags = {"keepdims": 0} if op.startswith("Reduce") else {}
-    node = node_along(op, ir.Value(name="x"), (1, -1), version, flags)
+    node = ops.node_along(op, ir.Value(name="x"), (1, -1), version, flags)
     by_input = version >= AXES_ARE_AN_INPUT_FROM[op]
     schema = onnx.defs.get_schema(op, version)
     assert by_input == ("axes" not in schema.attributes)
@@ -36,7 +36,7 @@ def test_as_the_opset_wants_them(op: str, version: int) -> None:
 
 def test_values() -> None:
     x = ir.Value(name="x")
-    for value, op in ((squeezed(x, [0], 13), "Squeeze"), (unsqueezed(x, range(2), 11), "Unsqueeze")):
+    for value, op in ((ops.squeezed(x, [0], 13), "Squeeze"), (ops.unsqueezed(x, range(2), 11), "Unsqueeze")):
         node = value.producer()
         assert node is not None and node.op_type == op and node.inputs[0] is x
 
@@ -60,6 +60,6 @@ def test_read(text: str, opset: int, axes: tuple[int, ...] | None) -> None:
     (node,) = workspace.model.graph
     if axes is None:
         with pytest.raises(Refusal):
-            axes_of(node)
+            _ = ops.Axes(node).stated_axes
     else:
-        assert axes_of(node) == axes
+        assert ops.Axes(node).stated_axes == axes
