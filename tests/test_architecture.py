@@ -23,7 +23,7 @@ LAYERS = (
     "serialization analysis",
     "evaluation",
     "transformer context placement fusions error_bounds workspace observers rule adapters direct_edits pass_options",
-    "patterns transpose partition opset_conversion half_precision",
+    "patterns linear transpose partition opset_conversion half_precision",
     "transformers",
     "pass_files deferred_rules registry rule_batch batch_runner clone_run manager instrumentation",
     "verification measurement zoo",

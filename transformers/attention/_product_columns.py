@@ -22,8 +22,8 @@ from ortopt.graph.match import (
     rank,
     tensor_of,
 )
+from ortopt.linear.weights import MAX_BYTES, SMALL_BYTES
 from ortopt.onnx_ir_internals import use_count
-from ortopt.patterns.scaled_constant import MAX_BYTES, SMALL_BYTES
 from ortopt.semantics.domains import MICROSOFT
 
 _MATRIX = 1

@@ -11,10 +11,10 @@ import onnx_ir as ir
 from ortopt.fusions import check_faster, is_asked_for
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, FLOATS, Refusal, dims, is_op, need, opset
+from ortopt.linear.weights import MAX_BYTES
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.parallel_parts import MERGED
-from ortopt.patterns.scaled_constant import MAX_BYTES
 from ortopt.semantics import constant_tensor
 from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 from ortopt.transformer import Context, GraphTransformer

@@ -27,8 +27,8 @@ from ortopt.graph.match import (
     rank,
     users,
 )
+from ortopt.linear.layer import CONVOLUTIONS
 from ortopt.options import TransformerLevel
-from ortopt.patterns.convolution import CONVOLUTIONS
 from ortopt.rule import RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, UNARY, VARIADIC

@@ -26,7 +26,7 @@ from ortopt.graph.match import (
     splat,
     users,
 )
-from ortopt.patterns.channels import of_channels
+from ortopt.linear.channels import of_channels
 from ortopt.patterns.layer_normalization import quotient
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING

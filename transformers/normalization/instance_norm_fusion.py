@@ -16,9 +16,9 @@ from ortopt.graph.match import (
     only_user,
     rank,
 )
+from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.affine import LARGEST, SMALLEST
-from ortopt.patterns.channels import of_channels
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 

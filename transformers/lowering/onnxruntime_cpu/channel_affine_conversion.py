@@ -20,8 +20,8 @@ from ortopt.analysis.magnitudes import need_near, need_no_larger
 from ortopt.context import Context
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_constant, is_op, is_used_once, need, opset, users
+from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.channels import of_channels
 from ortopt.transformer import GraphTransformer
 
 RANK = 4

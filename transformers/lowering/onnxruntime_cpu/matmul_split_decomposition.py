@@ -28,10 +28,10 @@ from ortopt.graph.match import (
     operand_constant,
     tensor_of,
 )
+from ortopt.linear.weights import MAX_BYTES
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.parallel_parts import MERGED
-from ortopt.patterns.scaled_constant import MAX_BYTES
 from ortopt.rule import RewriteRule
 
 PARTS = Form("", "MatMul", "one for each part")

@@ -14,8 +14,8 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, need, operand_constant, operand_from, producer
+from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.channels import of_channels
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 RANK = 4

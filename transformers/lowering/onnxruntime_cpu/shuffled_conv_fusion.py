@@ -36,8 +36,8 @@ from ortopt.graph.match import (
     static_dims,
     tensor_of,
 )
+from ortopt.linear.channels import vector
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.convolution import vector
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
