@@ -17,6 +17,8 @@ from ortopt.graph.match import (
     dims,
     inputs,
     is_constant,
+    is_op,
+    is_used_once,
     need,
     operand_from,
     optional,
@@ -116,6 +118,20 @@ class Linear(Struct, frozen=True):
             return row_product(row, self.matrix) * self.alpha
         products = self._parts(array_of(self.weight).astype(np.float64) * self.beside(row, of_outputs=False))
         return np.asarray(products.sum(axis=(2, 3) if self.outputs_first else (1, 3))).reshape(self.outputs)
+
+    def bias_with(self, row: Array) -> Array:
+        """The bias, as the op has it, with what comes of a row that is added to each of the input (see `ending_in`).
+
+        Args:
+            row: The row, one number for each column.
+
+        Raises:
+            Refusal: If a number is not finite in the bias' type.
+        """
+        assert self.bias is not None
+        with np.errstate(over="ignore", invalid="ignore"):
+            bias = array_of(self.bias) + self.alpha / self.beta * row_product(row, self.matrix)
+        return rounded(bias, self.kind, self.bias)
 
     def beside(self, numbers: Array, *, of_outputs: bool) -> Array:
         """Numbers of channels in a shape that broadcasts to the weights.
@@ -301,11 +317,25 @@ def linear(node: ir.Node) -> Linear:
 
 
 def biased(total: ir.Node) -> Linear:
-    """A MatMul by a constant matrix of floats whose result goes into an Add of a bias, or into a Sum.
+    """A MatMul by a constant matrix of floats whose result goes into nothing but an Add of a bias, or a Sum.
 
     Raises:
-        Refusal: If no MatMul comes before, or for a reason of `linear`.
+        Refusal: If no such MatMul comes before, or for a reason of `linear`.
     """
     node, bias = operand_from(total, "MatMul")
+    need(is_used_once(node.outputs[0]), "MatMul's result is used elsewhere", node.outputs[0])
     product = linear(node)
     return Linear(node, product.x, product.weight, bias, total=total)
+
+
+def ending_in(last: ir.Node) -> Linear:
+    """The Gemm that a node is, or the MatMul whose bias it adds: it makes rows of rows, and adds a constant row.
+
+    Raises:
+        Refusal: If it is neither, does something else, or for a reason of `linear`.
+    """
+    layer = biased(last) if is_op(last, "Add", "Sum") else linear(last)
+    need(not ops.Gemm(last).transposes_a, "a linear layer is of columns", last)
+    need(layer.bias is not None and is_constant(layer.bias) and layer.beta != 0, "a linear layer has no bias", last)
+    need(layer.bias is not None and dims(layer.bias) == (layer.outputs,), "a linear layer's bias is no row", layer.bias)
+    return layer
