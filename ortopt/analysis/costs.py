@@ -21,6 +21,7 @@ import onnx_ir as ir
 from msgspec import Struct, field, structs
 
 from ortopt.analysis.representative_sizes import Extent
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.system.digests import sha256
 
 HYSTERESIS: Final = 0.03
@@ -330,20 +331,20 @@ _VARIANTS: Final[Mapping[tuple[str, str], tuple[tuple[str, Callable[[ir.Node], b
     ("", "QLinearConv"): ((_SIGNED, _is_signed(0)),),
     ("", "QLinearMatMul"): ((_SIGNED, _is_signed(0)),),
     **{
-        ("com.microsoft", f"QLinear{op}"): ((_SIGNED, _is_signed(0, 1)),)
+        (MICROSOFT, f"QLinear{op}"): ((_SIGNED, _is_signed(0, 1)),)
         for op in (
             *("Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax", "Where"),
         )
     },
-    ("com.microsoft", "MatMulIntegerToFloat"): ((_SIGNED, _is_signed(0)),),
-    ("com.microsoft", "QGemm"): ((_SIGNED, _is_signed(0)),),
-    ("com.microsoft", "FastGelu"): (("with bias", lambda node: _given(node, 1)),),
-    ("com.microsoft", "FusedConv"): (("with a sum", lambda node: _given(node, 3)),),
-    ("com.microsoft", "FusedMatMul"): (
+    (MICROSOFT, "MatMulIntegerToFloat"): ((_SIGNED, _is_signed(0)),),
+    (MICROSOFT, "QGemm"): ((_SIGNED, _is_signed(0)),),
+    (MICROSOFT, "FastGelu"): (("with bias", lambda node: _given(node, 1)),),
+    (MICROSOFT, "FusedConv"): (("with a sum", lambda node: _given(node, 3)),),
+    (MICROSOFT, "FusedMatMul"): (
         ("transBatch", lambda node: _has(node, "transBatchA", "transBatchB")),
         ("transA", lambda node: _has(node, "transA")),
     ),
-    ("com.microsoft", "MultiHeadAttention"): (
+    (MICROSOFT, "MultiHeadAttention"): (
         ("with repeated heads", lambda node: _is_repeated(node, 1)),
         ("with bias", lambda node: _given(node, 3)),
     ),

@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import MICROSOFT, Entry, Given, TwoForms, cases, normal, scalars, shape
+from ortopt.cost_measurement.entries import Entry, Given, TwoForms, cases, normal, scalars, shape
+from ortopt.semantics.domains import MICROSOFT
 
 _CONSTANTS: Final = scalars(
     r=1.4142135,

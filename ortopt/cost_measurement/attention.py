@@ -8,18 +8,8 @@ from typing import Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import (
-    MICROSOFT,
-    Array,
-    Entry,
-    Given,
-    TwoForms,
-    cases,
-    normal,
-    scalars,
-    shape,
-    weight,
-)
+from ortopt.cost_measurement.entries import Array, Entry, Given, TwoForms, cases, normal, scalars, shape, weight
+from ortopt.semantics.domains import MICROSOFT
 
 _CORE: Final = "the products, the Softmax and the Transposes of heads"
 _GROUPED: Final = "the products and the Softmax with query heads grouped by Reshape"

@@ -11,12 +11,12 @@ import onnx
 from onnx import numpy_helper
 
 from ortopt.analysis.costs import Form
+from ortopt.semantics.domains import MICROSOFT
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Given: TypeAlias = Mapping[str, int]
 """Sizes by the names of the table, and others that only the models have."""
 
-MICROSOFT: Final = "com.microsoft"
 _IR_VERSION: Final = 10
 _MOST_COPIES: Final = 8
 _ENOUGH_ELEMENTS: Final = 40_000

@@ -9,18 +9,8 @@ from typing import Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import (
-    MICROSOFT,
-    Entry,
-    Given,
-    TwoForms,
-    cases,
-    integers,
-    normal,
-    scalars,
-    shape,
-    weight,
-)
+from ortopt.cost_measurement.entries import Entry, Given, TwoForms, cases, integers, normal, scalars, shape, weight
+from ortopt.semantics.domains import MICROSOFT
 
 _BLOCK: Final = 32
 _SHAPES: Final = cases(rows=(1, 16, 128), columns=(256, 256, 256), outputs=(256, 256, 256))

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import MICROSOFT, Array, Entry, Given, TwoForms, cases, integers, normal, scalars
+from ortopt.cost_measurement.entries import Array, Entry, Given, TwoForms, cases, integers, normal, scalars
+from ortopt.semantics.domains import MICROSOFT
 
 _SAME_AT_LOAD: Final = "of which ONNX Runtime makes the same kernel when it loads a model"
 _SIGNED: Final = "of signed integers"

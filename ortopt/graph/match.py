@@ -370,23 +370,6 @@ def dims_broadcast_to(own: Sequence[Dim], shape: Sequence[Dim]) -> bool:
     )
 
 
-def axis(node: ir.Node, of: int, default: int, name: str = "axis") -> int:
-    """An axis attribute of a node, counted from the front.
-
-    Args:
-        node: A node.
-        of: The rank that the axis counts in.
-        default: The axis where the attribute is left out.
-        name: The attribute's name.
-
-    Raises:
-        Refusal: If it is out of range, or the function's caller decides it.
-    """
-    index = attribute(node, name, default)
-    need(-of <= index < of, "the axis is out of range", node)
-    return index % of if of else 0
-
-
 # -- constants --------------------------------------------------------------------------------------------------------
 
 
@@ -467,7 +450,6 @@ __all__ = [
     "Refusal",
     "array_of",
     "attribute",
-    "axis",
     "broadcasts_to",
     "choose",
     "dims",

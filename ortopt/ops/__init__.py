@@ -25,12 +25,8 @@ from ortopt.ops.products import Gemm, MatMul
 from ortopt.ops.reader import Reader
 from ortopt.ops.slices import Cut, Slice, slice_node
 from ortopt.ops.windows import Conv, Pool, Window
-from ortopt.semantics.domains import BLOCKED, MICROSOFT, ML
 
 __all__ = [
-    "BLOCKED",
-    "MICROSOFT",
-    "ML",
     "Axes",
     "Concat",
     "Conv",

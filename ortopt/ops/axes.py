@@ -6,12 +6,12 @@ from typing import Final
 
 from ortopt.graph.match import Refusal, attribute, inputs, need, opset, rank
 from ortopt.ops.reader import Reader
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, ONE_AXIS_FROM
+from ortopt.semantics.opset_changes import ONE_AXIS_FROM
 
 _DEFAULTS: Final = {
     "ArgMax": 0,
     "ArgMin": 0,
-    "ConcatFromSequence": 0,
+    "DFT": 1,
     "DequantizeLinear": 1,
     "Flatten": 1,
     "Gather": 0,
@@ -34,7 +34,7 @@ _DEFAULTS: Final = {
 }
 """The axis where the attribute is left out, in the newest opset."""
 
-_OF_THE_RESULT: Final = frozenset({"ConcatFromSequence", "OneHot"})
+_OF_THE_RESULT: Final = frozenset({"Concat", "ConcatFromSequence", "OneHot"})
 """Ops whose axis is one of the result."""
 
 
@@ -50,7 +50,26 @@ class OneAxis(Reader):
         Raises:
             Refusal: If it is out of range, or the rank is not known.
         """
-        return self.axis_of(rank(self.node.outputs[0]) if self.node.op_type in _OF_THE_RESULT else self._rank())
+        return self.axis_of(self._rank())
+
+    def _rank(self) -> int:
+        """The rank that the axis counts in."""
+        node = self.node
+        return rank(node.outputs[0] if node.op_type in _OF_THE_RESULT else inputs(node, 1)[0])
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether an attribute says the axis."""
+        return "axis" in self.node.attributes
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the axis is the last one.
+
+        Raises:
+            Refusal: If it is out of range, or the rank is not known.
+        """
+        return self.axis == self._rank() - 1
 
     def axis_of(self, size: int) -> int:
         """The axis in a rank, counted from the front.
@@ -152,12 +171,30 @@ class Axes(Reader):
         Raises:
             Refusal: If they are not known.
         """
-        return (self._listed(1, "axes") if self.are_input else self._given("axes")) or ()
+        return self._listed(1, "axes") or self._given("axes") or ()
 
     @property
-    def are_input(self) -> bool:
-        """Whether the axes are an input in this opset, and no attribute."""
-        return opset(self.node) >= AXES_ARE_AN_INPUT_FROM[self.node.op_type]
+    def axes(self) -> tuple[int, ...]:
+        """The axes in order, counted from the front: those of the result that are new for Unsqueeze, else of the input.
+
+        Raises:
+            Refusal: If none are named, or they are not known, or out of range.
+        """
+        new = len(self.stated_axes) if self.node.op_type == "Unsqueeze" else 0
+        return self.axes_of(rank(inputs(self.node, 1)[0]) + new)
+
+    def axes_of(self, size: int) -> tuple[int, ...]:
+        """The axes in a rank, in order, counted from the front.
+
+        Args:
+            size: The rank.
+
+        Raises:
+            Refusal: If none are named, or they are not known, or out of range.
+        """
+        stated = self.stated_axes
+        need(bool(stated), "it names no axes", self.node)
+        return tuple(sorted(set(self._from_front(stated, size))))
 
 
 class Reduce(Axes):
@@ -165,20 +202,25 @@ class Reduce(Axes):
 
     __slots__ = ()
 
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The axes that are reduced, counted from the front: all where none are named, none where that means so.
+    def axes_of(self, size: int) -> tuple[int, ...]:
+        """The axes that are reduced, as above: all where none are named, none where that is asked for.
+
+        Args:
+            size: The rank.
 
         Raises:
             Refusal: If they are not known, or out of range.
         """
-        size = rank(inputs(self.node, 1)[0])
         if self.node.op_type in ("ArgMax", "ArgMin"):
             return (OneAxis(self.node).axis_of(size),)
-        stated = self.stated_axes
-        if not stated:
-            return () if self.are_input and attribute(self.node, "noop_with_empty_axes", 0) else tuple(range(size))
-        return self._from_front(stated, size)
+        if not self.stated_axes:
+            return () if self.does_nothing else tuple(range(size))
+        return super().axes_of(size)
+
+    @property
+    def does_nothing(self) -> bool:
+        """Whether it names no axes, and then reduces none."""
+        return attribute(self.node, "noop_with_empty_axes", 0) != 0 and not self.stated_axes
 
     @property
     def keeps_axes(self) -> bool:
@@ -191,29 +233,8 @@ class Squeeze(Axes):
 
     __slots__ = ()
 
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The axes that go, counted from the front.
-
-        Raises:
-            Refusal: If they are not named or not known, or out of range.
-        """
-        stated = self.stated_axes
-        need(bool(stated), "the axes are not known", self.node)
-        return self._from_front(stated, rank(inputs(self.node, 1)[0]))
-
 
 class Unsqueeze(Axes):
     """An Unsqueeze."""
 
     __slots__ = ()
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The axes that are new, counted from the front in the result.
-
-        Raises:
-            Refusal: If they are not known, or out of range.
-        """
-        stated = self.stated_axes
-        return self._from_front(stated, rank(inputs(self.node, 1)[0]) + len(stated))

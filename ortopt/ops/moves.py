@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ortopt.graph.match import attribute, inputs, need, opset, rank, shape_of
+from ortopt.graph.match import attribute, inputs, need, rank, shape_of
 from ortopt.ops.reader import Reader
-from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 
 
 class Transpose(Reader):
@@ -19,12 +18,20 @@ class Transpose(Reader):
         Raises:
             Refusal: If it is not known, or no permutation.
         """
-        order = self._given("perm")
         (x,) = inputs(self.node, 1)
-        if not order:
-            return tuple(reversed(range(rank(x))))
-        shape = shape_of(x)
-        size = len(order) if shape is None else len(shape)
+        shape, named = shape_of(x), self._given("perm")
+        return self.order_of(len(named) if shape is None and named else rank(x))
+
+    def order_of(self, size: int) -> tuple[int, ...]:
+        """The same for an input of some rank.
+
+        Args:
+            size: The rank.
+
+        Raises:
+            Refusal: If it is no permutation.
+        """
+        order = self._given("perm") or tuple(reversed(range(size)))
         need(sorted(order) == list(range(size)), "it is no permutation", self.node)
         return order
 
@@ -40,20 +47,13 @@ class Pad(Reader):
         return attribute(self.node, "mode", "constant")
 
     @property
-    def amounts_are_input(self) -> bool:
-        """Whether amounts and number are inputs in this opset, and no attributes."""
-        return opset(self.node) >= PADS_ARE_AN_INPUT_FROM["Pad"]
-
-    @property
     def amounts(self) -> tuple[int, ...]:
         """How much is added before each axis, then behind each; negative where elements are removed.
 
         Raises:
             Refusal: If it is not known.
         """
-        if not self.amounts_are_input:
-            return self._given("pads") or ()
-        amounts, stated = self._listed(1, "paddings") or (), self._listed(3, "paddings")
+        amounts, stated = self._listed(1, "paddings") or self._given("pads") or (), self._listed(3, "paddings")
         if stated is None:
             return amounts
         size = rank(inputs(self.node, 1)[0])

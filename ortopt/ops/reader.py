@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Refusal, attribute, need, optional, rank
+from ortopt.graph.match import Refusal, attribute, need, optional
 
 
 class Reader:
@@ -37,11 +37,6 @@ class Reader:
         if known is None or len(numbers) != len(known):
             raise Refusal(f"the {what} are not known", value)
         return numbers
-
-    def _rank(self) -> int:
-        """The rank of the first input, or of the first output where that is not known."""
-        x = self.node.inputs[0]
-        return rank(self.node.outputs[0] if x is None or x.shape is None else x)
 
     def _from_front(self, axes: tuple[int, ...], of: int) -> tuple[int, ...]:
         """Axes counted from the front."""

@@ -12,7 +12,7 @@ from ortopt.graph import symbolic
 from ortopt.graph.detached import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.integer_ranges import LARGEST, is_endless
-from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, need, opset, optional, rank, same_dim
+from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, need, opset, optional, rank, same_dim, static_dims
 from ortopt.ops.reader import Reader
 from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
@@ -34,27 +34,41 @@ class Slice(Reader):
     __slots__ = ()
 
     @property
+    def axes(self) -> tuple[int, ...]:
+        """The axes in the order of the bounds, counted from the front: the first ones where none are named.
+
+        Raises:
+            Refusal: If they are not known, or one is named twice.
+        """
+        size = rank(inputs(self.node, 1)[0])
+        named = self._list("axes") or range(self._count())
+        numbers = tuple(axis for axis in named if isinstance(axis, int))
+        need(len(numbers) == len(named), "an axis is not known", self.node)
+        axes = self._from_front(numbers, size)
+        need(len(set(axes)) == len(axes), "an axis is named twice", self.node)
+        return axes
+
+    def _count(self) -> int:
+        """How many starts there are."""
+        starts = optional(self.node, _INPUTS["starts"])
+        if starts is None:
+            return len(self._list("starts") or ())
+        return static_dims(starts, 1)[0]
+
+    @property
     def cuts(self) -> tuple[Cut, ...]:
         """The bounds of a Slice, axis by axis.
 
         Raises:
             Refusal: If a list of bounds, or an axis, is not known.
         """
-        (x,) = inputs(self.node, 1)
-        size = rank(x)
         starts, ends = self._list("starts"), self._list("ends")
         if starts is None or ends is None:
             raise Refusal("it has no bounds", self.node)
-        axes = self._list("axes") or tuple(range(len(starts)))
+        axes = self.axes
         steps = self._list("steps") or (1,) * len(starts)
         need(len(starts) == len(ends) == len(axes) == len(steps), "the bounds do not fit one another", self.node)
-        result = []
-        for axis, *bounds in zip(axes, starts, ends, steps, strict=True):
-            if not isinstance(axis, int) or not -size <= axis < size:
-                raise Refusal("an axis is not known", self.node)
-            result.append(Cut(axis % size, *bounds))
-        need(len({cut.axis for cut in result}) == len(result), "an axis is named twice", self.node)
-        return tuple(result)
+        return tuple(map(Cut, axes, starts, ends, steps))
 
     @property
     def block(self) -> tuple[int, Dim, Dim]:

@@ -23,7 +23,7 @@ class Window(Reader):
         Raises:
             Refusal: If it is not known.
         """
-        return len(self._given("kernel_shape") or ()) or self._rank() - 2
+        return len(self._given("kernel_shape") or ()) or rank(inputs(self.node, 1)[0]) - 2
 
     @property
     def kernel(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -20,23 +21,23 @@ _OF_THE_HEIGHT = {"kernel_shape": (1,), "strides": (1,), "dilations": (1,), "pad
 """What the attributes say of an axis in front of the only one."""
 
 
-def convolution_of_images(old: ir.Node, images: ir.Value) -> ir.Node:
+def convolution_of_images(old: ir.Node, images: ir.Value, **settings: ops.Setting) -> ir.Node:
     """A convolution of signals as one of the rows of images, each by itself.
 
     Args:
         old: A Conv or FusedConv with constant weights.
         images: Its signals, with one axis more in front of their positions.
+        settings: Attributes that differ (see `ops.changed`).
     """
     _, weight = inputs(old, 2)
     wide = constant(np.expand_dims(array_of(weight), 2), tensor_of(weight).dtype)
-    node = ir.Node(old.domain, old.op_type, [images, wide, *old.inputs[2:3]], list(old.attributes.values()))
+    lists: dict[str, ops.Setting] = {}
     for name, ahead in _OF_THE_HEIGHT.items():
-        if name in node.attributes:
-            numbers = node.attributes[name].as_ints()
-            half = len(numbers) // 2 if name == "pads" else len(numbers)
-            both = (*ahead[:1], *numbers[:half], *ahead[1:], *numbers[half:])
-            node.attributes[name] = ir.AttrInt64s(name, both)
-    return node
+        if name in old.attributes:
+            numbers = old.attributes[name].as_ints()
+            half = len(numbers) * len(ahead[:1]) // len(ahead)
+            lists[name] = (*ahead[:1], *numbers[:half], *ahead[1:], *numbers[half:])
+    return ops.copied(old, [images, wide, *old.inputs[2:3]], **lists | settings)
 
 
 def need_points(root: ir.Node, weight: ir.Value) -> None:
@@ -45,28 +46,28 @@ def need_points(root: ir.Node, weight: ir.Value) -> None:
     shape = tensor.shape.numpy()
     need(tensor.dtype in FLOATS, "the weights are no floats", weight)
     need(len(shape) > 2 and set(shape[2:]) == {1}, "the kernel is larger than a point", root)
-    attributes = plain_attributes(root)
-    plain = attribute(root, "group", 1) == 1 and set(attribute(root, "strides", (1,))) == {1}
-    padded = "pads" in attributes and any(attribute(root, "pads", (0,)))
-    need(plain and not padded, "it has groups, strides or padding", root)
+    plain_attributes(root)
+    conv = ops.Conv(root)
+    plain = conv.group == 1 and set(conv.strides) == {1}
+    need(plain and not any(conv.stated_pads), "it has groups, strides or padding", root)
 
 
-def stride_of_transposed(root: ir.Node, axes: int) -> int:
+def stride_of_transposed(root: ir.Node) -> int:
     """The stride of a ConvTranspose, the same along all axes.
 
     Args:
         root: The transposed convolution.
-        axes: How many axes its signals or images have.
 
     Raises:
         Refusal: If it has groups, dilations, or another size of the result than strides and pads give.
     """
     attributes = plain_attributes(root)
-    need(attribute(root, "group", 1) == 1, "it has groups", root)
-    need(set(attribute(root, "dilations", (1,))) == {1}, "it has dilations", root)
-    need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
+    conv = ops.Conv(root)
+    need(conv.group == 1, "it has groups", root)
+    need(set(conv.dilations) == {1}, "it has dilations", root)
+    need(conv.auto_pad == "NOTSET", "its padding is not written out", root)
     need("output_shape" not in attributes, "its result's size is given", root)
     need(not any(attribute(root, "output_padding", (0,))), "its result is padded", root)
-    strides = set(attribute(root, "strides", (1,) * axes))
+    strides = set(conv.strides)
     need(len(strides) == 1, "its strides differ", root)
     return int(strides.pop())

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import (
     FLOAT,
     Dim,
@@ -190,7 +191,7 @@ def interpolated(root: ir.Node) -> Image:
 
 def _scales(root: ir.Node, before: tuple[Dim, ...], after: tuple[Dim, ...]) -> tuple[float, float]:
     """How many times as high and as wide the image becomes, as single precision has it."""
-    axes = [axis % 4 for axis in attribute(root, "axes", (0, 1, 2, 3))]
+    axes = ops.Resize(root).axes
     given = optional(root, 2)
     if given is not None and tensor_of(given).size > 0:
         numbers = small_array(given).astype(np.float32).reshape(-1)  # ONNX Runtime takes them in any shape

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -20,11 +21,9 @@ from ortopt.graph.match import (
     FLOAT,
     FLOAT16,
     FLOATS,
-    attribute,
     dims,
     dtype,
     inputs,
-    integers,
     is_constant,
     is_op,
     is_scalar,
@@ -32,7 +31,6 @@ from ortopt.graph.match import (
     keeps_rank,
     need,
     only_user,
-    opset,
     optional,
     producer,
     scalar,
@@ -200,17 +198,12 @@ def mean_over_last_axes(value: ir.Value) -> Mean:
         Refusal: If it is none, or over other axes than the last ones.
     """
     node = producer(value, "ReduceMean")
-    need(attribute(node, "keepdims", 1) == 1, "the mean drops its axes", node)
+    mean = ops.Reduce(node)
+    need(mean.keeps_axes, "the mean drops its axes", node)
+    need(not mean.does_nothing, "the mean is over no axis", node)
     (of,) = inputs(node, 1)
-    rank = len(dims(of))
-    if opset(node) >= 18:
-        axes_value = optional(node, 1)
-        axes = () if axes_value is None else integers(axes_value)
-    else:
-        axes = attribute(node, "axes", ())
-    need(bool(axes) or not attribute(node, "noop_with_empty_axes", 0), "the mean is over no axis", node)
-    taken = sorted({axis % rank for axis in axes}) if axes and rank else list(range(rank))
-    need(bool(taken) and taken == list(range(taken[0], rank)), "the mean is not over the last axes", node)
+    taken = sorted(mean.axes)
+    need(bool(taken) and taken == list(range(taken[0], len(dims(of)))), "the mean is not over the last axes", node)
     return Mean(node, of, taken[0])
 
 

@@ -6,13 +6,11 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import semantics
+from ortopt import ops, semantics
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, FLOAT16, Refusal, array_of, attribute, dtype, inputs, need, optional, shape_of
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-MICROSOFT = "com.microsoft"
-
 RANGES = {
     getattr(ir.DataType, f"{sign}INT{bits}"): (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     for bits in (4, 8, 16)
@@ -135,10 +133,7 @@ def scaling(node: ir.Node) -> Scaling:
     block = attribute(node, "block_size", 0)
     if scales.size == 1 and not block:
         return Scaling(integers, numbers, scales.reshape(()), zeros.reshape(()), 0, 0)
-    rank = len(shape_of(source) or ())
-    axis = attribute(node, "axis", 1)
-    need(-rank <= axis < rank, "the axis is out of range", node)
-    return Scaling(integers, numbers, scales, zeros, axis % rank, block)
+    return Scaling(integers, numbers, scales, zeros, ops.OneAxis(node).axis_of(len(shape_of(source) or ())), block)
 
 
 def same_scale(a: Scaling, b: Scaling) -> bool:

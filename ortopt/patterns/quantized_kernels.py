@@ -27,8 +27,9 @@ from ortopt.graph.match import (
     plain_attributes,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT, Scaling, dequantizer, is_dequantizer, scaling
+from ortopt.patterns.quantization import Scaling, dequantizer, is_dequantizer, scaling
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 QUANTIZERS = ("QuantizeLinear", f"{MICROSOFT}::QuantizeLinear")
 """Roots of rules that find a unit by its end."""

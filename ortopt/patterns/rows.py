@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.match import (
     FLOAT,
     Dim,
     Refusal,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -19,10 +19,10 @@ from ortopt.graph.match import (
     rank,
     same_dim,
 )
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import CASTS, UNARY
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
-MICROSOFT = "com.microsoft"
 ACTIVATIONS = ("FastGelu", "Gelu", "QuickGelu")
 """Elementwise ops of ONNX Runtime."""
 
@@ -69,8 +69,7 @@ def _operands(node: ir.Node) -> tuple[tuple[ir.Value, ...], tuple[ir.Value, ...]
         dims(matrix, 2)
         return (x,), ()
     if is_op(node, *NORMALIZATIONS):
-        of = rank(present[0])
-        need(attribute(node, "axis", -1) in (-1, of - 1), "it normalizes more than the last axis", node)
+        need(ops.OneAxis(node).is_last, "it normalizes more than the last axis", node)
         return present[:1], present[1:]
     if is_op(node, *COMBINING):
         need(opset(node) >= BROADCASTS_FROM, "an attribute says how its operands broadcast", node)

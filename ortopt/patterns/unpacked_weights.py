@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import semantics
+from ortopt import ops, semantics
 from ortopt.graph import scope
-from ortopt.graph.match import FLOAT, Refusal, attribute, dtype, is_constant, is_used_once, need, static_dims
+from ortopt.graph.match import FLOAT, Refusal, dtype, is_constant, is_used_once, need, static_dims
 from ortopt.graph.walk import Question, walk
 from ortopt.patterns.quantized_blocks import LEAST_BLOCK, Blocks
 from ortopt.semantics.op_traits import RESHAPING
@@ -141,7 +141,7 @@ def _steps(value: ir.Value) -> Question[ir.Value, Steps]:
 def _moved(node: ir.Node, steps: Steps) -> Steps:
     scales = np.broadcast_to(steps.scales, steps.integers.shape)
     if node.op_type == "Transpose":
-        perm = attribute(node, "perm", tuple(reversed(range(steps.integers.ndim))))
+        perm = ops.Transpose(node).order
         return Steps(steps.integers.transpose(perm), scales.transpose(perm))
     shape = static_dims(node.outputs[0])
     flat = steps.scales if steps.scales.size == 1 else scales.reshape(shape)

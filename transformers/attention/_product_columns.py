@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
     array_of,
-    attribute,
     dims,
     inputs,
     is_constant,
@@ -24,8 +24,8 @@ from ortopt.graph.match import (
 )
 from ortopt.linear.weights import MAX_BYTES, SMALL_BYTES
 from ortopt.onnx_ir_internals import use_count
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 _MATRIX = 1
 """The position of a product's matrix, [width, columns]."""
 
@@ -99,7 +99,7 @@ def _places(node: ir.Node) -> list[int]:
 
 def _axis(node: ir.Node, place: int) -> int:
     """The axis of columns of a constant operand, from the end."""
-    turned = node.op_type == "Gemm" and place == _MATRIX and attribute(node, "transB", 0)
+    turned = node.op_type == "Gemm" and place == _MATRIX and ops.Gemm(node).transposes_b
     return -2 if turned else -1
 
 

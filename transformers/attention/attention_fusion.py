@@ -19,6 +19,7 @@ from ortopt.patterns.attention.emission import (
 )
 from ortopt.patterns.attention.emptiness import guarded, may_be_empty
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 
 class AttentionFusion(RewriteRule[Attention]):
@@ -34,7 +35,7 @@ class AttentionFusion(RewriteRule[Attention]):
     roots = PRODUCTS
     lookback = 12
     looks_downstream = True
-    produces = (("com.microsoft", "MultiHeadAttention"),)
+    produces = ((MICROSOFT, "MultiHeadAttention"),)
     fuses = (("", "Attention"), *produces)
     numerics = Numerics.REORDERED
 
@@ -108,4 +109,4 @@ def _multi_head(block: Attention) -> ir.Node:
     if block.past is not None:
         inputs += [None] * (6 - len(inputs)) + [block.past.key, block.past.value]
     outputs = 1 if block.past is None else 3
-    return ir.node("MultiHeadAttention", inputs, attributes, domain="com.microsoft", num_outputs=outputs)
+    return ir.node("MultiHeadAttention", inputs, attributes, domain=MICROSOFT, num_outputs=outputs)

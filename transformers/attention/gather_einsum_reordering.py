@@ -8,11 +8,11 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -66,7 +66,7 @@ class GatherEinsumReordering(RewriteRule[Found]):
         need(as_rows, "it is no product with rows for pairs of positions", root)
         gather = producer(chosen, "Gather")
         table, rows = inputs(gather, 2)
-        need(is_constant(table) and attribute(gather, "axis", 0) == 0, "the rows are of no constant table", gather)
+        need(is_constant(table) and ops.Gather(gather).axis == 0, "the rows are of no constant table", gather)
         count, size = static_dims(table)
         need(0 < count <= MOST_ROWS, "the table has rows that may not be read", table)
         need(same_dim(dims(x)[-1], size), "the rows are repeated", x)

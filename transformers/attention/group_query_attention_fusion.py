@@ -18,6 +18,7 @@ from ortopt.patterns.attention.block import Attention, attention, check_sizes_ar
 from ortopt.patterns.attention.emission import bias_of_rank_4, has_standard_op, queries, replacements
 from ortopt.placement import provider_of
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 MULTIPLE = 8
 """What the kernel wants the size of a head to be a multiple of."""
@@ -58,7 +59,7 @@ class GroupQueryAttentionFusion(RewriteRule[Found]):
     needs = ("Softmax",)
     lookback = 12
     looks_downstream = True
-    produces = (("com.microsoft", "GroupQueryAttention"),)
+    produces = ((MICROSOFT, "GroupQueryAttention"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:

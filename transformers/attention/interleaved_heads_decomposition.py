@@ -15,7 +15,6 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
-    axis,
     dims,
     inputs,
     is_op,
@@ -171,7 +170,7 @@ def _parts(value: ir.Value, place: int, size: int) -> Iterator[Part]:
                 raise Refusal("a bound is computed", node)
             yield Part(node.outputs[0], start, end, drops=False)
         else:
-            need(is_op(node, "Gather") and axis(node, len(dims(value)), 0) == place, "all is read together", node)
+            need(is_op(node, "Gather") and ops.Gather(node).axis == place, "all is read together", node)
             index = inputs(node, 2)[1]
             need(shape_of(index) == (), "several parts are read together", node)
             at = int(scalar(index))
@@ -181,8 +180,7 @@ def _parts(value: ir.Value, place: int, size: int) -> Iterator[Part]:
 
 def _split(node: ir.Node, place: int) -> Iterator[Part]:
     """The parts that a Split gives."""
-    rank = len(dims(inputs(node, 1)[0]))
-    need(axis(node, rank, 0) == place, "another axis is cut", node)
+    need(ops.Split(node).axis == place, "another axis is cut", node)
     start = 0
     for value in node.outputs:
         end = start + _size_of(value, place)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.coordinates import difference, linear
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
@@ -264,7 +265,7 @@ def _integers(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
 
 def _moved(value: ir.Value, moves: Sequence[ir.Node]) -> ir.Value:
     for node in moves:
-        value = ir.Node("", node.op_type, [value, *node.inputs[1:]], list(node.attributes.values())).outputs[0]
+        value = ops.copied(node, [value, *node.inputs[1:]]).outputs[0]
     return value
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.node_sizes import evaluated
 from ortopt.fusions import places_of
@@ -23,8 +24,6 @@ from ortopt.graph.match import (
     FLOATS,
     Dim,
     Refusal,
-    attribute,
-    axis,
     dims,
     dtype,
     inputs,
@@ -39,7 +38,6 @@ from ortopt.patterns.relative_positions import SPARE, Differences, diagonals, di
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 TURNED = (0, 2, 1)
-NONE: tuple[int, ...] = ()
 
 
 class Table(Struct, frozen=True):
@@ -101,7 +99,7 @@ class RelativeColumnConversion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """Columns or rows of a product, the same for all batches and heads, that differences of positions say."""
         columns, index = inputs(root, 2)
-        place = axis(root, 3, 0)
+        place = ops.Gather(root).axis
         need(place > 0, "it takes of batches or heads", root)
         is_turned = place == 1
         product = producer(columns, "MatMul")
@@ -141,7 +139,7 @@ def _unturned(matrix: ir.Value, *, by_row: bool) -> tuple[ir.Value, bool]:
         return matrix, by_row
     shape = dims(matrix)
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-    need(attribute(node, "perm", NONE) == order, "other axes of the matrix are exchanged", node)
+    need(ops.Transpose(node).order == order, "other axes of the matrix are exchanged", node)
     return inputs(node, 1)[0], not by_row
 
 
@@ -159,7 +157,7 @@ def _table(value: ir.Value, batch: Dim, *, is_turned: bool) -> Table:
             value, repeats = inputs(node, 2)
             known = contents(repeats)
             need(known is not None and tuple(known[1:]) == (1, 1), "it repeats more than heads", node)
-        elif is_op(node, "Transpose") and attribute(node, "perm", NONE) == TURNED:
+        elif is_op(node, "Transpose") and ops.Transpose(node).order == TURNED:
             (value,), is_turned = inputs(node, 1), not is_turned
         else:
             break

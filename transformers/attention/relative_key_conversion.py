@@ -11,8 +11,9 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.match import FLOATS, Refusal, axis, dims, dtype, inputs, is_op, need, rank, same_dim
+from ortopt.graph.match import FLOATS, Refusal, dims, dtype, inputs, is_op, need, rank, same_dim
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.einsum import Letters, equation_of
 from ortopt.patterns.relative_positions import SPARE, Differences, diagonals, differences, op
@@ -91,7 +92,7 @@ def _lookup(root: ir.Node) -> tuple[ir.Node, int]:
         node = None if value is None else value.producer()
         if node is None or value is None or not is_op(node, "Gather") or rank(value) != 3:
             continue
-        if rank(inputs(node, 2)[0]) == 2 and axis(node, 2, 0) == 0:
+        if rank(inputs(node, 2)[0]) == 2 and ops.Gather(node).axis == 0:
             return node, place
     raise Refusal("no operand is looked up for pairs of positions", root)
 

@@ -24,8 +24,7 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.convolution_activation import ACTIVATIONS, fused_convolution, parameters_of
 from ortopt.patterns.quantization import is_unit
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 
 class Found(Struct, frozen=True):

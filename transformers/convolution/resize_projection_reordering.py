@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.node_sizes import evaluated
 from ortopt.fusions import places_of
 from ortopt.graph import scope
@@ -22,7 +23,6 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     attribute,
-    axis,
     dims,
     inputs,
     is_op,
@@ -39,8 +39,7 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.convolution import need_points
 from ortopt.patterns.convolution_activation import separate_activation
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 OLDEST_OPSET = 11
 
@@ -100,7 +99,11 @@ class ResizeProjectionReordering(RewriteRule[Found]):
         if is_op(x.producer(), "Concat"):
             concat = x.producer()
             assert concat is not None
-            need(is_used_once(x) and axis(concat, rank(x), 0) == 1, "no channels are joined for it alone", concat)
+            need(
+                is_used_once(x) and ops.Concat(concat).axis_of(rank(x)) == 1,
+                "no channels are joined for it alone",
+                concat,
+            )
             nodes.append(concat)
             values = inputs(concat, len(concat.inputs))
         parts = tuple(_part(value) for value in values)
@@ -153,11 +156,11 @@ def _part(value: ir.Value) -> Part:
 def _share(resize: ir.Node, before: Sequence[Dim], after: Sequence[Dim]) -> float:
     """The size before as a share of that after; batch and channels are checked to be left alone."""
     scales = optional(resize, 2)
-    axes = attribute(resize, "axes", tuple(range(len(before))))
+    axes = ops.Resize(resize).axes
     if scales is not None and tensor_of(scales).size > 0:
         listed = small_array(scales).astype(np.float64).reshape(-1)
         need(len(listed) == len(axes), "the axes do not fit", resize)
-        kept = [scale for at, scale in zip(axes, listed, strict=True) if at % len(before) < 2]
+        kept = [scale for at, scale in zip(axes, listed, strict=True) if at < 2]
         need(all(scale == 1 for scale in kept), "it resizes batch or channels", resize)
         return 1 / float(np.prod(listed))
     need(attribute(resize, "keep_aspect_ratio_policy", "stretch") == "stretch", "the sizes are only bounds", resize)
@@ -190,11 +193,10 @@ def _resized(old: ir.Node, value: ir.Value, channels: int) -> ir.Value:
     sizes, source = optional(old, 3), old.inputs[0]
     if sizes is not None and source is not None:
         own = dims(source)
-        axes = attribute(old, "axes", tuple(range(len(own))))
-        named = [position for position, at in enumerate(axes) if at % len(own) == 1]
+        named = [position for position, at in enumerate(ops.Resize(old).axes) if at == 1]
         if named and not same_dim(own[1], channels):
             operands[3] = _with_element(sizes, named[0], channels)
-    return ir.Node("", "Resize", operands, old.attributes.values()).outputs[0]
+    return ops.copied(old, operands).outputs[0]
 
 
 def _with_element(sizes: ir.Value, position: int, number: int) -> ir.Value:

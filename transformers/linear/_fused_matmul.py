@@ -28,8 +28,8 @@ from ortopt.graph.match import (
     rank,
     same_dim,
 )
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 ROOTS = ("MatMul", f"{MICROSOFT}::FusedMatMul")
 
 Order = tuple[int, ...]

@@ -7,8 +7,8 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import FLOAT, attribute, dtype, inputs, need, plain_attributes, producer
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 PARAMETERS = {
     "Elu": {"alpha": 1.0},
     "HardSigmoid": {"alpha": 0.2, "beta": 0.5},

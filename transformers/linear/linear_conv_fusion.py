@@ -104,8 +104,7 @@ def _check_step(step: ir.Node, before: int, behind: int) -> None:
         behind: Where they are in its result.
     """
     if step.op_type == "Squeeze":
-        named = "axes" in step.attributes or optional(step, 1) is not None
-        need(named, "a Squeeze would take a single column away", step)
+        need(bool(ops.Squeeze(step).stated_axes), "a Squeeze would take a single column away", step)
     if step.op_type == "Reshape":
         target = optional(step, 1)
         need(target is not None and is_constant(target), "the target of a Reshape is no constant", step)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.fusions import preferred
 from ortopt.graph.match import (
-    attribute,
     choose,
     inputs,
     is_op,
@@ -17,12 +17,12 @@ from ortopt.graph.match import (
     need,
     plain_attributes,
     producer,
-    rank,
     users,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
-from ortopt.transformers.linear._fused_matmul import MICROSOFT, ROOTS, Factor, FusedMatMul, check_kernel, product_of
+from ortopt.semantics.domains import MICROSOFT
+from ortopt.transformers.linear._fused_matmul import ROOTS, Factor, FusedMatMul, check_kernel, product_of
 
 
 class Found(Struct, frozen=True):
@@ -77,7 +77,7 @@ class MatmulTransposeFusion(RewriteRule[Found]):
         """Build the product, and Casts of what was transposed."""
         node = found.product.node()
         for position, cast in found.casts.items():
-            again = ir.Node("", "Cast", [node.inputs[position]], list(cast.attributes.values()))
+            again = ops.copied(cast, [node.inputs[position]])
             node.replace_input_with(position, again.outputs[0])
         return node
 
@@ -101,9 +101,7 @@ def _turned(factor: Factor) -> Turned:
         need(is_used_once(value), "what is transposed is used elsewhere", value)
     transpose = producer(value, "Transpose")
     (source,) = inputs(transpose, 1)
-    none: tuple[int, ...] = ()
-    order = attribute(transpose, "perm", none) or tuple(reversed(range(rank(source))))
-    need(sorted(order) == list(range(len(factor.order))), "it is no permutation", transpose)
+    order = ops.Transpose(transpose).order_of(len(factor.order))
     gone = (transpose,) if is_used_once(value) else ()
     return Turned(factor.turned(source, order), cast, gone if cast is None else (*gone, cast))
 

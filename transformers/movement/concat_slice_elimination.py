@@ -12,7 +12,6 @@ from ortopt.graph.match import (
     Dim,
     Refusal,
     attribute,
-    axis,
     dims,
     inputs,
     need,
@@ -46,12 +45,12 @@ class ConcatSliceElimination(RewriteRule[Found]):
         """Bounds that are those of operands, also as symbols; the Concat may have other users."""
         (joined,) = inputs(root, 1)
         concat = producer(joined, "Concat")
-        place = axis(concat, rank(joined), 0)
+        place = ops.Concat(concat).axis_of(rank(joined))
         operands = inputs(concat, len(concat.inputs))
         sizes = [dims(operand, rank(joined))[place] for operand in operands]
         if root.op_type == "Slice":
             return Found((root,), {root.outputs[0]: operands[_position(root, place, sizes)]})
-        need(axis(root, rank(joined), 0) == place, "it is along another axis", root)
+        need(ops.Split(root).axis == place, "it is along another axis", root)
         parts = _sizes(root)
         need(len(parts) == len(sizes) == len(root.outputs), "it makes other parts", root)
         need(all(map(same_dim, parts, sizes)), "it makes other parts", root)

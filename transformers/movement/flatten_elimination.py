@@ -2,8 +2,9 @@
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph import symbolic
-from ortopt.graph.match import attribute, dims, inputs, need
+from ortopt.graph.match import dims, inputs, need
 from ortopt.options import TransformerLevel
 from ortopt.rule import Forwarded, RewriteRule
 
@@ -18,9 +19,7 @@ class FlattenElimination(RewriteRule[Forwarded]):
         """Two dimensions, flattened between them, or beside one of size 1."""
         (x,) = inputs(root, 1)
         shape = dims(x, rank=2)
-        axis = attribute(root, "axis", 1)
-        need(-2 <= axis <= 2, "the axis is out of range", root)
-        axis += 2 if axis < 0 else 0
+        axis = ops.Flatten(root).axis
         result = (symbolic.product(shape[:axis]), symbolic.product(shape[axis:]))
         need(symbolic.same_shape(result, shape), "the shape may change", root)
         return Forwarded((root,), x)

@@ -10,7 +10,6 @@ from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
-    axis,
     dims,
     inputs,
     integers,
@@ -18,7 +17,6 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     opset,
-    rank,
     tensor_of,
     users,
 )
@@ -136,7 +134,7 @@ def _part(node: ir.Node) -> tuple[Part, int]:
         assert isinstance(end, int)
         return Part(node, start, end, drops=False), place
     x, index = inputs(node, 2)
-    place = axis(node, rank(x), 0)
+    place = ops.Gather(node).axis
     numbers = integers(index)
     need(len(numbers) == 1, "it takes several elements", index)
     size = dims(x)[place]

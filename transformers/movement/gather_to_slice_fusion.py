@@ -18,7 +18,6 @@ from ortopt.graph.match import (
     Dim,
     Refusal,
     attribute,
-    axis,
     dims,
     inputs,
     is_never_zero,
@@ -90,7 +89,7 @@ class GatherToSliceFusion(RewriteRule[Found]):
         x, indices = inputs(root, 2)
         if root.op_type == "GatherND":
             return _by_coordinates(root, x, indices)
-        place = axis(root, len(dims(x)), 0)
+        place = ops.Gather(root).axis
         progression = linear(indices)
         if progression is None:
             raise Refusal("the indices are not known", indices)
@@ -207,7 +206,7 @@ def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear)
     while shape_of(at) is None or len(dims(at)) != 2 or same_dim(dims(at)[1], 1):
         at = inputs(producer(at, *sorted(RESHAPING)), 1)[0]
     rows, columns = dims(at)
-    need(axis(root, len(dims(x)), 0) == 0, "it takes elements of a matrix along another axis", root)
+    need(ops.Gather(root).axis == 0, "it takes elements of a matrix along another axis", root)
     flat = dims(x)
     need(all(same_dim(dim, 1) for dim in flat[1:]), "it takes more than elements of a matrix", x)
     need(len(progression.moving) == 2, "the indices count along many axes", indices)
@@ -286,7 +285,7 @@ def _coordinates(indices: ir.Value, last: int) -> list[tuple[ir.Value, Linear]]:
     concat = indices.producer()
     each = [indices]
     if concat is not None and is_op(concat, "Concat"):
-        need(axis(concat, last + 1, 0) == last, "the coordinates are joined along another axis", concat)
+        need(ops.Concat(concat).axis == last, "the coordinates are joined along another axis", concat)
         each = list(inputs(concat, len(concat.inputs)))
     coordinates = []
     for value in each:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
@@ -17,7 +18,6 @@ from ortopt.graph.match import (
     is_constant,
     need,
     opset,
-    optional,
     producer,
     same_dim,
     shape_of,
@@ -124,12 +124,10 @@ def _axes(node: ir.Node) -> tuple[int, ...] | None:
     Returns:
         None if they are not known.
     """
-    empty: tuple[int, ...] = ()
-    if opset(node) < AXES_ARE_AN_INPUT_FROM[node.op_type]:
-        return attribute(node, "axes", empty)
-    axes = optional(node, 1)
-    known = () if axes is None else contents(axes)
-    return None if known is None else _numbers(known)
+    try:
+        return ops.Axes(node).stated_axes
+    except Refusal:
+        return None
 
 
 def _numbers(dims: Sequence[Dim]) -> tuple[int, ...] | None:
@@ -153,11 +151,9 @@ def _shape_after(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...] | None
     if node.op_type == "Reshape":
         return _reshaped(node, source)
     if node.op_type == "Transpose":
-        return tuple(source[axis] for axis in _order(node, len(source)))
+        return tuple(source[axis] for axis in ops.Transpose(node).order_of(len(source)))
     if node.op_type == "Flatten":
-        axis = attribute(node, "axis", 1)
-        need(-len(source) <= axis <= len(source), "the axis is out of range", node)
-        axis += len(source) if axis < 0 else 0
+        axis = ops.Flatten(node).axis_of(len(source))
         return symbolic.product(source[:axis]), symbolic.product(source[axis:])
     axes = _axes(node)
     if axes is None:
@@ -176,16 +172,9 @@ def _shape_after(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...] | None
     return tuple(dim for dim in source if not same_dim(dim, 1))
 
 
-def _order(transpose: ir.Node, rank: int) -> tuple[int, ...]:
-    empty: tuple[int, ...] = ()
-    order = attribute(transpose, "perm", empty) or tuple(reversed(range(rank)))
-    need(sorted(order) == list(range(rank)), "it is no permutation", transpose)
-    return order
-
-
 def _moves_ones(transpose: ir.Node, source: Sequence[Dim]) -> bool:
     """Whether the elements of a value of some shape stay in their order."""
-    moved = [axis for axis in _order(transpose, len(source)) if not same_dim(source[axis], 1)]
+    moved = [axis for axis in ops.Transpose(transpose).order_of(len(source)) if not same_dim(source[axis], 1)]
     return moved == sorted(moved)
 
 

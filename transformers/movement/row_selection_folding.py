@@ -18,7 +18,6 @@ from ortopt.graph.match import (
     FLOATS,
     Refusal,
     array_of,
-    axis,
     dtype,
     inputs,
     integers,
@@ -90,7 +89,7 @@ class RowSelectionFolding(RewriteRule[Found]):
         old = found.selection
         kind = tensor_of(inputs(old, 1)[0]).dtype
         operands = [constant(found.table, kind), *old.inputs[1:]]
-        value = ir.Node(old.domain, old.op_type, operands, list(old.attributes.values())).outputs[0]
+        value = ops.copied(old, operands).outputs[0]
         for axes in found.axes:
             value = ops.unsqueezed(value, axes, opset(old))
         return value
@@ -116,7 +115,7 @@ def _selection(rows: ir.Value) -> tuple[ir.Node, tuple[tuple[int, ...], ...]]:
 def _along(node: ir.Node) -> int:
     """The axis of a matrix along which a node selects, as it is written; the last for several."""
     if node.op_type == "Gather":
-        return axis(node, 2, 0)
+        return ops.Gather(node).axis_of(2)
     starts, axes = inputs(node, 2)[1], optional(node, 3)
     named = tuple(range(*static_dims(starts, 1))) if axes is None else tuple(integers(axes))
     return named[0] if len(named) == 1 else -1

@@ -13,9 +13,9 @@ from ortopt.graph.match import FLOAT, dims, dtype, is_never_zero, need, opset
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.layer_normalization import ROOTS
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.normalization._group_normalization import GroupNormalization, group_normalization
 
-MICROSOFT = "com.microsoft"
 STANDARD_FROM = 21
 LARGEST_GROUP = 512
 """Channels of a group that CUDA's kernel takes, two at a time."""

@@ -15,7 +15,6 @@ from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    axis,
     dims,
     dtype,
     inputs,
@@ -34,6 +33,7 @@ from ortopt.linear.weights import rounded, row_product
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention.reading import behind_keys, reading
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -111,7 +111,7 @@ class ResidualBiasFolding(RewriteRule[Found]):
         """Build all that holds a constant with the new ones."""
         root, _, old = found.nodes[:3]
         operands = [*old.inputs[:2], constant(found.shift)]
-        normalization = ir.Node("", old.op_type, operands, list(old.attributes.values()))
+        normalization = ops.copied(old, operands)
         total = ir.node(root.op_type, [normalization.outputs[0], found.rest])
         made = {root.outputs[0]: total.outputs[0], old.outputs[0]: normalization.outputs[0]}
         for last, bias in found.layers:
@@ -137,9 +137,8 @@ def _shifted(normalization: ir.Node, row: Array) -> np.ndarray:
 
     It gives numbers of mean 0 and deviation 1, times the scale, plus the shift.
     """
-    x, scale, shift = inputs(normalization, 3)
-    rank = len(dims(x))
-    need(axis(normalization, rank, -1) == rank - 1, "the normalization is over several dimensions", normalization)
+    _, scale, shift = inputs(normalization, 3)
+    need(ops.OneAxis(normalization).is_last, "the normalization is over several dimensions", normalization)
     need(is_constant(scale) and is_constant(shift), "scale and shift are no constants", normalization)
     need(dims(scale) == dims(shift) == row.shape, "the bias is of another size", shift)
     contents = [array_of(value).astype(np.float64) for value in (scale, shift)]
@@ -157,7 +156,7 @@ def _layers(readers: list[ir.Node], residual: ir.Value, row: Array) -> Iterator[
     for node in readers:
         need(node.graph is residual.graph, "a subgraph uses the normalization's result", residual)
         need(residual not in node.inputs[1:], "the normalization's result is multiplied by what is no constant", node)
-        if is_op(node, "Attention", domain=ops.MICROSOFT):
+        if is_op(node, "Attention", domain=MICROSOFT):
             yield _packed_attention(node, row)
             continue
         need(is_op(node, "Gemm", "MatMul"), "the normalization's result is used by no linear layer", node)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.match import FLOAT, dtype, inputs, need, plain_attributes
 from ortopt.options import TransformerLevel
 from ortopt.patterns.clamp import bounds_of
@@ -46,4 +47,4 @@ class ClipQuantizeElimination(RewriteRule[Forwarded]):
     def rewrite(self, found: Forwarded) -> Replacement:
         """Build the QuantizeLinear alone."""
         root = found.nodes[-1]
-        return ir.Node(root.domain, root.op_type, [found.value, *root.inputs[1:]], root.attributes.values())
+        return ops.copied(root, [found.value, *root.inputs[1:]])

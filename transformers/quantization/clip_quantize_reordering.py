@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import array_of, inputs, is_constant, need, only_user, opset, plain_attributes
 from ortopt.options import Target, TransformerLevel
@@ -65,7 +66,7 @@ class ClipQuantizeReordering(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the QuantizeLinear, and the Clip of integers."""
         root = found.nodes[-1]
-        quantize = ir.Node(root.domain, root.op_type, [found.x, *root.inputs[1:]], root.attributes.values())
+        quantize = ops.copied(root, [found.x, *root.inputs[1:]])
         kind = found.integers.numpy()
         bounds = (constant(np.asarray(bound, kind)) for bound in (found.least, found.greatest))
         return ir.Node("", "Clip", [quantize.outputs[0], *bounds])

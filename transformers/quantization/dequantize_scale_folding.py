@@ -6,12 +6,14 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Refusal, inputs, is_constant, keeps_rank, need, plain_attributes, scalar
 from ortopt.options import March, Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import DEQUANTIZE, MICROSOFT, dequantizer, is_faithful, is_quantizer, scaling
+from ortopt.patterns.quantization import DEQUANTIZE, dequantizer, is_faithful, is_quantizer, scaling
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 FACTORS = (2.0**-20, 2.0**20)
 """Between these, neither the product nor the new scale overflows or loses digits."""
@@ -63,7 +65,7 @@ class DequantizeScaleFolding(RewriteRule[Found]):
         """Build the DequantizeLinear by the new scale."""
         old = found.dequantize
         operands = [old.inputs[0], constant(found.scale), *old.inputs[2:]]
-        return ir.Node(old.domain, old.op_type, operands, old.attributes.values())
+        return ops.copied(old, operands)
 
 
 def _check_integers(integers: ir.Value, root: ir.Node) -> None:

@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from ortopt.graph.match import inputs, is_op, is_used_once, need
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.quantization._integer_products import IntegerProduct, integer_product
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import fusions
+from ortopt import fusions, ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
@@ -122,7 +122,7 @@ def _check_softmax(root: ir.Node, y: Scale) -> None:
     flattens = attribute(root, "opset", 0) < LAST_AXIS_BY_DEFAULT
     need(not flattens, "before opset 13 it flattens what is behind the axis", root)
     check_step(y.scale, root)
-    check_length(dims(_integers(root)), attribute(root, "axis", -1), y.scale.item(), root)
+    check_length(dims(_integers(root)), ops.OneAxis(root).stated_axis, y.scale.item(), root)
 
 
 def _check_pool(root: ir.Node) -> None:

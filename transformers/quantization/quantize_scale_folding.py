@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -76,4 +77,4 @@ class QuantizeScaleFolding(RewriteRule[Found]):
         """Build the QuantizeLinear of what was multiplied."""
         root = found.nodes[-1]
         operands = [found.x, constant(found.scale), *root.inputs[2:]]
-        return ir.Node(root.domain, root.op_type, operands, root.attributes.values())
+        return ops.copied(root, operands)

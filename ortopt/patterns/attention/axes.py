@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import symbolic
-from ortopt.graph.match import Dim, Refusal, array_of, attribute, axis, is_constant, is_op, optional, same_dim
+from ortopt.graph.match import Dim, Refusal, array_of, is_constant, is_op, optional, same_dim
 from ortopt.patterns.attention.sizes import dims, shape_of
 from ortopt.semantics.op_traits import RESHAPING
 
@@ -172,7 +173,7 @@ def _seen(value: ir.Value, groups: tuple[Group, ...], shape: Sequence[Dim]) -> V
 
 def _perm(node: ir.Node, rank: int) -> tuple[int, ...] | None:
     try:
-        perm = attribute(node, "perm", tuple(reversed(range(rank))))
+        perm = ops.Transpose(node).order
     except Refusal:
         return None
     return perm if len(perm) == rank else None
@@ -215,7 +216,7 @@ def _ungathered(view: View, node: ir.Node) -> View | None:
     if source is None or indices is None or not is_constant(indices):
         return None
     try:
-        place = axis(node, len(dims(source)), 0)
+        place = ops.Gather(node).axis
     except Refusal:
         return None
     count = dims(source)[place]

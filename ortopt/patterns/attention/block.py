@@ -9,8 +9,9 @@ from itertools import accumulate
 import onnx_ir as ir
 from msgspec import Struct, structs
 
+from ortopt import ops
 from ortopt.graph import facts, symbolic
-from ortopt.graph.match import Dim, Refusal, attribute, dtype, inputs, is_op, need, only_user, same_dim, users
+from ortopt.graph.match import Dim, Refusal, dtype, inputs, is_op, need, only_user, same_dim, users
 from ortopt.patterns.attention import bias as biases
 from ortopt.patterns.attention.axes import Axis, Group, View, above, below, leaves, size_of
 from ortopt.patterns.attention.bias import Bias
@@ -564,7 +565,7 @@ def _concatenated(heads: Heads) -> tuple[ir.Value, Heads] | None:
     roles = heads.roles
     if node is None or roles is None or not is_op(node, "Concat"):
         return None
-    if len(node.inputs) != 2 or attribute(node, "axis", 0) not in {2, -2}:
+    if len(node.inputs) != 2 or ops.Concat(node).axis != 2:
         return None
     past, new = inputs(node, 2)
     try:

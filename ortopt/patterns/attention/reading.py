@@ -29,9 +29,9 @@ from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.axes import Axis, Group, View, above, below, leaves
 from ortopt.patterns.attention.block import attention
 from ortopt.patterns.attention.contraction import is_product
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
 
-_MICROSOFT = "com.microsoft"
 _OWN_OP = "MultiHeadAttention"
 _MOVES = (*sorted(RESHAPING), "Identity", "Transpose")
 _ON_SCORES = (*_MOVES, "Add", "Div", "Max", "Mul", "Softmax", "Sub", "Tanh", "Where")
@@ -68,7 +68,7 @@ def reading(node: ir.Node) -> Reading:
     """
     if is_op(node, "Attention"):
         return _of_standard_op(node)
-    return _of_own_op(node) if is_op(node, _OWN_OP, domain=_MICROSOFT) else _of_product(node)
+    return _of_own_op(node) if is_op(node, _OWN_OP, domain=MICROSOFT) else _of_product(node)
 
 
 def behind_keys(value: ir.Value) -> ir.Node:
@@ -107,7 +107,7 @@ def above_result(value: ir.Value) -> ir.Node:
         if node is None or not is_op(node, *_MOVES) or node.inputs[0] is None:
             break
         node = node.inputs[0].producer()
-    if node is None or not (is_product(node) or is_op(node, "Attention") or is_op(node, _OWN_OP, domain=_MICROSOFT)):
+    if node is None or not (is_product(node) or is_op(node, "Attention") or is_op(node, _OWN_OP, domain=MICROSOFT)):
         raise Refusal("no attention comes before", value)
     return node
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from msgspec import Struct, field
 
+from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.backtracking import choose
 from ortopt.graph.match import (
@@ -18,7 +19,6 @@ from ortopt.graph.match import (
     Dim,
     Refusal,
     array_of,
-    attribute,
     dtype,
     inputs,
     is_constant,
@@ -26,7 +26,6 @@ from ortopt.graph.match import (
     is_scalar,
     is_used_once,
     need,
-    opset,
     same_dim,
     scalar,
     splat,
@@ -166,11 +165,9 @@ def _to_softmax(found: Scores) -> None:
         need(is_used_once(found.view.value), "the probabilities are used elsewhere", found.view.value)
     found.nodes.append(softmax)
     (logits,) = inputs(softmax, 1)
-    rank = len(dims(logits))
-    default = -1 if opset(softmax) >= _LAST_AXIS_FROM else 1
-    place = attribute(softmax, "axis", default) % rank
-    single = opset(softmax) >= _LAST_AXIS_FROM or place == rank - 1
-    need(single and found.view.groups[place] == leaves((found.keys,)), "the softmax is not over the keys", logits)
+    over = ops.Softmax(softmax)
+    single = over.is_last or not over.flattens
+    need(single and found.view.groups[over.axis] == leaves((found.keys,)), "the softmax is not over the keys", logits)
     found.view = found.softmax = View(logits, found.view.parts)
     _note_type(found)
 

@@ -13,9 +13,10 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, array_of, attribute, dims, inputs, need, opset, static_dims
+from ortopt.graph.match import Refusal, array_of, dims, inputs, need, opset, static_dims
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 
 COUNTS: Final = ((8, 64), (4, 16), (2, 16))
@@ -80,8 +81,9 @@ def pieces_of(convolution: ir.Node) -> Pieces:
     _, weight = inputs(convolution, 2)
     outputs, channels, kernel = static_dims(weight)[:3]
     need(opset(convolution, "") >= PADS_ARE_AN_INPUT_FROM["Pad"], "pads are no input in this opset", convolution)
-    need(attribute(convolution, "group", 1) == 1, "it has groups", convolution)
-    need(attribute(convolution, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", convolution)
+    conv = ops.Conv(convolution)
+    need(conv.group == 1, "it has groups", convolution)
+    pads = conv.pads
     fits = outputs % BLOCK == 0 and (channels == 1 or channels % BLOCK == 0)
     need(fits, "the channels fill no blocks", weight)
     need(kernel >= (LONG_OF_ONE if channels == 1 else LONG), "its kernel would run on one thread", convolution)
@@ -89,10 +91,9 @@ def pieces_of(convolution: ir.Node) -> Pieces:
     count = _count(length) if isinstance(length, int) else 1
     if not isinstance(length, int) or count == 1:
         raise Refusal("its kernel would run on one thread, and the result is in no equal pieces", convolution)
-    pads = attribute(convolution, "pads", (0, 0))
     padding = (pads[0], pads[len(pads) // 2])
     need(min(padding) >= 0, "its padding crops the signal", convolution)
-    stride, dilation = (attribute(convolution, name, (1,))[0] for name in ("strides", "dilations"))
+    stride, dilation = conv.strides[0], conv.dilations[0]
     need(not any(padding) or bool(np.isfinite(array_of(weight)).all()), "a weight is no finite number", weight)
     positions = length // count
     return Pieces(count, positions, stride, (positions - 1) * stride + dilation * (kernel - 1) + 1, padding)

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator, Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import (
     FLOAT,
     Dim,
     Refusal,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -31,10 +31,10 @@ from ortopt.graph.match import (
     tensor_of,
     users,
 )
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, UNARY, VARIADIC
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
-MICROSOFT = "com.microsoft"
 RANK = 3
 
 MAX_NODES = 400
@@ -95,13 +95,13 @@ def halo_of(convolution: ir.Node, block: int = 1) -> Halo:
     plain_attributes(convolution)
     outputs, channels, kernel = static_dims(weight, RANK)
     tensor_of(weight)
-    need(attribute(convolution, "group", 1) == 1, "it has groups", convolution)
+    conv = ops.Conv(convolution)
+    need(conv.group == 1, "it has groups", convolution)
     need(min(outputs, channels, kernel) > 0, "it is empty", weight)
     need(outputs % block == 0 == channels % block, "the channels fill no blocks", weight)
-    need(attribute(convolution, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", convolution)
-    need(attribute(convolution, "strides", (1,)) == (1,), "it has strides", convolution)
-    before, behind = attribute(convolution, "pads", (0, 0))
-    (dilation,) = attribute(convolution, "dilations", (1,))
+    before, behind = conv.pads
+    need(conv.strides == (1,), "it has strides", convolution)
+    (dilation,) = conv.dilations
     need(before >= 0 and behind >= 0, "its padding cuts away", convolution)
     need(before + behind == dilation * (kernel - 1), "it does not keep the length", convolution)
     return Halo(before, behind)

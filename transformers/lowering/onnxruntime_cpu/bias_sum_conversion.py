@@ -13,6 +13,7 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import FLOAT, dims, dtype, is_op, need, only_user, operand_constant, rank
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 
 class Found(Struct, frozen=True):
@@ -37,7 +38,7 @@ class BiasSumConversion(RewriteRule[Found]):
         """A bias, before a Gelu that nothing else shares it with."""
         total = root.outputs[0]
         user = only_user(total)
-        need(is_op(user, "Gelu") or is_op(user, "Gelu", domain="com.microsoft"), "no Gelu comes after", user)
+        need(is_op(user, "Gelu") or is_op(user, "Gelu", domain=MICROSOFT), "no Gelu comes after", user)
         bias, x = operand_constant(root)
         need(dtype(total) == FLOAT, "its numbers are not single-precision", root)
         need(rank(x) > 1 and dims(bias) == dims(x)[-1:], "it is no bias of the last dimension", bias)

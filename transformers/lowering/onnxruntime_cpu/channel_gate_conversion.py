@@ -18,7 +18,6 @@ from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, need, opset,
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-MICROSOFT = "com.microsoft"
 RANK = 4
 
 

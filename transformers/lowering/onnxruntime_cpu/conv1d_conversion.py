@@ -13,7 +13,6 @@ from ortopt.graph import scope
 from ortopt.graph.match import (
     FLOAT,
     array_of,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -27,9 +26,9 @@ from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution import convolution_of_images
 from ortopt.patterns.quantization import is_unit
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._signal_pieces import Pieces, pieces_of
 
-MICROSOFT = "com.microsoft"
 HEIGHT = 2
 """The axis that comes."""
 
@@ -89,7 +88,7 @@ class Conv1dConversion(RewriteRule[Found]):
         plain_attributes(root)
         outputs, channels, kernel = static_dims(weight, rank=3)
         array_of(weight)
-        _check_pays(outputs, channels, kernel, attribute(root, "group", 1))
+        _check_pays(outputs, channels, kernel, ops.Conv(root).group)
         read = min(kernel, shape[-1]) if isinstance(shape[-1], int) else kernel  # the blocked kernel skips padding
         pieces = None if _is_divided(root, outputs * channels * read) else pieces_of(root)
         length = shape[-1]
@@ -104,8 +103,7 @@ class Conv1dConversion(RewriteRule[Found]):
         row = ops.unsqueezed(inputs(old, 1)[0], [HEIGHT], version)
         if found.pieces is None:
             return ops.node_along("Squeeze", convolution_of_images(old, row).outputs[0], [HEIGHT], version)
-        node = convolution_of_images(old, found.pieces.image(row))
-        node.attributes["pads"] = ir.AttrInt64s("pads", (0, 0, 0, 0))
+        node = convolution_of_images(old, found.pieces.image(row), pads=(0, 0, 0, 0))
         return found.pieces.joined(node.outputs[0], ())
 
 
@@ -117,7 +115,7 @@ def _is_divided(root: ir.Node, each: int) -> bool:
         each: How many multiplications there are for each position of the result.
     """
     batch, outputs, length = dims(root.outputs[0], rank=3)
-    if attribute(root, "group", 1) > 1 or (isinstance(batch, int) and batch > 1):
+    if ops.Conv(root).group > 1 or (isinstance(batch, int) and batch > 1):
         return True
     work = each * length if isinstance(length, int) else None
     least = DIVIDED_OF_ONE_BLOCK if outputs == BLOCK else DIVIDED

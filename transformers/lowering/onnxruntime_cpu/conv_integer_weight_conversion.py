@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.fusions import preferred
 from ortopt.graph.match import array_of, inputs, is_constant, need, optional, plain_attributes
@@ -55,4 +56,4 @@ class ConvIntegerWeightConversion(RewriteRule[Found]):
         zero = operands[ZERO_POINT]
         operands[WEIGHT] = as_unsigned(array_of(inputs(root, 2)[1]))
         operands[ZERO_POINT] = as_unsigned(np.zeros((), np.int8) if zero is None else array_of(zero))
-        return ir.Node("", "ConvInteger", operands, root.attributes.values())
+        return ops.copied(root, operands)

@@ -19,7 +19,6 @@ from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -31,9 +30,9 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 
-MICROSOFT: Final = "com.microsoft"
 RANK: Final = 4
 LEFT, RIGHT = 1, 3
 """Where the attribute has the columns of zeros."""
@@ -89,7 +88,7 @@ class ConvPadDecomposition(RewriteRule[Found]):
         _, _, rows, columns = static_dims(weight, RANK)
         need(columns >= WIDE, "the kernel is narrow", weight)
         outputs = dims(weight)[0]
-        groups = attribute(root, "group", 1)
+        groups = ops.Conv(root).group
         if not isinstance(outputs, int) or groups < 1 or outputs // groups < LEAST_OF_GROUP:
             raise Refusal("its groups have few outputs", root)
         need(outputs // groups * rows * columns >= LEAST_PRODUCTS, "each element is part of few products", root)
@@ -112,20 +111,15 @@ class ConvPadDecomposition(RewriteRule[Found]):
         version = opset(old, "")
         beside = ops.unsqueezed(x, [BESIDE], version)
         padded = ir.node("Pad", [beside, constant(amounts.reshape(-1))]).outputs[0]
-        node = ir.Node(old.domain, old.op_type, [ops.squeezed(padded, [BESIDE], version), weight, *old.inputs[2:3]])
-        for entry in old.attributes.values():
-            node.attributes.add(entry)
-        pads = list(old.attributes["pads"].as_ints())
+        pads = list(ops.Conv(old).pads)
         pads[LEFT] = pads[RIGHT] = 0
-        node.attributes["pads"] = ir.AttrInt64s("pads", pads)
-        return node
+        return ops.copied(old, [ops.squeezed(padded, [BESIDE], version), weight, *old.inputs[2:3]], pads=pads)
 
 
 def _padded_columns(root: ir.Node) -> tuple[int, int]:
     """The columns of zeros on the left and on the right."""
-    need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
-    need(set(attribute(root, "dilations", (1,))) == {1}, "its kernel has gaps", root)
-    pads = attribute(root, "pads", (0, 0, 0, 0))
+    pads = ops.Conv(root).pads
+    need(set(ops.Conv(root).dilations) == {1}, "its kernel has gaps", root)
     need(min(pads) >= 0, "its padding crops the image", root)
     need(pads[LEFT] + pads[RIGHT] > 0, "no columns are padded", root)
     return pads[LEFT], pads[RIGHT]

@@ -18,7 +18,6 @@ from ortopt.graph.match import (
     FLOAT,
     Dim,
     array_of,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -85,7 +84,7 @@ class ConvTransposeDecomposition(RewriteRule[Found]):
         need(len(sides) in (1, 2), "it is of no signals and no images", x)
         stride = _stride(root, len(sides))
         kernel = _check_weight(weight, stride, 2 + len(sides))
-        pads = tuple(attribute(root, "pads", (0, 0) * len(sides)))
+        pads = ops.Conv(root).pads
         cut = max(sum(pads[axis :: len(sides)]) for axis in range(len(sides)))
         need(min(pads) >= 0 and cut < kernel, "its padding is no frame within the kernel", root)
         longest = _check_sides(root, batch, sides, refused=kernel - stride - cut <= 0)
@@ -105,7 +104,7 @@ class ConvTransposeDecomposition(RewriteRule[Found]):
 
 def _stride(root: ir.Node, axes: int) -> int:
     """The stride of a transposed convolution whose phases are moved fast."""
-    stride = stride_of_transposed(root, axes)
+    stride = stride_of_transposed(root)
     need(axes == 1 or stride <= MOST_PHASES, "its phases are large blocks", root)
     return stride
 

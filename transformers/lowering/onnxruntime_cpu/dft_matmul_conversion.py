@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -111,7 +112,7 @@ class DftMatmulConversion(RewriteRule[Found]):
 def _along(node: ir.Node, size: int) -> int:
     """The axis, counted from the front."""
     if opset(node) < _AXIS_IS_AN_INPUT_FROM:
-        return attribute(node, "axis", 1) % size
+        return ops.OneAxis(node).axis_of(size)
     named = optional(node, 2)
     return (-2 if named is None else _number(named)) % size
 
@@ -126,9 +127,8 @@ def _real(x: ir.Value) -> ir.Value | None:
     if node is None or not is_op(node, "Concat") or len(node.inputs) != 2:
         return None
     first, second = inputs(node, 2)
-    last = rank(x) - 1
     alike = all(isinstance(dims(each)[-1], int) and dims(each)[-1] == 1 for each in (first, second))
-    if not alike or attribute(node, "axis", 0) % (last + 1) != last:
+    if not alike or not ops.Concat(node).is_last:
         return None
     try:
         return first if _zeros(second) else None

@@ -14,13 +14,13 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     array_of,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -33,10 +33,9 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import DEPTH_TO_SPACE_HAS_MODES_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._channel_blocks import blocks_that_count
-
-MICROSOFT = "com.microsoft"
 
 BLOCK = 2
 MOST_OUTPUTS = 8
@@ -53,8 +52,6 @@ SMALL_IMAGE = 256
 
 PLAIN_CHANNELS = 8
 """Input channels from which their number must be a multiple of 4: the kernels on blocks take no others."""
-
-REPLACED = ("kernel_shape", "strides", "auto_pad")
 
 
 class Found(Struct, frozen=True):
@@ -118,11 +115,7 @@ class FewOutputConvUnrolling(RewriteRule[Found]):
         operands = [root.inputs[0], constant(own.reshape(-1, channels, rows + 1, columns + 1), FLOAT)]
         if root.inputs[2:3] and root.inputs[2] is not None:
             operands.append(constant(np.repeat(array_of(root.inputs[2]), BLOCK * BLOCK), FLOAT))
-        conv = ir.Node(root.domain, root.op_type, operands)
-        for entry in root.attributes.values():
-            if entry.name not in REPLACED:
-                conv.attributes.add(entry)
-        conv.attributes["strides"] = ir.AttrInt64s("strides", (BLOCK, BLOCK))
+        conv = ops.copied(root, operands, kernel_shape=None, auto_pad=None, strides=(BLOCK, BLOCK))
         return ir.node("DepthToSpace", conv.outputs, {"blocksize": BLOCK, "mode": "CRD"})
 
 
@@ -152,7 +145,5 @@ def _gain(outputs: int, kernel: list[int], block: int) -> float:
 def _check_plain(root: ir.Node) -> None:
     """Refuse groups, strides, dilations, and padding that is not written out."""
     plain_attributes(root)
-    plain = set(attribute(root, "strides", (1,))) == {1} == set(attribute(root, "dilations", (1,)))
-    need(plain and attribute(root, "group", 1) == 1, "it has groups, strides or dilations", root)
-    need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
-    need(min(attribute(root, "pads", (0,))) >= 0, "its padding crops the image", root)
+    need(ops.Conv(root).is_plain, "it has groups, strides or dilations", root)
+    need(min(ops.Conv(root).pads) >= 0, "its padding crops the image", root)

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU, Support, support
 from ortopt.fusions import preferred
@@ -83,7 +84,7 @@ class HalfKernelConversion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the op of floats between Casts."""
         (root,) = found.nodes
-        op = ir.Node("", root.op_type, [_single(value) for value in root.inputs], list(root.attributes.values()))
+        op = ops.copied(root, [_single(value) for value in root.inputs])
         return ir.node("Cast", [op.outputs[0]], {"to": FLOAT16})
 
 

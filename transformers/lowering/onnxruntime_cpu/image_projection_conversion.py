@@ -11,7 +11,8 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis.blocked_layout import BLOCK, MICROSOFT, is_blocked_convolution
+from ortopt import ops
+from ortopt.analysis.blocked_layout import BLOCK, is_blocked_convolution
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -19,7 +20,6 @@ from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -37,9 +37,9 @@ from ortopt.graph.match import (
 from ortopt.graph.symbolic import Dim
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 IMAGE, ROWS = 4, 3
-REVERSED = (3, 2, 1, 0)
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
 TO_CHANNELS_LAST = (0, 2, 3, 1)
 
@@ -125,7 +125,7 @@ class ImageProjectionConversion(RewriteRule[Found]):
 
 def _widened(root: ir.Node) -> Found:
     """Rows that are multiplied, activated, and become an image of convolutions."""
-    need(attribute(root, "perm", REVERSED) == TO_CHANNELS_FIRST, "it does not bring channels to the front", root)
+    need(ops.Transpose(root).order == TO_CHANNELS_FIRST, "it does not bring channels to the front", root)
     image = root.outputs[0]
     batch, height, width = _sizes(image)
     need(not image.is_graph_output(), "the image is a result of the graph", image)
@@ -164,7 +164,7 @@ def _narrowed(root: ir.Node) -> Found:
     value, moves = _behind_reshape(value)
     transpose = producer(value, "Transpose")
     need(is_used_once(value), "the channels that are last are used elsewhere", value)
-    need(attribute(transpose, "perm", REVERSED) == TO_CHANNELS_LAST, "it does not bring channels to the end", transpose)
+    need(ops.Transpose(transpose).order == TO_CHANNELS_LAST, "it does not bring channels to the end", transpose)
     (image,) = inputs(transpose, 1)
     batch, height, width = _sizes(image)
     need(is_used_once(image), "the image is used elsewhere", image)

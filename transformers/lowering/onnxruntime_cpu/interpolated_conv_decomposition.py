@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_no_larger
 from ortopt.graph.edit import constant
@@ -21,8 +22,6 @@ from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    attribute,
-    axis,
     dims,
     dtype,
     inputs,
@@ -37,8 +36,7 @@ from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution_activation import separate_activation
 from ortopt.patterns.interpolation import Image, Matrix, interpolated
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 OLDEST_OPSET = 11
 
@@ -136,7 +134,7 @@ class InterpolatedConvDecomposition(RewriteRule[Found]):
         if is_op(x.producer(), "Concat"):
             concat = x.producer()
             assert concat is not None
-            need(axis(concat, 4, 0) == 1, "no channels are joined", concat)
+            need(ops.Concat(concat).axis == 1, "no channels are joined", concat)
             values = inputs(concat, len(concat.inputs))
             nodes += [concat] if private else []
         parts = _parts(values, outputs, windows)
@@ -167,14 +165,13 @@ class InterpolatedConvDecomposition(RewriteRule[Found]):
 def _windows(root: ir.Node, kernel: Sequence[int]) -> tuple[Window, Window]:
     """The windows of a dense convolution of images along rows and columns."""
     plain_attributes(root)
-    need(attribute(root, "group", 1) == 1, "it has groups", root)
-    need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
-    pads = attribute(root, "pads", (0, 0, 0, 0))
+    conv = ops.Conv(root)
+    need(conv.group == 1, "it has groups", root)
+    pads = conv.pads
     need(len(pads) == 4 and min(pads) >= 0, "its padding is no frame around the image", root)
-    steps, apart = attribute(root, "strides", (1, 1)), attribute(root, "dilations", (1, 1))
     windows = []
     for size, places, stride, dilation, before in zip(
-        dims(root.outputs[0], rank=4)[2:], kernel, steps, apart, pads, strict=False
+        dims(root.outputs[0], rank=4)[2:], kernel, conv.strides, conv.dilations, pads, strict=False
     ):
         if not isinstance(size, int) or size < 1:
             raise Refusal("height and width of its result are not fixed", root)

@@ -15,6 +15,7 @@ from math import prod
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.cancellation import CancellationToken
 from ortopt.context import Context
@@ -27,7 +28,6 @@ from ortopt.graph.match import (
     need,
     opset,
     optional,
-    plain_attributes,
     shape_of,
     users,
 )
@@ -36,10 +36,10 @@ from ortopt.graph.walk import WHOLE_GRAPH, Answers, Question, walk
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.quantization import is_dequantizer
 from ortopt.patterns.rows import bias_of, rows_of
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.transformer import GraphTransformer
 
-MICROSOFT = "com.microsoft"
 QKV = 3
 ROWS_AND_COLUMNS = 2
 PAST = (4, 6, 7, 9)
@@ -297,10 +297,7 @@ def _columns(value: ir.Value) -> int:
 def _of_two_axes(node: ir.Node, rows: Sequence[ir.Value], flat: Mapping[ir.Value, ir.Value]) -> ir.Node:
     """A node that does with two axes what another one does with more."""
     operands = [flat[value] if value is not None and value in rows else value for value in node.inputs]
-    attributes = [
-        ir.AttrInt64("axis", -1) if name == "axis" else attribute for name, attribute in plain_attributes(node).items()
-    ]
-    return ir.Node(node.domain, node.op_type, operands, attributes)
+    return ops.copied(node, operands, **({"axis": -1} if ops.OneAxis(node).is_stated else {}))
 
 
 class _Shapes:

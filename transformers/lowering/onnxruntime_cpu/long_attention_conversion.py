@@ -11,8 +11,8 @@ from ortopt.fusions import check_faster
 from ortopt.graph.match import FLOAT, Dim, attribute, dims, dtype, inputs, need, same_dim
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 INSTEAD = Form(MICROSOFT, "MultiHeadAttention", "instead of Attention")
 QKV = 3
 

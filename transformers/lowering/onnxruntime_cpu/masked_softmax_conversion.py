@@ -19,10 +19,11 @@ from ortopt.error_bounds import check_bound
 from ortopt.fusions import preferred
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, axis, dims, dtype, inputs, is_never_zero, is_op, need, opset, producer, users
+from ortopt.graph.match import FLOAT, dims, dtype, inputs, is_never_zero, is_op, need, opset, producer, users
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 FORM = Form("", "Softmax", "of held scores")
 DISTANCE = 80.0
@@ -38,7 +39,7 @@ DEEP = 50.0
 LONGEST = 2**63
 """No row has more elements."""
 
-PRODUCTS = (("", "MatMul"), ("com.microsoft", "FusedMatMul"))
+PRODUCTS = (("", "MatMul"), (MICROSOFT, "FusedMatMul"))
 
 
 class Found(Struct, frozen=True):
@@ -79,9 +80,8 @@ class MaskedSoftmaxConversion(RewriteRule[Found]):
         need(allowed or not exact, "the mask holds -inf, for an exact 0; --bounded-error takes it anyway", scores)
         need(all(map(_multiplies, users(root.outputs[0]))), "a probability of 0 may decide something", root)
         need(not root.outputs[0].is_graph_output(), "the probabilities are a result", root)
-        shape = dims(scores)
-        place = axis(root, len(shape), -1)
-        need(is_never_zero(shape[place], root), "of no scores there is no largest", scores)
+        place = ops.Softmax(root).axis
+        need(is_never_zero(dims(scores)[place], root), "of no scores there is no largest", scores)
         check_bound(root, math.exp(-DISTANCE), LONGEST)
         return Found((root,), scores, place)
 

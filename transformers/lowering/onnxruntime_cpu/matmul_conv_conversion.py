@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -17,7 +18,6 @@ from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -32,10 +32,9 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 RANK = 4
-REVERSED = (3, 2, 1, 0)
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
 TO_CHANNELS_LAST = (0, 2, 3, 1)
 
@@ -81,9 +80,7 @@ class MatmulConvConversion(RewriteRule[Found]):
         """Products with constant matrices in whole blocks, and between them what works on each element."""
         nodes = [root]
         if root.op_type == "Transpose":
-            need(
-                attribute(root, "perm", REVERSED) == TO_CHANNELS_FIRST, "it does not bring channels to the front", root
-            )
+            need(ops.Transpose(root).order == TO_CHANNELS_FIRST, "it does not bring channels to the front", root)
             operand: ir.Value | None = inputs(root, 1)[0]
         else:
             need(not _goes_on(root.outputs[0]), "what follows belongs to it", root)
@@ -124,7 +121,7 @@ def _goes_on(value: ir.Value) -> bool:
         return False
     (user,) = users(value)
     if is_op(user, "Transpose"):
-        return attribute(user, "perm", REVERSED) == TO_CHANNELS_FIRST
+        return ops.Transpose(user).order == TO_CHANNELS_FIRST
     return _operand(user) is value
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.fusions import check_faster, is_asked_for
@@ -16,7 +17,6 @@ from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    axis,
     dims,
     dtype,
     inputs,
@@ -77,7 +77,7 @@ class MatmulSplitDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """Parts of the columns of a product with a constant matrix, which nothing else reads."""
         value = inputs(root, len(root.inputs))[0]
-        need(axis(root, len(dims(value)), 0) == len(dims(value)) - 1, "it splits no columns", root)
+        need(ops.Split(root).is_last, "it splits no columns", root)
         need(dtype(value) == FLOAT, "its numbers are not single-precision", value)
         sizes = [dims(part)[-1] for part in root.outputs]
         widths = [size for size in sizes if isinstance(size, int) and size > 0]

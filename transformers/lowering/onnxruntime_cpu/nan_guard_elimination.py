@@ -13,7 +13,6 @@ from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    axis,
     dtype,
     inputs,
     is_constant,
@@ -24,7 +23,6 @@ from ortopt.graph.match import (
     need,
     opset,
     producer,
-    rank,
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Target, TransformerLevel
@@ -84,7 +82,7 @@ class NanGuardElimination(RewriteRule[Found]):
         (x,) = inputs(softmax, 1)
         if _is_finite(x):
             return Found(nodes, guarded, None, None)
-        need(axis(softmax, rank(x), -1) == rank(x) - 1, "the Softmax is over other axes", softmax)
+        need(ops.Softmax(softmax).is_last, "the Softmax is over other axes", softmax)
         need(use_count(guarded) == 2 and not guarded.is_graph_output(), "the probabilities are used elsewhere", guarded)
         addition = producer(x, "Add")
         need(is_used_once(x), "the scores are used elsewhere", x)

@@ -19,6 +19,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_op, need, producer
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 LONGEST: Final = 16
 """The longest column and row: with 24 the product loses."""
@@ -31,7 +32,7 @@ COLUMN, ROW = -1, -2
 
 MOST_MOVES: Final = 8
 MOVES: Final = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
-PRODUCTS: Final = (("", "Einsum"), ("", "Gemm"), ("", "MatMul"), ("com.microsoft", "FusedMatMul"))
+PRODUCTS: Final = (("", "Einsum"), ("", "Gemm"), ("", "MatMul"), (MICROSOFT, "FusedMatMul"))
 
 
 class Found(Struct, frozen=True):
@@ -96,9 +97,9 @@ def _unsqueezed(value: ir.Value) -> tuple[ir.Value, int]:
     """What an Unsqueeze takes, and the one axis that it gives, counted from the end."""
     node = producer(value, "Unsqueeze")
     x = inputs(node, len(node.inputs))[0]
-    axes, rank = ops.Axes(node).stated_axes, len(dims(x)) + 1
+    axes = ops.Unsqueeze(node).axes
     need(len(axes) == 1, "more than one axis is new", node)
-    return x, axes[0] % rank - rank
+    return x, axes[0] - len(dims(x)) - 1
 
 
 def _size(value: ir.Value) -> int:

@@ -24,8 +24,8 @@ from ortopt.linear.folding import Place, layer_alone, node_alone, rebuilt
 from ortopt.linear.weights import scaled
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 FORM = Form(MICROSOFT, "QuickGelu", "with its scale in the layers")
 SCALE_OF_THE_OP = 1.702
 """What QuickGelu's attribute is where it is left out."""

@@ -19,7 +19,6 @@ from ortopt.graph.match import (
     FLOAT,
     Dim,
     Refusal,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -80,12 +79,12 @@ class ReduceMatmulConversion(RewriteRule[Found]):
         x = inputs(root, len(root.inputs))[0]
         shape = dims(x)
         need(dtype(x) == FLOAT, "its numbers are not single-precision", x)
-        axes = _axes(root, len(shape))
+        axes = ops.Reduce(root).axes
         neighbours = bool(axes) and axes == tuple(range(axes[0], axes[-1] + 1))
         need(neighbours and axes[-1] < len(shape) - 1, "it sums over no axes in the middle", root)
         behind = axes[-1] + 1
         size, columns = _elements(shape[axes[0] : behind]), _elements(shape[behind:])
-        is_of_matrices = len(axes) == 1 and behind == len(shape) - 1 and attribute(root, "keepdims", 1) == 1
+        is_of_matrices = len(axes) == 1 and behind == len(shape) - 1 and ops.Reduce(root).keeps_axes
         if size is None or (columns is None and not is_of_matrices):
             raise Refusal("a size is not fixed", x)
         smallest, longest = MEASURED
@@ -115,13 +114,6 @@ class ReduceMatmulConversion(RewriteRule[Found]):
             return total
         behind = [size for size in dims(root.outputs[0])[found.first :] if isinstance(size, int)]
         return ir.node("Reshape", [total.outputs[0], constant([*leading, *behind])])
-
-
-def _axes(root: ir.Node, rank: int) -> tuple[int, ...]:
-    """The axes, from the front and sorted; empty where they are left out."""
-    axes = ops.Axes(root).stated_axes
-    need(all(-rank <= axis < rank for axis in axes), "an axis is out of range", root)
-    return tuple(sorted({axis % rank for axis in axes}))
 
 
 def _elements(shape: tuple[Dim, ...]) -> int | None:

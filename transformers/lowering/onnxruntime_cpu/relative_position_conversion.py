@@ -12,9 +12,10 @@ from typing import Final
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, attribute, axis, dims, inputs, need, producer, rank
+from ortopt.graph.match import Refusal, dims, inputs, need, producer, rank
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.relative_positions import MOST_NODES, Differences, differences, joined, op
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -27,7 +28,6 @@ SPARE: Final = 16
 elements of the matrix are not, either."""
 
 HEADS_FIRST: Final = (2, 0, 1)
-NONE: Final[tuple[int, ...]] = ()
 
 
 class Found(Struct, frozen=True):
@@ -67,10 +67,10 @@ class RelativePositionConversion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """A table that is looked up by what pointwise ops compute of the differences of one range's elements."""
-        need(attribute(root, "perm", NONE) == HEADS_FIRST, "the rows do not become columns", root)
+        need(ops.Transpose(root).order == HEADS_FIRST, "the rows do not become columns", root)
         gather = producer(root.inputs[0], "Gather")
         table, buckets = inputs(gather, 2)
-        need(rank(table) == 2 and axis(gather, 2, 0) == 0, "it is no table of rows", gather)
+        need(rank(table) == 2 and ops.Gather(gather).axis == 0, "it is no table of rows", gather)
         heads = dims(table)[1]
         if not isinstance(heads, int) or heads == 0:
             raise Refusal("the length of a row is not known", table)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK, RANK, blocked_layout, is_enlarged_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.context import Context
@@ -88,7 +89,7 @@ def _begin_blocks(found: Found, context: Context) -> bool:
     weights = constant(np.ones((found.channels, 1, 1, 1), np.float32), FLOAT)
     blocks = ir.node("Conv", [found.x, weights], {"group": found.channels})
     node = found.node
-    resize = ir.Node("", "Resize", [blocks.outputs[0], *node.inputs[1:]], list(node.attributes.values()))
+    resize = ops.copied(node, [blocks.outputs[0], *node.inputs[1:]])
     return context.substitute(
         {node.outputs[0]: resize.outputs[0]}, before=node, origin=(node,), why="the blocked kernel is faster"
     )

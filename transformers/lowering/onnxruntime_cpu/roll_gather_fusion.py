@@ -12,9 +12,10 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
-from ortopt.graph.match import attribute, axis, dims, is_op, is_used_once, need, same_dim, users
+from ortopt.graph.match import dims, is_op, is_used_once, need, same_dim, users
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -119,17 +120,11 @@ def _stays_in_batch(node: ir.Node) -> bool:
     before, after = dims(value), dims(node.outputs[0])
     if len(before) < 2 or len(after) < 2 or not same_dim(before[0], after[0]):
         return False
-    if node.op_type == "Transpose" and _permutation(node)[0] != 0:
+    if node.op_type == "Transpose" and ops.Transpose(node).order[0] != 0:
         return False
-    if node.op_type == "Concat" and axis(node, len(after), 0) == 0:
+    if node.op_type == "Concat" and ops.Concat(node).axis == 0:
         return False
     return all(isinstance(size, int) and size > 0 for size in (*before[1:], *after[1:]))
-
-
-def _permutation(transpose: ir.Node) -> tuple[int, ...]:
-    """The order of axes of a Transpose."""
-    rank = len(dims(transpose.outputs[0]))
-    return attribute(transpose, "perm", tuple(reversed(range(rank))))
 
 
 def _is_roll(node: ir.Node) -> bool:
@@ -142,8 +137,7 @@ def _is_roll(node: ir.Node) -> bool:
         return False
     if node.outputs[0].shape is None or split.inputs[0] is None or not all(map(is_used_once, split.outputs)):
         return False
-    rank = len(dims(node.outputs[0]))
-    return axis(node, rank, 0) == axis(split, rank, 0)
+    return ops.Concat(node).axis == ops.Split(split).axis
 
 
 def _rolled(concat: ir.Node) -> ir.Node:
@@ -183,9 +177,9 @@ def _moved(node: ir.Node, places: np.ndarray) -> np.ndarray:
         need(math.prod(shape) == places.size, "a Reshape fits its operand for no batch", node)
         return places.reshape(shape)
     if node.op_type == "Transpose":
-        return places.transpose([place - 1 for place in _permutation(node)[1:]])
+        return places.transpose([place - 1 for place in ops.Transpose(node).order[1:]])
     split = _rolled(node)
-    along = axis(node, places.ndim + 1, 0) - 1
+    along = ops.Concat(node).axis - 1
     sizes = [_inner(part)[along] for part in split.outputs]
     parts = dict(zip(split.outputs, np.split(places, np.cumsum(sizes)[:-1], axis=along), strict=True))
     return np.concatenate([parts[value] for value in node.inputs if value is not None], axis=along)

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_digits, need_near, need_no_larger
 from ortopt.graph.edit import constant
@@ -37,8 +38,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 AXES = (2, 3)
 BLOCK = 16
 """Channels that a kernel computes at once at most: fewer cost as many."""
@@ -179,12 +180,8 @@ def _inner(found: Found) -> ir.Value:
     """The image of the one convolution, which differs at the edges."""
     first, shuffle, second = found.nodes
     operands = [first.inputs[0], constant(found.weight, FLOAT), constant(found.bias, FLOAT)]
-    conv = ir.Node(second.domain, second.op_type, operands)
-    for entry in second.attributes.values():
-        if entry.name not in ("kernel_shape", "pads", "auto_pad"):
-            conv.attributes.add(entry)
     pads = [size for side in zip(*(along.pads for along in found.along), strict=True) for size in side]
-    conv.attributes["pads"] = ir.AttrInt64s("pads", pads)
+    conv = ops.copied(second, operands, kernel_shape=None, auto_pad=None, pads=pads)
     block = attribute(shuffle, "blocksize", 0)
     return ir.node("DepthToSpace", conv.outputs, {"blocksize": block, "mode": "CRD"}).outputs[0]
 
@@ -192,7 +189,7 @@ def _inner(found: Found) -> ir.Value:
 def _as_before(found: Found, x: ir.Value) -> ir.Value:
     """What the convolutions and the shuffle give for another image."""
     for node in found.nodes:
-        x = ir.Node(node.domain, node.op_type, [x, *node.inputs[1:]], list(node.attributes.values())).outputs[0]
+        x = ops.copied(node, [x, *node.inputs[1:]]).outputs[0]
     return x
 
 
@@ -219,11 +216,9 @@ def _bias(node: ir.Node) -> np.ndarray:
 def _check_plain(node: ir.Node, kernel: tuple[int, ...]) -> None:
     """Refuse groups, strides, dilations, and a result of another size than the image."""
     plain_attributes(node)
-    plain = set(attribute(node, "strides", (1,))) == {1} == set(attribute(node, "dilations", (1,)))
-    need(plain and attribute(node, "group", 1) == 1, "it has groups, strides or dilations", node)
-    need(attribute(node, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", node)
+    need(ops.Conv(node).is_plain, "it has groups, strides or dilations", node)
     half = tuple(size // 2 for size in kernel)
-    keeps = all(size % 2 for size in kernel) and attribute(node, "pads", (0,) * 4) == (*half, *half)
+    keeps = all(size % 2 for size in kernel) and ops.Conv(node).pads == (*half, *half)
     need(keeps, "its result is not of the image's size", node)
 
 

@@ -26,6 +26,7 @@ from ortopt.graph.match import Dim, array_of, dims, dtype, inputs, is_constant, 
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution import convolution_of_images
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import (
     Halo,
     Stage,
@@ -35,7 +36,6 @@ from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import (
     stage_of,
 )
 
-MICROSOFT: Final = "com.microsoft"
 ROWS, COLUMNS = 2, 3
 
 VERSION: Final = 13
@@ -234,7 +234,7 @@ def _of_images(old: ir.Node, images: dict[ir.Value, ir.Value]) -> ir.Node:
     if is_convolution(old):
         return convolution_of_images(old, images[operands(old)[0]])
     values = [_beside_images(value) if is_constant(value) else images[value] for value in inputs(old, len(old.inputs))]
-    return ir.Node(old.domain, old.op_type, values, list(old.attributes.values()))
+    return ops.copied(old, values)
 
 
 def _beside_images(value: ir.Value) -> ir.Value:

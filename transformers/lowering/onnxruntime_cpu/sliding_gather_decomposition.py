@@ -18,7 +18,6 @@ from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     FLOAT,
     Refusal,
-    axis,
     dims,
     dtype,
     inputs,
@@ -27,7 +26,6 @@ from ortopt.graph.match import (
     operand_constant,
     opset,
     producer,
-    rank,
     scalar,
     small_array,
     static_dims,
@@ -76,7 +74,7 @@ class SlidingGatherDecomposition(RewriteRule[Found]):
         """A range that counts from 0, and a column of offsets; single numbers are taken."""
         x, indices = inputs(root, 2)
         need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
-        place = axis(root, rank(x), 0)
+        place = ops.Gather(root).axis
         alone = all(isinstance(size, int) and size == 1 for size in dims(x)[place + 1 :])
         need(alone, "it takes rows, which are copied as they are", root)
         column, row = operand_constant(producer(indices, "Add"))

@@ -12,10 +12,11 @@ import math
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import facts, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, axis, dims, inputs, need, opset
+from ortopt.graph.match import Dim, Refusal, dims, inputs, need, opset
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -47,7 +48,7 @@ class SoftmaxAxisCanonicalization(RewriteRule[Found]):
         """Enough elements, and dimensions that Reshape can be told."""
         (x,) = inputs(root, 1)
         shape = dims(x)
-        place = axis(root, len(shape), -1)
+        place = ops.Softmax(root).axis
         behind = shape[place + 1 :]
         need(len(behind) > 1, "no several axes are behind the axis", root)
         known = [dim for dim in shape if isinstance(dim, int)]

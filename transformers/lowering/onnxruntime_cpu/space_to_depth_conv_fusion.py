@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -29,8 +30,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 BLOCK = 2
 """Rows and columns of a block: with 4 it is as fast as before, or slower."""
 
@@ -39,9 +40,6 @@ MOST_CHANNELS = 4
 
 CHANNELS_LAST, CHANNELS_FIRST = (0, 3, 5, 1, 2, 4), (0, 1, 3, 5, 2, 4)
 """Orders of a Transpose that moves the places within a block before the channels, or behind them."""
-
-NO_ORDER: tuple[int, ...] = ()
-REPLACED = ("kernel_shape", "strides", "pads", "auto_pad")
 
 
 class Blocks(Struct, frozen=True):
@@ -92,9 +90,10 @@ class SpaceToDepthConvFusion(RewriteRule[Found]):
         blocks = _blocks(moved)
         need(0 < blocks.channels <= MOST_CHANNELS, "the image has many channels", blocks.image)
         plain_attributes(root)
-        need(attribute(root, "group", 1) == 1, "it has groups", root)
-        need(set(attribute(root, "dilations", (1,))) == {1}, "it has dilations", root)
-        need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
+        conv = ops.Conv(root)
+        need(conv.group == 1, "it has groups", root)
+        need(set(conv.dilations) == {1}, "it has dilations", root)
+        need(conv.auto_pad == "NOTSET", "its padding is not written out", root)
         need(is_constant(weight), "its weights are no constant", weight)
         read = static_dims(weight, rank=4)[1]
         need(read == blocks.channels * BLOCK * BLOCK, "it reads other channels", weight)
@@ -112,15 +111,11 @@ class SpaceToDepthConvFusion(RewriteRule[Found]):
             places = weight.reshape(outputs, BLOCK, BLOCK, channels, rows, columns).transpose(0, 3, 4, 1, 5, 2)
         kernel = (BLOCK * rows, BLOCK * columns)
         own = constant(np.ascontiguousarray(places).reshape(outputs, channels, *kernel), FLOAT)
-        node = ir.Node(root.domain, root.op_type, [found.blocks.image, own, *root.inputs[2:]])
-        for entry in root.attributes.values():
-            if entry.name not in REPLACED:
-                node.attributes.add(entry)
-        for name, default in (("strides", (1, 1)), ("pads", (0, 0, 0, 0))):
-            numbers = attribute(root, name, default)
-            node.attributes[name] = ir.AttrInt64s(name, [BLOCK * number for number in numbers])
-        node.attributes["kernel_shape"] = ir.AttrInt64s("kernel_shape", kernel)
-        return node
+        strides, pads = (
+            [BLOCK * number for number in numbers] for numbers in (ops.Conv(root).strides, ops.Conv(root).pads)
+        )
+        operands = [found.blocks.image, own, *root.inputs[2:]]
+        return ops.copied(root, operands, auto_pad=None, strides=strides, pads=pads, kernel_shape=kernel)
 
 
 def _blocks(moved: ir.Value) -> Blocks:
@@ -147,7 +142,7 @@ def _shuffled(joined: ir.Node) -> Blocks:
     image, apart, result = inputs(split, 1)[0], split.outputs[0], joined.outputs[0]
     between = (apart, transpose.outputs[0])
     need(all(map(is_used_once, between)), "the blocks are used elsewhere", joined)
-    order = attribute(transpose, "perm", NO_ORDER)
+    order = ops.Transpose(transpose).order
     need(order in (CHANNELS_LAST, CHANNELS_FIRST), "the Transpose moves no blocks into channels", transpose)
     batch, channels, height, width = dims(image, 4)
     if not isinstance(channels, int) or not isinstance(height, int) or not isinstance(width, int):

@@ -12,7 +12,6 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import (
     FLOAT,
     Refusal,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -80,16 +79,15 @@ class SpatialMeanConversion(RewriteRule[Found]):
         x = inputs(root, len(root.inputs))[0]
         batch, channels, height, width = dims(x, RANK)
         need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
-        axes = ops.Axes(root).stated_axes
-        over = {axis % RANK for axis in axes}
+        mean = ops.Reduce(root)
+        over, keeps = set(mean.axes), mean.keeps_axes
         need(bool(over) and over <= {2, 3}, "it is no mean over height and width", root)
-        keeps = attribute(root, "keepdims", 1) == 1
         need(keeps or len(over) == 1, "it drops the axes", root)
         kernel = None if len(over) == 2 else _kernel(over, height, width)
         full = is_never_zero(height, root) and is_never_zero(width, root)
         need(full or _is_never_empty(x), "the image may be empty", x)
         # The kernel of the mean gives a result of the image's size for a batch of 0 if axes are counted from the end.
-        need(min(axes) >= 0 or is_never_zero(batch, root), "the batch may be empty", x)
+        need(min(mean.stated_axes) >= 0 or is_never_zero(batch, root), "the batch may be empty", x)
         need(isinstance(channels, int) and channels % BLOCK == 0, "the channels fill no blocks", x)
         need(is_in_blocks(x), "the image is not in the blocked layout", x)
         return Found((root,), x, kernel, None if keeps else over.pop())
@@ -131,12 +129,12 @@ def _is_never_empty(value: ir.Value) -> bool:
 
 def _is_padded_enough(node: ir.Node) -> bool:
     """Whether a convolution gives an element for each place where its kernel can lie with its first one inside."""
-    if attribute(node, "auto_pad", "NOTSET").startswith("SAME"):
+    conv = ops.Conv(node)
+    if conv.auto_pad.startswith("SAME"):
         return True
     kernel = dims(node.inputs[1])[2:] if node.inputs[1] is not None else ()
-    axes = len(kernel)
-    pads, dilations = attribute(node, "pads", (0,) * (2 * axes)), attribute(node, "dilations", (1,) * axes)
+    pads, axes = conv.stated_pads, len(kernel)
     return bool(kernel) and all(
-        isinstance(size, int) and pads[axis] + pads[axis + axes] >= (size - 1) * dilations[axis]
+        isinstance(size, int) and pads[axis] + pads[axis + axes] >= (size - 1) * conv.dilations[axis]
         for axis, size in enumerate(kernel)
     )

@@ -18,7 +18,6 @@ from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     Dim,
     Refusal,
-    axis,
     dims,
     inputs,
     is_op,
@@ -73,7 +72,7 @@ class SplitTransposeReordering(RewriteRule[Found]):
         need(is_used_once(value), "what is split is used elsewhere", value)
         x = inputs(transpose, 1)[0]
         perm = ops.Transpose(transpose).order
-        split = axis(root, len(perm), 0)
+        split = ops.Split(root).axis
         need(moves_elements(dims(x), perm), "the Transpose is fast", transpose)
         behind = tuple(_behind(part, split) for part in root.outputs)
         rest = (*perm[:split], *perm[split + 1 :])
@@ -89,8 +88,7 @@ class SplitTransposeReordering(RewriteRule[Found]):
         """Build the Transpose, the Split, and what is behind it."""
         transpose, old, *behind = found.nodes
         turned = ir.node("Transpose", [transpose.inputs[0]], {"perm": found.order}).outputs[0]
-        given = [each for name, each in old.attributes.items() if name != "axis"]
-        attributes = [ir.AttrInt64("axis", found.place), *given]
+        attributes = ops.changed(old.attributes.values(), axis=found.place)
         split = ir.Node("", "Split", [turned, *old.inputs[1:]], attributes, num_outputs=len(behind))
         axes = constant([found.place])
         return {
@@ -103,7 +101,7 @@ def _again(node: ir.Node, part: ir.Value, axes: ir.Value) -> ir.Node:
     """A Squeeze or a Reshape of a part whose axis is elsewhere."""
     if node.op_type == "Squeeze":
         return ir.node("Squeeze", [part, axes])
-    return ir.Node("", "Reshape", [part, *node.inputs[1:]], list(node.attributes.values()))
+    return ops.copied(node, [part, *node.inputs[1:]])
 
 
 def _units_in_place(rest: Sequence[int], sizes: Sequence[Dim]) -> tuple[int, ...]:

@@ -12,13 +12,13 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BEFORE, BLOCK
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     array_of,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -99,7 +99,7 @@ class StackedConvTransposeConversion(RewriteRule[Found]):
         value = _points(first, _apart(array_of(first.inputs[1])), inputs(first, 1)[0], PLACES)
         for node in between:
             operands = [value, *node.inputs[1:]]
-            value = ir.Node(node.domain, node.op_type, operands, list(node.attributes.values())).outputs[0]
+            value = ops.copied(node, operands).outputs[0]
         pixels = _points(second, _of_each_place(array_of(second.inputs[1])), value, PLACES**2)
         return ir.node("DepthToSpace", [pixels], {"blocksize": PLACES, "mode": "DCR"})
 
@@ -112,9 +112,9 @@ def _check_transposed(node: ir.Node) -> int:
     bias = optional(node, 2)
     if bias is not None:
         tensor_of(bias)
-    stride = stride_of_transposed(node, len(kernel))
+    stride = stride_of_transposed(node)
     need(stride == STRIDE and set(kernel) == {STRIDE}, "it does not make two by two pixels of each", node)
-    need(not any(attribute(node, "pads", (0,))), "its result is cut", node)
+    need(not any(ops.Conv(node).pads), "its result is cut", node)
     need(channels >= FEWEST_CHANNELS and channels % BLOCK == 0, "it has few channels, or they fill no blocks", node)
     need(outputs > 0, "it has no outputs", node)
     return outputs

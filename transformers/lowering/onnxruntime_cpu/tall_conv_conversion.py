@@ -16,7 +16,6 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     array_of,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -28,9 +27,9 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._signal_pieces import Pieces, pieces_of
 
-MICROSOFT: Final = "com.microsoft"
 RANK: Final = 4
 LONGEST, SHORTEST = 16, 3
 """Rows of a kernel: of one channel there must be more, for its kernel is another one."""
@@ -75,10 +74,9 @@ class TallConvConversion(RewriteRule[Found]):
         plain_attributes(root)
         outputs, channels, rows, columns = static_dims(weight, RANK)
         need(dims(x, RANK)[COLUMNS] == 1 == columns, "the image has several columns, or the kernel has", root)
-        need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
-        pads = attribute(root, "pads", (0, 0, 0, 0))
+        pads = ops.Conv(root).pads
         need(pads[1] == 0 == pads[3], "columns are padded", root)
-        need(attribute(root, "group", 1) == 1, "it has groups", root)
+        need(ops.Conv(root).group == 1, "it has groups", root)
         blocks = outputs % BLOCK == 0 and (channels % BLOCK == 0 or channels == 1)
         need(blocks and channels > 0, "the channels fill no blocks", weight)
         need(rows >= (LONGEST if channels == 1 else SHORTEST), "the kernel has few rows", weight)
@@ -101,12 +99,14 @@ class TallConvConversion(RewriteRule[Found]):
         image = ops.unsqueezed(ops.squeezed(x, [COLUMNS], version), [ROWS], version)
         if found.pieces is not None:
             image = found.pieces.image(image)
-        node = ir.Node(old.domain, old.op_type, [image, wide, *old.inputs[2:3]], list(old.attributes.values()))
-        for name in LISTS:
-            if name in node.attributes:
-                pairs = np.reshape(node.attributes[name].as_ints(), (-1, 2))[:, ::-1]
-                node.attributes[name] = ir.AttrInt64s(name, [int(number) for number in pairs.reshape(-1)])
+        lists = {
+            name: np.reshape(entry.as_ints(), (-1, 2))[:, ::-1].reshape(-1).tolist()
+            for name, entry in old.attributes.items()
+            if name in LISTS
+        }
         if found.pieces is not None:
-            node.attributes["pads"] = ir.AttrInt64s("pads", (0, 0, 0, 0))
+            lists["pads"] = [0, 0, 0, 0]
+        node = ops.copied(old, [image, wide, *old.inputs[2:3]], **lists)
+        if found.pieces is not None:
             return found.pieces.joined(node.outputs[0], [1])
         return ops.node_along("Unsqueeze", ops.squeezed(node.outputs[0], [ROWS], version), [COLUMNS], version)

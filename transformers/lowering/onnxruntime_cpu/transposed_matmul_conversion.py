@@ -12,13 +12,13 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -111,9 +111,7 @@ class TransposedMatmulConversion(RewriteRule[Found]):
 
 
 def _check_order(transpose: ir.Node, order: tuple[int, ...]) -> None:
-    none: tuple[int, ...] = ()
-    given = attribute(transpose, "perm", none) or tuple(reversed(range(len(order))))
-    need(given == order, "a Transpose moves something else than the channels", transpose)
+    need(ops.Transpose(transpose).order == order, "a Transpose moves something else than the channels", transpose)
 
 
 def _without_bias(value: ir.Value) -> tuple[ir.Value, ir.Value | None]:

@@ -32,9 +32,9 @@ from ortopt.patterns.attention.axes import Axis, Group, View, above, below
 from ortopt.patterns.attention.layouts import Plan, build, plan
 from ortopt.patterns.permutations import moves_elements
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
 
-MICROSOFT = "com.microsoft"
 IMAGE = 4
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
 TO_CHANNELS_LAST = (0, 2, 3, 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.fusions import preferred
@@ -57,9 +58,6 @@ class UnitSumConversion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the op and the Sum."""
         (root,) = found.nodes
-        attributes = list(root.attributes.values())
         if root.op_type == "AveragePool":
-            pooled = ir.Node("", root.op_type, root.inputs, attributes)
-            return ir.node("Sum", [pooled.outputs[0]])
-        copied = ir.node("Sum", [root.inputs[0]])
-        return ir.Node("", root.op_type, [copied.outputs[0]], attributes)
+            return ir.node("Sum", ops.copied(root, root.inputs).outputs)
+        return ops.copied(root, ir.node("Sum", [root.inputs[0]]).outputs)

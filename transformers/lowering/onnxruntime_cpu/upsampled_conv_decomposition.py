@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_no_larger
 from ortopt.graph.edit import constant
@@ -31,8 +32,7 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 SMALL_IMAGE = 8
 """Of images with fewer rows or columns, the phases cost more than they save."""
@@ -41,7 +41,6 @@ FEW_CHANNELS, FEW_CHANNELS_OF_ANY_IMAGE = 16, 32
 """The least channels that a result's element reads: the second number where the image's size is not known."""
 
 MAX_SCALE = 4
-PAD_AND_SHAPE = ("pads", "kernel_shape", "auto_pad")
 REPEATS = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 """The form of a Resize that repeats elements (`nearest_resize_canonicalization`)."""
 
@@ -106,11 +105,11 @@ def _scales(resize: ir.Node) -> tuple[int, int]:
     """How often a Resize of an image repeats rows and columns."""
     (x,) = inputs(resize, 1)
     dims(x, rank=4)
-    attributes = plain_attributes(resize)
+    plain_attributes(resize)
     defaults = {"mode": "nearest", "coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_floor"}
     modes = {name: attribute(resize, name, default) for name, default in defaults.items()}
     need(modes == REPEATS, "it does not repeat pixels", resize)
-    need("axes" not in attributes and optional(resize, 3) is None, "its scales are not known", resize)
+    need(not ops.Resize(resize).names_axes and optional(resize, 3) is None, "its scales are not known", resize)
     numbers = small_array(optional(resize, 2)).astype(np.float64)
     need(numbers.shape == (4,), "its scales are not known", resize)
     need(bool((numbers == np.floor(numbers)).all() and (numbers >= 1).all()), "a scale is not whole", resize)
@@ -121,10 +120,8 @@ def _scales(resize: ir.Node) -> tuple[int, int]:
 def _padding(root: ir.Node, kernel: tuple[int, ...]) -> tuple[int, int]:
     """The padding above and on the left of a convolution whose result is as large as its image."""
     plain_attributes(root)
-    plain = set(attribute(root, "strides", (1,))) == {1} == set(attribute(root, "dilations", (1,)))
-    need(plain, "it has strides or dilations", root)
-    need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
-    pads = attribute(root, "pads", (0, 0, 0, 0))
+    need(ops.Conv(root).moves_by_one, "it has strides or dilations", root)
+    pads = ops.Conv(root).pads
     need(len(pads) == 4 and min(pads) >= 0, "its padding is no frame around the image", root)
     keeps = pads[0] + pads[2] == kernel[0] - 1 and pads[1] + pads[3] == kernel[1] - 1
     need(keeps, "its result is not as large as its image", root)
@@ -151,9 +148,5 @@ def _phase(root: ir.Node, x: ir.Value | None, weight: np.ndarray, offsets: tuple
         first.append(-sources[0])
         last.append(sources[-1])
     own = constant(weight.astype(np.float32), FLOAT)
-    node = ir.Node(root.domain, root.op_type, [x, own, *root.inputs[2:3]])
-    for entry in root.attributes.values():
-        if entry.name not in PAD_AND_SHAPE:
-            node.attributes.add(entry)
-    node.attributes["pads"] = ir.AttrInt64s("pads", (*first, *last))
-    return node.outputs[0]
+    operands = [x, own, *root.inputs[2:3]]
+    return ops.copied(root, operands, kernel_shape=None, auto_pad=None, pads=(*first, *last)).outputs[0]

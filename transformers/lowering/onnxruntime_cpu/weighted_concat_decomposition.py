@@ -9,12 +9,12 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     Refusal,
-    axis,
     dims,
     dtype,
     inputs,
@@ -93,7 +93,7 @@ class WeightedConcatDecomposition(RewriteRule[Found]):
             ir.node("Mul", [part, weight]).outputs[0] for part, weight in zip(found.parts, split.outputs, strict=True)
         ]
         total = ir.node("Sum", products).outputs[0]
-        return ir.Node("", "ReduceSum", [total, root.inputs[1]], list(root.attributes.values()))
+        return ops.copied(root, [total, root.inputs[1]])
 
 
 def _operands(multiply: ir.Node) -> tuple[ir.Value, ir.Value]:
@@ -119,7 +119,7 @@ def _parts(joined: ir.Value) -> tuple[tuple[ir.Node, ...], tuple[ir.Value, ...]]
     if node.op_type == "Concat":
         operands = inputs(node, len(node.inputs))
         need(len(operands) > 1, "there is one part", node)
-        need(axis(node, rank(joined), 0) == rank(joined) - 1, "the parts are joined along another axis", node)
+        need(ops.Concat(node).is_last, "the parts are joined along another axis", node)
         return (node,), operands
     stack = inputs(node, 1)[0]
     need(is_used_once(stack), "the joined parts are used elsewhere", stack)
@@ -127,7 +127,7 @@ def _parts(joined: ir.Value) -> tuple[tuple[ir.Node, ...], tuple[ir.Value, ...]]
     before, after = dims(stack), dims(joined)
     operands = inputs(concat, len(concat.inputs))
     need(len(operands) > 1, "there is one part", concat)
-    need(len(before) > 2 and axis(concat, len(before), 0) == len(before) - 2, "the parts are not stacked", concat)
+    need(len(before) > 2 and ops.Concat(concat).axis == len(before) - 2, "the parts are not stacked", concat)
     flat = len(after) == len(before) - 1 and all(map(same_dim, before[:-2], after[:-1]))
     count, points = len(operands), before[-1]
     flat = flat and isinstance(points, int) and same_dim(after[-1], count * points)

@@ -21,7 +21,6 @@ from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    axis,
     dims,
     dtype,
     inputs,
@@ -133,7 +132,7 @@ def _taken(node: ir.Node) -> Taken:
         Refusal: If they are not known, or one is out of range.
     """
     x, given = inputs(node, 2)
-    place = axis(node, rank(x), 0)
+    place = ops.Gather(node).axis
     indices = array_of(given)
     size = dims(x)[place]
     if not isinstance(size, int):
@@ -150,7 +149,7 @@ def _behind_another(taken: Taken) -> Iterator[Taken]:
     value = taken.x
     nodes = taken.nodes
     if unsqueeze is not None and is_op(unsqueeze, "Unsqueeze"):
-        ones = {each % rank(value) for each in ops.Axes(unsqueeze).stated_axes}
+        ones = set(ops.Unsqueeze(unsqueeze).axes)
         nodes = (unsqueeze, *nodes)
         (value,) = inputs(unsqueeze, 1)
     gather = value.producer()
