@@ -186,9 +186,10 @@ _Interface = tuple[tuple[tuple[str | None, str], ...], ...]
 
 
 def _interface(model: ir.Model) -> _Interface:
-    """The names and types of a model's inputs and outputs; shapes may become better known."""
+    """A model's inputs, with their shapes, and its outputs, whose shapes may become better known."""
     graph = model.graph
-    return tuple(tuple((value.name, str(value.type)) for value in values) for values in (graph.inputs, graph.outputs))
+    inputs = tuple((value.name, f"{value.type}{'' if value.shape is None else value.shape}") for value in graph.inputs)
+    return inputs, tuple((value.name, str(value.type)) for value in graph.outputs)
 
 
 def _told(interface: _Interface) -> str:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ortopt import pass_files
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.rule import Match, Replacement, RewriteRule
+from ortopt.rule import MatchResult, Replacement, RewriteRule
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer
 
 _AS_THEY_ARE: Final = (
@@ -83,7 +83,7 @@ class _Later:
         return self._default if rule is None else getattr(rule.rule, self._name)
 
 
-class DeferredRule(RewriteRule[Match]):
+class DeferredRule(RewriteRule[MatchResult]):
     """A rule that is imported when it is first tried.
 
     Args:
@@ -120,16 +120,16 @@ class DeferredRule(RewriteRule[Match]):
         kept: RewriteRule[Any] = own["_rule"]
         return kept
 
-    def match(self, root: ir.Node) -> Match:
+    def match(self, root: ir.Node) -> MatchResult:
         """Import the rule, and let it match."""
-        found: Match = self.rule.match(root)
+        found: MatchResult = self.rule.match(root)
         return found
 
-    def rewrite(self, found: Match) -> Replacement:
+    def rewrite(self, found: MatchResult) -> Replacement:
         """Let the rule rewrite."""
         return self.rule.rewrite(found)
 
-    def numerics_of(self, found: Match) -> Numerics:
+    def numerics_of(self, found: MatchResult) -> Numerics:
         """What the rule says of a match."""
         return self.rule.numerics_of(found)
 

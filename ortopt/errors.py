@@ -12,8 +12,7 @@
     ├── TransformerError               exit 4: a pass raised, or broke its contract
     └── OptimizationCancelled          exit 130: the cancellation token was set
 
-Beside them stand two warnings: `FormerNameWarning`, of a pass that is named by a former name, and `PlugInWarning`, of a
-plug-in that does not load.
+Beside them stands a warning: `PlugInWarning`, of a plug-in that does not load.
 """
 
 from __future__ import annotations
@@ -49,10 +48,6 @@ class UnknownTransformerError(UsageError):
 
 class RegistrationError(UsageError):
     """A transformer that cannot be registered: a name taken, a file that does not load, a contract not kept."""
-
-
-class FormerNameWarning(FutureWarning):
-    """A pass is named by a former name, which is still understood; the message tells the present one."""
 
 
 class PlugInWarning(UserWarning):
@@ -138,7 +133,6 @@ class OptimizationCancelled(OrtoptError):  # noqa: N818 -- the name says what ha
 
 
 __all__ = [
-    "FormerNameWarning",
     "InvalidModelError",
     "OptimizationCancelled",
     "OrtoptError",

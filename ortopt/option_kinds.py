@@ -117,7 +117,10 @@ class Settings(Kind):
     def checked(self, name: str, value: Any) -> Any:
         """Check that names of passes have options by name, and copy them."""
         named = value or {}
-        if not isinstance(named, Mapping) or not all(isinstance(options, Mapping) for options in named.values()):
+        if not isinstance(named, Mapping) or not all(
+            isinstance(options, Mapping) and all(isinstance(key, str) for key in (which, *options))
+            for which, options in named.items()
+        ):
             raise UsageError(f"{name} maps names of passes to their options, not {value!r}")
         return dict(named)
 

@@ -15,7 +15,7 @@ from typing import Any
 from ortopt import pass_manifest
 from ortopt.errors import RegistrationError
 from ortopt.rule import RewriteRule, check_rule
-from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_contract, name_key
+from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_contract, check_options, name_key
 
 Kind = type[GraphTransformer]
 
@@ -71,6 +71,7 @@ def instance(kind: Kind, origin: str = "") -> GraphTransformer:
     """
     try:
         transformer = kind()
+        check_options(transformer)
     except Exception as error:
         where = origin or kind.__module__
         raise RegistrationError(f"{where}: {kind.__qualname__} cannot be instantiated: {error}") from error
@@ -79,12 +80,14 @@ def instance(kind: Kind, origin: str = "") -> GraphTransformer:
 
 
 def check(transformer: GraphTransformer) -> None:
-    """Refuse a transformer whose declarations make no sense.
+    """Refuse a transformer whose declarations or options make no sense.
 
     Raises:
-        RegistrationError: If one makes none; the message names class and declaration.
+        RegistrationError: If a declaration makes none; the message names class and declaration.
+        UsageError: If an option makes none.
     """
     check_contract(transformer)
+    check_options(transformer)
     if isinstance(transformer, RewriteRule):
         check_rule(transformer)
 

@@ -9,8 +9,8 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, Final, Literal
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Final, Literal, NewType
 
 from msgspec import Struct
 
@@ -122,6 +122,16 @@ def checked(transformer: str, kind: type, settings: Mapping[str, object]) -> dic
         raise UsageError(f"{transformer}: {error}") from error
 
 
+def chosen(options: Any) -> dict[str, Any]:
+    """The options that are not the defaults, by name.
+
+    Args:
+        options: An instance of a dataclass.
+    """
+    values = ((field, getattr(options, field.name)) for field in dataclasses.fields(options) if field.init)
+    return {field.name: value for field, value in values if value is not field.default}
+
+
 def _option(field: dataclasses.Field[Any], kind: type) -> PassOption:
     default = field.default_factory() if callable(field.default_factory) else field.default
     hint = _hint(field, kind, default)
@@ -144,27 +154,53 @@ def _hint(field: dataclasses.Field[Any], kind: type, default: object) -> Any:
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types of a union; names and notes that stand for a type or around it are taken away."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return tuple(one for part in typing.get_args(hint) for one in _alternatives(part))
-    return (hint,)
+    if typing.get_origin(hint) in (Annotated, Final):
+        return _alternatives(typing.get_args(hint)[0])
+    if isinstance(hint, NewType):
+        return _alternatives(hint.__supertype__)
+    if type(hint).__name__ == "TypeAliasType":  # ``type Name = …``, from Python 3.12 on
+        return _alternatives(hint.__value__)
+    return (types.NoneType if hint is None else hint,)
 
 
 def _value_of(type_: Any, value: Any) -> tuple[bool, Any]:
     """Whether a value is of a type, and what the pass gets."""
     if type_ is int:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        try:
+            return not isinstance(value, bool), operator.index(value)
+        except TypeError:  # arrays have an index too, if they hold one whole number
             return False, None
-        return True, operator.index(value)
     if type_ is float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
         return is_number, value
     if typing.get_origin(type_) is Literal:
         return any(value is one or (type(value) is type(one) and value == one) for one in typing.get_args(type_)), value
     if isinstance(type_, type) and issubclass(type_, enum.Enum):
-        members = [member for member in type_ if value is member or value == member.value]
+        members = [one for one in type_ if value is one or (type(value) is type(one.value) and value == one.value)]
         return bool(members), members[0] if members else None
     plain = typing.get_origin(type_) or type_
-    return not isinstance(plain, type) or isinstance(value, plain), value
+    if plain is Any or not isinstance(plain, type):
+        return True, value
+    return isinstance(value, plain) and _elements_fit(plain, typing.get_args(type_), value), value
+
+
+def _elements_fit(plain: type, declared: tuple[Any, ...], value: Any) -> bool:
+    """Whether what a collection holds is of the types that its own type declares."""
+    if not declared or not issubclass(plain, Collection):
+        return True
+    if issubclass(plain, tuple):
+        kinds = [declared[0]] * len(value) if declared[-1] is Ellipsis else declared
+        return len(kinds) == len(value) and all(map(_fits, kinds, value))
+    if issubclass(plain, Mapping):
+        return all(_fits(declared[0], key) and _fits(declared[-1], one) for key, one in value.items())
+    return all(_fits(declared[0], one) for one in value)
+
+
+def _fits(hint: Any, value: Any) -> bool:
+    return any(_value_of(type_, value)[0] for type_ in _alternatives(hint))
 
 
 def _value_in(type_: Any, text: str) -> tuple[bool, Any]:
@@ -198,4 +234,4 @@ def _type_name(type_: Any) -> str:
     return str(type_).replace("typing.", "")
 
 
-__all__ = ["LEAST", "PassOption", "checked", "options_of"]
+__all__ = ["LEAST", "PassOption", "checked", "chosen", "options_of"]

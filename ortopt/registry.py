@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import difflib
 import functools
 import importlib.metadata
@@ -10,16 +11,14 @@ import inspect
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from ortopt import pass_files, pass_manifest
 from ortopt.deferred_rules import DeferredRule
 from ortopt.errors import PlugInWarning, RegistrationError, UnknownTransformerError, UsageError
-from ortopt.former_names import present_name, warn_former_name
 from ortopt.options import Numerics, Options, TransformerLevel
-from ortopt.pass_options import options_of
+from ortopt.pass_options import checked, options_of
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_instance, name_key
 
 ENTRY_POINTS = "ortopt.transformers"
@@ -61,16 +60,19 @@ class Registration(Struct, frozen=True):
                 f"{self.name} is an instance of yours, and its class has a constructor of its own: set"
                 f" {', '.join(settings)} there"
             )
+        chosen = checked(self.name, type(own.options), settings)
         changed = copy.copy(own)
-        changed.options = self.kind(**{**_values(own.options), **settings}).options
+        try:
+            changed.options = dataclasses.replace(own.options, **chosen)
+        except (TypeError, ValueError) as error:  # the dataclass refuses a value
+            raise UsageError(f"{self.name}: {error}") from error
         return changed
 
 
 class Registry:
     """Transformer classes by name.
 
-    Looking up is forgiving in spelling (``MatMulAddFusion`` is ``matmul_add_fusion``), never in substance. A former
-    name finds the transformer too, with a `FormerNameWarning`, unless another transformer bears that name.
+    Looking up is forgiving in spelling (``MatMulAddFusion`` is ``matmul_add_fusion``), never in substance.
     """
 
     def __init__(self) -> None:
@@ -151,9 +153,6 @@ class Registry:
         """
         registration = self._by_key.get(name_key(name))
         if registration is None:
-            registration = self._by_key.get(name_key(present_name(name)))
-            warn_former_name(name)
-        if registration is None:
             names = [known.name for known in self.registrations()]
             raise UnknownTransformerError(name, tuple(difflib.get_close_matches(name.lower(), names, 3, 0.5)))
         return registration
@@ -203,18 +202,10 @@ def _add_plug_in(registry: Registry, point: importlib.metadata.EntryPoint) -> No
             registry.add(kind, origin)
         except RegistrationError as error:
             _warn_left_out(origin, str(error))
-        else:
-            _warn_former_order(kind, f"the {origin}")
 
 
 def _warn_left_out(origin: str, reason: str) -> None:
     warnings.warn(f"the {origin} is left out: {reason}", PlugInWarning, stacklevel=2)
-
-
-def _warn_former_order(kind: Kind, origin: str) -> None:
-    """Warn of former names in the ``after`` of a transformer that is not ortopt's own; they are understood."""
-    for name in kind.after:
-        warn_former_name(name, f"{origin}: in the 'after' of {kind.name}, ")
 
 
 class Selected(Struct, frozen=True):
@@ -252,7 +243,6 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
     registry = installed().copy()
     for transformer in own:
         registry.add_instance(transformer, "the call")
-        _warn_former_order(type(transformer), "the call")
     disabled = _level_names(options.disable, registry)
     enabled = [registry.registration(name).name for name in options.enable]
     only = [registry.registration(name).name for name in options.only]
@@ -349,11 +339,6 @@ def _instances(transformers: Iterable[GraphTransformer]) -> list[GraphTransforme
     for transformer in instances:
         check_instance(transformer)
     return instances
-
-
-def _values(options: Any) -> dict[str, object]:
-    """The options of a transformer, by name."""
-    return {name: getattr(options, name) for name in options_of(type(options))}
 
 
 def _level_names(names: Iterable[str], registry: Registry) -> dict[str, frozenset[TransformerLevel]]:

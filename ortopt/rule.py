@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from ortopt.context import Context
 from ortopt.errors import OptimizationCancelled, RegistrationError
 from ortopt.fusions import Declined, Slower
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict, Editor, detach_orphans, discard, new_nodes
+from ortopt.graph.edit import Conflict, Editor
 from ortopt.graph.index import OpIndex
 from ortopt.graph.match import Refusal, first_match, with_claims
 from ortopt.onnx_ir_internals import first_use, use_count
@@ -34,8 +34,11 @@ VISITS_BETWEEN_CHECKS = 16
 """How many nodes are offered to rules between two checks of the token."""
 
 
+Replacement = ir.Node | ir.Value | Mapping[ir.Value, ir.Value]
+
+
 @runtime_checkable
-class Match(Protocol):
+class MatchResult(Protocol):
     """The result of a match: at least the nodes that are removed, the root among them.
 
     Where the rewrite also replaces results of other nodes than the root, an attribute ``replaced`` holds these values:
@@ -48,6 +51,18 @@ class Match(Protocol):
         ...
 
 
+class Match(Struct, frozen=True):
+    """The match of a rule that needs no `RewriteRule.rewrite`.
+
+    Attributes:
+        nodes: The nodes that are replaced, the root among them.
+        build: Builds what replaces them.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    build: Callable[[], Replacement]
+
+
 class Forwarded(Struct, frozen=True):
     """The match of a rule that needs the nodes and one value, e.g. the one that replaces the root's result."""
 
@@ -55,8 +70,7 @@ class Forwarded(Struct, frozen=True):
     value: ir.Value
 
 
-FoundT = TypeVar("FoundT", bound=Match)
-Replacement = ir.Node | ir.Value | Mapping[ir.Value, ir.Value]
+FoundT = TypeVar("FoundT", bound=MatchResult)
 
 
 class RewriteRule(GraphTransformer, Generic[FoundT]):
@@ -97,9 +111,8 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
             Refusal: If there is no match, or it must stay, with the reason.
         """
 
-    @abc.abstractmethod
     def rewrite(self, found: FoundT) -> Replacement:
-        """Build what replaces the pattern; it constructs, and asks nothing.
+        """Build what replaces the pattern; it constructs, and asks nothing. A `Match` brings what builds it.
 
         Args:
             found: What `match` found.
@@ -108,6 +121,9 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
             A new node whose outputs replace those of the root, one by one; or a value (an existing one, or a new
             `constant`) that replaces the root's first output; or a mapping of old values to new ones.
         """
+        if not isinstance(found, Match):
+            raise NotImplementedError(f"{type(self).__name__} has no rewrite, and its match no build")
+        return found.build()
 
     def numerics_of(self, found: FoundT) -> Numerics:
         """What replacing a match may do to numbers, where that is more than `numerics` for some matches.
@@ -123,6 +139,14 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Run this rule alone to its fixed point on a graph."""
         return RuleDriver([self]).run(graph, {self: context}).modified
+
+
+class Elimination(RewriteRule[Forwarded]):
+    """A rule whose matches are replaced by a value that is there: the match says by which."""
+
+    def rewrite(self, found: Forwarded) -> ir.Value:
+        """Let the users of the root read that value."""
+        return found.value
 
 
 def check_rule(rule: RewriteRule[Any]) -> None:
@@ -303,7 +327,7 @@ class RuleDriver:
         live = self._live(graph)
         context = next(iter(contexts.values()))
         cancellation = context.cancellation
-        index = None if context._observers.listens_to_refusals else context.edit.index
+        index = None if context.listens_to_refusals else context.edit.index
         distances = self.seeds(graph, context.edit.index, near, cancellation)
         queue = deque(distances)
         modified = False
@@ -359,7 +383,7 @@ class RuleDriver:
             started = time.perf_counter()
             try:
                 changed = self._try(rule, node, contexts[rule])
-            except OptimizationCancelled:
+            except (OptimizationCancelled, RuleFailure):
                 raise
             except Exception as error:
                 raise RuleFailure(rule, error) from error
@@ -379,7 +403,7 @@ class RuleDriver:
                 raise TypeError(f"match returned a {type(found).__name__}, which has no nodes")
             self._check_private(found.nodes, root, getattr(found, "replaced", ()))
         except Refusal as refusal:
-            if context._observers.listens_to_refusals:
+            if context.listens_to_refusals:
                 told = with_claims(refusal, root, rule.match)
                 context.refuse(root, told if isinstance(told, Declined | Slower) else str(told))
             return None
@@ -387,23 +411,17 @@ class RuleDriver:
         if numerics is Numerics.FINITE and not context.options.finite_math:
             context.refuse(root, "it would be the same for finite numbers only")
             return None
-        if not context._ask(nodes, "", root):
-            return None
         context.edit.author = rule.name
         mark = len(context.edit.touched)
-        try:
-            replacements = as_mapping(root, rule.rewrite(found))
-        except BaseException:
-            detach_orphans(nodes)
-            raise
-        try:
+        replacements: dict[ir.Value, ir.Value] = {}
+
+        def build() -> Mapping[ir.Value, ir.Value]:
+            replacements.update(_built(rule, found, root))
             _check_replaced(nodes, root, replacements)
-            new = context.replace(replacements, before=root, origin=nodes)
-        except (Conflict, Refusal) as conflict:
-            discard(new_nodes(replacements.values()))
-            context._drop(nodes, root, conflict)
+            return replacements
+
+        if not context.substitute(build, before=root, origin=nodes, nodes=nodes, candidate=root, numerics=numerics):
             return None
-        context._complete(nodes, new, numerics)
         near = context.edit.touched[mark:]
         near += [producer for new in replacements.values() if (producer := new.producer()) is not None]
         return self.downstream(near)
@@ -527,6 +545,14 @@ def as_mapping(root: ir.Node, replacement: Replacement) -> Mapping[ir.Value, ir.
     if not isinstance(replacement, Mapping):
         raise TypeError(f"rewrite returned a {type(replacement).__name__}: it must be a node, a value or a mapping")
     return replacement
+
+
+def _built(rule: RewriteRule[FoundT], found: FoundT, root: ir.Node) -> Mapping[ir.Value, ir.Value]:
+    """What a rule builds for a match, as old value to new value: it is too late to refuse the match."""
+    try:
+        return as_mapping(root, rule.rewrite(found))
+    except (Conflict, Refusal) as error:
+        raise RuleFailure(rule, error) from error
 
 
 def _check_replaced(nodes: Sequence[ir.Node], root: ir.Node, replacements: Mapping[ir.Value, ir.Value]) -> None:

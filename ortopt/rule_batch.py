@@ -10,7 +10,6 @@ import onnx_ir as ir
 
 from ortopt.direct_edits import is_own
 from ortopt.errors import RegistrationError
-from ortopt.former_names import present_name
 from ortopt.graph.edit import Editor
 from ortopt.rule import Changes, RewriteRule, RuleDriver
 from ortopt.transformer import GraphTransformer, name_key
@@ -121,9 +120,8 @@ def in_order(transformers: Sequence[GraphTransformer]) -> list[GraphTransformer]
 
 
 def _earlier(transformer: GraphTransformer, keys: Collection[str]) -> set[str]:
-    """Which of the transformers of a level run earlier; those that are named by a former name too."""
-    named = {name_key(name): name_key(present_name(name)) for name in transformer.after}
-    return {key if key in keys else present for key, present in named.items()} & set(keys)
+    """Which of the transformers of a level run earlier."""
+    return set(map(name_key, transformer.after)) & set(keys)
 
 
 __all__ = ["Clock", "RuleBatch", "in_batches", "in_order"]

@@ -170,6 +170,24 @@ def check_instance(transformer: object) -> None:
     )
 
 
+def check_options(transformer: GraphTransformer) -> None:
+    """Refuse options that a constructor of a class has set past that of `GraphTransformer`, which checks them.
+
+    Raises:
+        RegistrationError: If they are not of the dataclass that the class declares.
+        UsageError: If a value that is not the default is of another type than declared, or too small.
+    """
+    kind, options = type(transformer), vars(transformer).get("options")
+    if kind.Options is NoOptions or kind.__init__ is GraphTransformer.__init__:
+        return
+    if not isinstance(options, kind.Options):
+        raise RegistrationError(
+            f"{kind.__module__}.{kind.__qualname__}: options must be a {kind.Options.__name__}, as"
+            " super().__init__(**settings) makes it"
+        )
+    pass_options.checked(transformer.name, type(options), pass_options.chosen(options))
+
+
 def check_contract(transformer: GraphTransformer) -> None:
     """Refuse a transformer whose declarations make no sense.
 
@@ -189,6 +207,8 @@ def check_contract(transformer: GraphTransformer) -> None:
         raise RegistrationError(f"{where}: produces must be a tuple of (domain, op type)")
     if kind.fuses is not None and not _are_ops(kind.fuses):
         raise RegistrationError(f"{where}: fuses must be a tuple of (domain, op type), or None")
+    if not dataclasses.is_dataclass(kind.Options):
+        raise RegistrationError(f"{where}: Options must be a dataclass")
     if not isinstance(kind.numerics, Numerics):
         raise RegistrationError(f"{where}: numerics must be a Numerics")
     if bool(kind.error_bound) is not (kind.numerics is Numerics.BOUNDED):
@@ -228,6 +248,7 @@ __all__ = [
     "NoOptions",
     "check_contract",
     "check_instance",
+    "check_options",
     "is_tuple_of",
     "name_key",
     "snake_case",

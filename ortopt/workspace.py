@@ -50,6 +50,11 @@ class RunState(Struct, eq=False):
     left_out: set[tuple[str, tuple[ir.Node, ...]]] = field(default_factory=set)
     patience: float = _PATIENCE
 
+    @property
+    def is_for_finite_numbers(self) -> bool:
+        """Whether a NaN or an infinity may have spread to its neighbours in the result."""
+        return any(numerics is Numerics.FINITE for _, numerics in self.numerics)
+
 
 class ModelInRun(abc.ABC):
     """A model that a run works on: what a context asks of it.
@@ -93,6 +98,7 @@ class Workspace(ModelInRun):
         options: Options of the run.
         allowance: Bytes by which its constants may grow.
         token: Cancellation token for the inference of types and shapes at the start.
+        state: What the run keeps beside it; a new one if None.
     """
 
     def __init__(
@@ -101,8 +107,9 @@ class Workspace(ModelInRun):
         options: Options,
         allowance: int = sys.maxsize,
         token: CancellationToken = NEVER,
+        state: RunState | None = None,
     ) -> None:
-        super().__init__(model, options, RunState())
+        super().__init__(model, options, state or RunState())
         self.allowance = allowance
         self._stopped_at: int | None = None
         self._exactness: tuple[Editor, Exactness] | None = None

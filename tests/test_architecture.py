@@ -22,8 +22,7 @@ LAYERS = (
     "graph ops",
     "serialization analysis views",
     "evaluation",
-    "transformer former_names context placement fusions error_bounds workspace observers rule adapters direct_edits"
-    " pass_options",
+    "transformer context placement fusions error_bounds workspace observers rule adapters direct_edits pass_options",
     "patterns linear transpose partition opset_conversion half_precision",
     "transformers",
     "pass_files deferred_rules registry rule_batch batch_runner clone_run manager instrumentation",
@@ -144,6 +143,11 @@ def test_onnxruntime_is_imported_lazily_and_only_where_it_may_be() -> None:
             assert part_of(path) in allowed or "providers" in where, f"{where} imports onnxruntime"
         if module_name(path) not in own_processes:
             assert "onnxruntime" not in {name.split(".")[0] for name in imports(path, at_start=True)}, path
+
+
+def test_the_garbage_collector_belongs_to_the_process() -> None:
+    """A library call leaves it alone; the command line and `ortopt check` have processes of their own."""
+    assert {part_of(path) for path in modules() if "gc" in imports(path)} == {"cli", "regression"}
 
 
 def test_passes_and_their_tests_match_one_to_one() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import itertools
 import os
 import random
@@ -43,7 +42,7 @@ from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.serialization.scan import count_nodes
-from ortopt.system import garbage_collection, threads
+from ortopt.system import threads
 from ortopt.testing import parse
 from ortopt.verification import verify
 from ortopt.verification.inputs import Interface
@@ -495,7 +494,7 @@ def test_checked_passes_ask() -> None:
     assert checked.times > 2 * plain.times
 
 
-# -- order, clones, garbage -------------------------------------------------------------------------------------------
+# -- order, clones ----------------------------------------------------------------------------------------------------
 
 NESTED = """main (bool c, float[2] x) => (float[2] y) {
     a = Relu (x)
@@ -536,41 +535,3 @@ def test_nodes_in_a_circle_have_no_order() -> None:
 def test_a_clone_is_onnx_irs() -> None:
     model = parse(NESTED)
     assert to_bytes(onnx_ir_internals.clone(model, NEVER)) == to_bytes(model.clone())
-
-
-def test_what_a_pause_has_made_is_not_walked_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage_collection, "MAX_NEW_OBJECTS", 1_000)
-    collected: list[int] = []
-
-    def seen(phase: str, info: dict[str, int]) -> None:
-        if phase == "start":
-            collected.append(info["generation"])
-
-    garbage_collection.collect_left()
-    gc.callbacks.append(seen)
-    try:
-        with garbage_collection.without_garbage_collection():
-            with garbage_collection.without_garbage_collection():
-                assert not gc.isenabled()
-                made = [[number] for number in range(5_000)]
-            assert not gc.isenabled()
-        assert gc.isenabled()
-        assert not collected
-        assert gc.get_count()[0] < 1_000
-        garbage_collection.collect_left()
-        assert collected == [2]
-        garbage_collection.collect_left()
-        assert collected == [2]
-    finally:
-        gc.callbacks.remove(seen)
-    assert len(made) == 5_000
-
-
-def test_a_pause_leaves_the_collector_as_it_was() -> None:
-    gc.disable()
-    try:
-        with garbage_collection.without_garbage_collection():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()

@@ -73,6 +73,11 @@ def renames_an_input(graph: ir.Graph, context: Context) -> bool:
     return True
 
 
+def fixes_the_size_of_an_input(graph: ir.Graph, context: Context) -> bool:
+    graph.inputs[0].shape = ir.Shape([7])
+    return True
+
+
 def calls_what_is_not_there(graph: ir.Graph, context: Context) -> bool:
     context.model.functions.pop(("local", "twice", ""))
     return True
@@ -101,8 +106,9 @@ FAULTS: dict[Body, str] = {
     returns_nothing: "apply returned None: it must return True if it changed anything, else False",
     removes_a_used_node: "nothing defines 'a'",
     brings_no_names: "what it left is broken",
-    takes_an_output: "the model has inputs 'x' FLOAT and outputs 'y' FLOAT, 'a' FLOAT instead of",
+    takes_an_output: "and outputs 'y' FLOAT, 'a' FLOAT instead of",
     renames_an_input: "the model has inputs 'z' FLOAT",
+    fixes_the_size_of_an_input: "the model has inputs 'x' FLOAT[7]",
     calls_what_is_not_there: "local.twice is called, and is no function of the model any more",
     puts_a_graph_into_itself: "stands at two places",
     uses_the_editor: ON_A_CLONE,

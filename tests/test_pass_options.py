@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, NewType
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortopt import UsageError, optimize, registry
+from ortopt import GraphTransformerManager, UsageError, optimize, registry
+from ortopt.errors import RegistrationError
 from ortopt.graph.match import Refusal
 from ortopt.options import Options
 from ortopt.pass_options import LEAST, options_of
@@ -84,7 +85,7 @@ class Texts(RewriteRule[Forwarded]):
 
     name = "own"
     roots = ("Relu",)
-    Options = AsText
+    Options: ClassVar[type] = AsText
     seen: list[Any]
 
     def match(self, root: ir.Node) -> Forwarded:
@@ -206,8 +207,9 @@ def test_what_a_run_sets_acts_on_the_callers_own_instance(how: Mapping[str, Any]
 
 def test_an_instance_that_nothing_is_set_of_runs_itself() -> None:
     own = Texts(count=5)
-    for how in ({}, {"passes": "own"}, {"settings": {"own": {}}}, {"only": ("own",)}):
-        chosen = registry.select(Options(level=1, **how), [own])  # type: ignore[arg-type]
+    ways: list[dict[str, Any]] = [{}, {"passes": "own"}, {"settings": {"own": {}}}, {"only": ("own",)}]
+    for how in ways:
+        chosen = registry.select(Options(level=1, **how), [own])
         assert any(one.transformer is own for one in chosen)
 
 
@@ -225,6 +227,121 @@ class Constructed(Texts):
 def test_where_that_is_not_possible_it_is_refused(how: Mapping[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"own is an instance of yours, .* constructor of its own: set count there"):
         optimize(parse(MODEL), level=1, transformers=[Constructed(4)], **how)
+
+
+Number = NewType("Number", int)
+
+
+@dataclass(frozen=True)
+class Many:
+    """Options of types that are made of others."""
+
+    names: tuple[str, ...] = ()
+    pair: tuple[int, str] = (1, "a")
+    sizes: list[int] = field(default_factory=list)
+    sets: frozenset[int] = frozenset()
+    table: Mapping[str, int | None] = field(default_factory=dict)
+    noted: Annotated[int, "a note"] = 3
+    number: Number = Number(3)
+    mode: Mode | None = None
+    anything: Any = None
+    careless: int = None  # type: ignore[assignment]
+
+
+class OfMany(Texts):
+    """Nothing becomes anything, with options of many types."""
+
+    name = "own"
+    Options: ClassVar[type] = Many
+
+
+TAKEN: list[dict[str, Any]] = [
+    {"names": ("a", "b")},
+    {"pair": (2, "b")},
+    {"sizes": [1, np.int64(2)]},
+    {"sets": frozenset({1})},
+    {"table": {"a": 1, "b": None}},
+    {"noted": 4},
+    {"number": 4},
+    {"anything": object()},
+]
+REFUSED: list[dict[str, Any]] = [
+    {"names": ("a", 1)},
+    {"names": "ab"},
+    {"pair": (2, "b", "c")},
+    {"pair": ("b", 2)},
+    {"sizes": ["1"]},
+    {"sizes": [True]},
+    {"sets": frozenset({"a"})},
+    {"table": {"a": "b"}},
+    {"table": {1: 1}},
+    {"noted": "4"},
+    {"noted": np.array(1.5)},
+    {"noted": np.array([1, 2])},
+    {"noted": -1},
+    {"number": "4"},
+    {"mode": np.array([1, 2])},
+    {"mode": True},
+]
+
+
+@pytest.mark.parametrize("values", TAKEN, ids=str)
+def test_values_of_composed_types_are_taken(values: dict[str, Any]) -> None:
+    ((name, value),) = values.items()
+    assert getattr(settings_of(OfMany(), settings={"own": values}), name) == value
+
+
+@pytest.mark.parametrize("values", REFUSED, ids=str)
+def test_what_a_value_holds_is_of_the_declared_type_too(values: dict[str, Any]) -> None:
+    (name,) = values
+    with pytest.raises(UsageError, match=f"own: {name} must be"):
+        OfMany(**values)
+
+
+@pytest.mark.parametrize("text", ["noted=4", "number=4"])
+def test_a_text_is_read_as_what_a_type_stands_for(text: str) -> None:
+    options = settings_of(OfMany(), passes=f"own{{{text}}}")
+    assert getattr(options, text.partition("=")[0]) == 4
+
+
+def test_settings_are_named_by_texts() -> None:
+    for wrong in ({"own": {3: 3}}, {3: {"count": 3}}):
+        with pytest.raises(UsageError, match="settings maps names of passes to their options"):
+            optimize(parse(MODEL), settings=wrong, transformers=[Texts()])  # type: ignore[arg-type]
+
+
+class PastTheConstructor(Texts):
+    """Nothing becomes anything, with options that nobody has checked."""
+
+    name = "own"
+
+    def __init__(self, options: object) -> None:
+        self.options = options
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (AsText(count="7"), "own: count must be a whole number, not '7'"),  # type: ignore[arg-type]
+        (AsText(share=-1.0), "own: share must be at least 0, not -1.0"),
+        ({"count": 7}, "options must be a AsText"),
+        (None, "options must be a AsText"),
+    ],
+)
+def test_options_that_an_instance_was_given_elsewhere_are_checked_too(options: object, says: str) -> None:
+    own = PastTheConstructor(options)
+    with pytest.raises((UsageError, RegistrationError), match=re.escape(says)):
+        optimize(parse(MODEL), transformers=[own])
+    with pytest.raises((UsageError, RegistrationError), match=re.escape(says)):
+        GraphTransformerManager().register(own)
+    assert settings_of(PastTheConstructor(AsText(count=7))).count == 7
+
+
+def test_options_are_a_dataclass() -> None:
+    for wrong in (dict, int):
+        kind = type("Odd", (Texts,), {"__doc__": "Nothing becomes anything.", "Options": wrong})
+        with pytest.raises(RegistrationError, match="Options must be a dataclass"):
+            GraphTransformerManager().register(kind())
 
 
 def test_what_the_dataclass_refuses_is_refused_by_name() -> None:

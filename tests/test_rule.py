@@ -420,8 +420,16 @@ def test_what_is_returned_that_makes_no_sense_is_named() -> None:
         def rewrite(self, found: Any) -> Any:
             return None
 
+    class RefusesTooLate(NegNeg):
+        """Asks in rewrite what match has to ask."""
+
+        def rewrite(self, found: Any) -> Any:
+            ir.node("Neg", [found.nodes[0].inputs[0]])
+            raise Refusal("it is no good")
+
     text = "main (float[N] x) => (float[N] y) { a = Neg (x) y = Neg (a) }"
     for kind, reason in (
+        (RefusesTooLate, "it is no good"),
         (MatchesNothing, "match returned a NoneType, which has no nodes"),
         (RewritesNothing, "rewrite returned a NoneType: it must be a node, a value or a mapping"),
     ):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,7 +23,6 @@ from msgspec import Struct, field, structs
 
 from ortopt.analysis.representative_sizes import Extent
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.system.digests import sha256
 
 HYSTERESIS: Final = 0.03
 """By how much a form must be faster to be called so: a form that wins by less loses to the simpler graph."""
@@ -276,7 +276,7 @@ def on_all_processors(table: CostTable, others: Sequence[CostTable]) -> CostTabl
 
     def digest() -> str:
         digests = "".join((table.digest, *(other.digest for other in others)))
-        return sha256(digests.encode()) if others else table.digest
+        return hashlib.sha256(digests.encode()).hexdigest() if others else table.digest
 
     return CostTable(table.name, digest, costs, table.measured, columns=others)
 
@@ -373,7 +373,7 @@ def read(content: bytes) -> CostTable:
         measured.get("threads", 1),
         measured.get("kernels", ""),
     )
-    return CostTable(data["name"], lambda: sha256(content), costs, circumstances)
+    return CostTable(data["name"], lambda: hashlib.sha256(content).hexdigest(), costs, circumstances)
 
 
 def _cost(row: Mapping[str, Any], sources: Mapping[str, str]) -> Cost:

@@ -28,7 +28,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.analysis.crossings import Crossings, holder_of
-from ortopt.analysis.whole_numbers import BEGINNINGS, CHOICES, DISCRETE, INTEGRAL, SUMS, WholeNumbers
+from ortopt.analysis.whole_numbers import BEGINNINGS, CHOICES, DISCRETE, SUMS, WholeNumbers
 from ortopt.graph.index import OpIndex, op_key
 from ortopt.graph.match import is_constant
 from ortopt.onnx_ir_internals import attributes_of, is_needed
@@ -58,6 +58,7 @@ MOVERS = (
 """Ops of ai.onnx whose results hold elements of their first operand; Resize may hold means of neighbours."""
 
 ARITHMETIC = (ELEMENTWISE - TRANSCENDENTAL - BOOLEAN_RESULTS - BITWISE - MOVERS) | {
+    *("Celu", "Elu"),  # which keep what is positive as it is
     *("BatchNormalization", "Concat", "CumSum", "OneHot", "Pad", "Range", "Scatter", "ScatterElements", "ScatterND"),
     *("SequenceConstruct", "SequenceInsert", "TensorScatter"),
 }
@@ -277,7 +278,7 @@ def _users(value: ir.Value) -> Collection[ir.Node]:
 
 
 def _may_be_integers(value: ir.Value) -> bool:
-    return (value.dtype is None or value.dtype in INTEGRAL) and not is_constant(value)
+    return (value.dtype is None or value.dtype in DISCRETE) and not is_constant(value)  # text may be of integers
 
 
 __all__ = ["Exactness"]

@@ -6,9 +6,11 @@ without its libraries prints errors and falls back to CPU in silence. So CUDA is
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import difflib
 import functools
+import importlib.metadata
 import importlib.util
 import re
 import sys
@@ -19,7 +21,6 @@ from typing import Any, Final
 
 from ortopt.analysis.needed_libraries import needed_libraries
 from ortopt.errors import UsageError
-from ortopt.system import installed
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
@@ -221,7 +222,11 @@ def _in_wheels(library: str) -> Iterator[str]:
 
 def distributions() -> dict[str, str]:
     """The installed distributions that bring the package ``onnxruntime``, with their versions."""
-    return installed.versions(DISTRIBUTIONS)
+    found = {}
+    for name in DISTRIBUTIONS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def runtime() -> dict[str, Any]:

@@ -11,6 +11,7 @@ Where several graphs give one value, as the branches of an If do, one of them is
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -31,10 +32,8 @@ INTEGRAL = INTEGERS | {kind for kind in ir.DataType if kind.name in ("INT2", "IN
 DISCRETE = INTEGRAL | {ir.DataType.STRING}
 """The element types that do not round."""
 
-MAX_ELEMENTS = 1 << 20
-"""Constants with more elements are data, and no table of numbers that anybody counts with."""
-
 _FIRST_ELEMENTS = 64
+_MORE_ELEMENTS = 1 << 20
 
 SUMS = frozenset(
     {
@@ -215,11 +214,13 @@ def exact_below(kind: ir.DataType) -> float:
 
 
 def _content_of(tensor: ir.TensorProtocol) -> Content:
-    if tensor.dtype not in FLOATS or tensor.size > MAX_ELEMENTS:
+    if tensor.dtype not in FLOATS:
         return Content.OTHER
     content = np.asarray(tensor.numpy()).reshape(-1)
     bound = exact_below(tensor.dtype)
-    if not all(_are_whole(part, bound) for part in (content[:_FIRST_ELEMENTS], content[_FIRST_ELEMENTS:])):
+    # A few first: weights, however many, show there that they are none. What is left is read in parts, to save memory.
+    ends = (0, *range(_FIRST_ELEMENTS, content.size, _MORE_ELEMENTS), content.size)
+    if not all(_are_whole(content[start:end], bound) for start, end in itertools.pairwise(ends)):
         return Content.OTHER
     return Content.WHOLE if content.any() else Content.ZEROS
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ortopt.errors import InvalidModelError
-from ortopt.measurement.in_turns import Effort, Figures, Version, measure_in_turns, measure_once
+from ortopt.measurement.asking import Effort
+from ortopt.measurement.in_turns import Figures, Version, measure_in_turns, measure_once
 
 GROUPED: Final = 4
 """The level whose result runs under `ortopt.InferenceSession`; those below run under ONNX Runtime."""

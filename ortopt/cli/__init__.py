@@ -15,8 +15,6 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from ortopt._deferred_sympy import defer_sympy
-from ortopt.cli.deferred_modules import defer_hardly_needed
-from ortopt.cli.process_end import CommandLineExit
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
@@ -59,7 +57,6 @@ def main() -> NoReturn:
     # command hardly ever has: 5 to 10 % of a run's processor time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     defer_sympy()
-    defer_hardly_needed()
     sys.unraisablehook = _not_raised.append
     _complete_streams()
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -70,8 +67,6 @@ def main() -> NoReturn:
         sys.exit(130)
     try:
         commands.main()
-    except SystemExit as stop:
-        raise CommandLineExit(stop.code) from None
     finally:
         _report_what_was_not_raised()
         gc.freeze()

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from ortopt.cli.models import ModelArgument
     from ortopt.instrumentation.explanation import Explanation
-    from ortopt.measurement.in_turns import Effort, Figures, Spread, Version
+    from ortopt.measurement.asking import Effort
+    from ortopt.measurement.in_turns import Figures, Spread, Version
 
 
 @click.command("bench", short_help="Time a model against what levels make of it.")
@@ -112,7 +113,7 @@ def _effort(flags: dict[str, Any]) -> Effort:
     from ortopt.analysis.providers import normalize, usable
     from ortopt.cli.run_options import checked_files
     from ortopt.errors import UsageError
-    from ortopt.measurement.in_turns import Effort
+    from ortopt.measurement.asking import Effort
     from ortopt.option_kinds import commas
 
     providers = tuple(dict.fromkeys(normalize(name) for name in commas(flags["providers"]) or ("cpu",)))

@@ -15,7 +15,7 @@ import click
 
 import ortopt
 from ortopt.cli.warning import warn
-from ortopt.errors import FormerNameWarning, OptimizationCancelled, OrtoptError, PlugInWarning
+from ortopt.errors import OptimizationCancelled, OrtoptError, PlugInWarning
 from ortopt.terminal_text import one_line
 
 COMMANDS = (
@@ -140,17 +140,16 @@ class LazyGroup(click.Group):
 
 
 def _show_our_warnings() -> None:
-    """Show warnings about former names of passes and plug-ins as lines of ours on stderr; others as Python does."""
+    """Show warnings about plug-ins as lines of ours on stderr; others as Python does."""
     show = warnings.showwarning
 
     def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, FormerNameWarning | PlugInWarning):
+        if issubclass(category, PlugInWarning):
             warn(message)
         else:
             show(message, category, *where, **more)
 
-    for category in (FormerNameWarning, PlugInWarning):
-        warnings.simplefilter("always", category)
+    warnings.simplefilter("always", PlugInWarning)
     warnings.showwarning = show_warning
 
 

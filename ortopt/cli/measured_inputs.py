@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ortopt.measurement.in_turns import Effort, Version
+    from ortopt.measurement.asking import Effort
+    from ortopt.measurement.in_turns import Version
 
 
 def accepted(

@@ -14,7 +14,7 @@ from ortopt.cli import arrays, measured_inputs
 from ortopt.cli.models import ModelArgument
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.measurement import profiling
-from ortopt.measurement.in_turns import Effort
+from ortopt.measurement.asking import Effort
 from ortopt.options import Options
 from ortopt.reporting import profiles
 from ortopt.serialization.save import save

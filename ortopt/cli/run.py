@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
 import warnings
@@ -224,6 +223,8 @@ class _Run:
 def _quartiles(samples: list[float]) -> list[float | None]:
     """The quartiles and the median between them."""
     if len(samples) > 1:
+        import statistics
+
         return [*statistics.quantiles(samples, n=4, method="inclusive")]
     return [samples[0] if samples else None] * 3
 

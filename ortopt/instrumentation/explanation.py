@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortopt.former_names import present_name, warn_former_name
 from ortopt.fusions import Decision
 from ortopt.observers import Observer
 from ortopt.terminal_text import node_name
@@ -72,10 +71,7 @@ class Explanation(Observer):
     decides = False
 
     def __init__(self, transformers: Iterable[str] = ()) -> None:
-        names = frozenset(transformers)
-        for name in sorted(names):
-            warn_former_name(name)
-        self._names = names | set(map(present_name, names))
+        self._names = frozenset(transformers)
         self._refusals: dict[tuple[str, ir.Node], RefusedCandidate] = {}
         self._latest: tuple[str, Sequence[ir.Node]] | None = None
         self._forms: dict[tuple[str, ir.Node], WeighedForm] = {}

@@ -54,7 +54,8 @@ class LinearFolding(RewriteRule[Folded]):
         need(is_used_once(result), f"{node.op_type}'s result is used elsewhere", result)
         layer = linear(node)
         affine = Affine(root, result, None if root.op_type == "BatchNormalization" else number)
-        return layer.fold_behind(affine.effect(layer.outputs, len(tensor_of(layer.weight).shape)), root)
+        need(affine.number is not None or layer.axis == 1, "the columns are not the channels", root)
+        return layer.fold_behind(affine.effect(layer.outputs, layer.rank, layer.axis), root)
 
     def rewrite(self, found: Folded) -> ir.Node:
         """Build the linear op."""

@@ -17,6 +17,8 @@ from ortopt.graph.match import (
     dims,
     inputs,
     is_constant,
+    is_op,
+    is_used_once,
     need,
     operand_from,
     optional,
@@ -78,6 +80,20 @@ class Linear(Struct, frozen=True):
         return shape[0] if self.outputs_first else shape[1] * self.group
 
     @property
+    def rank(self) -> int:
+        """The rank of the input and of the result.
+
+        Raises:
+            Refusal: If it is not known.
+        """
+        return rank(self.x) if self.node.op_type == "MatMul" else len(tensor_of(self.weight).shape)
+
+    @property
+    def axis(self) -> int:
+        """The axis of the channels in the input and in the result."""
+        return 1 if self.node.op_type in CONVOLUTIONS else self.rank - 1
+
+    @property
     def matrix(self) -> Array:
         """The weights of a Gemm or MatMul, or of a convolution of single points: [inputs, outputs]."""
         content = array_of(self.weight)
@@ -95,8 +111,7 @@ class Linear(Struct, frozen=True):
         need(is_constant(self.bias), "the bias is not a constant", self.bias)
         if self.node.op_type in CONVOLUTIONS:
             return vector(self.bias, self.outputs)
-        size = 2 if self.node.op_type == "Gemm" else rank(self.x)
-        return of_axis(self.bias, self.outputs, size, size - 1) * float(np.float32(self.beta))
+        return of_axis(self.bias, self.outputs, self.rank, self.axis) * float(np.float32(self.beta))
 
     def gain(self) -> Array:
         """The largest magnitude of each channel of the result, without bias, for inputs of magnitude 1."""
@@ -109,13 +124,29 @@ class Linear(Struct, frozen=True):
     def image(self, row: Array) -> Array:
         """What comes of an input whose channels have the same number at each position, without padding or bias.
 
+        Not for a ConvTranspose, which gives another number at each position.
+
         Args:
             row: The numbers.
         """
         if self.node.op_type not in CONVOLUTIONS:
             return row_product(row, self.matrix) * self.alpha
         products = self._parts(array_of(self.weight).astype(np.float64) * self.beside(row, of_outputs=False))
-        return np.asarray(products.sum(axis=(2, 3) if self.outputs_first else (1, 3))).reshape(self.outputs)
+        return np.asarray(products.sum(axis=(2, 3))).reshape(self.outputs)
+
+    def bias_with(self, row: Array) -> Array:
+        """The bias, as the op has it, with what comes of a row that is added to each of the input (see `ending_in`).
+
+        Args:
+            row: The row, one number for each column.
+
+        Raises:
+            Refusal: If a number is not finite in the bias' type.
+        """
+        assert self.bias is not None
+        with np.errstate(over="ignore", invalid="ignore"):
+            bias = array_of(self.bias) + self.alpha / self.beta * row_product(row, self.matrix)
+        return rounded(bias, self.kind, self.bias)
 
     def beside(self, numbers: Array, *, of_outputs: bool) -> Array:
         """Numbers of channels in a shape that broadcasts to the weights.
@@ -140,10 +171,11 @@ class Linear(Struct, frozen=True):
             Refusal: If the number of channels is not fixed, or for a reason of `Affine.effect`.
         """
         shape = dims(above.x)
-        axis = 1 if self.node.op_type in CONVOLUTIONS else len(shape) - 1
         need(not is_constant(above.x), "it will be folded", above.x)
-        need(len(shape) > 1 and same_dim(shape[axis], self.inputs), "the number of channels is not fixed", above.x)
-        effect = above.effect(self.inputs, len(shape), axis)
+        need(not ops.Gemm(self.node).transposes_a, "a linear layer is of columns", self.node)
+        fixed = len(shape) == self.rank > 1 and same_dim(shape[self.axis], self.inputs)
+        need(fixed, "the number of channels is not fixed", above.x)
+        effect = above.effect(self.inputs, self.rank, self.axis)
         finite = all(np.isfinite(numbers).all() for numbers in effect if numbers is not None)
         need(finite, "a number is not finite", above.number)
         return effect
@@ -174,7 +206,7 @@ class Linear(Struct, frozen=True):
         return Folded((*self.nodes, *after), self, self.x, weight, folded)
 
     def fold_before(self, above: Affine, effect: Effect) -> Folded:
-        """Fold ``linear(x * scale + shift)`` into weights and bias; a shift asks for an op that does not pad.
+        """Fold ``linear(x * scale + shift)`` into weights and bias; with a shift the op must have an `image`, and not pad.
 
         Args:
             above: The node that scales and shifts.
@@ -290,6 +322,7 @@ def linear(node: ir.Node) -> Linear:
     x, weight = inputs(node, 2)
     tensor = tensor_of(weight)
     need(tensor.dtype in FLOATS, "the weights are no floats", weight)
+    need(tensor.size > 0, "the weights are empty", weight)
     if node.op_type in CONVOLUTIONS:
         need(len(tensor.shape) >= 2, "the weights have no channels", weight)
         group = ops.Conv(node).group
@@ -301,11 +334,25 @@ def linear(node: ir.Node) -> Linear:
 
 
 def biased(total: ir.Node) -> Linear:
-    """A MatMul by a constant matrix of floats whose result goes into an Add of a bias, or into a Sum.
+    """A MatMul by a constant matrix of floats whose result goes into nothing but an Add of a bias, or a Sum.
 
     Raises:
-        Refusal: If no MatMul comes before, or for a reason of `linear`.
+        Refusal: If no such MatMul comes before, or for a reason of `linear`.
     """
     node, bias = operand_from(total, "MatMul")
+    need(is_used_once(node.outputs[0]), "MatMul's result is used elsewhere", node.outputs[0])
     product = linear(node)
     return Linear(node, product.x, product.weight, bias, total=total)
+
+
+def ending_in(last: ir.Node) -> Linear:
+    """The Gemm that a node is, or the MatMul whose bias it adds: it makes rows of rows, and adds a constant row.
+
+    Raises:
+        Refusal: If it is neither, does something else, or for a reason of `linear`.
+    """
+    layer = biased(last) if is_op(last, "Add", "Sum") else linear(last)
+    need(not ops.Gemm(last).transposes_a, "a linear layer is of columns", last)
+    need(layer.bias is not None and is_constant(layer.bias) and layer.beta != 0, "a linear layer has no bias", last)
+    need(layer.bias is not None and dims(layer.bias) == (layer.outputs,), "a linear layer's bias is no row", layer.bias)
+    return layer

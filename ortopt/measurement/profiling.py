@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from ortopt.errors import InvalidModelError
-from ortopt.measurement.in_turns import Effort
+from ortopt.measurement.asking import Effort, ask
 from ortopt.serialization.load import SOURCE_KEY, load
-from ortopt.system import child_processes
 from ortopt.system.temporary_files import temporary_folder
 
 _MAX_ROUNDS: Final = 3
@@ -102,28 +100,12 @@ def profile(path: Path, inputs: Path, effort: Effort) -> Profile:
             "bytes": model.meta[SOURCE_KEY].nbytes,
             "inputs": str(inputs),
             "loaded": str(loaded),
-            "providers": list(effort.providers),
-            "libraries": list(effort.libraries),
-            "threads": effort.threads,
-            "repeat": effort.repeat,
-            "seconds": effort.seconds,
         }
-        answered, status = child_processes.run(_MODULE, request=json.dumps(order).encode(), seconds=effort.patience)
-        answer = _answer(answered, status, effort.patience)
+        answer = ask(_MODULE, order, effort)
         if "error" in answer:
             raise InvalidModelError(f"it cannot be profiled: {answer['error']}")
         counts = _ops(loaded) if loaded.is_file() else {}
     return Profile(_times(answer["ops"], counts), _count(model), counts, answer["calls"])
-
-
-def _answer(answered: bytes, status: Any, patience: float) -> dict[str, Any]:
-    if status is None:
-        return {"error": f"it took longer than {patience:.0f} s"}
-    try:
-        answer: dict[str, Any] = json.loads(answered)
-    except ValueError:
-        return {"error": f"its process died ({status})"}
-    return answer
 
 
 def _ops(path: Path) -> dict[str, int]:

@@ -210,13 +210,9 @@ class OptimizeResult:
         Raises:
             OutputError: If it cannot be written.
         """
-        from ortopt.optimization import formats
-        from ortopt.serialization.save import save
+        from ortopt.optimization.formats import save_as
 
-        if isinstance(path, str | os.PathLike):
-            formats.save_as(self.model, Path(path), external_data=external_data, provenance=self.provenance)
-        else:
-            save(self.model, path, external_data=external_data, provenance=self.provenance)
+        save_as(self.model, path, external_data=external_data, provenance=self.provenance)
 
     def to_bytes(self) -> bytes:
         """The model as the bytes of a file, weights inside.

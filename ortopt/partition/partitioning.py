@@ -29,7 +29,6 @@ from ortopt.partition.placement import Placement
 from ortopt.partition.settings import PartitionOptions
 from ortopt.partition.shape_only_outputs import Attempt
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
-from ortopt.system.garbage_collection import without_garbage_collection
 
 _MAX_ROUNDS = 4
 
@@ -282,14 +281,13 @@ def group(model: ir.Model, options: PartitionOptions | None = None, token: Cance
     present = groups_of(model, token)
     if present:
         return present
-    with without_garbage_collection():
-        prepare(model, token)
-        edit = Editor(model, shapes.infer_node)
-        try:
-            _group_all(edit, options or PartitionOptions(), token)
-        except Exception:  # the caller's predicate may raise what it likes
-            edit.rollback(0)
-            raise
+    prepare(model, token)
+    edit = Editor(model, shapes.infer_node)
+    try:
+        _group_all(edit, options or PartitionOptions(), token)
+    except Exception:  # the caller's predicate may raise what it likes
+        edit.rollback(0)
+        raise
     return groups_of(model)
 
 

@@ -235,6 +235,7 @@ def _bias_integers(bias: ir.Value, product: Product) -> tuple[Input, np.ndarray]
     need(content.dtype == np.int32 and scales.dtype == np.float32, "the bias is not dequantized from int32", bias)
     shifted = zero_point is not None and bool(np.any(array_of(zero_point)))
     need(not shifted, "the bias has a zero point", bias)
+    need(content.shape == (product.channels,), "the bias is no number for each channel", bias)
     need(scales.size in (1, content.size), "there are blocks of scales", bias)
     unit = np.broadcast_to(product.unit, (product.channels,))
     same = np.abs(scales.astype(np.float64).reshape(-1) - unit) <= SAME_UNIT * unit

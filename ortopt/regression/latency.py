@@ -13,7 +13,8 @@ import numpy as np
 from ortopt import api
 from ortopt.benchmarking.benchmark import version_of
 from ortopt.errors import OrtoptError
-from ortopt.measurement.in_turns import Effort, Version, attempt, measure_in_turns
+from ortopt.measurement.asking import Effort
+from ortopt.measurement.in_turns import Version, attempt, measure_in_turns
 from ortopt.measurement.intervals import CONFIDENCE, interval
 from ortopt.regression.facts import rounded
 

@@ -24,7 +24,6 @@ from ortopt.serialization.external_files import ExternalFiles
 from ortopt.serialization.ir_versions import CONSTANT_INITIALIZERS_FROM_IR
 from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.serialization.wire import strip
-from ortopt.system.garbage_collection import collect_left, without_garbage_collection
 from ortopt.terminal_text import one_line, quoted
 
 if TYPE_CHECKING:
@@ -110,13 +109,10 @@ def load(
     """
     path = source.path if isinstance(source, Kept) else source
     label = quoted(os.fspath(path)) if isinstance(path, str | os.PathLike) else "the model"
-    collect_left()
     try:
-        with without_garbage_collection():
-            model = _loaded(source, token, None if folder is None else ExternalFiles(folder))
-            if checked:
-                specification.check(model, token)
-            return model
+        model = _loaded(source, token, None if folder is None else ExternalFiles(folder))
+        if checked:
+            specification.check(model, token)
     except (InvalidModelError, OutputError) as error:
         raise InvalidModelError(f"{label}: {one_line(error)}") from error
     except RecursionError:
@@ -125,6 +121,7 @@ def load(
         raise InvalidModelError(f"{label}: {one_line(error.strerror or error)}") from error
     except (TypeError, ValueError, AttributeError) as error:  # what protobuf and onnx-ir raise on rare nonsense
         raise InvalidModelError(f"{label}: {one_line(error)}") from error
+    return model
 
 
 def _loaded(source: Source | Kept, token: CancellationToken, files: ExternalFiles | None) -> ir.Model:

@@ -24,7 +24,6 @@ from ortopt.serialization.message import Part
 from ortopt.serialization.output_files import TemporaryOutput, locked, remove_old_data, remove_stray_files
 from ortopt.serialization.tensor_encoding import Placing
 from ortopt.system.files import same_file
-from ortopt.system.garbage_collection import without_garbage_collection
 from ortopt.terminal_text import one_line, quoted
 
 ExternalData = Literal["auto", "inline", "copy", "reuse"]
@@ -92,12 +91,11 @@ def save(
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else getattr(path, "name", None)
     label = quoted(name) if isinstance(name, str) else "the stream"
     try:
-        with without_garbage_collection():
-            validate(model, token=token)
-            writer = _Writer(model, provenance, token)
-            if not isinstance(path, str | os.PathLike):
-                return writer.to_stream(path, external_data)
-            return writer.to_path(Path(path), external_data)
+        validate(model, token=token)
+        writer = _Writer(model, provenance, token)
+        if not isinstance(path, str | os.PathLike):
+            return writer.to_stream(path, external_data)
+        return writer.to_path(Path(path), external_data)
     except (OutputError, InvalidModelError) as error:
         raise OutputError(f"cannot write {label}: {one_line(error)}") from error
     except OSError as error:
@@ -118,7 +116,7 @@ def save_structure(model: ir.Model, path: Path, place: Placing, token: Cancellat
         OSError: The file cannot be written.
     """
     parts = _Writer(model, provenance=False, token=token).encoded(place)
-    with without_garbage_collection(), path.open("wb") as file:
+    with path.open("wb") as file:
         _write(parts, token, file)
 
 

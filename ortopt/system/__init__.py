@@ -1,1 +1,1 @@
-"""What is asked of the machine: memory, temporary files, child processes, the garbage collector, what is installed."""
+"""What is asked of the machine: memory, files, child processes, threads, the processor."""

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from ortopt import registry
-from ortopt.former_names import FORMER_NAMES
-from ortopt.transformer import PASSES_PACKAGE, name_key
+from ortopt.transformer import PASSES_PACKAGE
 
 KINDS = (
     *("canonicalization", "conversion", "decomposition", "elimination", "folding", "fusion", "hoisting", "inlining"),
@@ -48,9 +47,3 @@ def test_an_exception_exists_and_is_one(name: str) -> None:
 def test_the_registry_names_a_pass_as_its_file() -> None:
     named = [kind.name for kind in registry.installed() if kind.__module__.startswith(PASSES_PACKAGE)]
     assert sorted(named) == NAMES
-
-
-def test_no_name_is_both_former_and_present() -> None:
-    keys = {name_key(name) for name in NAMES}
-    assert not {name_key(former) for former in FORMER_NAMES} & keys
-    assert set(FORMER_NAMES.values()) <= set(NAMES)

@@ -49,6 +49,10 @@ SOURCES = {
         {"i": MASK * UP},
     ),
     "a row of a table": ("int64[N] i", "n = Gather (table, i)", {"i": UP}),
+    "a row of a long table": ("int64[N] i", "n = Gather (long, i)", {"i": UP}),
+    "text": ("int64[N] i", "t = Cast <to = 8> (i) n = Cast <to = TO> (t)", {"i": UP}),
+    "an Elu": ("F[N] x", "n = Elu (x)", {"x": UP}),
+    "a Celu": ("int32[N] i", "w = Cast <to = TO> (i) n = Celu (w)", {"i": UP}),
     "an element of a table": ("int64[N] i", "u = Unsqueeze (i, one) n = GatherND (table, u)", {"i": UP}),
     "a one-hot row": ("int64[N] i", "w = OneHot (i, depth, bits) n = MatMul (w, table)", {"i": UP}),
     "one of two": ("bool[N] b", "n = Where (b, c217, c1)", {"b": np.array([True, False])}),
@@ -130,7 +134,7 @@ def model_of(source: str, chain: str, kind: str) -> tuple[ModelProto, dict[str, 
     model.graph.output.append(helper.make_tensor_value_info("y", onnx.TensorProto.INT64, None))
     numbers = {"c0": 0, "c1": 1, "c7": 7, "c10": 10, "c31": 31, "c49": 49, "c217": 217, "c500": 500}
     numbers |= {"tenth": 0.1, "third": 0.3, "both": 0.4, "ones": np.ones(500), "kernel": np.ones((1, 1, 217))}
-    numbers |= {"table": UP, "bits": [0, 1]}
+    numbers |= {"table": UP, "long": np.arange(1 << 21) % 500, "bits": [0, 1]}
     constants = {name: np.asarray(content, dtype) for name, content in numbers.items()}
     constants |= {"unit": np.float32(1), "zero": np.array(0), "depth": np.array(500), "squares": np.arange(9999) ** 2}
     constants |= {name: np.array([number]) for name, number in (("first", 0), ("one", 1), ("many", 500))}

@@ -15,7 +15,8 @@ import pytest
 from ortopt.analysis.providers import CUDA, usable
 from ortopt.benchmarking.benchmark import compare, require_original, version_of
 from ortopt.errors import InvalidModelError
-from ortopt.measurement.in_turns import Effort, Figures
+from ortopt.measurement.asking import Effort
+from ortopt.measurement.in_turns import Figures
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
 TEXTS = {

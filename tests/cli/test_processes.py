@@ -76,6 +76,23 @@ def test_products_of_matrices_have_one_thread_unless_more_are_asked_for(wanted: 
     assert done.stderr.strip() == (wanted or "1")
 
 
+def test_a_run_writes_its_output_and_nothing_else(model: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "def seen(event, details):\n"
+        "    if event == 'open' and details[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):\n"
+        "        os.write(2, os.fsencode(os.path.dirname(os.path.abspath(details[0]))) + b'\\n')\n"
+        "sys.addaudithook(seen)\n"
+        "sys.argv = ['ortopt', 'optimize', *sys.argv[1:], '-o', 'out.onnx', '-q', '--no-verify']\n"
+        "from ortopt.cli import main\n"
+        "main()\n"
+    )
+    environment = ENVIRONMENT | {"PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", code, str(model)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True)
+    assert set(done.stderr.split()) == {str(tmp_path)}
+
+
 def test_version() -> None:
     assert run("--version").stdout.startswith(b"ortopt, version 0.")
 

@@ -314,24 +314,6 @@ def test_a_zoo_model_is_grown(ortopt: Any, tmp_path: Path) -> None:
     assert streamed == (tmp_path / "grown.onnx").read_bytes()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("optimize", "m.onnx", "--no-verify", "--disable", "reshape_chain@1"),
-        ("optimize", "m.onnx", "--no-verify", "--enable", "reshape_chain"),
-        ("optimize", "m.onnx", "--no-verify", "--only", "ReshapeChain"),
-        ("optimize", "m.onnx", "--no-verify", "--passes", "reshape_chain{},identity_elimination"),
-        ("bisect", "m.onnx", "--only", "reshape_chain"),
-        ("explain", "m.onnx", "reshape_chain"),
-        ("passes", "reshape_chain"),
-    ],
-    ids=" ".join,
-)
-def test_a_former_name_of_a_pass_is_understood(ortopt: Any, model: Path, arguments: tuple[str, ...]) -> None:
-    hint = "ortopt: warning: reshape_chain is called reshape_merging now"
-    assert ortopt(*arguments).stderr.splitlines()[0] == hint
-
-
 def test_explain_layout(ortopt: Any, tmp_path: Path) -> None:
     numbers = ", ".join(str(place % 5 - 2) for place in range(256))
     text = f"""main (float[1,16,4,4] x) => (float[1,16,4,4] y) <float[16,16,1,1] w = {{{numbers}}}> {{

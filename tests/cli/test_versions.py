@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -21,9 +22,14 @@ ROOT = Path(__file__).parents[2]
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The distributions that there seem to be."""
     found: dict[str, str] = {}
-    monkeypatch.setattr(
-        providers.installed, "versions", lambda names: {name: found[name] for name in names if name in found}
-    )
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name in providers.DISTRIBUTIONS and name not in found:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found.get(name) or real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
     return found
 
 

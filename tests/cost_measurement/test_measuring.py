@@ -15,7 +15,8 @@ from ortopt.cost_measurement.entries import Entry, Given, TwoForms, cases, norma
 from ortopt.cost_measurement.measuring import Case, Measurement, measure
 from ortopt.cost_measurement.processor import processor
 from ortopt.errors import OptimizationCancelled
-from ortopt.measurement.pairs import Contest, Pair, Sample
+from ortopt.measurement.asking import Effort
+from ortopt.measurement.pairs import Pair, Sample
 
 
 def build(given: Given) -> TwoForms:
@@ -35,12 +36,10 @@ class Fake:
         self.asked: list[tuple[int, bool]] = []
         self.now = 0.0
 
-    def sample(
-        self, pairs: Sequence[Pair], contest: Contest, *, swapped: bool, token: CancellationToken
-    ) -> list[Sample]:
+    def sample(self, pairs: Sequence[Pair], effort: Effort, *, swapped: bool, token: CancellationToken) -> list[Sample]:
         token.check()
-        assert contest.threads == 1
-        assert all(path.exists() for pair in pairs for path in (pair.first, pair.second, pair.inputs))
+        assert effort.threads == 1
+        assert all(path.exists() for pair in pairs for path in (pair.first, pair.second, *pair.inputs))
         self.asked.append((len(pairs), swapped))
         self.now += 1.0
         if self.error and len(pairs) > 1:

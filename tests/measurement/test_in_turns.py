@@ -10,7 +10,8 @@ import onnx
 import pytest
 
 from ortopt.measurement import in_turns
-from ortopt.measurement.in_turns import Effort, Version, attempt, measure_in_turns, measure_once
+from ortopt.measurement.asking import Effort
+from ortopt.measurement.in_turns import Version, attempt, measure_in_turns, measure_once
 from ortopt.system import child_processes
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'

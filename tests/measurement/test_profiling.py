@@ -10,7 +10,7 @@ import pytest
 
 from ortopt.errors import InvalidModelError
 from ortopt.measurement import profiling
-from ortopt.measurement.in_turns import Effort
+from ortopt.measurement.asking import Effort
 from ortopt.measurement.profiling import OpTime, Profile
 from ortopt.measurement.profiling_child import by_call, by_op, typical
 from ortopt.serialization.save import save

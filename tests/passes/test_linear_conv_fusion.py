@@ -86,7 +86,7 @@ KEPT = {
     "strides or padding": model(attributes="<pads = [1, 1, 1, 1]>"),
     "used elsewhere": model(outputs="float[A,B,C,D] y, float[E,F,G,H] i"),
     "no MatMul comes before": model(layer="s = Mul (x, v)", given="N,6,4", first=floats("v", "4", 4)),
-    "the bias is not a constant": model(layer="p = MatMul (x, v) s = Add (p, p)"),
+    "MatMul's result is used elsewhere": model(layer="p = MatMul (x, v) s = Add (p, p)"),
     "it is not one number a channel": model(
         layer="p = MatMul (x, v) s = Add (p, b)", more=", " + floats("b", "6,1", 6), given="2,6,3"
     ),

@@ -136,6 +136,13 @@ def test_expected_sizes_decide() -> None:
     check_keeps(PASS, text, SLOWER, options=Options(dim_hints={"S": (1, 2)}))
 
 
+@pytest.mark.parametrize("element", ["float16", "double"])
+def test_other_precisions_are_not_measured(element: str) -> None:
+    text = three("1", 256, 256, 256, 256, element=element)
+    check_keeps(PASS, text, "for single precision only", options=Options())
+    check_rewrites(PASS, text, ops={"MatMul": 1, "Split": 1}, options=TAKEN)
+
+
 def test_nobody_has_measured_other_providers() -> None:
     options = Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"))
     check_keeps(PASS, three("1", 256, 256, 256, 256), "nobody has measured", options=options)

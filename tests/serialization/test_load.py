@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 from collections.abc import Callable
@@ -65,18 +64,6 @@ def test_a_model_in_memory_is_copied_and_shares_its_tensors() -> None:
     loaded.graph[0].op_type = "Gemm"
     loaded.graph[0].outputs[0].name = "other"
     assert ir.to_proto(source) == before
-
-
-def test_the_garbage_collector_is_as_it_was() -> None:
-    assert gc.isenabled()
-    load(models.text(SMALL))
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        load(models.text(SMALL))
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
 
 
 def everything() -> onnx.ModelProto:  # noqa: PLR0915 -- there are this many fields

@@ -19,7 +19,8 @@ import pytest
 from fuzzing import campaign
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
-from ortopt.measurement.in_turns import Effort, Version, measure_once
+from ortopt.measurement.asking import Effort
+from ortopt.measurement.in_turns import Version, measure_once
 from ortopt.opset_conversion.converter import _run
 from ortopt.system import child_processes
 from ortopt.system.child_processes import GREETING, Outcome, answers_in, end, run, skip_to_answers, spawn

@@ -4,11 +4,11 @@ import onnx_ir as ir
 
 from ortopt.graph.match import inputs, need, producer
 from ortopt.options import TransformerLevel
-from ortopt.rule import Forwarded, RewriteRule
+from ortopt.rule import Elimination, Forwarded
 from ortopt.semantics.op_traits import IDEMPOTENT, INVOLUTIONS
 
 
-class RepeatedActivationElimination(RewriteRule[Forwarded]):
+class RepeatedActivationElimination(Elimination):
     """``Relu(Relu(x))`` → ``Relu(x)``, so for Abs, Ceil, Floor, Round, Sign; ``Neg(Neg(x))`` → ``x``, so for Not.
 
     The result is exact for every input: integers wrap around in the same way, and NaN and -0.0 stay what they are.
@@ -24,7 +24,3 @@ class RepeatedActivationElimination(RewriteRule[Forwarded]):
         (x,) = inputs(first, 1)
         need(middle.dtype is not None, "the type is unknown", middle)
         return Forwarded((root,), middle if root.op_type in IDEMPOTENT else x)
-
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read what came before."""
-        return found.value

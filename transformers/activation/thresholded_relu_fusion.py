@@ -1,23 +1,14 @@
 """What keeps x above a threshold and is 0 elsewhere is one kernel."""
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.graph.match import FLOATS, dtype, inputs, is_constant, is_op, is_scalar, keeps_rank, need, producer, scalar
 from ortopt.options import TransformerLevel
 from ortopt.patterns.affine import need_single
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 
-class Found(Struct, frozen=True):
-    """The nodes, x and the threshold."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    threshold: float
-
-
-class ThresholdedReluFusion(RewriteRule[Found]):
+class ThresholdedReluFusion(RewriteRule[Match]):
     """``Where(x > a, x, 0)`` → ``ThresholdedRelu<alpha = a>(x)``; a NaN is 0 in both."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -25,7 +16,7 @@ class ThresholdedReluFusion(RewriteRule[Found]):
     roots = ("Where",)
     opsets = (10, NEWEST_OPSET)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """The comparison is strict: at the threshold itself the result is 0."""
         condition, x, zero = inputs(root, 3)
         comparison = producer(condition, "Greater", "Less")
@@ -39,8 +30,4 @@ class ThresholdedReluFusion(RewriteRule[Found]):
         need(dtype(x) in FLOATS, "it is no float", x)
         need(abs(threshold) < float("inf"), "the threshold is not finite", right)
         need_single(x)
-        return Found((comparison, root), x, threshold)
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the ThresholdedRelu."""
-        return ir.node("ThresholdedRelu", [found.x], {"alpha": found.threshold})
+        return Match((comparison, root), lambda: ir.node("ThresholdedRelu", [x], {"alpha": threshold}))

@@ -1,22 +1,13 @@
 """To divide by a number costs less than to multiply by its reciprocal."""
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.graph.match import FLOATS, dtype, inputs, keeps_rank, need, operand_from, scalar
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 
-class Found(Struct, frozen=True):
-    """The nodes that are replaced, the numerator and the denominator."""
-
-    nodes: tuple[ir.Node, ...]
-    above: ir.Value
-    below: ir.Value
-
-
-class DivMulFusion(RewriteRule[Found]):
+class DivMulFusion(RewriteRule[Match]):
     """``(1 / a) * b``, ``Reciprocal(a) * b`` → ``b / a``.
 
     This is for floats only: for integers, 1 / a is 0 for nearly every a. (ONNX Runtime fuses integers as well.)
@@ -27,7 +18,7 @@ class DivMulFusion(RewriteRule[Found]):
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A division of a constant 1 that does not enlarge the rank, or a Reciprocal."""
         division, above = operand_from(root, "Div", "Reciprocal")
         need(above is not division.outputs[0], "the quotient is multiplied by itself", root)
@@ -38,8 +29,4 @@ class DivMulFusion(RewriteRule[Found]):
             need(scalar(numerator) == 1.0, "it does not divide 1", numerator)
             need(keeps_rank(numerator, below), "the 1 would enlarge the rank", numerator)
         need(dtype(below) in FLOATS, "only floats divide without a remainder", below)
-        return Found((division, root), above, below)
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the division."""
-        return ir.node("Div", [found.above, found.below])
+        return Match((division, root), lambda: ir.node("Div", [above, below]))

@@ -4,12 +4,12 @@ import onnx_ir as ir
 
 from ortopt.graph.match import attribute, dtype, inputs, need
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded
 
 _TYPES = frozenset(map(int, ir.DataType))
 
 
-class CastElimination(RewriteRule[Forwarded]):
+class CastElimination(Elimination):
     """``Cast(x, to=type of x)`` → ``x``, and so for ``CastLike``."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -28,7 +28,3 @@ class CastElimination(RewriteRule[Forwarded]):
             target = dtype(like)
         need(dtype(x) == target, "the type changes", x)
         return Forwarded((root,), x)
-
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read what it copies."""
-        return found.value

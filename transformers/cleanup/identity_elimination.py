@@ -4,10 +4,10 @@ import onnx_ir as ir
 
 from ortopt.graph.match import inputs
 from ortopt.options import TransformerLevel
-from ortopt.rule import Forwarded, RewriteRule
+from ortopt.rule import Elimination, Forwarded
 
 
-class IdentityElimination(RewriteRule[Forwarded]):
+class IdentityElimination(Elimination):
     """``Identity(x)`` → ``x``."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -17,7 +17,3 @@ class IdentityElimination(RewriteRule[Forwarded]):
         """Any Identity; the framework keeps those that give a graph output its name."""
         (x,) = inputs(root, 1)
         return Forwarded((root,), x)
-
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read what it copies."""
-        return found.value

@@ -18,12 +18,12 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded
 from ortopt.semantics.op_traits import COMMUTATIVE, NEUTRAL
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
 
-class NoopElimination(RewriteRule[Forwarded]):
+class NoopElimination(Elimination):
     """``x + 0``, ``x - 0``, ``x * 1``, ``x / 1``, ``x ** 1``, ``x and true``, ``x or false`` → ``x``.
 
     The result is exact. So for floats ``x + 0.0`` stays, because it turns -0.0 into +0.0 (and 1/x from -inf into +inf),
@@ -58,7 +58,3 @@ class NoopElimination(RewriteRule[Forwarded]):
             need(is_exact_in_doubles(x), "ONNX Runtime rounds integers above 2^53 here", x)
         need(dtype(x) == dtype(root.outputs[0]), "the type changes", x)
         return Forwarded((root,), x)
-
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read the operand."""
-        return found.value

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.fusions import check_faster
+from ortopt.fusions import check_faster, is_asked_for
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOATS, Refusal, dims, is_op, need, opset
+from ortopt.graph.match import FLOAT, FLOATS, Refusal, dims, is_op, need, opset
 from ortopt.linear.weights import MAX_BYTES
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
@@ -73,6 +73,8 @@ def _check(siblings: list[ir.Node]) -> None:
     tensors = _tensors(siblings)
     columns, outputs = (tensors[0].shape.numpy()[0], sum(tensor.shape.numpy()[1] for tensor in tensors))
     sizes = {"rows": dims(x)[:-1], "columns": (columns,), "outputs": (outputs,), "parts": (len(siblings),)}
+    measured = tensors[0].dtype == FLOAT or is_asked_for(first, MERGED)
+    need(measured, "the gain was measured for single precision only", first)
     check_faster(first, MERGED, sizes)
     need(sum(tensor.nbytes for tensor in tensors) <= MAX_BYTES, "the matrices are large", first)
     shared = next((node.inputs[1] for node in siblings if _is_needed_elsewhere(node.inputs[1])), None)

@@ -93,7 +93,7 @@ class SpaceToDepthFusion(RewriteRule[Found]):
         weight = tensor_of(convolution.inputs[1])
         content = array_of(convolution.inputs[1])
         outputs, inputs = content.shape[:2]
-        by_block = content.reshape(outputs, len(found.order), inputs // len(found.order), -1)
+        by_block = content.reshape(outputs, len(found.order), inputs // len(found.order), *content.shape[2:])
         moved = by_block[:, np.argsort(found.order)].reshape(content.shape)
         bias = optional(convolution, 2)
         operands = [blocks, constant(np.ascontiguousarray(moved), weight.dtype), *([] if bias is None else [bias])]

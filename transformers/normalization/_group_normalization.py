@@ -126,7 +126,7 @@ def _core(root: ir.Node) -> Core:
         plain = float(splat(scale)) == 1 and (shift is None or float(splat(shift)) == 0)
         need(plain, "the groups are scaled or shifted", root)
         need(not any(value.name and value.uses() for value in root.outputs[1:]), "its statistics are needed", root)
-        need(ops.OneAxis(root).axis == 2, "it is not over all of a group", root)
+        need(len(dims(x)) > 2 and ops.OneAxis(root).axis == 2, "it is not over all of a group", root)
         return Core((root,), x, root.outputs[0], attribute(root, "epsilon", 1e-5))
     return _spelled(root)
 

@@ -92,6 +92,7 @@ class MatmulNbitsFusion(RewriteRule[Found]):
         need(rank(x) >= 2, "the first operand is a vector", x)
         turned = _check_gemm(root) if root.op_type == "Gemm" else False
         weight, order = self._weight(root, floats, turned)
+        need(weight.integers.size > 0, "the weight is empty", floats)
         by_columns = weight.is_by_columns != turned
         need(by_columns, "the blocks lie along the result, not along what is summed up", floats)
         columns = weight.integers.shape[1 - weight.axis]

@@ -6,10 +6,10 @@ import onnx_ir as ir
 from ortopt.graph.match import inputs, need
 from ortopt.options import TransformerLevel
 from ortopt.patterns.quantization import dequantizer, is_faithful, same_scale, scaling
-from ortopt.rule import Forwarded, RewriteRule
+from ortopt.rule import Elimination, Forwarded
 
 
-class QdqFinalCleanup(RewriteRule[Forwarded]):
+class QdqFinalCleanup(Elimination):
     """``QuantizeLinear(DequantizeLinear(q))`` with one scale and zero point → ``q``.
 
     The result is exact: see `ortopt.patterns.quantization.FAITHFUL`. ``DequantizeLinear(QuantizeLinear(x))`` always
@@ -28,7 +28,3 @@ class QdqFinalCleanup(RewriteRule[Forwarded]):
         need(bool(np.array_equal(there.zero_point, back.zero_point)), "the zero points differ", root)
         need(is_faithful(there), "the scale is too large or too small for the way back to be exact", root)
         return Forwarded((root,), inputs(dequantize, 1)[0])
-
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read the integers."""
-        return found.value

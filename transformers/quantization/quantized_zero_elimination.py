@@ -21,7 +21,7 @@ from ortopt.graph.match import (
 )
 from ortopt.options import TransformerLevel
 from ortopt.patterns.quantization import is_dequantizer, is_quantizer
-from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded
 
 LARGEST = 1 << 16
 """Larger constants are not read: they are weights."""
@@ -29,7 +29,7 @@ LARGEST = 1 << 16
 TINY = np.finfo(np.float32).tiny
 
 
-class QuantizedZeroElimination(RewriteRule[Forwarded]):
+class QuantizedZeroElimination(Elimination):
     """``x + DequantizeLinear(0)`` → ``x``, where x is dequantized too, or the sum is quantized.
 
     The zeros are +0.0, which changes -0.0 alone: what is dequantized holds none, and both are quantized alike.
@@ -51,10 +51,6 @@ class QuantizedZeroElimination(RewriteRule[Forwarded]):
         quantized = not result.is_graph_output() and bool(result.uses()) and all(map(is_quantizer, users(result)))
         need(quantized or _is_dequantized(x), "x may hold -0.0", x)
         return Forwarded((root,), x)
-
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read the operand."""
-        return found.value
 
 
 def _is_dequantized(value: ir.Value) -> bool:

@@ -20,7 +20,7 @@ from ortopt.graph.match import (
 )
 from ortopt.options import March, Target, TransformerLevel
 from ortopt.patterns.quantization import NEAR_AN_INTEGER, RANGES, Scaling, is_dequantizer, is_faithful, scaling
-from ortopt.rule import Forwarded, RewriteRule
+from ortopt.rule import Elimination, Forwarded
 
 LONGEST = 2
 """How many factors may stand between the two."""
@@ -29,7 +29,7 @@ FACTORS = (2.0**-8, 2.0**8)
 """Between these, so many factors keep what is dequantized from overflow and from subnormal numbers."""
 
 
-class RequantizationElimination(RewriteRule[Forwarded]):
+class RequantizationElimination(Elimination):
     """``Quantize(Dequantize(q) · c)`` → ``q``, where the scales differ by the factor c. So for ``/ c`` and QLinearMul.
 
     The division by 6 of a hard-swish and the scale of attention's operands are quantized so: the range of the result is
@@ -53,10 +53,6 @@ class RequantizationElimination(RewriteRule[Forwarded]):
         _check_unchanged(there, factor, back, root)
         _check_pairs_unneeded(root, there)
         return Forwarded((root,), inputs(dequantize, 1)[0])
-
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read the integers."""
-        return found.value
 
 
 def _multiplied(root: ir.Node) -> Forwarded:

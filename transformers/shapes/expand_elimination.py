@@ -5,10 +5,10 @@ import onnx_ir as ir
 from ortopt.graph.facts import contents
 from ortopt.graph.match import Refusal, dims, inputs, need, same_dim
 from ortopt.options import TransformerLevel
-from ortopt.rule import Forwarded, RewriteRule
+from ortopt.rule import Elimination, Forwarded
 
 
-class ExpandElimination(RewriteRule[Forwarded]):
+class ExpandElimination(Elimination):
     """``Expand(x, shape of x)`` → ``x``, by symbols too."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -25,7 +25,3 @@ class ExpandElimination(RewriteRule[Forwarded]):
         same = all(same_dim(to, 1) or same_dim(to, dim) for to, dim in zip(known, aligned, strict=True))
         need(same, "it may enlarge a dimension", target)
         return Forwarded((root,), x)
-
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read what it copies."""
-        return found.value

@@ -10,9 +10,6 @@ from ortopt.views.axes import Axis, Group, View
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-_BLOCK = 256
-"""So many rows of a matrix are converted at a time."""
-
 
 def check_alike(added: ir.Value, to: ir.Value, view: View, positions: Group) -> None:
     """Refuse a constant that is not the same at each position.
@@ -52,20 +49,6 @@ def as_row(added: ir.Value, to: ir.Value, view: View, row: Group) -> Array:
     return np.broadcast_to(content.transpose(order).reshape(shape), [_size(one) for one in row]).reshape(-1)
 
 
-def product(row: Array, weight: np.ndarray) -> Array:
-    """A row times a matrix, in double precision, of which the matrix needs no copy as a whole.
-
-    Args:
-        row: As many numbers as the matrix has rows.
-        weight: The matrix.
-    """
-    total = np.zeros(weight.shape[1])
-    for start in range(0, len(row), _BLOCK):
-        rows = slice(start, start + _BLOCK)
-        total += row[rows] @ weight[rows].astype(np.float64)
-    return total
-
-
 def _axes(added: ir.Value, to: ir.Value, view: View) -> tuple[Array, Group]:
     """A constant's content, in as many dimensions as there are axes along which it may differ; and these."""
     need(dtype(to) == FLOAT, "its numbers are not single-precision", to)
@@ -85,4 +68,4 @@ def _size(one: Axis) -> int:
     return one.size
 
 
-__all__ = ["as_row", "check_alike", "product"]
+__all__ = ["as_row", "check_alike"]

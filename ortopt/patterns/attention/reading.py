@@ -218,7 +218,9 @@ def _of_own_op(node: ir.Node) -> Reading:
 def _of_op(node: ir.Node, counts: tuple[int, int], *, adds_up: bool) -> Reading:
     need(not any(map(is_used, node.outputs[1:])), "more than its result is used", node)
     query, key, value = inputs_of_op(node)
-    flat = len(dims(query)) == 3
+    ranks = {len(dims(one)) for one in (query, key, value)}
+    need(ranks in ({3}, {4}), "its operands have other layouts", node)
+    flat = ranks == {3}
     queries, heads = counts if flat else (dims(query)[1], dims(key)[1])
     if not (isinstance(queries, int) and isinstance(heads, int) and heads > 0 and queries % heads == 0):
         raise Refusal("the numbers of heads are not known", node)

@@ -20,6 +20,7 @@ HOST_OUTPUTS: Final[dict[tuple[str, str], frozenset[int]]] = {
     ("", "Size"): frozenset({0}),
     (MICROSOFT, "BeamSearch"): _SEARCH,
     (MICROSOFT, "GreedySearch"): frozenset({0}),
+    (MICROSOFT, "RemovePadding"): frozenset({3}),  # the largest number of tokens
     (MICROSOFT, "Sampling"): _SEARCH,
     (MICROSOFT, "WhisperBeamSearch"): _SEARCH,
 }

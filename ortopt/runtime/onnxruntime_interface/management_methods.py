@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortopt.analysis.providers import CPU
+from ortopt.runtime.cuda.capture_gate import GATE
 from ortopt.runtime.onnxruntime_internals import (
     NativeSession,
     device_of,
@@ -61,7 +62,8 @@ class ManagementMethods:
             create = optional_attribute(session, name)
             where = device_of(onnxruntime.OrtDevice.make(device_type, device_id, vendor_id))
             try:
-                return onnxruntime.OrtValue(create(shape, element_type, where), session=session)
+                with GATE.use:  # it may be CUDA's
+                    return onnxruntime.OrtValue(create(shape, element_type, where), session=session)
             except RuntimeError as error:  # no allocator of that device
                 first = first or error
         assert first is not None

@@ -28,6 +28,7 @@ from ortopt.runtime.cuda.driver import Driver
 from ortopt.runtime.cuda.host_outputs import HOST_OUTPUTS, in_host_memory
 from ortopt.runtime.execution.arena import Arena
 from ortopt.runtime.instruments.statistics import Counters
+from ortopt.runtime.onnxruntime_interface import output_memory
 from ortopt.runtime.onnxruntime_internals import copies_from_values, empty_tensor, native_device, size_in_bytes
 from ortopt.runtime.specialization import cuda_graphs
 from ortopt.testing import parse
@@ -262,7 +263,7 @@ def test_copies_of_what_a_kernel_leaves_in_the_hosts_memory_are_not_planned(
     nodes = parse(f"""{HEADER} main (float[N,4] x) => (int64[2] r0) {{
         {outputs} = {domain + "." if domain else ""}{name} {attributes} (x) }}""")
     proto = ir.to_proto(nodes)
-    assert in_host_memory(proto.graph.node) == set(outputs.split(", "))
+    assert in_host_memory(proto.graph.node) == {f"r{i}" for i in HOST_OUTPUTS[op]}
 
 
 def test_copies_of_shapes_between_groups_on_cuda_are_not_made(fake_cuda: Log) -> None:
@@ -665,7 +666,10 @@ def test_cuda_graphs_leave_results_of_runs_without_them_alone(
     assert fake_cuda.pending == 0 or not stream
 
 
-@pytest.mark.parametrize("what", ["allocation", "wait", "settling", "copy", "session", "run", "whole model"])
+@pytest.mark.parametrize(
+    "what",
+    ["allocation", "wait", "settling", "copy", "session", "run", "whole model", "result of others", "value of others"],
+)
 def test_cuda_graphs_are_captured_while_nothing_else_uses_cuda(
     fake_cuda: Log, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -679,7 +683,24 @@ def test_cuda_graphs_are_captured_while_nothing_else_uses_cuda(
         fake_cuda.touch("session")
         return plain(model, options, providers=[CPU])
 
+    class Elsewhere:
+        """A device that is not the host."""
+
+        def device_type(self) -> int:
+            return 1
+
+    def placed(array: Any, _: Any) -> Any:
+        fake_cuda.touch("copy")
+        return onnxruntime.OrtValue.ortvalue_from_numpy(array)._ortvalue
+
+    class Target:
+        """Memory of a device that the session does not use."""
+
+        def update_inplace(self, _: Any) -> None:
+            fake_cuda.touch("copy")
+
     plain = onnxruntime.InferenceSession
+    monkeypatch.setattr(output_memory, "tensor_over", placed)
     monkeypatch.setattr(onnxruntime, "InferenceSession", whole)
     monkeypatch.setattr(session_factory._SessionFactory, "_check_whole", lambda *_: None)
     uses: dict[str, Any] = {
@@ -689,6 +710,8 @@ def test_cuda_graphs_are_captured_while_nothing_else_uses_cuda(
         "copy": lambda: device.download(resident, "x"),
         "session": cuda(CHAIN)._session.context.groups[0].prepare,
         "run": lambda: other.run(None, {"x": X}),
+        "result of others": lambda: output_memory.placed(value, Elsewhere(), None, "y"),  # type: ignore[arg-type]
+        "value of others": lambda: output_memory._fill(Target(), value, None, "y"),
         "whole model": lambda: session("main (float[N] x) => (float[N] y) { y = Neg (x) }", providers=["cuda", "cpu"]),
     }
     other.run(None, {"x": X})

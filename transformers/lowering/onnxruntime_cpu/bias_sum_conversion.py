@@ -7,24 +7,15 @@ EPYC. It knows the bias by its Add alone: a Sum computes the same, at the same s
 from __future__ import annotations
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import FLOAT, dims, dtype, is_op, need, only_user, operand_constant, rank
 from ortopt.options import Target, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
 
-class Found(Struct, frozen=True):
-    """The Add, and its operands."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    bias: ir.Value
-
-
-class BiasSumConversion(RewriteRule[Found]):
+class BiasSumConversion(RewriteRule[Match]):
     """``Gelu(Add(x, bias))`` → ``Gelu(Sum(x, bias))``, which ONNX Runtime does not join."""
 
     levels = (TransformerLevel.LEVEL3,)
@@ -34,7 +25,7 @@ class BiasSumConversion(RewriteRule[Found]):
     providers = (CPU,)
     targets = (Target.ORT,)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A bias, before a Gelu that nothing else shares it with."""
         total = root.outputs[0]
         user = only_user(total)
@@ -42,8 +33,4 @@ class BiasSumConversion(RewriteRule[Found]):
         bias, x = operand_constant(root)
         need(dtype(total) == FLOAT, "its numbers are not single-precision", root)
         need(rank(x) > 1 and dims(bias) == dims(x)[-1:], "it is no bias of the last dimension", bias)
-        return Found((root,), x, bias)
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the Sum."""
-        return ir.node("Sum", [found.x, found.bias])
+        return Match((root,), lambda: ir.node("Sum", [x, bias]))

@@ -84,7 +84,7 @@ class GroupedConvMerging(RewriteRule[Found]):
         weight = array_of(root.inputs[1])
         outputs, channels, rows, columns = weight.shape
         own = np.zeros((outputs // BLOCK, found.merged, channels, found.merged, channels, rows, columns), np.float32)
-        of_groups = weight.reshape(-1, found.merged, channels, channels, rows, columns)
+        of_groups = weight.reshape(outputs // BLOCK, found.merged, channels, channels, rows, columns)
         for place in range(found.merged):
             own[:, place, :, place] = of_groups[:, place]
         operands = [root.inputs[0], constant(own.reshape(outputs, BLOCK, rows, columns), FLOAT), *root.inputs[2:]]

@@ -242,7 +242,11 @@ def _behind_reshape(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
     reshape = producer(value, "Reshape")
     need(is_used_once(value), "what is reshaped is used elsewhere", value)
     before, _ = inputs(reshape, 2)
-    need(same_dim(dims(before)[-1], dims(value)[-1]), "channels come apart", reshape)
+    need(
+        bool(dims(before) and dims(value)) and same_dim(dims(before)[-1], dims(value)[-1]),
+        "channels come apart",
+        reshape,
+    )
     return before, (reshape,)
 
 

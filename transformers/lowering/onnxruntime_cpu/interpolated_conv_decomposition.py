@@ -140,6 +140,7 @@ class InterpolatedConvDecomposition(RewriteRule[Found]):
         parts = _parts(values, outputs, windows)
         chosen = [part for part in parts if part.image is not None]
         need(bool(chosen), "nothing before it is interpolated to a fixed size where that saves work", x)
+        need(array_of(weight).size > 0, "the weights are empty", weight)
         need(sum(part.channels for part in parts) == channels, "the channels do not fit", root)
         need_no_larger(np.abs(array_of(weight)), (1.0,), FLOAT, weight)
         resizes = [part.value.producer() for part in chosen if private and is_used_once(part.value)]

@@ -8,22 +8,14 @@ it converts to single precision at load, and joins then.
 from __future__ import annotations
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import FLOAT, FLOAT16, dims, dtype, inputs, need, only_user, same_dim
 from ortopt.options import Target, TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 
 
-class Found(Struct, frozen=True):
-    """The Add, and its operands."""
-
-    nodes: tuple[ir.Node, ...]
-    terms: tuple[ir.Value, ...]
-
-
-class ResidualSumConversion(RewriteRule[Found]):
+class ResidualSumConversion(RewriteRule[Match]):
     """``LayerNormalization(Add(x, skip))`` → ``LayerNormalization(Sum(x, skip))``, in three dimensions.
 
     This is done only if ONNX Runtime would join the two: the shapes are equal, and nothing else uses the sum.
@@ -35,7 +27,7 @@ class ResidualSumConversion(RewriteRule[Found]):
     providers = (CPU,)
     targets = (Target.ORT,)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A sum that ONNX Runtime would take for a residual connection."""
         total = root.outputs[0]
         terms = inputs(root, 2)
@@ -44,8 +36,4 @@ class ResidualSumConversion(RewriteRule[Found]):
         need(dtype(total) in (FLOAT, FLOAT16), "ONNX Runtime joins no others", root)
         shapes = [dims(term, 3) for term in terms]
         need(all(map(same_dim, *shapes)), "its operands differ in shape", root)
-        return Found((root,), terms)
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the Sum."""
-        return ir.node("Sum", list(found.terms))
+        return Match((root,), lambda: ir.node("Sum", list(terms)))

@@ -36,6 +36,7 @@ from ortopt.graph.match import (
     static_dims,
     tensor_of,
 )
+from ortopt.linear.channels import vector
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
@@ -147,6 +148,7 @@ class ShuffledConvFusion(RewriteRule[Found]):
         need(second.inputs[0] is root.outputs[0], "the image is a weight", second)
         need(optional(second, 3) is None, "it adds another value", second)
         weights = [_weight(first), _weight(second)]
+        need(all(weight.size for weight in weights), "the weights are empty", root)
         block = attribute(root, "blocksize", 0)
         height, width = (Along(weights[0].shape[axis], weights[1].shape[axis], block) for axis in AXES)
         along = (height, width)
@@ -207,10 +209,8 @@ def _weight(node: ir.Node) -> np.ndarray:
 
 def _bias(node: ir.Node) -> np.ndarray:
     """The constant bias of a convolution, zeros for none."""
-    own = optional(node, 2)
-    if own is None:
-        return np.zeros(static_dims(inputs(node, 2)[1], rank=4)[0])
-    return array_of(own).astype(np.float64)
+    own, outputs = optional(node, 2), static_dims(inputs(node, 2)[1], rank=4)[0]
+    return np.zeros(outputs) if own is None else vector(own, outputs)
 
 
 def _check_plain(node: ir.Node, kernel: tuple[int, ...]) -> None:

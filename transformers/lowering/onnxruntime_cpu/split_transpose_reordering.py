@@ -23,7 +23,6 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
-    optional,
     producer,
     same_dim,
     users,
@@ -124,9 +123,8 @@ def _behind(part: ir.Value, place: int) -> ir.Node:
         need(numbers, "the shape that a part gets is not known, or takes sizes of it", node)
         need(same_dim(dims(part)[place], 1), "a part is larger", part)
         return node
-    axes = optional(node, 1)
-    known = None if axes is None else contents(axes)
-    if not is_op(node, "Squeeze") or known is None or len(known) != 1 or not isinstance(known[0], int):
-        raise Refusal("a part does not lose its axis alone", node)
-    need(known[0] % len(dims(part)) == place, "a part loses another axis", node)
+    need(is_op(node, "Squeeze"), "a part does not lose its axis alone", node)
+    axes = ops.Squeeze(node).axes
+    need(len(axes) == 1, "a part does not lose its axis alone", node)
+    need(axes[0] == place, "a part loses another axis", node)
     return node

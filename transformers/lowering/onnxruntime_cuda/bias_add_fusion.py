@@ -1,7 +1,6 @@
 """A bias and a residual are added in one pass over memory."""
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.analysis.kernels import CUDA
 from ortopt.graph.match import (
@@ -17,22 +16,13 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
 NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 
 
-class Found(Struct, frozen=True):
-    """The nodes, and the operands of the op."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    bias: ir.Value
-    skip: ir.Value
-
-
-class BiasAddFusion(RewriteRule[Found]):
+class BiasAddFusion(RewriteRule[Match]):
     """``(x + bias) + residual`` → ``com.microsoft.BiasAdd(x, bias, residual)``."""
 
     levels = (TransformerLevel.LEVEL2,)
@@ -43,7 +33,7 @@ class BiasAddFusion(RewriteRule[Found]):
     providers = (CUDA,)
     produces = ((MICROSOFT, "BiasAdd"),)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Three dimensions; a bias for the last one; and a residual of the same shape."""
         inner, skip = operand_from(root, "Add")
         a, b = inputs(inner, 2)
@@ -56,8 +46,4 @@ class BiasAddFusion(RewriteRule[Found]):
         need(all(is_never_zero(dim, root) for dim in shape), "a dimension may be 0", x)
         normalized = any(user.op_type in NORMALIZATIONS for user in users(root.outputs[0]))
         need(not normalized, "the normalization behind it takes all three", root)
-        return Found((inner, root), x, bias, skip)
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the BiasAdd."""
-        return ir.node("BiasAdd", [found.x, found.bias, found.skip], domain=MICROSOFT)
+        return Match((inner, root), lambda: ir.node("BiasAdd", [x, bias, skip], domain=MICROSOFT))
