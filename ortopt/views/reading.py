@@ -17,7 +17,7 @@ from ortopt.analysis.slice_bounds import taken
 from ortopt.graph import symbolic
 from ortopt.graph.facts import contents
 from ortopt.graph.integer_ranges import is_endless
-from ortopt.graph.match import Dim, Refusal, array_of, attribute, inputs, need, opset, same_dim, shape_of
+from ortopt.graph.match import Dim, Refusal, array_of, attribute, inputs, is_never_zero, need, opset, same_dim, shape_of
 from ortopt.graph.walk import Question, each, walk
 from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 from ortopt.views import index_map
@@ -164,7 +164,7 @@ def reshaped_dims(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...]:
         if same_dim(dim, COPY) and copies:
             need(axis < len(source), "it copies a dimension that is not there", node)
             dims.append(source[axis])
-        elif isinstance(dim, int) or symbolic.at_least(dim, 1) or not copies:
+        elif isinstance(dim, int) or is_never_zero(dim, node) or not copies:
             dims.append(dim)
         else:  # a computed 0 copies a multiple of it, which is 0 then too; where nothing is to be copied it is an error
             dims.append(dim if axis >= len(source) or symbolic.divides(dim, source[axis]) else symbolic.UNKNOWN)
