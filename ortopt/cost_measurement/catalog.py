@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ortopt.analysis.costs import CostTable
-from ortopt.cost_measurement import activations, attention, halves, images, products, quantized
+from ortopt.cost_measurement import activations, attention, halves, images, products, quantized, rewrites
 from ortopt.cost_measurement.entries import Entry
 
 ENTRIES: tuple[Entry, ...] = (
@@ -15,6 +15,7 @@ ENTRIES: tuple[Entry, ...] = (
     *products.ENTRIES,
     *images.ENTRIES,
     *quantized.ENTRIES,
+    *rewrites.ENTRIES,
 )
 
 

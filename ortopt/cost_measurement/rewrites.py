@@ -1,0 +1,50 @@
+"""Forms that passes of level 3 make for the kernels of ONNX Runtime: a model, and what the pass makes of it.
+
+Sizes that no single node shows are named as the pass names them when it asks the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from ortopt.analysis.costs import Form
+from ortopt.cost_measurement.entries import Array, Entry, Given, TwoForms, cases, normal
+
+
+def _made(
+    form: Form,
+    instead_of: str,
+    made_by: str,
+    build: Callable[[Given], tuple[Mapping[str, Array], str, Mapping[str, Array]]],
+    sizes: Sequence[Given],
+    *,
+    opset: int = 18,
+    as_loaded: bool = False,
+) -> Entry:
+    """A form that a pass makes of inputs, nodes and weights."""
+
+    def forms(given: Given) -> TwoForms:
+        inputs, before, weights = build(given)
+        return TwoForms(inputs, before, weights=weights, opset=opset, made_by=(made_by,))
+
+    return Entry(form, instead_of, forms, sizes, as_loaded)
+
+
+def _of_an_image(before: str) -> Callable[[Given], tuple[Mapping[str, Array], str, Mapping[str, Array]]]:
+    """Nodes of one operand: an image of 16 channels."""
+    return lambda given: ({"x": normal(1, 16, given["image"] // 16)}, before, {})
+
+
+ENTRIES: Final = (
+    _made(
+        Form("", "Exp", "in place of Mish"),
+        "Mish",
+        "mish_decomposition",
+        _of_an_image("y = Mish (x)"),
+        cases(image=(1024, 16384, 131072)),
+    ),
+)
+"""What is measured of forms that passes of level 3 make."""
+
+__all__ = ["ENTRIES"]
