@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
 from ortopt.analysis.costs import Form
 from ortopt.cost_measurement.entries import Array, Entry, Given, TwoForms, cases, normal
 
@@ -37,6 +39,17 @@ def _of_an_image(before: str) -> Callable[[Given], tuple[Mapping[str, Array], st
 
 
 ENTRIES: Final = (
+    _made(
+        Form("", "Max", "in place of PRelu"),
+        "PRelu with slopes of 0 to 1",
+        "prelu_decomposition",
+        lambda given: (
+            {"x": normal(1, 16, given["image"] // 16)},
+            "y = PRelu (x, s)",
+            {"s": np.linspace(0.1, 1, 16, dtype=np.float32).reshape(-1, 1)},
+        ),
+        cases(image=(2048, 16384, 131072)),
+    ),
     _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
