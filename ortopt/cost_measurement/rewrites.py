@@ -51,6 +51,20 @@ ENTRIES: Final = (
         cases(image=(2048, 16384, 131072)),
     ),
     _made(
+        Form("", "Exp", "in place of Elu"),
+        "Elu or Celu",
+        "elu_decomposition",
+        _of_an_image("t = Abs (x) y = Elu (t)"),
+        cases(image=(2048, 16384, 131072)),
+    ),
+    _made(
+        Form("", "Exp", "in place of one of two sides"),
+        "Selu, or an Elu that is no maximum",
+        "elu_decomposition",
+        _of_an_image("y = Selu (x)"),
+        cases(image=(4096, 16384, 131072)),
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
