@@ -54,7 +54,7 @@ ENTRIES: Final = (
         Form("", "Exp", "in place of Elu"),
         "Elu or Celu",
         "elu_decomposition",
-        _of_an_image("t = Abs (x) y = Elu (t)"),
+        _of_an_image("t = Add (x, x) y = Elu (t)"),
         cases(image=(2048, 16384, 131072)),
     ),
     _made(
@@ -63,6 +63,13 @@ ENTRIES: Final = (
         "elu_decomposition",
         _of_an_image("y = Selu (x)"),
         cases(image=(4096, 16384, 131072)),
+    ),
+    _made(
+        Form("", "AveragePool", "in place of LRN"),
+        "LRN",
+        "lrn_decomposition",
+        lambda given: ({"x": normal(1, 16, given["image"] // 128, 8)}, "y = LRN <size = 5> (x)", {}),
+        cases(image=(128, 256, 4096, 131072), window=(5, 5, 5, 5)),
     ),
     _made(
         Form("", "Exp", "in place of Mish"),
