@@ -72,6 +72,13 @@ ENTRIES: Final = (
         cases(image=(128, 256, 4096, 131072), window=(5, 5, 5, 5)),
     ),
     _made(
+        Form("", "Softmax", "of merged axes"),
+        "Softmax with several axes behind",
+        "softmax_axis_canonicalization",
+        lambda given: ({"x": normal(1, 16, given["elements"] // 128, 8)}, "y = Softmax <axis = 1> (x)", {}),
+        cases(elements=(1024, 16384, 131072)),
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
