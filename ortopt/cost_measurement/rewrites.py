@@ -79,6 +79,17 @@ ENTRIES: Final = (
         cases(elements=(1024, 16384, 131072)),
     ),
     _made(
+        Form("", "MatMul", "in place of DFT"),
+        "DFT of numbers whose count is no power of two",
+        "dft_matmul_conversion",
+        lambda given: (
+            {"x": normal(1, 16, given["columns"], given["components"])},
+            "y = DFT <axis = 2> (x)",
+            {},
+        ),
+        cases(columns=(96, 768, 96, 511), components=(1, 1, 2, 2)),
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
