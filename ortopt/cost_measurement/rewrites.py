@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import Array, Entry, Given, TwoForms, cases, normal
+from ortopt.cost_measurement.entries import Array, Entry, Given, TwoForms, cases, normal, shape, weight
 
 
 def _made(
@@ -88,6 +88,23 @@ ENTRIES: Final = (
             {},
         ),
         cases(columns=(96, 768, 96, 511), components=(1, 1, 2, 2)),
+    ),
+    _made(
+        Form("", "MatMul", "of ones in place of a sum"),
+        "the sum of a column and a row",
+        "outer_sum_conversion",
+        lambda given: (
+            {"x": normal(12, 256, 64)},
+            """a = MatMul (x, v) b = MatMul (x, w) c = Unsqueeze (a, last) d = Unsqueeze (b, before)
+                y = Add (c, d)""",
+            {
+                "v": weight(64, given["side"]),
+                "w": weight(64, given["elements"] // given["side"]),
+                "last": shape(-1),
+                "before": shape(-2),
+            },
+        ),
+        cases(side=(5, 7, 16), elements=(25, 49, 256)),
     ),
     _made(
         Form("", "Exp", "in place of Mish"),
