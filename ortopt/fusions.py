@@ -331,7 +331,7 @@ def explained(cost: Cost) -> str:
     else:
         speed = between(*cost.speed)
         known = f"on {where}, {op} is {speed} {'as' if speed.endswith('fast') else 'than'} {cost.instead_of}"
-    if cost.verdict is not Verdict.LOSES:
+    if cost.verdict is not Verdict.LOSES and not cost.elsewhere:
         known += ", and the graph would not get smaller"
     return known
 

@@ -143,13 +143,19 @@ ENTRIES: Final = (
         Form("", "MatMul", "of linear interpolation"),
         "linear Resize",
         _as_products("linear", _linear),
-        cases(channels=(64, 256, 32), side=(8, 16, 4), scale=(2, 2, 8)),
+        cases(
+            channels=(64, 256, 32),
+            side=(8, 16, 4),
+            scale=(2, 2, 8),
+            multiplications=(12, 24, 5),
+            elements=(16384, 262144, 32768),
+        ),
     ),
     Entry(
         Form("", "MatMul", "of cubic interpolation"),
         "cubic Resize",
         _as_products("cubic", _cubic),
-        cases(channels=(3, 64), side=(16, 32), scale=(2, 2)),
+        cases(channels=(3, 64), side=(16, 32), scale=(2, 2), multiplications=(24, 48)),
     ),
     Entry(
         Form("", "Conv", "of the phases of cubic interpolation"),
