@@ -33,6 +33,15 @@ def _made(
     return Entry(form, instead_of, forms, sizes, as_loaded)
 
 
+def _transposed(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    """A transposed convolution of signals or images with a kernel of two strides."""
+    axes, stride = given["axes"], given["scale"]
+    pads = [stride // 2] * (2 * axes)
+    before = f"y = ConvTranspose <strides = {[stride] * axes}, pads = {pads}> (x, w)"
+    own = weight(given["channels"], given["outputs"], *[2 * stride] * axes)
+    return {"x": normal(1, given["channels"], *[given["length"]] * axes)}, before, {"w": own}
+
+
 def _of_an_image(before: str) -> Callable[[Given], tuple[Mapping[str, Array], str, Mapping[str, Array]]]:
     """Nodes of one operand: an image of 16 channels."""
     return lambda given: ({"x": normal(1, 16, given["image"] // 16)}, before, {})
@@ -105,6 +114,20 @@ ENTRIES: Final = (
             },
         ),
         cases(side=(5, 7, 16), elements=(25, 49, 256)),
+    ),
+    _made(
+        Form("", "Conv", "of the phases of a transposed convolution"),
+        "ConvTranspose of signals or images",
+        "conv_transpose_decomposition",
+        _transposed,
+        cases(
+            axes=(1, 1, 1, 1, 2, 2),
+            channels=(512, 256, 128, 64, 128, 64),
+            length=(75, 512, 3000, 12000, 16, 64),
+            outputs=(256, 128, 64, 32, 64, 32),
+            scale=(8, 4, 4, 2, 2, 2),
+        ),
+        as_loaded=True,
     ),
     _made(
         Form("", "Exp", "in place of Mish"),
