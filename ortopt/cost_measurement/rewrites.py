@@ -130,6 +130,23 @@ ENTRIES: Final = (
         as_loaded=True,
     ),
     _made(
+        Form("", "Conv", "of the phases of two transposed convolutions"),
+        "two ConvTranspose, one behind the other",
+        "stacked_conv_transpose_conversion",
+        lambda given: (
+            {"x": normal(1, given["channels"], 24, given["pixels"] // 24)},
+            """a = Conv <pads = [1, 1, 1, 1]> (x, u) b = ConvTranspose <strides = [2, 2]> (a, v) c = Relu (b)
+                y = ConvTranspose <strides = [2, 2]> (c, w)""",
+            {
+                "u": weight(given["channels"], given["channels"], 3, 3),
+                "v": weight(given["channels"], given["channels"], 2, 2),
+                "w": weight(given["channels"], given["outputs"], 2, 2),
+            },
+        ),
+        cases(channels=(48, 64), outputs=(1, 1), pixels=(576, 3840)),
+        as_loaded=True,
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
