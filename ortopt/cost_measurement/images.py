@@ -68,21 +68,6 @@ def _as_phases(given: Given) -> TwoForms:
     return TwoForms({"x": normal(1, channels, side, side)}, before, after, weights)
 
 
-def _few_outputs(given: Given) -> TwoForms:
-    """A convolution with few outputs, of which four pixels are channels."""
-    channels, side, outputs, kernel = given["channels"], given["side"], given["outputs"], given["kernel"]
-    own = weight(outputs, channels, kernel, kernel)
-    unrolled = np.zeros((4 * outputs, channels, kernel + 1, kernel + 1), np.float32)
-    for down in (0, 1):
-        for right in (0, 1):
-            start = (2 * down + right) * outputs
-            unrolled[start : start + outputs, :, down : down + kernel, right : right + kernel] = own
-    pads = f"pads = [{', '.join([str(kernel // 2)] * 4)}]"
-    after = f"c = Conv <{pads}, strides = [2, 2]> (x, u) y = DepthToSpace <blocksize = 2> (c)"
-    weights = {"w": own, "u": unrolled}
-    return TwoForms({"x": normal(1, channels, side, side)}, f"y = Conv <{pads}> (x, w)", after, weights)
-
-
 def _small_groups(given: Given) -> TwoForms:
     """Groups of few channels as groups of a block, behind another convolution."""
     channels, side, size = given["channels"], given["side"], given["group"]
@@ -142,13 +127,6 @@ ENTRIES: Final = (
         "cubic Resize by a whole number",
         _as_phases,
         cases(channels=(3, 64), side=(16, 32), scale=(2, 2)),
-        as_loaded=True,
-    ),
-    Entry(
-        Form("", "Conv", "with four pixels as channels"),
-        "Conv with few outputs",
-        _few_outputs,
-        cases(channels=(16, 64, 64), side=(16, 32, 64), outputs=(1, 1, 3), kernel=(3, 3, 9)),
         as_loaded=True,
     ),
     Entry(

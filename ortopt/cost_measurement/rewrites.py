@@ -5,6 +5,7 @@ Sizes that no single node shows are named as the pass names them when it asks th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -40,6 +41,14 @@ def _transposed(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Ar
     before = f"y = ConvTranspose <strides = {[stride] * axes}, pads = {pads}> (x, w)"
     own = weight(given["channels"], given["outputs"], *[2 * stride] * axes)
     return {"x": normal(1, given["channels"], *[given["length"]] * axes)}, before, {"w": own}
+
+
+def _few_outputs(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    """A convolution with few outputs."""
+    kernel, side = given["kernel"], math.isqrt(given["pixels"])
+    channels = given["products"] // kernel**2
+    before = f"y = Conv <pads = {[kernel // 2] * 4}> (x, w)"
+    return {"x": normal(1, channels, side, side)}, before, {"w": weight(given["outputs"], channels, kernel, kernel)}
 
 
 def _of_an_image(before: str) -> Callable[[Given], tuple[Mapping[str, Array], str, Mapping[str, Array]]]:
@@ -144,6 +153,20 @@ ENTRIES: Final = (
             },
         ),
         cases(channels=(48, 64), outputs=(1, 1), pixels=(576, 3840)),
+        as_loaded=True,
+    ),
+    _made(
+        Form("", "Conv", "with four pixels as channels"),
+        "Conv with few outputs",
+        "few_output_conv_unrolling",
+        _few_outputs,
+        cases(
+            outputs=(1, 1, 3, 1),
+            kernel=(3, 3, 9, 3),
+            saving=(225, 225, 162, 225),
+            products=(144, 576, 5184, 2880),
+            pixels=(256, 1024, 4096, 16384),
+        ),
         as_loaded=True,
     ),
     _made(

@@ -109,7 +109,7 @@ def _check_weight(weight: ir.Value, stride: int, rank: int) -> int:
     size = kernel[0]
     need(size % stride == 0 and size > stride > 1, "its kernel is not two or more whole strides", weight)
     in_blocks = channels % BLOCK == 0 and outputs * stride ** (rank - 2) % BLOCK == 0
-    need(in_blocks and channels > 0, "its channels fill no blocks", weight)
+    need(in_blocks and min(channels, outputs) > 0, "its channels fill no blocks", weight)
     return size
 
 

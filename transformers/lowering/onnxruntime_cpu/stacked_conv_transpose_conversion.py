@@ -111,7 +111,7 @@ def _sizes(node: ir.Node) -> tuple[int, int]:
     stride = stride_of_transposed(node, len(kernel))
     need(stride == STRIDE and set(kernel) == {STRIDE}, "it does not make two by two pixels of each", node)
     need(not any(attribute(node, "pads", (0,))), "its result is cut", node)
-    need(channels % BLOCK == 0, "its channels fill no blocks", node)
+    need(channels % BLOCK == 0 and outputs > 0, "its channels fill no blocks", node)
     return channels, outputs
 
 
