@@ -170,6 +170,17 @@ ENTRIES: Final = (
         as_loaded=True,
     ),
     _made(
+        Form("", "Transpose", "twice in place of DepthToSpace"),
+        "DepthToSpace",
+        "depth_to_space_decomposition",
+        lambda given: (
+            {"x": normal(1, 16 * given["scale"] ** 2, 32, 32)},
+            f"y = DepthToSpace <blocksize = {given['scale']}> (x)",
+            {},
+        ),
+        cases(scale=(2, 3, 4)),
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
