@@ -51,6 +51,21 @@ def _few_outputs(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, A
     return {"x": normal(1, channels, side, side)}, before, {"w": weight(given["outputs"], channels, kernel, kernel)}
 
 
+def _padded(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    """A convolution of signals with zeros around: as many as its kernel has columns but one."""
+    kernel, outputs = given["kernel"], given["outputs"]
+    width = 100 * (kernel - 1) // given["zeros"]
+    before = f"y = Conv <pads = [0, {kernel // 2}, 0, {kernel // 2}]> (x, w)"
+    return {"x": normal(1, 16, 1, width)}, before, {"w": weight(outputs, 16, 1, kernel)}
+
+
+def _padded_of_any_width(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    """The same of an image whose shape is an operand."""
+    inputs, before, weights = _padded({**given, "zeros": 50})
+    x = inputs["x"]
+    return {"i": x.reshape(-1), "s": shape(*x.shape)}, f"x = Reshape (i, s) {before}", weights
+
+
 def _of_an_image(before: str) -> Callable[[Given], tuple[Mapping[str, Array], str, Mapping[str, Array]]]:
     """Nodes of one operand: an image of 16 channels."""
     return lambda given: ({"x": normal(1, 16, given["image"] // 16)}, before, {})
@@ -179,6 +194,28 @@ ENTRIES: Final = (
             {},
         ),
         cases(scale=(2, 3, 4)),
+    ),
+    _made(
+        Form("", "Conv", "behind a Pad"),
+        "Conv with padded columns",
+        "conv_pad_decomposition",
+        _padded,
+        cases(
+            kernel=(9, 17, 65),
+            products=(288, 544, 4160),
+            outputs=(32, 32, 64),
+            zeros=(20, 50, 100),
+            results=(500, 200, 100),
+        ),
+        as_loaded=True,
+    ),
+    _made(
+        Form("", "Conv", "behind a Pad, of any width"),
+        "Conv with padded columns",
+        "conv_pad_decomposition",
+        _padded_of_any_width,
+        cases(kernel=(17, 65), products=(544, 4160), outputs=(32, 64)),
+        as_loaded=True,
     ),
     _made(
         Form("", "Exp", "in place of Mish"),
