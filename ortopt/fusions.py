@@ -281,13 +281,28 @@ def check_faster(root: ir.Node, form: Form, **sizes: Dim | Sequence[Dim] | None)
     Raises:
         Refusal: If it is not known to be faster.
     """
+    decision = _weighed(root, form, sizes)
+    if not decision.taken:
+        raise Slower(decision, root)
+
+
+def is_faster(root: ir.Node, form: Form, **sizes: Dim | Sequence[Dim] | None) -> bool:
+    """Whether `check_faster` takes a form: for a match that has something else to build where it does not.
+
+    Args:
+        root: The node that it is to stand for.
+        form: The form, which the pass declares (`GraphTransformer.weighs`).
+        sizes: By the names of the table.
+    """
+    return _weighed(root, form, sizes).taken
+
+
+def _weighed(root: ir.Node, form: Form, sizes: Mapping[str, Dim | Sequence[Dim] | None]) -> Decision:
     options = scope.of(scope.graph_of(root)).options
     provider = placement.provider_of(root, options.providers)
     factors = {name: _factors(size) for name, size in sizes.items() if size is not None}
     asked = [node_sizes.evaluated(factors, place) for place in places_of(root, options)]
-    decision = _decided(form, provider, asked, options, smaller=False)
-    if not decision.taken:
-        raise Slower(decision, root)
+    return _decided(form, provider, asked, options, smaller=False)
 
 
 def _factors(size: Dim | Sequence[Dim]) -> Sequence[Dim]:
@@ -354,6 +369,7 @@ __all__ = [
     "elsewhere",
     "explained",
     "is_asked_for",
+    "is_faster",
     "places_of",
     "preferred",
 ]

@@ -66,6 +66,22 @@ def _padded_of_any_width(given: Given) -> tuple[Mapping[str, Array], str, Mappin
     return {"i": x.reshape(-1), "s": shape(*x.shape)}, f"x = Reshape (i, s) {before}", weights
 
 
+def _signals(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    """A convolution of signals."""
+    channels, groups, kernel = given["channels"], given["groups"], given["kernel"]
+    pads = [kernel // 2, (kernel - 1) // 2]
+    before = f"y = Conv <group = {groups}, pads = {pads}> (x, w)"
+    own = weight(given["results"], channels, kernel)
+    return {"x": normal(1, channels * groups, given["length"])}, before, {"w": own}
+
+
+def _columns(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    """A convolution of images of width 1."""
+    channels, kernel = given["channels"], given["kernel"]
+    before = f"y = Conv <pads = [{kernel // 2}, 0, {(kernel - 1) // 2}, 0]> (x, w)"
+    return {"x": normal(1, channels, given["length"], 1)}, before, {"w": weight(32, channels, kernel, 1)}
+
+
 def _of_an_image(before: str) -> Callable[[Given], tuple[Mapping[str, Array], str, Mapping[str, Array]]]:
     """Nodes of one operand: an image of 16 channels."""
     return lambda given: ({"x": normal(1, 16, given["image"] // 16)}, before, {})
@@ -215,6 +231,30 @@ ENTRIES: Final = (
         "conv_pad_decomposition",
         _padded_of_any_width,
         cases(kernel=(17, 65), products=(544, 4160), outputs=(32, 64)),
+        as_loaded=True,
+    ),
+    _made(
+        Form("", "Conv", "of signals as images"),
+        "Conv of signals",
+        "conv1d_conversion",
+        _signals,
+        cases(
+            channels=(1, 1, 64, 128, 16, 16, 16, 64),
+            groups=(64, 1, 1, 1, 1, 1, 4, 1),
+            group=(1, 32, 64, 128, 16, 16, 16, 16),
+            results=(64, 32, 64, 128, 16, 16, 64, 16),
+            kernel=(7, 64, 3, 3, 31, 5, 3, 31),
+            length=(500, 16000, 500, 64, 20, 500, 64, 40),
+            fitting=(7, 64, 3, 3, 31, 5, 3, 31),
+        ),
+        as_loaded=True,
+    ),
+    _made(
+        Form("", "Conv", "of columns as rows"),
+        "Conv of images of width 1",
+        "tall_conv_conversion",
+        _columns,
+        cases(channels=(1, 64, 16), kernel=(64, 3, 9), length=(500, 500, 100)),
         as_loaded=True,
     ),
     _made(
