@@ -60,6 +60,7 @@ class MaskedSoftmaxConversion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("Softmax",)
+    weighs = (FORM,)
     opsets = (13, NEWEST_OPSET)  # before, all axes from the given one on are normalized together
     looks_downstream = True
     providers = (CPU,)

@@ -69,6 +69,7 @@ class MatmulSplitDecomposition(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("Split",)
+    weighs = (PARTS,)
     providers = (CPU,)
     targets = (Target.ORT,)
     numerics = Numerics.REORDERED  # with fewer columns, a kernel may sum in another order
@@ -96,7 +97,7 @@ class MatmulSplitDecomposition(RewriteRule[Found]):
         need(use_count(weight) == 1 and not weight.is_graph_output(), "the matrix is used elsewhere", weight)
         need(tensor_of(weight).nbytes <= MAX_BYTES, "the matrix is large", weight)
         need(not is_asked_for(root, MERGED), "the parts are to be one product (--force-forms)", root)
-        check_faster(root, PARTS, {"rows": dims(x)[:-1]})
+        check_faster(root, PARTS, rows=dims(x)[:-1])
         bounds = tuple(itertools.accumulate(widths, initial=0))
         return Found(nodes, x, array_of(weight), bias, bounds)
 

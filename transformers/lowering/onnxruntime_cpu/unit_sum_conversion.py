@@ -42,6 +42,7 @@ class UnitSumConversion(RewriteRule[Found]):
     looks_downstream = True
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = tuple(Form("", op, APART) for op in roots)
 
     def match(self, root: ir.Node) -> Found:
         """An op between 8-bit integers of one type."""
