@@ -113,7 +113,7 @@ class Observer:
         """A rewrite has been made, and stays; `nodes` are those that are new, or have changed, none of them gone."""
 
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
-        """A candidate has been refused: it stays as it is."""
+        """A candidate has been refused: it stays; `reason` is an `ortopt.graph.refusal.Reason`, which has a code."""
 
     def weighed(self, transformer: GraphTransformer, node: ir.Node, decision: Decision) -> None:
         """What a fused form costs has been asked for, for the nodes around one; called where `refused` is."""

@@ -152,7 +152,7 @@ class Lineage(Observer):
 
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
         """Record a refusal; of several at one node, the last reason of each transformer stays."""
-        self._refusals[transformer.name, self._known(node)] = reason
+        self._refusals[transformer.name, self._known(node)] = str(reason)
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, dtype, inputs, is_op, need
+from ortopt.graph.match import FLOAT, Code, dtype, inputs, is_op, need
 from ortopt.options import Fusions, Numerics, Target, TransformerLevel
 from ortopt.patterns.image_sizes import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -40,7 +40,7 @@ class MishDecomposition(RewriteRule[Mish]):
         options = scope.of(scope.graph_of(root)).options
         # Where a provider has no kernel of Mish, ONNX Runtime takes it apart when it loads the model: into a Softplus.
         need(options.providers[0] == CPU, "other providers have other kernels", root)
-        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root)
+        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
         found = Mish((root,), inputs(root, 1)[0], root.outputs[0]) if is_op(root, "Mish") else mish(root)
         need(dtype(found.x) == FLOAT, "it is not of single precision", found.x)
         known = elements_of_an_image(found.x)

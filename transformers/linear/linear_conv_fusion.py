@@ -12,7 +12,7 @@ from ortopt.analysis.magnitudes import need_digits, need_near, need_no_larger
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
-    Refusal,
+    Absent,
     array_of,
     attribute,
     inputs,
@@ -137,7 +137,7 @@ def _layer(total: ir.Value) -> tuple[tuple[ir.Node, ...], ir.Value, ir.Value, ir
         nodes = (node,)
         node = product.producer()
     if node is None or not is_op(node, "MatMul"):
-        raise Refusal("no linear layer comes before", total)
+        raise Absent("no linear layer comes before", total)
     a, weight = inputs(node, 2)
     return (node, *nodes), a, weight, summand
 

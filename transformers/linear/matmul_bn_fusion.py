@@ -8,7 +8,7 @@ from ortopt.analysis.magnitudes import need_digits, need_scaled_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
-    Refusal,
+    Absent,
     array_of,
     inputs,
     is_op,
@@ -48,7 +48,7 @@ class MatMulBnFusion(RewriteRule[Found]):
         path, product = path_to(inputs(root, 1)[0])
         node = product.producer()
         if node is None or not is_op(node, "MatMul"):
-            raise Refusal("no MatMul comes before", root)
+            raise Absent("no MatMul comes before", root)
         a, weight = inputs(node, 2)
         need(rank(a) >= 2, "it multiplies a vector", a)
         tensor = tensor_of(weight)

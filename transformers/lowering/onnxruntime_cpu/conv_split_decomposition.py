@@ -18,6 +18,7 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
+    Absent,
     Refusal,
     array_of,
     dims,
@@ -128,7 +129,7 @@ def _producers(value: ir.Value) -> list[ir.Node]:
         if is_convolution(node):
             return nodes
         value = inputs(node, len(node.inputs))[0]
-    raise Refusal("no convolution comes before", value)
+    raise Absent("no convolution comes before", value)
 
 
 def _is_activation(node: ir.Node) -> bool:

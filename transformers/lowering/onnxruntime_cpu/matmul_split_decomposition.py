@@ -15,6 +15,7 @@ from ortopt.fusions import check_faster, is_asked_for
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
+    Code,
     Refusal,
     array_of,
     dims,
@@ -95,7 +96,7 @@ class MatmulSplitDecomposition(RewriteRule[Found]):
         need(is_constant(weight) and len(dims(weight)) == 2, "no product with a constant matrix is above it", weight)
         need(use_count(weight) == 1 and not weight.is_graph_output(), "the matrix is used elsewhere", weight)
         need(tensor_of(weight).nbytes <= MAX_BYTES, "the matrix is large", weight)
-        need(not is_asked_for(root, MERGED), "the parts are to be one product (--force-forms)", root)
+        need(not is_asked_for(root, MERGED), "the parts are to be one product (--force-forms)", root, code=Code.OPTION)
         check_faster(root, PARTS, {"rows": dims(x)[:-1]})
         bounds = tuple(itertools.accumulate(widths, initial=0))
         return Found(nodes, x, array_of(weight), bias, bounds)

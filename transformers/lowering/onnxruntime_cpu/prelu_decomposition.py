@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
-from ortopt.graph.match import FLOAT, array_of, dtype, inputs, need
+from ortopt.graph.match import FLOAT, Code, array_of, dtype, inputs, need
 from ortopt.options import Fusions, Target, TransformerLevel
 from ortopt.patterns.image_sizes import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -39,7 +39,7 @@ class PreluDecomposition(RewriteRule[Found]):
         """Slopes above 0, as 0 times an infinity is NaN, and up to 1; and enough elements."""
         options = scope.of(scope.graph_of(root)).options
         need(options.target is Target.ORT, "other runtimes have other kernels", root)
-        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root)
+        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
         x, slope = inputs(root, 2)
         need(dtype(x) == FLOAT, "it is not of single precision", x)
         content = array_of(slope)
