@@ -277,6 +277,31 @@ def dtype(value: ir.Value) -> ir.DataType:
     return value.dtype
 
 
+def need_float32(value: ir.Value, why: str = "it is") -> None:
+    """Go on only with a value of single precision.
+
+    Args:
+        value: The value.
+        why: What is for that type only, with its verb: "the gain was measured".
+
+    Raises:
+        Refusal: If its elements are of another type.
+    """
+    need(dtype(value) == FLOAT, f"{why} for single precision only", value, code=Code.TYPE)
+
+
+def need_float(value: ir.Value) -> None:
+    """Go on only with a value of floating-point numbers.
+
+    Args:
+        value: The value.
+
+    Raises:
+        Refusal: If its elements are of another type.
+    """
+    need(dtype(value) in FLOATS, "it is no float", value, code=Code.TYPE)
+
+
 def dims(value: ir.Value, rank: int | None = None) -> tuple[Dim, ...]:
     """The dimensions of a value; each an int, a symbolic expression, or unknown.
 
@@ -468,6 +493,8 @@ __all__ = [
     "is_vector_of",
     "keeps_rank",
     "need",
+    "need_float",
+    "need_float32",
     "need_present",
     "only_user",
     "operand_constant",

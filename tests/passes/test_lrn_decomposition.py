@@ -76,7 +76,7 @@ def test_rewrites_once() -> None:
 
 
 KEPT = {
-    "it is not of single precision": (model(kind="float16"), DEFAULT),
+    "it is for single precision only": (model(kind="float16"), DEFAULT),
     "its window is large": (model("size = 33"), DEFAULT),
     "an image without pixels": (model(shape="N,16,H,W"), DEFAULT),
     "it has few elements": (model(shape="N,4,4,4"), DEFAULT),

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Code, dtype, inputs, is_op, need
+from ortopt.graph.match import FLOAT, Code, inputs, is_op, need, need_float32
 from ortopt.options import Fusions, Numerics, Target, TransformerLevel
 from ortopt.patterns.image_sizes import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -42,7 +42,7 @@ class MishDecomposition(RewriteRule[Mish]):
         need(options.providers[0] == CPU, "other providers have other kernels", root)
         need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
         found = Mish((root,), inputs(root, 1)[0], root.outputs[0]) if is_op(root, "Mish") else mish(root)
-        need(dtype(found.x) == FLOAT, "it is not of single precision", found.x)
+        need_float32(found.x)
         known = elements_of_an_image(found.x)
         need(known >= FEWEST, "it has few elements", found.x)
         return found

@@ -10,13 +10,13 @@ from ortopt import ops
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOATS,
     array_of,
     dtype,
     inputs,
     is_op,
     is_used_once,
     need,
+    need_float,
     operand_constant,
     optional,
     plain_attributes,
@@ -58,7 +58,7 @@ class MulConvFusion(RewriteRule[Found]):
         number, x = operand_constant(scaling) if is_op(scaling, "Mul") else inputs(scaling, 2)[::-1]
         tensor_of(number)
         plain_attributes(root)
-        need(dtype(x) in FLOATS, "it is no float", x)
+        need_float(x)
         tensor = tensor_of(weight)
         need(is_used_once(weight) and tensor.nbytes <= MAX_BYTES, "the weights are large, or used elsewhere", weight)
         content = array_of(weight)

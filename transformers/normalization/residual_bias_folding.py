@@ -12,17 +12,16 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
     Refusal,
     array_of,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     is_used,
     is_used_once,
     need,
+    need_float32,
     operand_constant,
     operand_from,
     optional,
@@ -125,7 +124,7 @@ class ResidualBiasFolding(RewriteRule[Found]):
 
 
 def _row(bias: ir.Value, rest: ir.Value) -> Array:
-    need(dtype(rest) == FLOAT, "its numbers are not single-precision", rest)
+    need_float32(rest)
     need(len(dims(rest)) > 1 and dims(bias) == dims(rest)[-1:], "it is no bias of the last dimension", bias)
     row: Array = array_of(bias).astype(np.float64)
     need(bool(np.isfinite(row).all()), "the bias is not finite", bias)
@@ -214,7 +213,7 @@ def _packed_attention(node: ir.Node, row: Array) -> Layer:
 
 def _weight(value: ir.Value, rows: tuple[int, ...], *, turned: bool = False) -> np.ndarray:
     need(is_constant(value) and len(dims(value)) == 2, "a linear layer's weight is no constant matrix", value)
-    need(dtype(value) == FLOAT, "its numbers are not single-precision", value)
+    need_float32(value)
     content = array_of(value)
     content = content.T if turned else content
     need(content.shape[:1] == rows, "a linear layer is of another width", value)

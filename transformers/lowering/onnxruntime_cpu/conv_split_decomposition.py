@@ -17,7 +17,6 @@ from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
     Absent,
     Refusal,
     array_of,
@@ -28,6 +27,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_float32,
     optional,
     users,
 )
@@ -72,7 +72,7 @@ class ConvSplitDecomposition(RewriteRule[Found]):
         """Parts of channels, out of a convolution and activations that nothing else reads."""
         value = inputs(root, len(root.inputs))[0]
         need(len(dims(value)) == 4 and ops.Split(root).axis == 1, "it splits no channels of an image", root)
-        need(dtype(value) == FLOAT, "the blocked kernels are for single precision only", value)
+        need_float32(value, "the blocked kernels are")
         sizes = tuple(_channels(part) for part in root.outputs)
         need(all(size > 0 and size % BLOCK == 0 for size in sizes), "the parts are no whole blocks", root)
         need(any(map(_is_convolved, root.outputs)), "no convolution reads a part", root)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Refusal, attribute, dims, dtype, inputs, need, opset
+from ortopt.graph.match import Refusal, attribute, dims, inputs, need, need_float32, opset
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import RewriteRule
 
@@ -47,7 +47,7 @@ class DepthToSpaceDecomposition(RewriteRule[Found]):
         (x,) = inputs(root, 1)
         block = attribute(root, "blocksize", 0)
         need(1 < block <= MAX_BLOCK, "the kernel is as fast for such blocks", root)
-        need(dtype(x) == FLOAT, "the kernel was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         batch, *image = dims(x, 4)
         if not all(isinstance(dim, int) for dim in image):
             raise Refusal("a dimension is not fixed", x)

@@ -18,10 +18,10 @@ from ortopt.graph.match import (
     FLOAT,
     Code,
     array_of,
-    dtype,
     inputs,
     is_op,
     need,
+    need_float32,
     optional,
     plain_attributes,
     static_dims,
@@ -72,7 +72,7 @@ class GroupedConvMerging(RewriteRule[Found]):
             code=Code.OPTION,
         )
         x, weight = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         need(optional(root, 3) is None, "it adds another value", root)
         plain_attributes(root)
         groups = ops.Conv(root).group

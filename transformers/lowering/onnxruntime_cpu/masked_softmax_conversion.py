@@ -19,7 +19,18 @@ from ortopt.error_bounds import check_bound
 from ortopt.fusions import preferred
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Code, dims, dtype, inputs, is_never_zero, is_op, need, opset, producer, users
+from ortopt.graph.match import (
+    Code,
+    dims,
+    inputs,
+    is_never_zero,
+    is_op,
+    need,
+    need_float32,
+    opset,
+    producer,
+    users,
+)
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -70,7 +81,7 @@ class MaskedSoftmaxConversion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A mask that goes deep, and probabilities that are only multiplied."""
         (scores,) = inputs(root, 1)
-        need(dtype(scores) == FLOAT, "its numbers are not single-precision", scores)
+        need_float32(scores)
         preferred(root, [FORM])
         added = producer(scores, "Add", "Sum").inputs
         depths = [mask.bound(value) for value in added]

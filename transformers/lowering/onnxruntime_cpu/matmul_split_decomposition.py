@@ -14,18 +14,17 @@ from ortopt.analysis.kernels import CPU
 from ortopt.fusions import check_faster, is_asked_for
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
     Code,
     Refusal,
     array_of,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     is_used,
     is_used_once,
     need,
+    need_float32,
     operand_constant,
     tensor_of,
 )
@@ -79,7 +78,7 @@ class MatmulSplitDecomposition(RewriteRule[Found]):
         """Parts of the columns of a product with a constant matrix, which nothing else reads."""
         value = inputs(root, len(root.inputs))[0]
         need(ops.Split(root).is_last, "it splits no columns", root)
-        need(dtype(value) == FLOAT, "its numbers are not single-precision", value)
+        need_float32(value)
         sizes = [dims(part)[-1] for part in root.outputs]
         widths = [size for size in sizes if isinstance(size, int) and size > 0]
         need(len(widths) == len(sizes) > 1, "the parts' sizes are not known", root)

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
-from ortopt.graph.match import FLOAT, Code, array_of, dtype, inputs, need
+from ortopt.graph.match import Code, array_of, inputs, need, need_float32
 from ortopt.options import Fusions, Target, TransformerLevel
 from ortopt.patterns.image_sizes import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -41,7 +41,7 @@ class PreluDecomposition(RewriteRule[Found]):
         need(options.target is Target.ORT, "other runtimes have other kernels", root)
         need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
         x, slope = inputs(root, 2)
-        need(dtype(x) == FLOAT, "it is not of single precision", x)
+        need_float32(x)
         content = array_of(slope)
         need(bool(((content > 0) & (content <= 1)).all()), "a slope is not between 0 and 1", slope)
         known = elements_of_an_image(x)

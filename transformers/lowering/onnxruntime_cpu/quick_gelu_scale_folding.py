@@ -17,11 +17,11 @@ from ortopt.graph.match import (
     FLOAT,
     Refusal,
     attribute,
-    dtype,
     inputs,
     is_op,
     is_used_once,
     need,
+    need_float32,
     only_user,
     operand_constant,
     optional,
@@ -70,7 +70,7 @@ class QuickGeluScaleFolding(RewriteRule[Found]):
         need(math.isfinite(alpha) and alpha != 0, "its scale is no factor", root)
         check_faster(root, FORM, {})
         (x,) = inputs(root, 1)
-        need(dtype(x) == FLOAT, "its numbers are not single-precision", x)
+        need_float32(x)
         need_near(1.0, (alpha,), FLOAT, root)
         above, places = _above(x, root)
         below = only_user(root.outputs[0], *LINEAR)
