@@ -65,7 +65,7 @@ class _Offer:
 class Lineage(Observer):
     """Records the original, every rewrite with the nodes that went and came, and every refusal.
 
-    ``OptimizeResult.to_html`` makes its page from one that has observed the run.
+    `ortopt.reporting.page.pages.page_of` makes its page from one that has observed the run.
 
     Attributes:
         original: The original; None before it is loaded.
