@@ -20,6 +20,7 @@ from ortopt.errors import UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal
+from ortopt.graph.refusal import Code
 from ortopt.graph.symbolic import Dim
 from ortopt.options import Fusions, Options
 
@@ -46,6 +47,12 @@ class Decision(Struct, frozen=True):
     smaller: bool
 
 
+class NotWanted(Conflict):
+    """A fused form, where ``--fusions none`` takes none."""
+
+    code = Code.COST
+
+
 class Unwanted(Conflict):
     """A fused form that is not worth it.
 
@@ -54,6 +61,8 @@ class Unwanted(Conflict):
         cost: What is known of it.
         decision: What was decided, and by what; None where no single form was asked for.
     """
+
+    code = Code.COST
 
     def __init__(self, reason: str, cost: Cost, decision: Decision | None = None) -> None:
         super().__init__(reason)
@@ -69,6 +78,8 @@ class Declined(Refusal):
         root: The root of the pattern.
     """
 
+    code = Code.COST
+
     def __init__(self, decision: Decision, root: ir.Node) -> None:
         assert decision.cost is not None
         super().__init__(_not_worthwhile(decision.cost), root)
@@ -82,6 +93,8 @@ class Slower(Refusal):
         decision: What was decided, and by what.
         root: The root of the pattern.
     """
+
+    code = Code.COST
 
     def __init__(self, decision: Decision, root: ir.Node) -> None:
         assert decision.cost is not None
@@ -102,11 +115,11 @@ def check_wanted(node: ir.Node, options: Options, *, smaller: bool) -> Decision 
 
     Raises:
         Unwanted: If it is not worth it, with a reason that says what to do about it.
-        Conflict: If no fused form is wanted.
+        NotWanted: If no fused form is wanted.
     """
     form = costs.form_of(node)
     if options.fusions is Fusions.NONE:
-        raise Conflict(_not_any(form))
+        raise NotWanted(_not_any(form))
     if options.fusions is Fusions.ALL:
         return None
     asked = [node_sizes.sizes_of(node, place) for place in places_of(node, options)]
@@ -253,7 +266,7 @@ def preferred(root: ir.Node, forms: Sequence[Form], sizes: Mapping[str, Dim] | N
     options = scope.of(scope.graph_of(root)).options
     provider = placement.provider_of(root, options.providers)
     if options.fusions is Fusions.NONE:
-        raise Refusal(_not_any(forms[0]), root)
+        raise Refusal(_not_any(forms[0]), root, code=Code.COST)
     factors = {name: (dim,) for name, dim in (sizes or {}).items()}
     asked = [node_sizes.evaluated(factors, place) for place in places_of(root, options)]
     wanted = list(forms)

@@ -65,7 +65,7 @@ def test_free_sizes_and_no_elements() -> None:
 KEPT = {
     "a zero would have the other sign": (model(before="x = Abs (v)", nodes="n = Neg (x) y = Elu (n)"), DEFAULT),
     "nobody has measured whether Exp in place of": (model(size="N,2,8,8"), DEFAULT),
-    "it is not of single precision": (model(kind="double"), DEFAULT),
+    "it is for single precision only": (model(kind="double"), DEFAULT),
     "a parameter is not positive": (model("y = Elu <alpha = 0.0> (x)"), DEFAULT),
     "is not positive, or far from 1": (model("y = Selu <gamma = -1.0> (x)"), DEFAULT),
     "far from 1": (model("y = Celu <alpha = 1e-20> (x)"), DEFAULT),

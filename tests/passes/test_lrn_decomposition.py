@@ -76,7 +76,7 @@ def test_rewrites_once() -> None:
 
 
 KEPT = {
-    "it is not of single precision": (model(kind="float16"), DEFAULT),
+    "it is for single precision only": (model(kind="float16"), DEFAULT),
     "but with image 256 or more, window 1 to 31": (model("size = 33"), DEFAULT),
     "an image without pixels": (model(shape="N,16,H,W"), DEFAULT),
     "nobody has measured whether AveragePool in place of LRN": (model(shape="N,4,4,4"), DEFAULT),

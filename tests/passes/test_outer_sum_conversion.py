@@ -121,7 +121,7 @@ KEPT = {
     "more than one axis is new": model(axes="-1, -2", result="N,1,6,4,5").replace(
         "int64[1] m = {-1}", "int64[2] m = {1, -1}"
     ),
-    "not single-precision": model(kind="double"),
+    "single precision only": model(kind="double"),
     "the axes before them differ": model(lead="2,6", other="1,6"),
     "the axes before them differ ": model(lead="N,6", other="M,6", result="K,6,4,5"),
     "the axes before them differ  ": model(lead="2,6", other="6", result="2,6,4,5"),

@@ -30,7 +30,7 @@ KEPT = {
     "few elements": ("nobody has measured whether Max in place of PRelu is faster", model("N,4,8,8")),
     "sizes that are not known": ("nobody has measured whether Max in place of PRelu is faster", model("N,4,H,W")),
     "half precision": (
-        "it is not of single precision",
+        "it is for single precision only",
         model(slopes="float16[4,1,1] a = {12288, 13312, 14336, 15360}", kind="float16"),
     ),
 }

@@ -10,7 +10,7 @@ from ortopt.analysis.kernels import CPU
 from ortopt.fusions import check_faster
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, dtype, inputs, is_op, need, plain_attributes
+from ortopt.graph.match import FLOAT, Code, inputs, is_op, need, need_float32, plain_attributes
 from ortopt.options import Fusions, Numerics, Target, TransformerLevel
 from ortopt.patterns.clamp import zeros_have_no_sign
 from ortopt.patterns.image_sizes import elements_of_an_image
@@ -80,9 +80,9 @@ class EluDecomposition(RewriteRule[Found]):
         """One of them, of enough elements and with positive parameters."""
         options = scope.of(scope.graph_of(root)).options
         need(options.providers[0] == CPU, "other providers have other kernels", root)
-        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root)
+        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
         found = _spelled(root) if is_op(root, "Where") else _one_op(root)
-        need(dtype(found.x) == FLOAT, "it is not of single precision", found.x)
+        need_float32(found.x)
         keeps_signs = is_op(root, "Selu") or zeros_have_no_sign(found.x)  # a Selu of -0.0 is 0.0
         need(keeps_signs, "a zero would have the other sign", found.x)
         numbers = (found.scale, found.low, found.rate)

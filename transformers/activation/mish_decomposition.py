@@ -9,7 +9,7 @@ from ortopt.analysis.kernels import CPU
 from ortopt.fusions import check_faster
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, dtype, inputs, is_op, need
+from ortopt.graph.match import FLOAT, Code, inputs, is_op, need, need_float32
 from ortopt.options import Fusions, Numerics, Target, TransformerLevel
 from ortopt.patterns.image_sizes import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -42,9 +42,9 @@ class MishDecomposition(RewriteRule[Mish]):
         options = scope.of(scope.graph_of(root)).options
         # Where a provider has no kernel of Mish, ONNX Runtime takes it apart when it loads the model: into a Softplus.
         need(options.providers[0] == CPU, "other providers have other kernels", root)
-        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root)
+        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
         found = Mish((root,), inputs(root, 1)[0], root.outputs[0]) if is_op(root, "Mish") else mish(root)
-        need(dtype(found.x) == FLOAT, "it is not of single precision", found.x)
+        need_float32(found.x)
         check_faster(root, FORM, image=elements_of_an_image(found.x))
         return found
 

@@ -19,7 +19,19 @@ from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_near, need_no_larger
 from ortopt.context import Context
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_constant, is_op, is_used_once, need, opset, users
+from ortopt.graph.match import (
+    FLOAT,
+    Refusal,
+    dims,
+    inputs,
+    is_constant,
+    is_op,
+    is_used_once,
+    need,
+    need_float32,
+    opset,
+    users,
+)
 from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.transformer import GraphTransformer
@@ -142,7 +154,7 @@ def _step(node: ir.Node) -> Affine:
     number, x = (b, a) if is_constant(b) else (a, b)
     need(is_constant(number) and not is_constant(x), "no operand is a constant", node)
     need(number is b or is_op(node, "Add", "Mul"), "the constant comes first", node)
-    need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+    need_float32(x, "the blocked kernels are")
     channels = dims(x, RANK)[1]
     if not isinstance(channels, int):
         raise Refusal("the number of channels is not fixed", x)

@@ -13,12 +13,11 @@ from ortopt.analysis.kernels import CPU
 from ortopt.fusions import check_faster, is_faster
 from ortopt.graph import scope
 from ortopt.graph.match import (
-    FLOAT,
     array_of,
     dims,
-    dtype,
     inputs,
     need,
+    need_float32,
     opset,
     optional,
     plain_attributes,
@@ -66,7 +65,7 @@ class Conv1dConversion(RewriteRule[Found]):
         """A convolution along one axis in single precision, with constant weights in whole blocks."""
         x, weight = inputs(root, 2)
         shape = dims(x, rank=3)
-        need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+        need_float32(x, "the blocked kernels are")
         options = scope.of(scope.graph_of(root)).options
         need(options.target is Target.ORT, "it is a form for ONNX Runtime", root)
         need(optional(root, 3) is None, "it adds another value", root)

@@ -12,12 +12,11 @@ from ortopt.analysis.costs import Form
 from ortopt.fusions import check_faster, preferred
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
     array_of,
-    dtype,
     inputs,
     is_constant,
     need,
+    need_float32,
     only_user,
     optional,
     plain_attributes,
@@ -60,7 +59,7 @@ class ConvIntegerConversion(RewriteRule[Found]):
         (integers,) = inputs(root, 1)
         convolution = producer(integers, "ConvInteger")
         only_user(integers)
-        need(dtype(root.outputs[0]) == FLOAT, "the result is not float32", root)
+        need_float32(root.outputs[0])
         plain_attributes(root)
         plain_attributes(convolution)
         weight = inputs(convolution, 2)[1]

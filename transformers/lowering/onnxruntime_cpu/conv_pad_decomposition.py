@@ -18,12 +18,11 @@ from ortopt.analysis.kernels import CPU
 from ortopt.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
     array_of,
     dims,
-    dtype,
     inputs,
     need,
+    need_float32,
     opset,
     optional,
     plain_attributes,
@@ -73,7 +72,7 @@ class ConvPadDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A dense kernel of constant finite weights."""
         x, weight = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+        need_float32(x, "the blocked kernels are")
         need(optional(root, 3) is None, "it adds another value", root)
         need(opset(root, "") >= PADS_ARE_AN_INPUT_FROM["Pad"], "pads are no input in this opset", root)
         plain_attributes(root)

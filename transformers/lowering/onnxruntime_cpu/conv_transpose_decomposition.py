@@ -21,10 +21,10 @@ from ortopt.graph.match import (
     Dim,
     array_of,
     dims,
-    dtype,
     inputs,
     is_never_zero,
     need,
+    need_float32,
     opset,
     optional,
     static_dims,
@@ -74,7 +74,7 @@ class ConvTransposeDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """Constant weights in whole blocks, a kernel of whole strides, and dimensions that Reshape can be told."""
         x, weight = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         batch, _, *sides = dims(x)
         need(len(sides) in (1, 2), "it is of no signals and no images", x)
         stride = stride_of_transposed(root)

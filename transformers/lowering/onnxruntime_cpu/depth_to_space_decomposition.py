@@ -12,7 +12,7 @@ from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.fusions import check_faster
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Refusal, attribute, dims, dtype, inputs, need, opset
+from ortopt.graph.match import Refusal, attribute, dims, inputs, need, need_float32, opset
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import RewriteRule
 
@@ -50,7 +50,7 @@ class DepthToSpaceDecomposition(RewriteRule[Found]):
         block = attribute(root, "blocksize", 0)
         need(block > 1, "it moves nothing", root)
         check_faster(root, FORM, scale=block)
-        need(dtype(x) == FLOAT, "the kernel was measured for single precision only", x)
+        need_float32(x, "the kernel was measured")
         batch, *image = dims(x, 4)
         if not all(isinstance(dim, int) for dim in image):
             raise Refusal("a dimension is not fixed", x)

@@ -23,11 +23,11 @@ from ortopt.graph.match import (
     array_of,
     attribute,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     need,
+    need_float32,
     opset,
     optional,
     rank,
@@ -86,7 +86,7 @@ class DftMatmulConversion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A known length, for which there is no fast kernel."""
         (x,) = inputs(root, 1)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         size = rank(x)
         need(_along(root, size) == size - 2, "it is not along the last axis of numbers", root)
         length, parts = dims(x)[-2:]

@@ -24,9 +24,9 @@ from ortopt.graph.match import (
     FLOAT,
     array_of,
     dims,
-    dtype,
     inputs,
     need,
+    need_float32,
     opset,
     optional,
     plain_attributes,
@@ -79,7 +79,7 @@ class FewOutputConvUnrolling(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A dense kernel, and a result of even height and width."""
         x, weight = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         need(optional(root, 3) is None, "it adds another value", root)
         modes = opset(root, "") >= DEPTH_TO_SPACE_HAS_MODES_FROM
         need(modes, "before opset 11 a DepthToSpace has no modes", root)

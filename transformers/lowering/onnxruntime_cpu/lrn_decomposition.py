@@ -14,7 +14,17 @@ from ortopt.analysis.kernels import CPU
 from ortopt.fusions import check_faster
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, dims, dtype, inputs, is_never_zero, need, opset, plain_attributes
+from ortopt.graph.match import (
+    FLOAT,
+    Code,
+    dims,
+    inputs,
+    is_never_zero,
+    need,
+    need_float32,
+    opset,
+    plain_attributes,
+)
 from ortopt.options import Fusions, Numerics, Target, TransformerLevel
 from ortopt.patterns.image_sizes import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -65,9 +75,9 @@ class LrnDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """An image of enough elements, and a sum that is never 0."""
         options = scope.of(scope.graph_of(root)).options
-        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root)
+        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
         (x,) = inputs(root, 1)
-        need(dtype(x) == FLOAT, "it is not of single precision", x)
+        need_float32(x)
         image = dims(x, RANK)[1:]
         need(all(is_never_zero(dim, root) for dim in image), "a pool refuses an image without pixels", x)
         found = _numbers(root)

@@ -18,7 +18,7 @@ from ortopt.analysis.kernels import CPU
 from ortopt.fusions import check_faster
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_op, need, producer
+from ortopt.graph.match import FLOAT, Refusal, dims, inputs, is_op, need, need_float32, producer
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
@@ -68,7 +68,7 @@ class OuterSumConversion(RewriteRule[Found]):
         a, b = (_unsqueezed(value) for value in inputs(root, 2))
         need({a[1], b[1]} == {COLUMN, ROW}, "they are no column and row", root)
         column, row = (a[0], b[0]) if a[1] == COLUMN else (b[0], a[0])
-        need(dtype(column) == FLOAT, "its numbers are not single-precision", column)
+        need_float32(column)
         leading, others = dims(column)[:-1], dims(row)[:-1]
         need(bool(leading) and symbolic.same_shape(leading, others), "the axes before them differ", root)
         height, width = _size(column), _size(row)

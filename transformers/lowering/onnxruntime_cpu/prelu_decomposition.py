@@ -9,7 +9,7 @@ from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.fusions import check_faster
 from ortopt.graph import scope
-from ortopt.graph.match import FLOAT, array_of, dtype, inputs, need
+from ortopt.graph.match import Code, array_of, inputs, need, need_float32
 from ortopt.options import Fusions, Target, TransformerLevel
 from ortopt.patterns.image_sizes import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -42,9 +42,9 @@ class PreluDecomposition(RewriteRule[Found]):
         """Slopes above 0, as 0 times an infinity is NaN, and up to 1; and enough elements."""
         options = scope.of(scope.graph_of(root)).options
         need(options.target is Target.ORT, "other runtimes have other kernels", root)
-        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root)
+        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
         x, slope = inputs(root, 2)
-        need(dtype(x) == FLOAT, "it is not of single precision", x)
+        need_float32(x)
         content = array_of(slope)
         need(bool(((content > 0) & (content <= 1)).all()), "a slope is not between 0 and 1", slope)
         check_faster(root, FORM, image=elements_of_an_image(x))

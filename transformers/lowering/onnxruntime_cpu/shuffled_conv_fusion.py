@@ -29,6 +29,7 @@ from ortopt.graph.match import (
     inputs,
     is_op,
     need,
+    need_present,
     only_user,
     optional,
     plain_attributes,
@@ -144,7 +145,7 @@ class ShuffledConvFusion(RewriteRule[Found]):
         first = producer(image, "Conv")
         second = only_user(root.outputs[0])
         is_conv = is_op(second, "Conv") or is_op(second, "FusedConv", domain=MICROSOFT)
-        need(is_conv, "no convolution comes after", second)
+        need_present(is_conv, "no convolution comes after", second)
         need(second.inputs[0] is root.outputs[0], "the image is a weight", second)
         need(optional(second, 3) is None, "it adds another value", second)
         weights = [_weight(first), _weight(second)]

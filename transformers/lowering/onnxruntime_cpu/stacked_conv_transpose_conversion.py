@@ -22,11 +22,11 @@ from ortopt.graph.match import (
     FLOAT,
     array_of,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     need,
+    need_float32,
     optional,
     producer,
     static_dims,
@@ -73,7 +73,7 @@ class StackedConvTransposeConversion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Two transposed convolutions that make four pixels of each, and at most an activation between."""
-        need(dtype(root.outputs[0]) == FLOAT, "the gain was measured for single precision only", root)
+        need_float32(root.outputs[0], "the gain was measured")
         channels, outputs = _sizes(root)
         first = producer(inputs(root, 1)[0], "ConvTranspose", *ACTIVATIONS)
         between = []

@@ -19,9 +19,9 @@ from ortopt.graph.match import (
     FLOAT,
     array_of,
     dims,
-    dtype,
     inputs,
     need,
+    need_float32,
     opset,
     optional,
     plain_attributes,
@@ -66,7 +66,7 @@ class TallConvConversion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A kernel of one column, images of one column, and no padding beside it."""
         x, weight = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+        need_float32(x, "the blocked kernels are")
         need(optional(root, 3) is None, "it adds another value", root)
         plain_attributes(root)
         outputs, channels, rows, columns = static_dims(weight, RANK)
