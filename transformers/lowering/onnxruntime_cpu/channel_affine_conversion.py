@@ -16,7 +16,6 @@ import onnx_ir as ir
 from ortopt.analysis.blocked_layout import BLOCK, Layout, blocked_layout, is_blocked_convolution
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
-from ortopt.analysis.magnitudes import need_near, need_no_larger
 from ortopt.context import Context
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -32,7 +31,7 @@ from ortopt.graph.match import (
     opset,
     users,
 )
-from ortopt.linear.channels import of_channels
+from ortopt.linear.channels import composed, of_channels
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.transformer import GraphTransformer
 
@@ -138,12 +137,7 @@ def _affine(node: ir.Node) -> Affine:
     except Refusal:
         return outer
     need(inner_node.graph is node.graph, "it is in another graph", node)
-    scale, shift = outer.scale * inner.scale, outer.scale * inner.shift + outer.shift
-    need_near(np.abs(inner.scale), (1.0, np.abs(scale)), FLOAT, node)
-    need_no_larger(np.abs(inner.shift), (1.0, np.abs(shift), np.abs(inner.scale)), FLOAT, node)
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(scale.astype(np.float32)).all() and np.isfinite(shift.astype(np.float32)).all()
-    need(bool(finite), "a number is not finite", node)
+    scale, shift = composed((inner.scale, inner.shift), (outer.scale, outer.shift), FLOAT, node)
     return Affine((inner_node, node), inner.x, scale, shift)
 
 
