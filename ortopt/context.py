@@ -16,6 +16,7 @@ from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge, detach_orphans, discard, new_nodes
 from ortopt.graph.index import op_key
 from ortopt.graph.match import Refusal, with_claims
+from ortopt.graph.refusal import Code, Reason, code_of
 from ortopt.options import Numerics, Options, Target, TransformerLevel
 from ortopt.workspace import ModelInRun
 
@@ -76,7 +77,7 @@ class Listeners(Protocol):
         """A rewrite has been made."""
         ...
 
-    def refused(self, transformer: Any, node: ir.Node, reason: str) -> None:
+    def refused(self, transformer: Any, node: ir.Node, reason: Reason) -> None:
         """A candidate has been refused."""
         ...
 
@@ -388,7 +389,8 @@ class Context:
             return False
         node = candidate or (nodes[-1] if nodes else None)
         if node is not None:
-            self.refuse(node, "it serves ONNX Runtime, and the result is for any runtime (--target onnx)")
+            reason = "it serves ONNX Runtime, and the result is for any runtime (--target onnx)"
+            self.refuse(node, Reason(reason, Code.PLACEMENT))
         return True
 
     def _is_elsewhere(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
@@ -396,9 +398,8 @@ class Context:
         wanted = self.transformer.providers
         for node in nodes if wanted else ():
             if self.provider_of(node) not in wanted:
-                self.refuse(
-                    candidate or node, fusions.elsewhere(node, wanted, self.transformer.fused_ops, self.options)
-                )
+                why = fusions.elsewhere(node, wanted, self.transformer.fused_ops, self.options)
+                self.refuse(candidate or node, Reason(why, Code.PLACEMENT))
                 return True
         return False
 
@@ -424,7 +425,7 @@ class Context:
         value, step = discrete
         producer = value.producer()
         assert producer is not None
-        self.refuse(producer, f"{EXACT_PATH}: {step} ({value.name})")
+        self.refuse(producer, Reason(f"{EXACT_PATH}: {step} ({value.name})", Code.NUMERICS))
         return True
 
     def refuse(self, node: ir.Node, reason: str | Exception) -> None:
@@ -445,7 +446,7 @@ class Context:
             shown = reason
             if isinstance(reason, Refusal) and not isinstance(reason, fusions.Declined):
                 shown = with_claims(reason, node)
-            self._observers.refused(self.transformer, node, str(shown))
+            self._observers.refused(self.transformer, node, Reason(str(shown), code_of(reason)))
 
     def replace(
         self,

@@ -19,7 +19,7 @@ from ortopt.transformer import PASSES_PACKAGE, GraphTransformer
 _AS_THEY_ARE: Final = (
     *("after", "apply_once", "bypasses_editor", "enabled", "error_bound", "fuses", "keeps_elementwise"),
     *("level_independent", "lookback", "looks_downstream", "needs", "offers_rewrites", "opsets", "produces"),
-    *("providers", "roots"),
+    *("providers", "roots", "weighs"),
 )
 _ENUMERATED: Final[Mapping[str, Callable[[Any], Any]]] = {
     "levels": lambda values: tuple(map(TransformerLevel, values)),

@@ -20,6 +20,7 @@ from ortopt.errors import UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal
+from ortopt.graph.refusal import Code
 from ortopt.graph.symbolic import Dim
 from ortopt.options import Fusions, Options
 
@@ -46,6 +47,12 @@ class Decision(Struct, frozen=True):
     smaller: bool
 
 
+class NotWanted(Conflict):
+    """A fused form, where ``--fusions none`` takes none."""
+
+    code = Code.COST
+
+
 class Unwanted(Conflict):
     """A fused form that is not worth it.
 
@@ -54,6 +61,8 @@ class Unwanted(Conflict):
         cost: What is known of it.
         decision: What was decided, and by what; None where no single form was asked for.
     """
+
+    code = Code.COST
 
     def __init__(self, reason: str, cost: Cost, decision: Decision | None = None) -> None:
         super().__init__(reason)
@@ -69,6 +78,8 @@ class Declined(Refusal):
         root: The root of the pattern.
     """
 
+    code = Code.COST
+
     def __init__(self, decision: Decision, root: ir.Node) -> None:
         assert decision.cost is not None
         super().__init__(_not_worthwhile(decision.cost), root)
@@ -82,6 +93,8 @@ class Slower(Refusal):
         decision: What was decided, and by what.
         root: The root of the pattern.
     """
+
+    code = Code.COST
 
     def __init__(self, decision: Decision, root: ir.Node) -> None:
         assert decision.cost is not None
@@ -102,11 +115,11 @@ def check_wanted(node: ir.Node, options: Options, *, smaller: bool) -> Decision 
 
     Raises:
         Unwanted: If it is not worth it, with a reason that says what to do about it.
-        Conflict: If no fused form is wanted.
+        NotWanted: If no fused form is wanted.
     """
     form = costs.form_of(node)
     if options.fusions is Fusions.NONE:
-        raise Conflict(_not_any(form))
+        raise NotWanted(_not_any(form))
     if options.fusions is Fusions.ALL:
         return None
     asked = [node_sizes.sizes_of(node, place) for place in places_of(node, options)]
@@ -253,7 +266,7 @@ def preferred(root: ir.Node, forms: Sequence[Form], sizes: Mapping[str, Dim] | N
     options = scope.of(scope.graph_of(root)).options
     provider = placement.provider_of(root, options.providers)
     if options.fusions is Fusions.NONE:
-        raise Refusal(_not_any(forms[0]), root)
+        raise Refusal(_not_any(forms[0]), root, code=Code.COST)
     factors = {name: (dim,) for name, dim in (sizes or {}).items()}
     asked = [node_sizes.evaluated(factors, place) for place in places_of(root, options)]
     wanted = list(forms)
@@ -269,23 +282,45 @@ def preferred(root: ir.Node, forms: Sequence[Form], sizes: Mapping[str, Dim] | N
     return fastest or wanted[0]
 
 
-def check_faster(root: ir.Node, form: Form, sizes: Mapping[str, Sequence[Dim]]) -> None:
-    """Refuse a form that is to stand for another fused one, unless it is faster: no ``--fusions`` wants both.
+def check_faster(root: ir.Node, form: Form, **sizes: Dim | Sequence[Dim] | None) -> None:
+    """Refuse a form that is to stand for others, unless it is faster, whatever ``--fusions`` says.
 
     Args:
         root: The node that it is to stand for.
-        form: The form.
-        sizes: The sizes that are known, by the names of the table: each the product of some dimensions.
+        form: The form, which the pass declares (`GraphTransformer.weighs`).
+        sizes: By the names of the table, each a size or the dimensions of which it is the product. What is None or left
+            out is not known, and may be anything: the form is refused if a row says that it loses somewhere.
 
     Raises:
         Refusal: If it is not known to be faster.
     """
-    options = scope.of(scope.graph_of(root)).options
-    provider = placement.provider_of(root, options.providers)
-    asked = [node_sizes.evaluated(sizes, place) for place in places_of(root, options)]
-    decision = _decided(form, provider, asked, options, smaller=False)
+    decision = _weighed(root, form, sizes)
     if not decision.taken:
         raise Slower(decision, root)
+
+
+def is_faster(root: ir.Node, form: Form, **sizes: Dim | Sequence[Dim] | None) -> bool:
+    """Whether `check_faster` takes a form: for a match that has something else to build where it does not.
+
+    Args:
+        root: The node that it is to stand for.
+        form: The form, which the pass declares (`GraphTransformer.weighs`).
+        sizes: By the names of the table.
+    """
+    return _weighed(root, form, sizes).taken
+
+
+def _weighed(root: ir.Node, form: Form, sizes: Mapping[str, Dim | Sequence[Dim] | None]) -> Decision:
+    options = scope.of(scope.graph_of(root)).options
+    provider = placement.provider_of(root, options.providers)
+    factors = {name: _factors(size) for name, size in sizes.items() if size is not None}
+    asked = [node_sizes.evaluated(factors, place) for place in places_of(root, options)]
+    return _decided(form, provider, asked, options, smaller=False)
+
+
+def _factors(size: Dim | Sequence[Dim]) -> Sequence[Dim]:
+    """The dimensions of which a size is the product."""
+    return size if isinstance(size, Sequence) else (size,)
 
 
 def is_asked_for(root: ir.Node, form: Form) -> bool:
@@ -320,10 +355,11 @@ def explained(cost: Cost) -> str:
     where = _named(cost.provider)
     if cost.speed is None:
         known = f"nobody has measured whether {op} is faster than {cost.instead_of} on {where}"
+        known += f" at these sizes, but with {cost.elsewhere}" if cost.elsewhere else ""
     else:
         speed = between(*cost.speed)
         known = f"on {where}, {op} is {speed} {'as' if speed.endswith('fast') else 'than'} {cost.instead_of}"
-    if cost.verdict is not Verdict.LOSES:
+    if cost.verdict is not Verdict.LOSES and not cost.elsewhere:
         known += ", and the graph would not get smaller"
     return known
 
@@ -346,6 +382,7 @@ __all__ = [
     "elsewhere",
     "explained",
     "is_asked_for",
+    "is_faster",
     "places_of",
     "preferred",
 ]

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import onnx_ir as ir
 
 from ortopt.analysis import kernels, releases
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict
+from ortopt.graph.conflict import Conflict, NoKernel
 from ortopt.options import Options, Target, TransformerLevel
 from ortopt.semantics import STANDARD_DOMAINS
 
 NEWEST_OPSET = 26  # that the shipped tables of kernels know
-_ABOUT_OPS: Final = re.compile(
-    r"^(no provider has a|\S+, where it is to run, has no) kernel of |^(opset|ONNX Runtime) \S+ has no "
-    r"|is no op of the ONNX specification|^the provider would take "
-)
 CONTRIB_VERSION = 1  # of every domain of ONNX Runtime's own that a model may not import yet
-
-
-def is_about_ops(reason: str) -> bool:
-    """Whether a refusal says that a new op is not there: it has no kernel, or no definition.
-
-    Args:
-        reason: The reason.
-    """
-    return _ABOUT_OPS.search(reason) is not None
 
 
 def provider_of(node: ir.Node, providers: Sequence[str]) -> str | None:
@@ -80,16 +65,16 @@ def check_defined(
         return
     if (node.domain, node.op_type) not in produces:
         if node.domain in STANDARD_DOMAINS:
-            raise Conflict(f"opset {version} has no {node.op_type}{_since(node, version)}")
+            raise NoKernel(f"opset {version} has no {node.op_type}{_since(node, version)}")
         raise ValueError(f"it made a {node.domain} {node.op_type}, which it does not declare (produces)")
     if level == TransformerLevel.LEVEL1 or options.target is Target.ONNX:
         why = "--target onnx keeps to it" if options.target is Target.ONNX else "level 1 keeps to it, -O2 does not"
-        raise Conflict(f"{node.op_type} is no op of the ONNX specification: {why}")
+        raise NoKernel(f"{node.op_type} is no op of the ONNX specification: {why}")
     needed, least = releases.of_node(node), releases.least(options)
     if needed > least:
         form = "" if releases.of_op(node.domain, node.op_type) > least else " of this form"
         allowed = f"--min-onnxruntime {releases.shown(needed)} allows it"
-        raise Conflict(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}{form}: {allowed}")
+        raise NoKernel(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}{form}: {allowed}")
 
 
 def check_form(node: ir.Node) -> None:
@@ -184,14 +169,14 @@ def check_runnable(
     if places.any_unsupported():  # checked last: a replaced node may have many inputs
         return
     if expanded:
-        raise Conflict(f"the provider would take {node.op_type} apart again")
+        raise NoKernel(f"the provider would take {node.op_type} apart again")
     types = ", ".join(
         "unknown" if value.dtype is None else value.dtype.name.lower() for value in node.inputs if value is not None
     )
     if place is None:
-        raise Conflict(f"no provider has a kernel of {node.op_type} for {types}{_elsewhere(node, version, providers)}")
+        raise NoKernel(f"no provider has a kernel of {node.op_type} for {types}{_elsewhere(node, version, providers)}")
     provider = providers[places.last(node)]
-    raise Conflict(f"{provider}, where it is to run, has no kernel of {node.op_type} for {types}")
+    raise NoKernel(f"{provider}, where it is to run, has no kernel of {node.op_type} for {types}")
 
 
 def _elsewhere(node: ir.Node, version: int, providers: Sequence[str]) -> str:
@@ -246,7 +231,6 @@ __all__ = [
     "check_defined",
     "check_form",
     "check_runnable",
-    "is_about_ops",
     "is_unknown",
     "may_be_copied",
     "meant_providers",

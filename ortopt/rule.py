@@ -19,6 +19,7 @@ from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor
 from ortopt.graph.index import OpIndex
 from ortopt.graph.match import Refusal, first_match, with_claims
+from ortopt.graph.refusal import Code, Reason
 from ortopt.onnx_ir_internals import first_use, use_count
 from ortopt.options import Numerics
 from ortopt.transformer import GraphTransformer, is_tuple_of
@@ -405,11 +406,11 @@ class RuleDriver:
         except Refusal as refusal:
             if context.listens_to_refusals:
                 told = with_claims(refusal, root, rule.match)
-                context.refuse(root, told if isinstance(told, Declined | Slower) else str(told))
+                context.refuse(root, told if isinstance(told, Declined | Slower) else Reason(str(told), told.code))
             return None
         nodes, numerics = tuple(found.nodes), rule.numerics_of(found)
         if numerics is Numerics.FINITE and not context.options.finite_math:
-            context.refuse(root, "it would be the same for finite numbers only")
+            context.refuse(root, Reason("it would be the same for finite numbers only", Code.NUMERICS))
             return None
         context.edit.author = rule.name
         mark = len(context.edit.touched)

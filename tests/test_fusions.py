@@ -61,6 +61,29 @@ def test_a_rule_may_ask_which_form_is_faster() -> None:
     assert fusions.preferred(root_of(ALL), [OWN, STANDARD]) == STANDARD
 
 
+PRODUCT = Form("", "MatMul", "one for each part")
+
+
+def test_a_rule_may_ask_whether_a_form_is_faster_at_some_sizes() -> None:
+    root = root_of(ALL)  # whatever --fusions says
+    fusions.check_faster(root, PRODUCT, rows=16)
+    fusions.check_faster(root, PRODUCT, rows=(4, 4))
+    for sizes in ({"rows": 15}, {"rows": None}, {}):  # what is not known may be anything
+        with pytest.raises(Refusal, match=r"MatMul one for each part is .* slower .* than one MatMul and a Split"):
+            fusions.check_faster(root, PRODUCT, **sizes)
+    forced = root_of(Options(force_forms=(str(PRODUCT),)))
+    fusions.check_faster(forced, PRODUCT, rows=1)
+
+
+def test_what_was_measured_at_other_sizes_only_is_not_known_to_be_faster() -> None:
+    form = Form("", "Exp", "in place of Mish")
+    root = root_of(DEFAULT)
+    fusions.check_faster(root, form, image=1024)
+    reason = "nobody has measured whether .* on the CPU at these sizes, but with image 1024 or more"
+    with pytest.raises(Refusal, match=reason):
+        fusions.check_faster(root, form, image=1023)
+
+
 def test_the_simplest_form_stands_where_nobody_knows() -> None:
     assert fusions.preferred(root_of(DEFAULT), [Form(M, "Unheard"), OWN]) == Form(M, "Unheard")
     cuda = root_of(Options(providers=("CUDAExecutionProvider",)))

@@ -84,6 +84,7 @@ class Cost(Struct, frozen=True):
         at: The same as the least and greatest value of named sizes (`Sizes`); what is left out may be anything.
         source: Who says so, and how it was measured.
         speeds: The speed on each kind of processor (`Circumstances.kernels`), where several were measured.
+        elsewhere: Of an answer about sizes that the table does not know, those that it knows, in words.
     """
 
     form: Form
@@ -95,6 +96,7 @@ class Cost(Struct, frozen=True):
     at: Mapping[str, tuple[int, float]]
     source: str
     speeds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    elsewhere: str = ""
 
     @property
     def key(self) -> tuple[Form, str, tuple[tuple[str, tuple[int, float]], ...]]:
@@ -238,7 +240,8 @@ def _most_cautious(rows: Sequence[Cost], sizes: Sizes) -> Cost | None:
     nearest = min(fitting or rows, key=_caution, default=None)
     if fitting or nearest is None or nearest.verdict is Verdict.LOSES:
         return nearest
-    return structs.replace(nearest, verdict=Verdict.UNKNOWN, speed=None)
+    elsewhere = " or ".join(in_sizes(cost.at) for cost in rows)
+    return structs.replace(nearest, verdict=Verdict.UNKNOWN, speed=None, elsewhere=elsewhere)
 
 
 def _caution(cost: Cost) -> int:

@@ -68,41 +68,6 @@ def _as_phases(given: Given) -> TwoForms:
     return TwoForms({"x": normal(1, channels, side, side)}, before, after, weights)
 
 
-def _few_outputs(given: Given) -> TwoForms:
-    """A convolution with few outputs, of which four pixels are channels."""
-    channels, side, outputs, kernel = given["channels"], given["side"], given["outputs"], given["kernel"]
-    own = weight(outputs, channels, kernel, kernel)
-    unrolled = np.zeros((4 * outputs, channels, kernel + 1, kernel + 1), np.float32)
-    for down in (0, 1):
-        for right in (0, 1):
-            start = (2 * down + right) * outputs
-            unrolled[start : start + outputs, :, down : down + kernel, right : right + kernel] = own
-    pads = f"pads = [{', '.join([str(kernel // 2)] * 4)}]"
-    after = f"c = Conv <{pads}, strides = [2, 2]> (x, u) y = DepthToSpace <blocksize = 2> (c)"
-    weights = {"w": own, "u": unrolled}
-    return TwoForms({"x": normal(1, channels, side, side)}, f"y = Conv <{pads}> (x, w)", after, weights)
-
-
-def _transposed(given: Given) -> TwoForms:
-    """A transposed convolution of signals with a kernel of two strides, as one with an output for each phase."""
-    channels, length, outputs, stride = given["channels"], given["length"], given["outputs"], given["scale"]
-    own = weight(channels, outputs, 2 * stride)
-    phases = own.reshape(channels, outputs, 2, stride).transpose(1, 3, 0, 2)[..., ::-1]
-    weights = {
-        "w": own,
-        "p": np.ascontiguousarray(phases.reshape(outputs * stride, channels, 1, 2)),
-        "height": shape(2),
-        "apart": shape(1, outputs, stride, length + 1),
-        "whole": shape(1, outputs, stride * (length + 1)),
-        "first": shape(stride // 2),
-        "last": shape(-(stride // 2)),
-    }
-    after = """i = Unsqueeze (x, height) c = Conv <pads = [0, 1, 0, 1]> (i, p) a = Reshape (c, apart)
-        t = Transpose <perm = [0, 1, 3, 2]> (a) r = Reshape (t, whole) y = Slice (r, first, last, height)"""
-    before = f"y = ConvTranspose <strides = [{stride}], pads = [{stride // 2}, {stride // 2}]> (x, w)"
-    return TwoForms({"x": normal(1, channels, length)}, before, after, weights)
-
-
 def _small_groups(given: Given) -> TwoForms:
     """Groups of few channels as groups of a block, behind another convolution."""
     channels, side, size = given["channels"], given["side"], given["group"]
@@ -143,35 +108,25 @@ ENTRIES: Final = (
         Form("", "MatMul", "of linear interpolation"),
         "linear Resize",
         _as_products("linear", _linear),
-        cases(channels=(64, 256, 32), side=(8, 16, 4), scale=(2, 2, 8)),
+        cases(
+            channels=(64, 256, 32),
+            side=(8, 16, 4),
+            scale=(2, 2, 8),
+            multiplications=(12, 24, 5),
+            elements=(16384, 262144, 32768),
+        ),
     ),
     Entry(
         Form("", "MatMul", "of cubic interpolation"),
         "cubic Resize",
         _as_products("cubic", _cubic),
-        cases(channels=(3, 64), side=(16, 32), scale=(2, 2)),
+        cases(channels=(3, 64), side=(16, 32), scale=(2, 2), multiplications=(24, 48)),
     ),
     Entry(
         Form("", "Conv", "of the phases of cubic interpolation"),
         "cubic Resize by a whole number",
         _as_phases,
         cases(channels=(3, 64), side=(16, 32), scale=(2, 2)),
-        as_loaded=True,
-    ),
-    Entry(
-        Form("", "Conv", "with four pixels as channels"),
-        "Conv with few outputs",
-        _few_outputs,
-        cases(channels=(16, 64, 64), side=(16, 32, 64), outputs=(1, 1, 3), kernel=(3, 3, 9)),
-        as_loaded=True,
-    ),
-    Entry(
-        Form("", "Conv", "of the phases of a transposed convolution"),
-        "ConvTranspose of signals",
-        _transposed,
-        cases(
-            channels=(512, 256, 128, 64), length=(75, 512, 3000, 12000), outputs=(256, 128, 64, 32), scale=(8, 4, 4, 2)
-        ),
         as_loaded=True,
     ),
     Entry(

@@ -289,7 +289,7 @@ ENTRIES: Final = (
         Form("", "Conv", "instead of ConvInteger"),
         "ConvInteger with at most 3 channels a group",
         _depthwise,
-        _IMAGES,
+        cases(channels=(32, 128, 512), side=(56, 28, 7), group=(1, 1, 1)),
         as_loaded=True,
     ),
     Entry(Form("", "ConvInteger", "of unsigned weights"), "ConvInteger by signed weights", _integer_conv, _IMAGES),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis.magnitudes import need_near, need_no_larger
 from ortopt.graph.match import array_of, attribute, dims, inputs, need, operand_constant, opset, producer, tensor_of
-from ortopt.linear.weights import Array
+from ortopt.linear.weights import Array, rounded
+
+Numbers: TypeAlias = tuple[Array, Array]
+"""A factor and a summand for each channel, in float64."""
 
 
 class Effect(NamedTuple):
@@ -54,6 +58,30 @@ class Affine(NamedTuple):
                 case "Sub":
                     return Effect(shift=-numbers)
         return Effect(shift=numbers)
+
+
+def composed(
+    first: tuple[Array, Array], second: tuple[Array, Array], kind: ir.DataType, about: ir.Node
+) -> tuple[Array, Array]:
+    """What two nodes do to each channel, one after the other, in float64.
+
+    Args:
+        first: Factors and summands of the first one.
+        second: Those of the second one.
+        kind: The element type.
+        about: The node that it is about.
+
+    Raises:
+        Refusal: If a number is not finite in the type, or what is between them may overflow, or vanish, long before
+            what stays.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale, shift = first[0] * second[0], first[1] * second[0] + second[1]
+    for numbers in (scale, shift):
+        rounded(numbers, kind, about)
+    need_near(first[0], (1.0, scale), kind, about)
+    need_no_larger(np.abs(first[1]), (1.0, first[0], shift), kind, about)
+    return scale, shift
 
 
 def affine_above(value: ir.Value | None, *ops: str) -> Affine:
@@ -111,7 +139,7 @@ def vector(value: ir.Value, length: int) -> Array:
     return array_of(value).astype(np.float64)
 
 
-def normalization(node: ir.Node, channels: int) -> tuple[Array, Array]:
+def normalization(node: ir.Node, channels: int) -> Numbers:
     """The factor and the summand of each channel of a BatchNormalization at inference.
 
     Args:

@@ -206,7 +206,9 @@ class Linear(Struct, frozen=True):
         return Folded((*self.nodes, *after), self, self.x, weight, folded)
 
     def fold_before(self, above: Affine, effect: Effect) -> Folded:
-        """Fold ``linear(x * scale + shift)`` into weights and bias; with a shift the op must have an `image`, and not pad.
+        """Fold ``linear(x * scale + shift)`` into weights and bias.
+
+        With a shift the op must have an `image`, and not pad.
 
         Args:
             above: The node that scales and shifts.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from ortopt.graph.refusal import Code
 from ortopt.observers import Observer
 from ortopt.optimization.result import Repair
-from ortopt.placement import is_about_ops
 from ortopt.transformer import GraphTransformer
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class OwnRules:
                     " the result differ: it keeps state from run to run, which its method begin is there to reset"
                 )
         refusals = () if self._listener is None else self._listener.refusals
-        counts = Counter((refusal.transformer, refusal.reason) for refusal in refusals if is_about_ops(refusal.reason))
+        counts = Counter((each.transformer, each.reason) for each in refusals if each.code is Code.KERNEL)
         for (name, reason), count in sorted(counts.items()):
             yield f"{name} did nothing at {count} of its matches: {reason}"
 

@@ -22,7 +22,7 @@ from ortopt import ops
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, symbolic
 from ortopt.graph.edit import Conflict, Editor, constant
-from ortopt.graph.match import Refusal, attribute, dims, is_op, need, opset, rank, tensor_of
+from ortopt.graph.match import Absent, Refusal, attribute, dims, is_op, need, opset, rank, tensor_of
 from ortopt.onnx_ir_internals import use_count
 from ortopt.partition.shape_only_outputs import Attempt
 from ortopt.semantics.op_traits import ELEMENTWISE, UNARY_WITH_PARAMETERS
@@ -129,7 +129,7 @@ def _above_split(split: ir.Node, clusters: ClusterOf) -> Preparation:
     source = split.inputs[0]
     node = None if source is None else source.producer()
     if source is None or node is None or node not in clusters:
-        raise Refusal("no cluster's node comes before the Split", split)
+        raise Absent("no cluster's node comes before the Split", split)
     need(is_op(node, *POINTWISE), f"{node.op_type} is not pointwise", node)
     need(use_count(source) == 1 and not source.is_graph_output(), "the value is used elsewhere", source)
     need(node.graph is split.graph, "they are in two graphs", split)

@@ -12,15 +12,14 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.match import (
-    FLOAT,
     Dim,
     Refusal,
     attribute,
     dims,
-    dtype,
     inputs,
     is_never_zero,
     need,
+    need_float32,
     optional,
     plain_attributes,
     same_dim,
@@ -178,7 +177,7 @@ def interpolated(root: ir.Node) -> Image:
     need(attribute(root, "antialias", 0) == 0, "it is smoothed before (antialias)", root)
     need(attribute(root, "keep_aspect_ratio_policy", "stretch") == "stretch", "the sizes are only bounds", root)
     (x,) = inputs(root, 1)
-    need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+    need_float32(x, "the gain was measured")
     before, after = dims(x, rank=4), dims(root.outputs[0], rank=4)
     need(all(map(same_dim, before[:2], after[:2])), "it resizes batch or channels", root)
     excludes = mode == "cubic" and attribute(root, "exclude_outside", 0) == 1

@@ -30,6 +30,7 @@ from ortopt.graph.match import (
     is_used_once,
     keeps_rank,
     need,
+    need_float,
     only_user,
     optional,
     producer,
@@ -275,7 +276,7 @@ def affine(division: Quotient, x: ir.Value, *, with_bias: bool) -> Affine:
     Raises:
         Refusal: If the result has another type than what is normalized, or something is computed in a narrower one.
     """
-    need(dtype(x) in FLOATS, "it is no float", x)
+    need_float(x)
     shape = static_dims_from(x, division.axis)
     nodes: list[ir.Node] = []
     y, scale, bias = division.y, None, None

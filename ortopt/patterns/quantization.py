@@ -8,7 +8,18 @@ from msgspec import Struct
 
 from ortopt import ops, semantics
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, FLOAT16, Refusal, array_of, attribute, dtype, inputs, need, optional, shape_of
+from ortopt.graph.match import (
+    FLOAT,
+    FLOAT16,
+    Absent,
+    array_of,
+    attribute,
+    dtype,
+    inputs,
+    need,
+    optional,
+    shape_of,
+)
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 RANGES = {
@@ -75,7 +86,7 @@ def dequantizer(value: ir.Value | None) -> ir.Node:
     """
     node = None if value is None else value.producer()
     if node is None or not is_dequantizer(node):
-        raise Refusal("no DequantizeLinear comes before", value)
+        raise Absent("no DequantizeLinear comes before", value)
     return node
 
 
@@ -87,7 +98,7 @@ def quantizer(value: ir.Value | None) -> ir.Node:
     """
     node = None if value is None else value.producer()
     if node is None or not is_quantizer(node):
-        raise Refusal("no QuantizeLinear comes before", value)
+        raise Absent("no QuantizeLinear comes before", value)
     return node
 
 

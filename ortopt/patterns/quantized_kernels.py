@@ -16,6 +16,7 @@ from msgspec import Struct
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
+    Absent,
     Refusal,
     array_of,
     dims,
@@ -164,7 +165,7 @@ def unit_before(root: ir.Node, *ops: str) -> ir.Node:
     (numbers,) = inputs(root, 2)[:1]
     node = numbers.producer()
     if node is None or node.domain != "" or node.op_type not in ops:
-        raise Refusal(f"no {' or '.join(ops)} comes before", numbers)
+        raise Absent(f"no {' or '.join(ops)} comes before", numbers)
     only_user(numbers, "QuantizeLinear", domain=root.domain)
     return node
 

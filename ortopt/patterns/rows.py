@@ -6,14 +6,13 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.graph.match import (
-    FLOAT,
     Dim,
     Refusal,
     dims,
-    dtype,
     inputs,
     is_op,
     need,
+    need_float32,
     opset,
     optional,
     rank,
@@ -54,7 +53,7 @@ def rows_of(node: ir.Node) -> tuple[ir.Value, ...]:
     rows, shared = _operands(node)
     need(all(rank(value) <= 1 for value in shared), "an operand has more than one axis, and other rows", node)
     for value in (*rows, result):
-        need(dtype(value) == FLOAT, "its numbers are not single-precision", value)
+        need_float32(value)
         shape = dims(value, len(of))
         need(all(map(same_dim, shape[:-1], of[:-1])), "an operand has other rows", value)
         need(isinstance(shape[-1], int) and shape[-1] > 0, "the size of a row is not fixed", value)

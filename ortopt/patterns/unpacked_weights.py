@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ortopt import ops, semantics
 from ortopt.graph import scope
-from ortopt.graph.match import FLOAT, Refusal, dtype, is_constant, is_used_once, need, static_dims
+from ortopt.graph.match import Refusal, is_constant, is_used_once, need, need_float32, static_dims
 from ortopt.graph.walk import Question, walk
 from ortopt.patterns.quantized_blocks import LEAST_BLOCK, Blocks
 from ortopt.semantics.op_traits import RESHAPING
@@ -120,7 +120,7 @@ def _size(value: ir.Value) -> int:
 
 def _steps(value: ir.Value) -> Question[ir.Value, Steps]:
     """What a value of float32 is, as integers and scales."""
-    need(dtype(value) == FLOAT, "the weight is not computed in float32", value)
+    need_float32(value)
     node = value.producer()
     need(node is not None and node.domain == "", "no arithmetic unpacks the weight", value)
     assert node is not None

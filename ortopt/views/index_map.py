@@ -169,24 +169,24 @@ def reshaped(of: IndexMap, dims: Sequence[Dim]) -> IndexMap:
     if any(same_dim(dim, 0) for dim in dims):
         return structs.replace(of, groups=tuple((Axis(dim, 0),) for dim in dims))
     rest = list(of.axes)
-    groups = tuple(_taken(rest, dim) for dim in dims)
+    groups = tuple(_taken(rest, dim, of.source) for dim in dims)
     need(not rest, "the axes come apart into others", of.source)
     return structs.replace(of, groups=groups)
 
 
-def _taken(rest: list[Axis], dim: Dim) -> Group:
+def _taken(rest: list[Axis], dim: Dim, about: ir.Value) -> Group:
     """The first of some axes, which are taken away, that a dimension consists of; one is split where it ends within."""
     group: list[Axis] = []
     left = dim
     while not same_dim(left, 1):
         if not rest:
-            raise Refusal("the axes come apart into others")
+            raise Refusal("the axes come apart into others", about)
         axis = rest.pop(0)
         after = quotient_exact(left, axis.size)
         if after is None:
             inner = quotient_exact(axis.size, left)
             if inner is None:
-                raise Refusal("the axes come apart into others")
+                raise Refusal("the axes come apart into others", about)
             rest.insert(0, Axis(inner, axis.stride))
             axis, after = Axis(left, mul(inner, axis.stride)), 1
         group.append(axis)
@@ -244,7 +244,7 @@ def gathered(of: IndexMap, place: int, indices: Sequence[int], shape: Sequence[i
     need(len(group) <= 1, "it takes elements across axes", of.source)
     stride = group[0].stride if group else 0
     rest = list(joined(Axis(axis.size, mul(axis.stride, stride)) for axis in progression(indices)))
-    groups = tuple(_taken(rest, dim) for dim in shape)
+    groups = tuple(_taken(rest, dim, of.source) for dim in shape)
     return _put(of, place, groups, _moved(of, indices[0], stride))
 
 

@@ -51,8 +51,13 @@ def arguments(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
         yield {name: value for one in chosen for name, value in one.items()}
 
 
-def examples(name: str) -> list[tuple[ModelProto, dict[str, Any]]]:
-    """Models that a pass rewrites, with what else its tests give: level, target, options."""
+def examples(name: str, most: int | None = 2) -> list[tuple[ModelProto, dict[str, Any]]]:
+    """Models that a pass rewrites, with what else its tests give: level, target, options.
+
+    Args:
+        name: Name of the pass.
+        most: Number of sets of arguments that each test is run with; all if None.
+    """
     found: list[tuple[ModelProto, dict[str, Any]]] = []
 
     def record(transformer: object, before: str | ir.Model, after: object = None, **more: Any) -> None:
@@ -60,7 +65,7 @@ def examples(name: str) -> list[tuple[ModelProto, dict[str, Any]]]:
         found.append((onnx.load_from_string(to_bytes(model)), more))
         raise Recorded
 
-    run_tests(name, record, skip, most=2)
+    run_tests(name, record, skip, most)
     return found
 
 
@@ -93,6 +98,7 @@ def _calls(test: FunctionType, called: list[Callable[..., None]]) -> bool:
         function = waiting.pop()
         seen.add(function)
         named = [function.__globals__.get(name) for name in _names(function.__code__)]
+        named += [cell.cell_contents for cell in function.__closure__ or ()]
         if any(getattr(each, "func", each) is wanted for each in named for wanted in called):
             return True
         waiting += [each for each in named if isinstance(each, FunctionType) and each not in seen]
@@ -111,14 +117,14 @@ def skip(*_: Any, **__: Any) -> None:
     raise Recorded
 
 
-def run_tests(name: str, rewrites: Callable[..., None], keeps: Callable[..., None], most: int) -> None:
+def run_tests(name: str, rewrites: Callable[..., None], keeps: Callable[..., None], most: int | None) -> None:
     """Run the tests of a pass with these in place of `check_rewrites` and `check_keeps`.
 
     Args:
         name: Name of the pass.
         rewrites: Called instead of `check_rewrites`.
         keeps: Called instead of `check_keeps`.
-        most: Number of sets of arguments that each test is run with.
+        most: Number of sets of arguments that each test is run with, but for tables: each of their rows is a test.
     """
     with (  # before it is loaded: some tests bind their first arguments then
         mock.patch.object(testing, "check_rewrites", rewrites),
@@ -130,7 +136,7 @@ def run_tests(name: str, rewrites: Callable[..., None], keeps: Callable[..., Non
     for test_name, test in vars(module).items():
         if not test_name.startswith("test_") or not _calls(test, [rewrites, keeps]):
             continue
-        for given in itertools.islice(arguments(test), most):
+        for given in itertools.islice(arguments(test), None if hasattr(test, "table") else most):
             try:
                 test(**given)
             except Exception:  # a test that needs more than its arguments gives no example

@@ -10,7 +10,6 @@ PASS = "add_conv_fusion"
 TEXT = """main (float[N,2,H,W] x) => (float[A,B,C,D] y)
     <float[2,1,1] c = {3, -1}, float[3,2,1,1] w = {1, 2, 3, 4, 5, 6}, float[3] b = {1, 2, 3}> {
     s = Add (x, c) y = Conv (s, w, b) }"""
-WEIGHT = "float[3,2,1,1] w = {1, 2, 3, 4, 5, 6}"
 
 
 @pytest.mark.parametrize("total", ["Add (x, c)", "Add (c, x)", "Sub (x, c)"])

@@ -28,26 +28,3 @@ def test_goes(opset: int) -> None:
 )  # fmt: skip
 def test_keeps(because: str, text: str) -> None:
     check_keeps(PASS, text, because)
-
-
-def test_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[2,1] x) => (float[2,1] y) { y = own.f (x) }
-        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {
-            g = Constant <value_floats = [2.0]> () t = BatchNormalization (x, g, g, g, g)
-            y = BatchNormalization (t, g, g, g, g) }""",
-        ops={"BatchNormalization": 1},
-    )
-
-
-def test_in_a_branch() -> None:
-    check_rewrites(
-        PASS,
-        """main (bool c, float[2,1] x) => (float[2,1] y) <float[1] g = {2}> {
-            y = If (c) <then_branch = p () => (o) { t = BatchNormalization (x, g, g, g, g)
-                            o = BatchNormalization (t, g, g, g, g) },
-                        else_branch = q () => (r) { r = Neg (x) }> }""",
-        ops={"BatchNormalization": 1},
-    )

@@ -48,22 +48,3 @@ def test_with_padding() -> None:
 )  # fmt: skip
 def test_keeps(because: str, text: str) -> None:
     check_keeps(PASS, text, because)
-
-
-def test_in_a_branch_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """main (bool c, float[1,1,2,2] x) => (float[1,1,2,2] y) <float[1] g = {2}, float[1,1,1,1] w = {3}> {
-            y = If (c) <then_branch = p () => (o) { t = BatchNormalization (x, g, g, g, g) o = Conv (t, w) },
-                        else_branch = q () => (r) { r = Neg (x) }> }""",
-        ops={"BatchNormalization": 0, "Conv": 1},
-    )
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[1,1,2,2] x) => (float[1,1,2,2] y) { y = own.f (x) }
-        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {
-            g = Constant <value_floats = [2.0]> () w = Constant <value = float[1,1,1,1] {3}> ()
-            t = BatchNormalization (x, g, g, g, g) y = Conv (t, w) }""",
-        ops={"BatchNormalization": 0, "Conv": 1},
-    )

@@ -108,23 +108,6 @@ def test_keeps(because: str, text: str) -> None:
     check_keeps(PASS, text, because)
 
 
-def test_in_a_branch_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """main (bool c, float[N,4] x, float[1,4] y) => (float[N,4] z) {
-            z = If (c) <then_branch = a () => (float[N,4] p) { s = Shape (x) e = Expand (y, s) p = Add (e, x) },
-                        else_branch = b () => (float[N,4] q) { q = Neg (x) }> }""",
-        ops={"Expand": 0},
-    )
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[3,4] x, float[1,4] y) => (float[3,4] z) { z = own.f (x, y) }
-        <domain: "own", opset_import: ["" : 17]> f (x, y) => (z) { s = Shape (x) e = Expand (y, s) z = Add (e, x) }""",
-        ops={"Expand": 0},
-    )
-
-
 COMPARED = """main (int64[S] r, int64[T] c) => (bool[1,S,T] y) <int64[1] first = {0}, int64[2] both = {0, 2}> {
     k = Unsqueeze (c, FIRST) q = Unsqueeze (r, both) y = Less (k, q) }"""
 

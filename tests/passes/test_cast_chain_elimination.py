@@ -91,22 +91,6 @@ def test_what_the_second_says_stays() -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float16[4] x) => (double[4] y) {
-            y = If (c) <
-                then_branch = t () => (double[4] p) { a = Cast <to = 1> (x) p = Cast <to = 11> (a) },
-                else_branch = e () => (double[4] q) { q = f.F (x) }
-            >
-        }
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) { a = Cast <to = 1> (x) q = Cast <to = 11> (a) }""",
-        ops={"Cast": 2},
-    )
-
-
 def test_the_caller_decides() -> None:
     check_keeps(
         PASS,

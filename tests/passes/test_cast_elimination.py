@@ -55,19 +55,6 @@ def test_twice_the_same() -> None:
     )
 
 
-def test_below() -> None:
-    check_rewrites(
-        PASS,
-        before="""main (bool c, float[N] x) => (float[N] y) {
-            y = If (c) <
-                then_branch = t () => (float[N] u) { a = Cast <to = 1> (x) u = Neg (a) },
-                else_branch = e () => (float[N] v) { v = Abs (x) }
-            >
-        }""",
-        ops={"Cast": 0},
-    )
-
-
 def test_in_a_function_where_all_calls_agree() -> None:
     text = """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
         main (float[N] x, {other}[N] z) => (float[N] y, float[N] w) {{ y = f.F (x) w = f.F (z) }}

@@ -62,22 +62,6 @@ def test_all_empty() -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[4] x) => (float[4] y) {
-            y = If (c) <
-                then_branch = t () => (float[4] p) { a, b = Split <axis = 0> (x) d = Concat <axis = 0> (a, b) p = Neg (d) },
-                else_branch = e () => (float[4] q) { q = f.F (x) }
-            >
-        }
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) { d = Concat <axis = 0> (x) q = Neg (d) }""",  # noqa: E501 -- one text
-        ops={"Concat": 0, "Split": 0},
-    )
-
-
 KEPT = [
     ("each operand is needed", "(float[4] x) => (float[4] y) { a, b = Split <axis = 0> (x) y = Concat <axis = 0> (b, a) }"),  # noqa: E501
     ("each operand is needed", "(float[4] x) => (float[2] y) { a, b, c, d = Split <axis = 0> (x) y = Concat <axis = 0> (a, b) }"),  # noqa: E501

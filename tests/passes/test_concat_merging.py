@@ -54,14 +54,3 @@ def test_in_a_branch() -> None:
     joined = "k = Concat <axis = 0> (a, a)"
     check_rewrites(PASS, text.replace("OUTER", "").replace("INNER", joined), ops={"Concat": 1})
     check_keeps(PASS, text.replace("OUTER", joined).replace("INNER", ""), "for it alone")
-
-
-def test_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[2] a) => (float[6] y) { y = own.f (a) }
-        <domain: "own", opset_import: ["" : 17]> f (a) => (y) {
-            k = Concat <axis = 0> (a, a) y = Concat <axis = 0> (k, a) }""",
-        ops={"Concat": 1},
-    )

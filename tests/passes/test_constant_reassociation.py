@@ -99,21 +99,3 @@ def test_shapes() -> None:
 )  # fmt: skip
 def test_keeps(because: str, given: str) -> None:
     check_keeps(PASS, given, because)
-
-
-def test_in_a_branch_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """main (bool c, float[3] x) => (float[3] y) <float a = {2}, float b = {3}> {
-            y = If (c) <then_branch = p () => (o) { t = Add (x, a) o = Add (t, b) },
-                        else_branch = q () => (r) { r = Neg (x) }> }""",
-        ops={"Add": 1},
-    )
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[3] x) => (float[3] y) { y = own.f (x) }
-        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {
-            a = Constant <value_float = 2.0> () b = Constant <value_float = 3.0> () t = Mul (x, a) y = Mul (t, b) }""",
-        ops={"Mul": 1},
-    )

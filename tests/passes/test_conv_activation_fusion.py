@@ -87,25 +87,10 @@ def test_automatic_padding_is_kept() -> None:
     check_rewrites(PASS, text, fused("Relu", attributes=', auto_pad = "SAME_UPPER"', inputs="x, w"))
 
 
-def test_in_a_subgraph() -> None:
-    body = """y = If (c) <
-        then_branch = yes () => (float[N,6,5,5] p) { t = Conv <pads = [1,1,1,1], strides = [2,2], group = 2> (x, w, b)
-            p = Relu (t) },
-        else_branch = no () => (float[N,6,5,5] e) { e = Conv <pads = [1,1,1,1], strides = [2,2], group = 2> (x, w, b) }
-    >"""
-    text = model(body, "", more=", bool c")
-    check_rewrites(PASS, text, ops={"com.microsoft::FusedConv": 1, "Conv": 1, "Relu": 0})
-
-
 FUNCTION = """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
     main (float[1,2,5,5] x, float[3,2,3,3] w) => (float[1,3,3,3] y) {{ y = local.Block <a = 0.5, g = 1> (x, w) }}
     <opset_import: ["" : 17], domain: "local"> Block <a, g> (x, w) => (y) {{
         t = Conv {conv} (x, w) y = LeakyRelu {leaky} (t) }}"""
-
-
-def test_in_a_function() -> None:
-    text = FUNCTION.format(conv="<group = 1>", leaky="<alpha = 0.5>")
-    check_rewrites(PASS, text, ops={"com.microsoft::FusedConv": 1, "Conv": 0, "LeakyRelu": 0})
 
 
 @pytest.mark.parametrize(

@@ -42,19 +42,6 @@ def test_twice() -> None:
     )
 
 
-def test_below() -> None:
-    check_rewrites(
-        PASS,
-        before=f"""main (bool k, float[1,2,4,4] x) => (float[1,3,4,4] y) <{WEIGHT}, float c = {{1}}> {{
-            y = If (k) <
-                then_branch = t () => (float[1,3,4,4] p) {{ a = Conv (x, w) p = Add (a, c) }},
-                else_branch = e () => (float[1,3,4,4] q) {{ q = Conv (x, w) }}
-            >
-        }}""",
-        ops={"Conv": 2, "Add": 0},
-    )
-
-
 HEAD = "(float[1,2,4,3] x) => (float[1,3,4,3] y)"
 CONV = "a = Conv (x, w)"
 KEPT = [

@@ -103,33 +103,6 @@ def test_double_keeps_all_its_digits() -> None:
     np.testing.assert_allclose([weight, bias], [0.1 * scale, (0.7 - 0.9) * scale + 0.2], rtol=4e-16)
 
 
-def test_below_and_in_a_function() -> None:
-    nodes = " ".join(
-        f"{name} = Constant <value = float{shape} {{{content}}}> ()"
-        for name, shape, content in (
-            ("w", "[1,1,1]", 2.0),
-            ("g", "[1]", 2.0),
-            ("b", "[1]", 1.0),
-            ("m", "[1]", 0.5),
-            ("v", "[1]", 3.0),
-        )
-    )
-    check_rewrites(
-        PASS,
-        before=f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-            main (bool c, float[1,1,4] x) => (float[1,1,4] y) {{
-                y = If (c) <
-                    then_branch = t () => (float[1,1,4] p) {{
-                        {nodes} a = Conv (x, w) p = BatchNormalization (a, g, b, m, v) }},
-                    else_branch = e () => (float[1,1,4] q) {{ q = f.F (x) }}
-                >
-            }}
-            <domain: "f", opset_import: ["" : 17]>
-            F (x) => (q) {{ {nodes} a = Conv (x, w) q = BatchNormalization (a, g, b, m, v) }}""",
-        ops={"Conv": 2, "BatchNormalization": 0},
-    )
-
-
 HEAD = "(float[1,2,3,3] x) => (float[1,2,3,3] y)"
 FIXED = constants(("w", "float", (2, 2, 1, 1)), *batch_norm(2))
 NORM = "BatchNormalization (a, g, b, m, v)"

@@ -27,6 +27,8 @@ def model(
     return convolution(attributes, image=image, weight=weight, **more)
 
 
+NOT_MEASURED = "nobody has measured whether Conv behind a Pad"
+
 REWRITTEN = {
     "a signal": model(),
     "a signal of any length": model(image="N,4,1,L"),
@@ -75,15 +77,15 @@ def test_signals_of_every_length(length: int) -> None:
 KEPT = {
     "no padding": (model("strides = [1, 1]"), "no columns are padded"),
     "rows alone": (model("pads = [1, 0, 1, 0]", weight=(16, 4, 3, 16)), "no columns are padded"),
-    "a narrow kernel": (model("pads = [0, 3, 0, 4]", weight=(16, 4, 1, 8)), "the kernel is narrow"),
-    "a long signal": (model(image="N,4,1,400"), "too few columns read padding"),
-    "a signal of zeros": (model(image="N,4,1,2"), "almost all"),
+    "a narrow kernel": (model("pads = [0, 3, 0, 4]", weight=(16, 4, 1, 8)), NOT_MEASURED),
+    "a long signal": (model(image="N,4,1,400"), NOT_MEASURED),
+    "a signal of zeros": (model(image="N,4,1,2"), NOT_MEASURED),
     "any length and a smaller kernel": (
         model("pads = [0, 4, 0, 4]", image="N,4,1,L", weight=(32, 4, 1, 9)),
-        "too few columns read padding",
+        NOT_MEASURED,
     ),
-    "single channels": (model("pads = [0, 7, 0, 8], group = 4", weight=(4, 1, 1, 16)), "its groups have few outputs"),
-    "few products": (model("pads = [0, 5, 0, 5]", weight=(8, 4, 1, 11)), "few products"),
+    "single channels": (model("pads = [0, 7, 0, 8], group = 4", weight=(4, 1, 1, 16)), NOT_MEASURED),
+    NOT_MEASURED: (model("pads = [0, 5, 0, 5]", weight=(8, 4, 1, 11)), NOT_MEASURED),
     "gaps": (model("pads = [0, 15, 0, 15], dilations = [1, 2]"), "its kernel has gaps"),
     "automatic padding": (model('auto_pad = "SAME_UPPER"'), "its padding is not written out"),
     "double precision": (model(dtype="double"), "single precision"),

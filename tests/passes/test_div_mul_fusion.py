@@ -22,23 +22,6 @@ def test_reciprocal() -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    body = "k = Constant <value = float {1.0}> () a = Div (k, x)"
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[3] x) => (float[3] y) {{
-            y = If (c) <
-                then_branch = t () => (float[3] p) {{ {body} p = Mul (a, x) }},
-                else_branch = e () => (float[3] q) {{ q = f.F (x) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) {{ {body} q = Mul (a, x) }}""",
-        ops={"Div": 2, "Mul": 0},
-    )
-
-
 HEAD = "(float[4] a, float[4] b) => (float[A] y)"
 KEPT = [
     ("only floats", "(int32[4] a, int32[4] b) => (int32[4] y) <int32 k = {1}> { t = Div (k, a) y = Mul (t, b) }"),

@@ -40,24 +40,6 @@ def test_along_an_axis() -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    body = """s = Constant <value_float = 0.25> () z = Constant <value = uint8 {128}> ()
-        o = Constant <value = int8 {0}> () q = QuantizeLinear (x, s, z) d = DequantizeLinear (q, s, z)"""
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[3] x) => (int8[3] y) {{
-            y = If (c) <
-                then_branch = t () => (int8[3] a) {{ {body} a = QuantizeLinear (d, s, o) }},
-                else_branch = e () => (int8[3] b) {{ b = f.F (x) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (b) {{ {body} b = QuantizeLinear (d, s, o) }}""",
-        ops={"DequantizeLinear": 0, "QuantizeLinear": 2},
-    )
-
-
 KEPT = [
     # ONNX Runtime's mistake: it invents one scale for the two.
     ("the scales differ: it rounds twice", twice(("uint8", 0), ("uint8", 0), ("0.5", "0.3"))),

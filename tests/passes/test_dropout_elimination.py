@@ -74,22 +74,6 @@ def test_a_mask_that_is_an_output() -> None:
     assert [value.name for value in model.graph.outputs] == ["y", "m"]
 
 
-def test_below_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        before="""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-            main (bool c, float[N] x) => (float[N] y) {
-                y = If (c) <
-                    then_branch = t () => (float[N] u) { a = Dropout (x) u = Neg (a) },
-                    else_branch = e () => (float[N] v) { v = f.Drop (x) }
-                >
-            }
-            <domain: "f", opset_import: ["" : 17]>
-            Drop (a) => (c) { b, m = Dropout (a) c = Neg (b) }""",
-        ops={"Dropout": 0, "Neg": 2},
-    )
-
-
 KEPT = [
     (TRAINS, 13, "(float[2] x) => (float[2] y) <bool on = {1}> { a = Dropout (x, , on) y = Neg (a) }"),
     ("it is not a constant", 13, "(float[2] x, bool on) => (float[2] y) { a = Dropout (x, , on) y = Neg (a) }"),

@@ -180,16 +180,6 @@ def test_elements_that_are_integers() -> None:
     check_rewrites(PASS, model("ij,ij->ij", "N,3", "N,3", result="N,3", dtype="int64"), "y = Mul (a, b)")
 
 
-def test_in_a_subgraph() -> None:
-    text = """main (float[N,4] a, float[4,3] b, bool yes) => (float[N,3] y) {
-        y = If (yes) <
-            then_branch = then () => (float[N,3] p) { p = Einsum <equation = "ij,jk->ik"> (a, b) },
-            else_branch = else () => (float[N,3] e) { e = MatMul (a, b) }
-        >
-    }"""
-    check_rewrites(PASS, text, ops={"MatMul": 2, "Einsum": 0})
-
-
 def test_the_same_operand_twice() -> None:
     text = 'main (float[3,4] a) => (float[3,3] y) { y = Einsum <equation = "id,jd->ij"> (a, a) }'
     check_rewrites(PASS, text, "t = Transpose <perm = [1, 0]> (a) y = MatMul (a, t)")

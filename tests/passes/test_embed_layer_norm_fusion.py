@@ -11,7 +11,6 @@ from ortopt.testing import check_keeps, check_rewrites, parse
 PASS = "embed_layer_norm_fusion"
 TABLES = "float[11,8] w, float[5,8] p, float[2,8] t, float[8] g, float[8] b"
 NORM = "y = LayerNormalization <epsilon = 0.001> (n, g, b)"
-SEVEN = "int64 seven = {7}"
 
 
 def model(

@@ -76,23 +76,6 @@ def test_x_that_is_itself_half_of_something() -> None:
     )
 
 
-def test_in_a_subgraph() -> None:
-    text = f"""y = If (c) <
-        then_branch = yes () => (float[N,3,8] g) {{ {body().replace("y =", "g =")} }},
-        else_branch = no () => (float[N,3,8] e) {{ e = Identity (x) }}>"""
-    check_rewrites(
-        PASS, whole(text, "float[N,3,8] x, bool c"), ops={"com.microsoft::FastGelu": 1, "Tanh": 0, "Mul": 0}, level=2
-    )
-
-
-def test_in_a_function() -> None:
-    constants = " ".join(f"{name} = Constant <value = float {{{number}}}> ()" for name, number in NUMBERS.items())
-    text = f"""<ir_version: 10, opset_import: ["" : 20, "local" : 1]>
-        main (float[2,8] w) => (float[2,8] z) {{ z = local.Act (w) }}
-        <opset_import: ["" : 20], domain: "local"> Act (x) => (y) {{ {constants} {body()} }}"""
-    check_rewrites(PASS, text, ops={"Gelu": 1, "Tanh": 0, "Mul": 0})
-
-
 POLYNOMIAL = "the argument of Tanh is not"
 KEPT = {
     "another exponent": (POLYNOMIAL, whole(body().replace("Pow (x, three)", "Pow (x, two)"))),

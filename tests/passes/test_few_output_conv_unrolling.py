@@ -38,6 +38,7 @@ def model(
 
 
 DONE = {"Conv": 1, "DepthToSpace": 1}
+NOT_MEASURED = "nobody has measured whether Conv with four pixels as channels is faster"
 REWRITTEN = {
     "two outputs": (model(), DONE),
     "three outputs of many channels": (model(kernel=(3, 32, 3, 3), image="1,32,16,16"), DONE),
@@ -83,14 +84,14 @@ def test_before_opset_11_there_is_no_such_depth_to_space() -> None:
 
 
 KEPT = {
-    "nine outputs": (model(kernel=(9, 8, 3, 3)), "it has many outputs"),
+    "nine outputs": (model(kernel=(9, 8, 3, 3)), NOT_MEASURED),
     "eight outputs": (
         model("pads = [2, 2, 2, 2]", kernel=(8, 16, 5, 5), image="1,16,16,16"),
-        "four pixels fill more blocks than they save",
+        NOT_MEASURED,
     ),
-    "three outputs of few channels": (model(kernel=(3, 8, 3, 3)), "each element reads few numbers"),
-    "single points": (model("group = 1", kernel=(2, 8, 1, 1)), "the kernel would grow too much"),
-    "few inputs": (model(kernel=(2, 3, 3, 3), image="1,3,16,16"), "each element reads few numbers"),
+    "three outputs of few channels": (model(kernel=(3, 8, 3, 3)), NOT_MEASURED),
+    "single points": (model("group = 1", kernel=(2, 8, 1, 1)), NOT_MEASURED),
+    "few inputs": (model(kernel=(2, 3, 3, 3), image="1,3,16,16"), NOT_MEASURED),
     "inputs that fill no block": (model(kernel=(2, 18, 3, 3), image="1,18,16,16"), "take input channels by four"),
     "strides": (model("pads = [1, 1, 1, 1], strides = [2, 2]", image="1,8,32,32"), "groups, strides or dilations"),
     "dilations": (model("pads = [2, 2, 2, 2], dilations = [2, 2]"), "groups, strides or dilations"),
@@ -98,7 +99,7 @@ KEPT = {
     "padding by name": (model('auto_pad = "SAME_UPPER"'), "padding is not written out"),
     "an odd width": (model(image="1,8,16,17"), "not known to be even"),
     "an image of any size": (model(image="1,8,H,W"), "not known to be even"),
-    "a small image": (model(image="1,8,14,16"), "the image is small"),
+    "a small image": (model(image="1,8,14,16"), NOT_MEASURED),
     "a sum": (
         model(conv="com.microsoft.FusedConv", more=", z", given=", float[2,2,16,18] z"),
         "it adds another value",

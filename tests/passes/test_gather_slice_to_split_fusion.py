@@ -103,26 +103,6 @@ def test_keeps_slices_of_other_graphs() -> None:
     )
 
 
-def test_in_a_branch_and_in_a_function() -> None:
-    body = "a = Slice (x, zero, three) b = Slice (x, three, six) "
-    check_rewrites(
-        PASS,
-        f"""main (bool c, float[6] x) => (float[3] y) <int64[1] zero = {{0}}, int64[1] three = {{3}}, int64[1] six = {{6}}> {{
-            y = If (c) <then_branch = p () => (float[3] o) {{ {body} o = Add (a, b) }},
-                        else_branch = q () => (float[3] r) {{ r = Slice (x, zero, three) }}> }}""",  # noqa: E501
-        ops={"Split": 1, "Slice": 1},
-    )
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[6] x) => (float[3] y) {{ y = own.f (x) }}
-        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {{
-            zero = Constant <value_ints = [0]> () three = Constant <value_ints = [3]> () six = Constant <value_ints = [6]> ()
-            {body} y = Sub (a, b) }}""",  # noqa: E501
-        ops={"Split": 1, "Slice": 0},
-    )
-
-
 SLICED = HALVES.replace("int64[1] one = {1}", "int64[1] one = {1}, int64[1] none = {0}")
 
 

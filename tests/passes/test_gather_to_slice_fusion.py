@@ -184,24 +184,6 @@ def test_in_old_opsets() -> None:
     )
 
 
-def test_in_a_branch_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """main (bool c, float[5] x) => (float[3] y) <int64[3] i = {1, 2, 3}> {
-            y = If (c) <then_branch = a () => (float[3] p) { p = Gather (x, i) },
-                        else_branch = b () => (float[3] q) { q = Gather (x, i) }> }""",
-        ops={"Gather": 0, "Slice": 2},
-    )
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[5] x) => (float[3] y) { y = own.f (x) }
-        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {
-            i = Constant <value_ints = [1, 2, 3]> () y = Gather (x, i) }""",
-        ops={"Gather": 0, "Slice": 1},
-    )
-
-
 def test_keeps_in_a_function_whose_opset_has_another_unsqueeze() -> None:
     """ONNX Runtime reads a function's nodes by the model's opset."""
     check_keeps(

@@ -38,24 +38,6 @@ def test_fuses(c: str, gemm: str, transposed: bool, opset: int) -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    parameters = " ".join(f"{name} = Constant <value_floats = [2.0, 1.0]> ()" for name in "gbmv")
-    body = f"w = Constant <value = float[2,2] {{1, 2, 3, 4}}> () {parameters} t = Gemm (x, w)"
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[3,2] x) => (float[3,2] y) {{
-            y = If (c) <
-                then_branch = t () => (float[3,2] p) {{ {body} p = BatchNormalization (t, g, b, m, v) }},
-                else_branch = e () => (float[3,2] q) {{ q = f.F (x) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) {{ {body} q = BatchNormalization (t, g, b, m, v) }}""",
-        ops={"Gemm": 2, "BatchNormalization": 0},
-    )
-
-
 KEPT = [
     ("it is not one number a channel", f"(float[2,2] x) => (float[2,3] y) <{B}, {NORM}, float[2,1] c = {{1, 2}}> {{ t = Gemm (x, w, c) y = {BN} }}"),  # noqa: E501
     ("it is not a constant", f"(float[N,2] x, float[2,3] w) => (float[N,3] y) <{NORM}> {{ t = Gemm (x, w) y = {BN} }}"),

@@ -45,19 +45,3 @@ KEPT = [
 @pytest.mark.parametrize(("because", "model"), KEPT)
 def test_keeps(because: str, model: str) -> None:
     check_keeps(PASS, f"main {model}", because)
-
-
-def test_below_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[3,3] x) => (float[3,3] y) {
-            y = If (c) <
-                then_branch = t () => (float[3,3] p) { a = Gemm (x, x) p = Add (x, a) },
-                else_branch = e () => (float[3,3] q) { q = f.F (x) }
-            >
-        }
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) { a = Gemm (x, x) q = Sum (a, x) }""",
-        ops={"Gemm": 2, "Add": 0, "Sum": 0},
-    )

@@ -109,21 +109,3 @@ def test_keeps_an_overridable_c() -> None:
             t = Gemm (a, b, c) y = Transpose (t) }""",
         "C would have to be transposed",
     )
-
-
-def test_below_and_in_a_function() -> None:
-    body = "t = Transpose (x) r = Gemm (t, x, k)"
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[3,2] x) => (float[2,2] y) {{
-            y = If (c) <
-                then_branch = t () => (float[2,2] p) {{
-                    k = Constant <value = float[2] {{1, 2}}> () {body} p = Transpose (r) }},
-                else_branch = e () => (float[2,2] q) {{ q = f.F (x) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) {{ k = Constant <value = float[2] {{1, 2}}> () {body} q = Transpose (r) }}""",
-        ops={"Transpose": 0, "Gemm": 2},
-    )

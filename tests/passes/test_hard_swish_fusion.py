@@ -99,14 +99,6 @@ def test_half_precision() -> None:
     check_rewrites(PASS, text, "y = HardSwish (x)")
 
 
-def test_in_a_subgraph() -> None:
-    text = f"""main (bool q, float[N,8] x) => (float[N,8] y)
-        <float three = {{3.0}}, float zero = {{0.0}}, float six = {{6.0}}> {{ y = If (q) <
-        then_branch = yes () => (float[N,8] p) {{ {GATE} m = Mul (x, c) p = Div (m, six) }},
-        else_branch = no () => (float[N,8] e) {{ e = Identity (x) }}> }}"""
-    check_rewrites(PASS, text, ops={"HardSwish": 1, "Clip": 0, "Mul": 0})
-
-
 def test_numbers_at_the_edges() -> None:
     """NaN, infinities, both ends of the slope, a zero with its sign."""
     before = parse(model(f"{GATE} m = Mul (x, c) y = Div (m, six)", "main (float[N] x) => (float[N] y)"))

@@ -76,36 +76,6 @@ def test_in_a_subgraph_of_an_outer_value() -> None:
     )
 
 
-def test_in_a_loop() -> None:
-    check_rewrites(
-        PASS,
-        before="""main (int64 n, bool c, float[N] x) => (float[N] y) {
-            y = Loop (n, c, x) <
-                body = b (int64 i, bool k, float[N] s) => (bool l, float[N] t) {
-                    l = Identity (k) r = Relu (s) t = Identity (r)
-                }
-            >
-        }""",
-        after="""
-            y = Loop (n, c, x) <
-                body = b (int64 i, bool k, float[N] s) => (bool l, float[N] t) { l = Identity (k) t = Relu (s) }
-            >""",
-        inputs=None,
-    )
-
-
-def test_in_a_function() -> None:
-    header = '<ir_version: 10, opset_import: ["" : 17, "f" : 1]>'
-    body = '<domain: "f", opset_import: ["" : 17]>'
-    check_rewrites(
-        PASS,
-        before=f"""{header} main (float[N] x) => (float[N] y) {{ y = f.Twice (x) }}
-            {body} Twice (a) => (c) {{ b = Identity (a) c = Add (b, b) }}""",
-        after=f"""{header} main (float[N] x) => (float[N] y) {{ y = f.Twice (x) }}
-            {body} Twice (a) => (c) {{ c = Add (a, a) }}""",
-    )
-
-
 KEPT = [
     "main (float[N] x) => (float[N] y) { y = Identity (x) }",
     "main (float[N] x) => (float[N] y, float[N] z) { y = Relu (x) z = Identity (y) }",

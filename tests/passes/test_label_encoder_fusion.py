@@ -75,20 +75,3 @@ def test_keeps_nan(where: str) -> None:
         t = ai.onnx.ml.LabelEncoder <keys_int64s = [1], values_tensor = float[1] {{{nan["values"]}}}, default_tensor = float[1] {{{nan["default"]}}}> (x)
         y = ai.onnx.ml.LabelEncoder <keys_tensor = float[1] {{{nan["keys"]}}}, values_int64s = [3]> (t) }}"""  # noqa: E501
     check_keeps(PASS, HEAD.format(opset=4) + text, "which key NaN is")
-
-
-def test_in_a_branch() -> None:
-    text = """main (bool c, int64[N] x) => (int64[N] y) {
-        y = If (c) <then_branch = p () => (o) { t = ai.onnx.ml.LabelEncoder <keys_int64s = [1], values_int64s = [2]> (x)
-                        o = ai.onnx.ml.LabelEncoder <keys_int64s = [2], values_int64s = [3]> (t) },
-                    else_branch = q () => (r) { r = Neg (x) }> }"""
-    check_rewrites(PASS, HEAD.format(opset=2) + text, ops={"ai.onnx.ml::LabelEncoder": 1})
-
-
-def test_in_a_function() -> None:
-    text = """<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 2, "own" : 1]>
-        main (int64[3] x) => (int64[3] y) { y = own.f (x) }
-        <domain: "own", opset_import: ["" : 17, "ai.onnx.ml" : 2]> f (x) => (y) {
-            t = ai.onnx.ml.LabelEncoder <keys_int64s = [1], values_int64s = [2]> (x)
-            y = ai.onnx.ml.LabelEncoder <keys_int64s = [2], values_int64s = [3]> (t) }"""
-    check_rewrites(PASS, text, ops={"ai.onnx.ml::LabelEncoder": 1})

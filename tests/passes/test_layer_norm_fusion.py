@@ -5,12 +5,10 @@ import re
 import pytest
 
 from ortopt import registry
-from ortopt.options import Options
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "layer_norm_fusion"
 PRIVATE = registry.installed().find(PASS)(private_op=True)
-CUDA = Options(providers=("CUDAExecutionProvider",))
 
 CONSTANTS = {"two": "2", "half": "0.5", "minus_half": "-0.5", "one": "1", "eps": "0.001"}
 INPUTS = "float[N,3,8] x, float[8] s, float[8] b"
@@ -176,33 +174,12 @@ def test_double() -> None:
     check_rewrites(PASS, before, after)
 
 
-def test_in_a_subgraph() -> None:
-    check_rewrites(
-        PASS,
-        whole(
-            f"""y = If (c) <
-                then_branch = yes () => (float[N,3,8] p) {{
-                    m = {mean("x")} d = Sub (x, m) q = Mul (d, d) v = {mean("q")} w = Add (v, eps) r = Sqrt (w)
-                    n = Div (d, r) t = Mul (n, s) p = Add (t, b) }},
-                else_branch = no () => (float[N,3,8] e) {{ e = Identity (x) }}
-            >""",
-            f"bool c, {INPUTS}",
-        ),
-        ops={"LayerNormalization": 1, "ReduceMean": 0, "Sqrt": 0, "Add": 0},
-    )
-
-
 FUNCTION = """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
     main (float[N,3,8] x, float[8] s, float[8] b) => (float[N,3,8] y) {{ y = local.Norm <axes = [-1]> (x, s, b) }}
     <opset_import: ["" : 17], domain: "local"> Norm {attributes} (x, s, b) => (y) {{
         two = Constant <value = float {{2}}> () eps = Constant <value = float {{0.001}}> ()
         m = ReduceMean <axes = [-1]> (x) d = Sub (x, m) q = Pow (d, two) v = ReduceMean <{axes}> (q)
         w = Add (v, eps) r = Sqrt (w) n = Div (d, r) t = Mul (n, s) y = Add (t, b) }}"""
-
-
-def test_in_a_function() -> None:
-    text = FUNCTION.format(attributes="<axes>", axes="axes = [-1]")
-    check_rewrites(PASS, text, ops={"LayerNormalization": 1, "Sqrt": 0, "ReduceMean": 0})
 
 
 def test_keeps_what_the_caller_decides() -> None:

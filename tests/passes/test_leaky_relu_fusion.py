@@ -73,13 +73,6 @@ def test_keeps_double_precision() -> None:
     check_keeps(PASS, model(SPELLINGS[0]).replace("float", "double"), "the kernels are for single precision")
 
 
-def test_in_a_subgraph() -> None:
-    text = f"""main (bool q, float[N,8] x) => (float[N,8] y) <{NUMBERS["small"]}> {{ y = If (q) <
-        then_branch = yes () => (float[N,8] p) {{ m = Mul (x, small) p = Max (x, m) }},
-        else_branch = no () => (float[N,8] e) {{ e = Identity (x) }}> }}"""
-    check_rewrites(PASS, text, ops={"LeakyRelu": 1, "Max": 0, "Mul": 0})
-
-
 NOT_SLOPED = "it is not x where x is positive"
 KEPT = {
     "a slope above 1": ("the slope is on the wrong side of 1", model("m = Mul (x, two) y = Max (x, m)")),

@@ -53,20 +53,6 @@ def test_batched_products_have_no_gemm() -> None:
     check_keeps(PASS, text, "the rank is not 2")
 
 
-def test_inside_a_subgraph_and_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
-        main (float[2,8] a, float[8,4] b, float[4] c, bool p) => (float[2,4] y) {
-            y = If (p) <
-                then_branch = yes () => (float[2,4] u) { t = MatMul (a, b) u = Add (t, c) },
-                else_branch = no () => (float[2,4] v) { v = local.linear (a, b, c) } >
-        }
-        <domain: "local", opset_import: ["" : 17]> linear (q, r, s) => (w) { t = MatMul (q, r) w = Add (t, s) }""",
-        ops={"Gemm": 2, "MatMul": 0, "Add": 0},
-    )
-
-
 def test_a_product_without_elements_is_the_bias() -> None:
     text = "main (float[2,K] a, float[K,4] b, float[4] c) => (float[2,4] y) { t = MatMul (a, b) y = Add (t, c) }"
     empty = {"a": np.zeros((2, 0), np.float32), "b": np.zeros((0, 4), np.float32), "c": np.ones(4, np.float32)}

@@ -50,24 +50,6 @@ def test_a_stack_of_matrices(given: str, result: str, targets: str, path: str) -
     )
 
 
-def test_below_and_in_a_function() -> None:
-    parameters = " ".join(f"{name} = Constant <value_floats = [2.0, 1.0]> ()" for name in "gbmv")
-    body = f"w = Constant <value = float[2,2] {{1, 2, 3, 4}}> () {parameters} t = MatMul (x, w)"
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[3,2] x) => (float[3,2] y) {{
-            y = If (c) <
-                then_branch = t () => (float[3,2] p) {{ {body} p = BatchNormalization (t, g, b, m, v) }},
-                else_branch = e () => (float[3,2] q) {{ q = f.F (x) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) {{ {body} q = BatchNormalization (t, g, b, m, v) }}""",
-        ops={"Gemm": 2, "BatchNormalization": 0},
-    )
-
-
 KEPT = [
     # ONNX Runtime normalizes the columns here, and not the rows that the transposed product has there
     ("the columns are not the channels", f"(float[3,2] x) => (float[3,3] y) <{B}, {NORM}> {{ t = MatMul (x, w) s = Transpose (t) y = {BN % 's'} }}"),  # noqa: E501

@@ -30,24 +30,3 @@ def test_goes() -> None:
 )  # fmt: skip
 def test_keeps(because: str, text: str) -> None:
     check_keeps(PASS, text, because)
-
-
-def test_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[1,1] x) => (float[1,1] y) { y = own.f (x) }
-        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {
-            w = Constant <value = float[1,1] {2}> () t = MatMul (x, w) y = MatMul (t, w) }""",
-        ops={"MatMul": 1},
-    )
-
-
-def test_in_a_branch() -> None:
-    check_rewrites(
-        PASS,
-        """main (bool c, float[1,1] x) => (float[1,1] y) <float[1,1] w = {2}> {
-            y = If (c) <then_branch = p () => (o) { t = MatMul (x, w) o = MatMul (t, w) },
-                        else_branch = q () => (r) { r = Neg (x) }> }""",
-        ops={"MatMul": 1},
-    )

@@ -38,13 +38,6 @@ def test_half_precision() -> None:
     check_rewrites(PASS, text, "y = Mish (x)", opset=18)
 
 
-def test_in_a_subgraph() -> None:
-    text = """main (bool q, float[N,8] x) => (float[N,8] y) { y = If (q) <
-        then_branch = yes () => (float[N,8] p) { s = Softplus (x) t = Tanh (s) p = Mul (x, t) },
-        else_branch = no () => (float[N,8] e) { e = Identity (x) }> }"""
-    check_rewrites(PASS, text, ops={"Mish": 1, "Tanh": 0}, opset=18)
-
-
 KEPT = {
     "another product": (
         "the product is of something else",

@@ -73,23 +73,6 @@ def test_unknown_rank_and_a_scalar() -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        before="""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-            main (bool c, float[N] x) => (float[N] y) {
-                one = Constant <value_float = 1.0> ()
-                y = If (c) <
-                    then_branch = t () => (float[N] u) { a = Mul (x, one) u = Neg (a) },
-                    else_branch = e () => (float[N] v) { v = f.F (x) }
-                >
-            }
-            <domain: "f", opset_import: ["" : 17]>
-            F (a) => (c) { one = Constant <value_float = 1.0> () b = Div (a, one) c = Neg (b) }""",
-        ops={"Mul": 0, "Div": 0, "Neg": 2},
-    )
-
-
 NO_CONSTANT = "it is not a constant"
 KEPT = [
     (ZERO, "(float[4] x) => (float[4] y) <float c = {0}> { a = Add (x, c) y = Neg (a) }"),

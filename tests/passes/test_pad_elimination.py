@@ -27,23 +27,6 @@ def test_goes(mode: str, opset: int, constants: str, operands: str) -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    body = "k = Constant <value_ints = [0, 0]> () a = Pad (x, k)"
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[4] x) => (float[4] y) {{
-            y = If (c) <
-                then_branch = t () => (float[4] p) {{ {body} p = Neg (a) }},
-                else_branch = e () => (float[4] q) {{ q = f.F (x) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) {{ {body} q = Neg (a) }}""",
-        ops={"Pad": 0},
-    )
-
-
 KEPT = [
     ("it adds or takes something", "(float[4] x) => (float[5] y) <int64[2] p = {0, 1}> { t = Pad (x, p) y = Neg (t) }"),
     ("it adds or takes something", "(float[4] x) => (float[4] y) <int64[2] p = {-1, 1}> { t = Pad (x, p) y = Neg (t) }"),  # noqa: E501

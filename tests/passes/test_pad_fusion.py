@@ -81,23 +81,6 @@ def test_other_ranks(dims: str, pads: str) -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    body = "k = Constant <value_ints = [0, 0, 1, 0, 0, 1]> () a = Pad (x, k)"
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[1,2,4] x, float[2,2,3] w) => (float[1,2,4] y) {{
-            y = If (c) <
-                then_branch = t () => (float[1,2,4] p) {{ {body} p = Conv (a, w) }},
-                else_branch = e () => (float[1,2,4] q) {{ q = f.F (x, w) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x, w) => (q) {{ {body} q = Conv (a, w) }}""",
-        ops={"Pad": 0, "Conv": 2},
-    )
-
-
 def keeps(pads: str, node: str, extra: str = "") -> str:
     return f"<int64[8] p = {{{pads}}}{extra}> {{ t = Pad {node} }}"
 

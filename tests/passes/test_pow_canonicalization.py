@@ -89,19 +89,3 @@ def test_keeps_the_square_of_a_normalization() -> None:
 )
 def test_keeps(because: str, text: str) -> None:
     check_keeps(PASS, text, because)
-
-
-def test_in_a_branch_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """main (bool c, float[3] x) => (float[3] y) <float e = {2}> {
-            y = If (c) <then_branch = p () => (o) { o = Pow (x, e) }, else_branch = q () => (r) { r = Neg (x) }> }""",
-        ops={"Pow": 0},
-    )
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[3] x) => (float[3] y) { y = own.f (x) }
-        <domain: "own", opset_import: ["" : 17]> f (x) => (y) { e = Constant <value_float = 2.0> () y = Pow (x, e) }""",
-        ops={"Pow": 0},
-    )

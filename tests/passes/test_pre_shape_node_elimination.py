@@ -50,22 +50,6 @@ def test_a_chain_that_several_ask() -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[N] x) => (int64[1] y) {
-            y = If (c) <
-                then_branch = t () => (int64[1] p) { a = Neg (x) p = Shape (a) },
-                else_branch = e () => (int64[1] q) { q = f.F (x) }
-            >
-        }
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) { a = Cast <to = 7> (x) q = Shape (a) }""",
-        ops={"Neg": 0, "Cast": 0, "Shape": 2},
-    )
-
-
 KEPT = [
     ("used elsewhere", "(float[N] x) => (int64[1] y, float[N] t) { t = Neg (x) y = Shape (t) }"),
     ("used elsewhere", "(float[N] x) => (int64[1] y, float[N] z) { t = Neg (x) y = Shape (t) z = Abs (t) }"),

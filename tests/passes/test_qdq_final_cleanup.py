@@ -96,23 +96,6 @@ def test_the_dequantized_value_may_be_used_elsewhere() -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    body = "s = Constant <value_float = 0.25> () a = DequantizeLinear (x, s) b = QuantizeLinear (a, s)"
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, uint8[3] x) => (uint8[3] y) {{
-            y = If (c) <
-                then_branch = t () => (uint8[3] p) {{ {body} p = Identity (b) }},
-                else_branch = e () => (uint8[3] q) {{ q = f.F (x) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) {{ {body} q = Identity (b) }}""",
-        ops={"DequantizeLinear": 0, "QuantizeLinear": 0, "Identity": 2},
-    )
-
-
 def between(
     constants: str, there: str = "s, z", back: str = "s, z", dtypes: tuple[str, str] = ("uint8", "uint8")
 ) -> str:

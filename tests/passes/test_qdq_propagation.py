@@ -175,33 +175,6 @@ def test_blocks_of_a_weight() -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    body = "s = Constant <value_float = 0.25> () a = DequantizeLinear (x, s)"
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, uint8[2,3] x) => (float[3,2] y) {{
-            y = If (c) <
-                then_branch = t () => (float[3,2] p) {{ {body} p = Transpose (a) }},
-                else_branch = e () => (float[3,2] q) {{ q = f.F (x) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) {{ {body} q = Transpose (a) }}""",
-        after=f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, uint8[2,3] x) => (float[3,2] y) {{
-            y = If (c) <
-                then_branch = t () => (float[3,2] p) {{ {body.replace("a = DequantizeLinear (x, s)", "")}
-                    a = Transpose (x) p = DequantizeLinear (a, s) }},
-                else_branch = e () => (float[3,2] q) {{ q = f.F (x) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) {{ {body.replace("a = DequantizeLinear (x, s)", "")}
-            a = Transpose (x) q = DequantizeLinear (a, s) }}""",
-    )
-
-
 HEAD = f"(uint8[1,4,8,8] q) => (float[A,B,C,D] y) <{ONE}"
 POOLED = f"{HEAD}> {{ {DEQUANTIZE} y = MaxPool"
 SCALES = "(int8[4,2,3] q, float[4] s) => (float[A,B,C] y)"

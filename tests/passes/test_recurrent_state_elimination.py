@@ -5,9 +5,6 @@ import pytest
 from ortopt.testing import check_keeps, check_rewrites
 
 PASS = "recurrent_state_elimination"
-WEIGHTS = """
-    w = ConstantOfShape <value = float {{0.5}}> (ws) r = ConstantOfShape <value = float {{0.25}}> (rs)
-"""
 GATES = {"LSTM": 16, "GRU": 12, "RNN": 4}
 
 
@@ -91,21 +88,3 @@ def test_with_quantized_weights() -> None:  # of fixed sizes: the kernel ends th
     assert [value is None for value in node.inputs] == [False] * 3 + [True] * 5 + [False] * 4
     check_keeps(PASS, text.replace("zero, zero", "given, given"), "not a constant")
     check_keeps(PASS, text.replace("{1, 2, 1}", "{2, 1, 1}"), "another shape")
-
-
-def test_in_a_branch_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """main (bool c, float[2,1,1] x) => (float[2,1,1,1] y)
-            <float[1,1,1] w = {1}, float[1,1,1] r = {1}, float[1,1,1] zero = {0}> {
-            y = If (c) <then_branch = a () => (p) { p = RNN <hidden_size = 1> (x, w, r, , , zero) },
-                        else_branch = b () => (q) { q = RNN <hidden_size = 1> (x, w, r) }> }""",
-    )
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[2,1,1] x, float[1,1,1] w) => (float[2,1,1,1] y) { y = own.f (x, w) }
-        <domain: "own", opset_import: ["" : 17]> f (x, w) => (y) {
-            zero = Constant <value = float[1,1,1] {0}> () r = Constant <value = float[1,1,1] {0.5}> ()
-            y = RNN <hidden_size = 1> (x, w, r, , , zero) }""",
-    )

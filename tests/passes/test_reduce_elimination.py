@@ -97,23 +97,6 @@ def test_no_axes_and_none_wanted() -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    body = "k = Constant <value_ints = [0]> () w = Abs (x) a = ReduceSum <keepdims = 0> (w, k)"
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[1,4] x) => (float[4] y) {{
-            y = If (c) <
-                then_branch = t () => (float[4] p) {{ {body} p = Neg (a) }},
-                else_branch = e () => (float[4] q) {{ q = f.F (x) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) {{ {body} q = Neg (a) }}""",
-        ops={"ReduceSum": 0, "Squeeze": 2},
-    )
-
-
 SEVERAL = "it reduces several elements, or none"
 KEPT = [
     (SEVERAL, "(float[N,4] x) => (float[A,B] y) <int64[0] a = {}> { t = ReduceSum (x, a) y = Neg (t) }"),

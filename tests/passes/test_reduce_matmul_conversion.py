@@ -97,7 +97,7 @@ KEPT = {
     "axes come before ": model("ReduceMean", "float[2,64,T]", "float[2,1,T]", "1"),
     "too small": model("ReduceL2", "float[N,4,6,40]", "float[N,1,1,40]"),
     "axes come before": model("ReduceSum", "float[2,4,6,400]", "float[2,1,1,400]"),
-    "not single-precision": model("ReduceL2", "double[N,4,6,400]", "double[N,1,1,400]"),
+    "single precision only": model("ReduceL2", "double[N,4,6,400]", "double[N,1,1,400]"),
 }
 
 

@@ -105,23 +105,6 @@ def test_keeps_a_bound_that_is_no_number(operands: str) -> None:
     assert not changed
 
 
-def test_below_and_in_a_function() -> None:
-    body = "k = Constant <value = float {6.0}> () a = Relu (x)"
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[3] x) => (float[3] y) {{
-            y = If (c) <
-                then_branch = t () => (float[3] p) {{ {body} p = Clip (a, , k) }},
-                else_branch = e () => (float[3] q) {{ q = f.F (x) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) {{ {body} q = Clip (a, , k) }}""",
-        ops={"Relu": 0, "Clip": 2},
-    )
-
-
 def test_a_negative_zero_as_min_gives_the_zero_of_the_relu() -> None:
     model = check_rewrites(
         "relu_clip_fusion", "main (float[N] x) => (float[N] y) <float l = {-0.0}> { r = Relu (x) y = Clip (r, l) }"

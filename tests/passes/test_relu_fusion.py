@@ -34,13 +34,6 @@ def test_half_precision() -> None:
     check_rewrites(PASS, text, "s = Add (x, x) y = Relu (s)")
 
 
-def test_in_a_subgraph() -> None:
-    text = f"""main (bool q, float[N,8] x) => (float[N,8] y) {ZERO} {{ y = If (q) <
-        then_branch = yes () => (float[N,8] p) {{ s = Add (x, x) p = Max (s, zero) }},
-        else_branch = no () => (float[N,8] e) {{ e = Identity (x) }}> }}"""
-    check_rewrites(PASS, text, ops={"Relu": 1, "Max": 0})
-
-
 KEPT = {
     "a zero with a sign": ("a Relu would let -0.0 through", f"{HEAD} {ZERO} {{ y = Max (x, zero) }}"),
     "another bound": ("no operand is 0", f"{HEAD} <float k = {{1.0}}> {{ y = Max (x, k) }}"),

@@ -152,23 +152,6 @@ def test_other_users_keep_the_first() -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    body = "k = Constant <value_ints = [0]> () a = Unsqueeze (x, k) b = Flatten <axis = 2> (a)"
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[2,3] x) => (float[2,3] y) {{
-            y = If (c) <
-                then_branch = t () => (float[2,3] p) {{ {body} p = Neg (b) }},
-                else_branch = e () => (float[2,3] q) {{ q = f.F (x) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) {{ {body} q = Neg (b) }}""",
-        ops={"Unsqueeze": 0, "Flatten": 0},
-    )
-
-
 KEPT = [
     ("a dimension beside the one to infer may be 0",
      model("N,M,K", "A,B,C", "t = Flatten (x) y = Unsqueeze (t, a)", a=(2,))),

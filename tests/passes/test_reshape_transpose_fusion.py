@@ -67,22 +67,3 @@ def test_one_that_undoes_itself() -> None:
 )  # fmt: skip
 def test_keeps(because: str, text: str) -> None:
     check_keeps(PASS, text, because)
-
-
-def test_in_a_branch_and_in_a_function() -> None:
-    body = "a = Reshape (x, j) t = Transpose <perm = [1, 0]> (a) b = Reshape (t, k) "
-    check_rewrites(
-        PASS,
-        f"""main (bool c, float[2,3,4] x) => (float[4,2,3] y) <int64[2] j = {{6, 4}}, int64[3] k = {{4, 2, 3}}> {{
-            y = If (c) <then_branch = p () => (float[4,2,3] o) {{ {body} o = Neg (b) }},
-                        else_branch = q () => (float[4,2,3] r) {{ r = Transpose <perm = [2, 0, 1]> (x) }}> }}""",
-        ops={"Reshape": 0, "Transpose": 2},
-    )
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[2,3,4] x) => (float[4,2,3] y) {{ y = own.f (x) }}
-        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {{
-            j = Constant <value_ints = [6, 4]> () k = Constant <value_ints = [4, 2, 3]> () {body} y = Neg (b) }}""",
-        ops={"Reshape": 0, "Transpose": 1},
-    )

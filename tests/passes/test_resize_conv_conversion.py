@@ -99,7 +99,7 @@ KEPT = {
     "linear": (model(mode="linear"), "linear interpolation has a fast kernel"),
     "another scale": (model(scales="1, 1, 2, 3"), "phases are not alike"),
     "no whole scale": (model(scales="1, 1, 2.5, 2.5"), "phases are not alike"),
-    "a large scale": (model(scales="1, 1, 9, 9"), "phases are not alike, or many"),
+    "a large scale": (model(scales="1, 1, 9, 9"), "but with scale 1 to 8"),
     "corners aligned": (model(by("align_corners")), "phases are not alike"),
     "outside excluded": (model(", exclude_outside = 1"), "phases are not alike"),
     "three times, a large image": (model(scales="1, 1, 3, 3"), "rounded places may show"),

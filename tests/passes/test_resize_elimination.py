@@ -108,21 +108,3 @@ def test_keeps_modes(because: str, attributes: str) -> None:
 )  # fmt: skip
 def test_keeps(because: str, text: str) -> None:
     check_keeps(PASS, text.replace("Resize <>", "Resize"), because)
-
-
-def test_in_a_branch_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """main (bool c, float[1,1,4,5] x) => (float[A,B,C,D] y) <float[4] s = {1, 1, 1, 1}> {
-            y = If (c) <then_branch = p () => (o) { t = Resize (x, , s) o = Neg (t) },
-                        else_branch = q () => (r) { r = Abs (x) }> }""",
-        ops={"Resize": 0},
-    )
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[1,1,4,5] x) => (float[1,1,4,5] y) { y = own.f (x) }
-        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {
-            s = Constant <value_floats = [1.0, 1.0, 1.0, 1.0]> () t = Resize (x, , s) y = Neg (t) }""",
-        ops={"Resize": 0},
-    )

@@ -97,7 +97,7 @@ KEPT = {
     ),
     "rows of one element": (
         model(f"i = Abs (x) {ROLL.replace('f =', 'y =')}", "float[2,6,6]", "float[2,6,6]"),
-        "rows that stay together are short",
+        "but with columns 16 or more",
     ),
 }
 

@@ -99,25 +99,6 @@ def test_keeps(because: str, text: str) -> None:
     check_keeps(PASS, text, None if because in ("divides", "not a constant") else because)
 
 
-def test_in_a_branch_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """main (bool b, float[2,2] x) => (float[2,2] y) <float[2,2] w = {1, 2, 3, 4}, float c = {4}> {
-            y = If (b) <then_branch = p () => (o) { m = MatMul (x, w) o = Mul (m, c) },
-                        else_branch = q () => (r) { r = Neg (x) }> }""",
-        ops={"Mul": 0},
-    )
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[1,2] x) => (float[1,2] y) { y = own.f (x) }
-        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {
-            w = Constant <value = float[2,2] {1, 2, 3, 4}> () c = Constant <value_float = 3.0> ()
-            m = MatMul (x, w) y = Mul (m, c) }""",
-        ops={"Mul": 0},
-    )
-
-
 def test_keeps_large_weights_that_are_shared() -> None:
     numbers = ", ".join(["1"] * 72 * 64)
     text = f"""main (float[N,72] x) => (float[N,64] y, float[N,64] z) <float[72,64] w = {{{numbers}}}, float c = {{4}}> {{

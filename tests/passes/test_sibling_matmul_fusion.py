@@ -23,28 +23,6 @@ def test_joins(opset: int) -> None:
     assert np.array_equal(wide.const_value.numpy(), [[1, 2, 3, 7, 8, 11], [4, 5, 6, 9, 10, 12]])
 
 
-def test_in_a_loop_body_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """main (float[1,2] x, bool go) => (float[1,2] y) {
-        n = Constant <value_int = 2> ()
-        y = Loop <body = body (int64 i, bool c, float[1,2] s) => (bool d, float[1,2] t) {
-            a = Constant <value = float[2,2] {1,2,3,4}> () b = Constant <value = float[2,2] {4,3,2,1}> ()
-            d = Identity (c) p = MatMul (s, a) q = MatMul (s, b) t = Sub (p, q) }> (n, go, x) }""",
-        ops={"MatMul": 1, "Split": 1},
-        options=TAKEN,
-    )
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]> main (float[1,2] x) => (float[1,2] y) { y = own.F (x) }
-        <domain: "own", opset_import: ["" : 17]> F (s) => (t) {
-            a = Constant <value = float[2,2] {1,2,3,4}> () b = Constant <value = float[2,2] {4,3,2,1}> ()
-            p = MatMul (s, a) q = MatMul (s, b) t = Sub (p, q) }""",
-        ops={"MatMul": 1, "Split": 1},
-        options=Options(keep_functions=True, force_forms=TAKEN.force_forms),
-    )
-
-
 KEPT = {
     "one product": (
         "main (float[N,2] x) => (float[N,3] y) <float[2,3] a = {1,2,3,4,5,6}> { p = MatMul (x, a) y = Relu (p) }",

@@ -106,28 +106,10 @@ def test_half_precision_has_a_kernel() -> None:
     rewrites(model(dtype="float16"), skip("x, s, g, b"))
 
 
-def test_in_a_subgraph() -> None:
-    rewrites(
-        model(
-            f"""y = If (c) <
-                then_branch = yes () => (float[N,M,8] p) {{ t = Add (x, s) {NORM.replace("y =", "p =")} }},
-                else_branch = no () => (float[N,M,8] e) {{ e = Add (x, s) }}
-            >""",
-            more=", bool c",
-        ),
-        ops={"com.microsoft::SkipLayerNormalization": 1, "LayerNormalization": 0, "Add": 1},
-    )
-
-
 FUNCTION = """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
     main (float[N,3,8] x, float[N,3,8] s, float[8] g, float[8] b) => (float[N,3,8] y) {{ y = local.Norm (x, s, g, b) }}
     <opset_import: ["" : 17], domain: "local"> Norm {attributes} (x, s, g, b) => (y) {{
         t = Add (x, s) y = LayerNormalization <{epsilon}> (t, g, b) }}"""
-
-
-def test_in_a_function() -> None:
-    text = FUNCTION.format(attributes="", epsilon="epsilon = 0.001")
-    rewrites(text, ops={"com.microsoft::SkipLayerNormalization": 1, "LayerNormalization": 0})
 
 
 BROADCAST = "the kernel does not broadcast the operands so"

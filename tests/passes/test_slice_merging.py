@@ -76,22 +76,3 @@ def test_attributes_of_old_opsets() -> None:
 )  # fmt: skip
 def test_keeps(because: str, text: str) -> None:
     check_keeps(PASS, text, because)
-
-
-def test_in_a_branch_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """main (bool c, float[9] x) => (float[A] y) <int64[1] s = {1}, int64[1] e = {7}> {
-            y = If (c) <then_branch = p () => (o) { m = Slice (x, s, e) o = Slice (m, s, e) },
-                        else_branch = q () => (r) { r = Neg (x) }> }""",
-        ops={"Slice": 1},
-    )
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[9] x) => (float[5] y) { y = own.f (x) }
-        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {
-            s = Constant <value_ints = [1]> () e = Constant <value_ints = [7]> ()
-            m = Slice (x, s, e) y = Slice (m, s, e) }""",
-        ops={"Slice": 1},
-    )

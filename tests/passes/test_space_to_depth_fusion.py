@@ -109,27 +109,3 @@ def test_yolos_order_without_such_a_conv(below: str) -> None:
 )  # fmt: skip
 def test_keeps(because: str, text: str) -> None:
     check_keeps(PASS, text, because)
-
-
-def test_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[1,1,4,4] x) => (float[1,4,2,2] y) { y = own.f (x) }
-        <domain: "own", opset_import: ["" : 17]> f (x) => (y) {
-            z = Constant <value_ints = [0, 0]> () r = Constant <value_ints = [1, 0]> () c = Constant <value_ints = [0, 1]> ()
-            b = Constant <value_ints = [1, 1]> () e = Constant <value_ints = [4, 4]> () a = Constant <value_ints = [2, 3]> ()
-            t = Constant <value_ints = [2, 2]> ()
-            p = Slice (x, z, e, a, t) q = Slice (x, c, e, a, t) u = Slice (x, r, e, a, t) v = Slice (x, b, e, a, t)
-            y = Concat <axis = 1> (p, q, u, v) }""",  # noqa: E501
-        ops={"SpaceToDepth": 1, "Slice": 0},
-    )
-
-
-def test_in_a_branch() -> None:
-    body = YOLO[YOLO.index("a = Slice") : YOLO.rindex("}")].replace("y = Neg", "o = Neg")
-    head = YOLO[: YOLO.index("a = Slice")].replace("(float[N", "(bool cond, float[N", 1)
-    text = (
-        f"{head} y = If (cond) <then_branch = p () => (o) {{ {body} }}, else_branch = q () => (r) {{ r = Abs (x) }}> }}"
-    )
-    check_rewrites(PASS, text, ops={"SpaceToDepth": 1, "Gather": 1, "Slice": 0}, numbers=False)

@@ -29,22 +29,6 @@ def test_goes(opset: int, constants: str, spelling: str) -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 18, "f" : 1]>
-        main (bool c, float[4] x) => (float[4] y) {
-            y = If (c) <
-                then_branch = t () => (float[4] p) { d = Split <num_outputs = 1> (x) p = Neg (d) },
-                else_branch = e () => (float[4] q) { q = f.F (x) }
-            >
-        }
-        <domain: "f", opset_import: ["" : 18]>
-        F (x) => (q) { d = Split <num_outputs = 1> (x) q = Neg (d) }""",
-        ops={"Split": 0},
-    )
-
-
 KEPT = [
     ("several parts are needed", "(float[4] x) => (float[2] y, float[2] z) { y, z = Split (x) }"),
     ("several parts are needed", "(float[4] x) => (float[4] y, float[0] z) <int64[2] s = {4, 0}> { y, z = Split (x, s) }"),  # noqa: E501

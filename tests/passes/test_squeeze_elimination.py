@@ -17,26 +17,10 @@ def test_goes(opset: int, shape: str) -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[2,3] x) => (float[2,3] y) {
-            y = If (c) <
-                then_branch = t () => (float[2,3] p) { a = Squeeze (x) p = Neg (a) },
-                else_branch = e () => (float[2,3] q) { q = f.F (x) }
-            >
-        }
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) { a = Squeeze (x) q = Neg (a) }""",
-        ops={"Squeeze": 0},
-    )
-
-
 KEPT = [
     ("a dimension may be 1", "(float[N] x) => (float[] y) { t = Squeeze (x) y = Neg (t) }"),
-    ("a dimension may be 1", "(float[2,1] x) => (float[2] y) { t = Squeeze (x) y = Neg (t) }"),
-    ("it names axes", "(float[2,1] x) => (float[2] y) <int64[1] a = {1}> { t = Squeeze (x, a) y = Neg (t) }"),
+    ("it moves elements", "(float[2,1] x) => (float[2] y) { t = Squeeze (x) y = Neg (t) }"),
+    ("it moves elements", "(float[2,1] x) => (float[2] y) <int64[1] a = {1}> { t = Squeeze (x, a) y = Neg (t) }"),
     ("the axes are not known", "(float[2,1] x, int64[1] a) => (float[] y) { t = Squeeze (x, a) y = Neg (t) }"),
     ("the shape is unknown", "(float[] x) => (float[] y) { t = Squeeze (x) y = Neg (t) }"),
 ]

@@ -18,13 +18,6 @@ def test_fuses(condition: str, threshold: str) -> None:
     check_rewrites(PASS, text, f"y = ThresholdedRelu <alpha = {threshold}> (x)", inputs={"x": EDGES})
 
 
-def test_in_a_subgraph() -> None:
-    text = f"""main (bool q, float[N,8] x) => (float[N,8] y) {K} {{ y = If (q) <
-        then_branch = yes () => (float[N,8] p) {{ c = Greater (x, k) p = Where (c, x, zero) }},
-        else_branch = no () => (float[N,8] e) {{ e = Identity (x) }}> }}"""
-    check_rewrites(PASS, text, ops={"ThresholdedRelu": 1, "Where": 0})
-
-
 WRONG = "the condition is not that x is above a number"
 KEPT = {
     "not strict": ("no Greater or Less", f"{HEAD} {K} {{ c = GreaterOrEqual (x, k) y = Where (c, x, zero) }}"),

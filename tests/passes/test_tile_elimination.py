@@ -21,23 +21,6 @@ def test_a_scalar() -> None:
     )
 
 
-def test_below_and_in_a_function() -> None:
-    body = "k = Constant <value_ints = [1]> () a = Tile (x, k)"
-    check_rewrites(
-        PASS,
-        f"""<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
-        main (bool c, float[4] x) => (float[4] y) {{
-            y = If (c) <
-                then_branch = t () => (float[4] p) {{ {body} p = Neg (a) }},
-                else_branch = e () => (float[4] q) {{ q = f.F (x) }}
-            >
-        }}
-        <domain: "f", opset_import: ["" : 17]>
-        F (x) => (q) {{ {body} q = Neg (a) }}""",
-        ops={"Tile": 0},
-    )
-
-
 KEPT = [
     ("it repeats something", "(float[4] x) => (float[8] y) <int64[1] r = {2}> { t = Tile (x, r) y = Neg (t) }"),
     ("takes nothing", "(float[4] x) => (float[0] y) <int64[1] r = {0}> { t = Tile (x, r) y = Neg (t) }"),

@@ -146,18 +146,6 @@ def test_a_shared_weight_keeps_its_other_user() -> None:
     np.testing.assert_array_equal(model.graph.initializers["w"].const_value.numpy(), w)  # type: ignore[union-attr]
 
 
-def test_in_a_subgraph() -> None:
-    check_rewrites(
-        PASS,
-        f"""main (bool c, uint8[2,2] q) => (uint8[2,2] y) <{ONE}, float[2,2] w = {{1,2,3,4}}> {{
-            d = DequantizeLinear (q, s, z)
-            y = If (c) <then_branch = t () => (uint8[2,2] p) {{ m = MatMul (d, w) p = QuantizeLinear (m, s, z) }},
-                        else_branch = e () => (uint8[2,2] o) {{ o = Identity (q) }}> }}""",
-        ops={"DequantizeLinear": 2},
-        numbers=False,
-    )
-
-
 def matmul(weight: str = "float[2,2] w = {1,2,3,4}", body: str = "", output: str = "", head: str = "") -> str:
     body = body or "d = DequantizeLinear (q, s, z) m = MatMul (d, w) y = QuantizeLinear (m, s, z)"
     return f"main (uint8[2,2] q{head}) => (uint8[2,2] y{output}) <{ONE}{', ' + weight if weight else ''}> {{ {body} }}"

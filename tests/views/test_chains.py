@@ -169,8 +169,9 @@ class Drawing:
     def expand(self) -> None:
         shape = [self.random.choice([1, 2, 3]) if size == 1 else size for size in self.shape]
         shape = [2] * self.random.randint(0, 1) + shape
+        aligned = [1] * (len(shape) - len(self.shape)) + self.shape
         target = [1 if self.random.random() < 0.5 and size == own else size
-                  for size, own in zip(shape, [1] * (len(shape) - len(self.shape)) + self.shape, strict=True)]  # fmt: skip
+                  for size, own in zip(shape, aligned, strict=True)]  # fmt: skip
         self.add(f"Expand ({self.value}, {self.named(target)})", shape)
 
     def blocks(self) -> None:

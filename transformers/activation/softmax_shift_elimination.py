@@ -9,12 +9,11 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.match import (
-    FLOATS,
     dims,
-    dtype,
     inputs,
     is_op,
     need,
+    need_float,
     operand_constant,
     producer,
     scalar,
@@ -46,7 +45,7 @@ class SoftmaxShiftElimination(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A difference between scores and their largest, which may be scaled back."""
         (shifted,) = inputs(root, 1)
-        need(dtype(shifted) in FLOATS, "its numbers are not floats", shifted)
+        need_float(shifted)
         scaling = shifted.producer()
         if scaling is None or not is_op(scaling, "Mul"):
             difference = _difference(root, shifted)

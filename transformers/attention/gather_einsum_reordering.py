@@ -12,12 +12,11 @@ from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOATS,
     dims,
-    dtype,
     inputs,
     is_constant,
     need,
+    need_float,
     producer,
     same_dim,
     static_dims,
@@ -56,7 +55,7 @@ class GatherEinsumReordering(RewriteRule[Found]):
         """A product over the last axis of what is multiplied, and of rows that are chosen for pairs of positions."""
         x, chosen = inputs(root, 2)
         need(len(root.inputs) == 2, "it is no product of two", root)
-        need(dtype(x) in FLOATS, "its numbers are not floats", x)
+        need_float(x)
         (own, pairs), result = equation_of(root)
         need(len(pairs) == 3 and len(own) >= 2, "it is no product with rows for pairs of positions", root)
         length, other, summed = pairs

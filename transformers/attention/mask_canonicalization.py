@@ -24,6 +24,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_present,
     optional,
     producer,
     same_dim,
@@ -142,7 +143,7 @@ def _triangle(root: ir.Node) -> Found:
     trilu, cast = producer(left, "Trilu"), producer(right, "Cast")
     need(attribute(trilu, "upper", 1) == 1, "it is a lower triangle", trilu)
     (held,) = inputs(cast, 1)
-    need(dtype(held) == ir.DataType.BOOL, "no comparison comes before", cast)
+    need_present(dtype(held) == ir.DataType.BOOL, "no comparison comes before", cast)
     number = splat(trilu.inputs[0])
     need(number.dtype.kind == "f" and bool(np.isfinite(number)), "the number is not finite", trilu)
     first = optional(trilu, 1)

@@ -9,6 +9,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
+    Absent,
     Refusal,
     attribute,
     dims,
@@ -60,7 +61,7 @@ class QuerySelectionReordering(RewriteRule[Found]):
         need(is_constant(listed) and rank(listed) == 0, "it selects no single place", root)
         node = value.producer()
         if node is None or not (is_op(node, "Attention") or is_op(node, "MultiHeadAttention", domain=MICROSOFT)):
-            raise Refusal("no attention comes before", value)
+            raise Absent("no attention comes before", value)
         need(node.outputs[0] is value, "it selects of a past", value)
         need(ops.Gather(root).axis == SEQUENCE and rank(value) == RANK, "it selects no position", root)
         rest = any(other.uses() or other.is_graph_output() for other in node.outputs[1:])

@@ -21,15 +21,14 @@ from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
-    FLOATS,
     Dim,
     Refusal,
     dims,
-    dtype,
     inputs,
     is_never_zero,
     is_op,
     need,
+    need_float,
     producer,
     same_dim,
 )
@@ -104,7 +103,7 @@ class RelativeColumnConversion(RewriteRule[Found]):
         is_turned = place == 1
         product = producer(columns, "MatMul")
         x, embeddings = reversed(inputs(product, 2)) if is_turned else inputs(product, 2)
-        need(dtype(x) in FLOATS, "it is of no floats", x)
+        need_float(x)
         batch, count, width = _in_order(dims(x, 3), is_turned)
         table = _table(embeddings, batch, is_turned=not is_turned)
         need(same_dim(width, table.width), "an operand may be broadcast", product)

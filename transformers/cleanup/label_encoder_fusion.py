@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.match import Refusal, attribute, inputs, is_op, is_used_once, need
+from ortopt.graph.match import Absent, Refusal, attribute, inputs, is_op, is_used_once, need
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics import strings_of
@@ -43,7 +43,7 @@ class LabelEncoderFusion(RewriteRule[Found]):
         (middle,) = inputs(root, 1)
         first = middle.producer()
         if first is None or not is_op(first, "LabelEncoder", domain=ML) or first.graph is not root.graph:
-            raise Refusal("no LabelEncoder comes before", middle)
+            raise Absent("no LabelEncoder comes before", middle)
         need(is_used_once(middle), "the first result is used elsewhere", middle)
         keys, results = _table(root, "keys"), _table(root, "values")
         labels, default = _table(first, "values"), _default(first)

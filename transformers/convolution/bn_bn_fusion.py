@@ -4,11 +4,10 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis.magnitudes import need_near, need_no_larger
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOATS, dtype, inputs, need, tensor_of
-from ortopt.linear.channels import affine_above, normalization
-from ortopt.linear.weights import Array, rounded
+from ortopt.linear.channels import affine_above, composed, normalization
+from ortopt.linear.weights import Array
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -39,17 +38,13 @@ class BnBnFusion(RewriteRule[Found]):
         tensor = tensor_of(gamma)
         kinds = {dtype(middle), tensor.dtype, tensor_of(inputs(first.node, 2)[1]).dtype}
         need(len(kinds) == 1 and kinds <= FLOATS, "the constants have another type", gamma)
-        scale, shift = normalization(first.node, tensor.size)
-        scale_after, shift_after = normalization(root, tensor.size)
-        with np.errstate(over="ignore", invalid="ignore"):
-            both, total = scale * scale_after, shift * scale_after + shift_after
-        folded = rounded(both, tensor.dtype, root), rounded(total, tensor.dtype, root)
-        need_near(scale, (1.0, both), tensor.dtype, first.node)
-        need_no_larger(np.abs(shift), (1.0, scale, total), tensor.dtype, first.node)
-        return Found((first.node, root), first.x, *folded)
+        inner, outer = (normalization(node, tensor.size) for node in (first.node, root))
+        scale, shift = composed(inner, outer, tensor.dtype, root)
+        return Found((first.node, root), first.x, scale, shift)
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the one BatchNormalization, of mean 0 and variance 1."""
         parameters = (found.scale, found.shift, np.zeros(found.scale.shape), np.ones(found.scale.shape))
-        numbers = [constant(parameter, dtype(found.nodes[0].outputs[0])) for parameter in parameters]
+        kind = dtype(found.nodes[0].outputs[0])
+        numbers = [constant(parameter.astype(kind.numpy()), kind) for parameter in parameters]
         return ir.node("BatchNormalization", [found.x, *numbers], {"epsilon": 0.0})

@@ -13,6 +13,7 @@ from ortopt.graph.match import (
     is_constant,
     is_op,
     need,
+    need_present,
     optional,
     plain_attributes,
     producer,
@@ -77,7 +78,7 @@ def _before(gemm: ir.Node) -> Found:
         (operands[position],) = inputs(transpose, 1)
         flags[position] ^= 1
         fused += 1
-    need(fused > 0, "no operand comes from a Transpose that only Gemms read", gemm)
+    need_present(fused > 0, "no operand comes from a Transpose that only Gemms read", gemm)
     return Found((gemm,), gemm, operands[0], operands[1], (flags[0], flags[1]))
 
 

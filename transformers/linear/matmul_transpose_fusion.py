@@ -15,6 +15,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_present,
     plain_attributes,
     producer,
     users,
@@ -61,7 +62,7 @@ class MatmulTransposeFusion(RewriteRule[Found]):
         """An operand that comes from a Transpose which only products read, in an order that the kernel knows."""
         product = product_of(root)
         transposed = [side for side in (0, 1) if _transpose_above(product.sides[side].value) is not None]
-        need(bool(transposed), "no operand comes from a Transpose", root)
+        need_present(bool(transposed), "no operand comes from a Transpose", root)
         alone = [[side] for side in transposed] if len(transposed) > 1 else []
         sides = choose([transposed, *alone])  # the kernel may be right, or fast, for one of them alone
         parts = {side: _turned(product.sides[side]) for side in sides}

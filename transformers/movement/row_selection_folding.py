@@ -32,11 +32,9 @@ from ortopt.graph.match import (
     static_dims,
     tensor_of,
 )
+from ortopt.linear.weights import MAX_WORK, rounded
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-
-MAX_WORK = 1 << 30
-"""Multiplications that the product of the constants may take: about a second."""
 
 MOST_GROWTH = 2
 """How many times as large as the matrix the product with all rows may be, whose place it takes."""
@@ -130,7 +128,7 @@ def _product(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:
     need(count <= MOST_GROWTH * size, "the table has many more rows than the matrix", table)
     need(count * size * columns <= MAX_WORK, "the constants are large", root)
     exact = array_of(table).astype(np.float64) @ array_of(number).astype(np.float64)
-    return _rounded(exact, table)
+    return rounded(exact, dtype(table), table)
 
 
 def _sum(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:
@@ -143,11 +141,5 @@ def _sum(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:
     shape = static_dims(number)
     fits = len(shape) <= rank(rows) and math.prod(shape[:-1]) == 1 and (shape or (1,))[-1] in (1, static_dims(table)[1])
     need(fits, "it is not one number for each column", number)
-    return _rounded(array_of(table).astype(np.float64) + array_of(number).astype(np.float64).reshape(-1), table)
-
-
-def _rounded(exact: np.ndarray, table: ir.Value) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        rounded: np.ndarray = exact.astype(tensor_of(table).dtype.numpy())
-    need(bool(np.isfinite(rounded).all()), "a folded number would not be finite", table)
-    return rounded
+    total = array_of(table).astype(np.float64) + array_of(number).astype(np.float64).reshape(-1)
+    return rounded(total, dtype(table), table)

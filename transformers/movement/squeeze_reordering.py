@@ -22,6 +22,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_present,
     opset,
     plain_attributes,
     rank,
@@ -90,7 +91,7 @@ class SqueezeReordering(RewriteRule[Found]):
         need(any(source is not None and _is_of_convolution(source) for source in sources), "it is of no image", root)
         joins = len(set(sources) - {None}) > 1
         joins = joins or _goes_into_convolution(root, values, sources, axis)
-        need(joins or _meets(root.outputs[0], axis), "no Unsqueeze of this axis comes after", root)
+        need_present(joins or _meets(root.outputs[0], axis), "no Unsqueeze of this axis comes after", root)
         return Found((root,), tuple(sources), axis)
 
     def rewrite(self, found: Found) -> ir.Node:

@@ -16,13 +16,13 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     is_used,
     is_used_once,
     need,
+    need_float32,
     operand_constant,
     operand_from,
     optional,
@@ -125,7 +125,7 @@ class ResidualBiasFolding(RewriteRule[Found]):
 
 
 def _row(bias: ir.Value, rest: ir.Value) -> Array:
-    need(dtype(rest) == FLOAT, "its numbers are not single-precision", rest)
+    need_float32(rest)
     need(len(dims(rest)) > 1 and dims(bias) == dims(rest)[-1:], "it is no bias of the last dimension", bias)
     row: Array = array_of(bias).astype(np.float64)
     need(bool(np.isfinite(row).all()), "the bias is not finite", bias)
@@ -185,7 +185,7 @@ def _packed_attention(node: ir.Node, row: Array) -> Layer:
     if weight is None or bias is None:
         raise Refusal("a linear layer has no bias", node)
     need(not any(map(is_used, node.outputs[1:])), "its keys and values are used elsewhere", node)
-    need(dtype(weight) == FLOAT, "its numbers are not single-precision", weight)
+    need_float32(weight)
     columns = array_of(weight)
     need(columns.shape[:1] == row.shape and columns.ndim == 2, "a linear layer is of another width", weight)
     need(is_constant(bias) and dims(bias) == columns.shape[1:], "a linear layer's bias is no row", bias)

@@ -13,7 +13,7 @@ from ortopt.analysis.costs import Form
 from ortopt.errors import UsageError
 from ortopt.fusions import preferred
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, dtype, inputs, is_vector_of, need, optional, plain_attributes, rank
+from ortopt.graph.match import inputs, is_vector_of, need, need_float32, optional, plain_attributes, rank
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.quantized_blocks import Blocks, blocks
 from ortopt.patterns.unpacked_weights import is_unpacked, unpacked
@@ -88,7 +88,7 @@ class MatmulNbitsFusion(RewriteRule[Found]):
         """A product with a constant matrix in blocks along what is summed up."""
         plain_attributes(root)
         x, floats = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the numbers are not float32", x)
+        need_float32(x)
         need(rank(x) >= 2, "the first operand is a vector", x)
         turned = _check_gemm(root) if root.op_type == "Gemm" else False
         weight, order = self._weight(root, floats, turned)

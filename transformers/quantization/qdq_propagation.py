@@ -10,7 +10,8 @@ from ortopt import ops, semantics
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    Refusal,
+    Absent,
+    Code,
     attribute,
     inputs,
     is_constant,
@@ -94,7 +95,7 @@ def _before_quantizing(root: ir.Node) -> Found:
     (numbers,) = inputs(root, 1)
     op = numbers.producer()
     if op is None or op.domain != "" or op.op_type not in PERMUTED + REPEATED:
-        raise Refusal("no op that keeps values comes before", numbers)
+        raise Absent("no op that keeps values comes before", numbers)
     need(has_one_scale(root), "there are several scales", root)
     _check_axis_free(root)
     need(not is_constant(op.inputs[0]), "it will be folded", op)
@@ -132,7 +133,12 @@ def _check_pair_unneeded(first: ir.Node, second: ir.Node) -> None:
     if all(value is None or is_constant(value) for value in operands):
         return  # it will be folded
     options = scope.of(scope.graph_of(scaling)).options
-    need(options.target is not Target.ONNX, "other runtimes match an op within its pairs (--target onnx)", scaling)
+    need(
+        options.target is not Target.ONNX,
+        "other runtimes match an op within its pairs (--target onnx)",
+        scaling,
+        code=Code.PLACEMENT,
+    )
     integers = scaling.outputs[0] if is_quantizer(scaling) else operands[0]
     if integers is None or integers.dtype != ir.DataType.INT8 or options.march is March.NATIVE:
         return

@@ -14,6 +14,7 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
+    Code,
     Refusal,
     array_of,
     attribute,
@@ -74,7 +75,12 @@ class QlinearDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A kernel that no run would make, as slow as it is, where it gives what floats give."""
         options = scope.of(scope.graph_of(root)).options
-        need(options.fusions is Fusions.DEFAULT, "kernels are taken or left whatever they cost (--fusions)", root)
+        need(
+            options.fusions is Fusions.DEFAULT,
+            "kernels are taken or left whatever they cost (--fusions)",
+            root,
+            code=Code.COST,
+        )
         attributes = plain_attributes(root)
         need(dtype(_integers(root)) == ir.DataType.UINT8, "unsigned integers alone have been measured", root)
         before, behind = _scale(root, 1), _scale(root, 3)

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from ortopt import ops
 from ortopt.graph import facts, symbolic
-from ortopt.graph.match import Dim, Refusal, dtype, inputs, is_op, need, only_user, same_dim, users
+from ortopt.graph.match import Dim, Refusal, dtype, inputs, is_op, need, need_present, only_user, same_dim, users
 from ortopt.patterns.attention import bias as biases
 from ortopt.patterns.attention.bias import Bias
 from ortopt.patterns.attention.contraction import Contraction, contraction
@@ -234,7 +234,7 @@ def attention(root: ir.Node, *, occupied: bool = False) -> Attention:
         Refusal: If it is none, or computes something else.
     """
     softmax = any(leads_to_softmax(value) for value in root.inputs if value is not None)
-    need(softmax, "no Softmax comes before", root.inputs[0])
+    need_present(softmax, "no Softmax comes before", root.inputs[0])
     with where_there_is_a_batch(root):
         return _attention(root, occupied=occupied)
 
@@ -243,7 +243,7 @@ def _attention(root: ir.Node, *, occupied: bool) -> Attention:
     product = contraction(root)
     need(product.factor == 1, "the product of probabilities and values is scaled", root)
     if not leads_to_softmax(product.left):
-        need(leads_to_softmax(product.right), "no Softmax comes before", product.left)
+        need_present(leads_to_softmax(product.right), "no Softmax comes before", product.left)
         product = product.swapped()
     axes = {letter: Axis(size) for letter, size in product.sizes.items()}
     queries, keys, size = _roles_of(product, axes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOAT, Refusal, array_of, broadcasts_to, dims, dtype, need
+from ortopt.graph.match import Refusal, array_of, broadcasts_to, dims, need, need_float32
 from ortopt.views.axes import Axis, Group, View
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -51,7 +51,7 @@ def as_row(added: ir.Value, to: ir.Value, view: View, row: Group) -> Array:
 
 def _axes(added: ir.Value, to: ir.Value, view: View) -> tuple[Array, Group]:
     """A constant's content, in as many dimensions as there are axes along which it may differ; and these."""
-    need(dtype(to) == FLOAT, "its numbers are not single-precision", to)
+    need_float32(to)
     need(broadcasts_to(added, dims(to)), "what is added enlarges the sum", added)
     content = array_of(added).astype(np.float64)
     need(bool(np.isfinite(content).all()), "what is added is not finite", added)

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph import scope
-from ortopt.graph.match import Dim, Refusal, attribute, inputs, is_op, need, same_dim
+from ortopt.graph.match import Absent, Code, Dim, attribute, inputs, is_op, need, same_dim
 from ortopt.options import Fusions
 from ortopt.patterns.attention.sizes import dims
 from ortopt.semantics.domains import MICROSOFT
@@ -62,14 +62,14 @@ def contraction(node: ir.Node | None) -> Contraction:
         Refusal: If it is none of two operands, or sizes are not proven to be the same.
     """
     if node is None or not is_product(node):
-        raise Refusal(f"no {' or '.join(PRODUCTS)} comes before", node)
+        raise Absent(f"no {' or '.join(PRODUCTS)} comes before", node)
     need(len(node.inputs) == 2, "the product is not of two operands", node)
     left, right = inputs(node, 2)
     shapes = dims(left), dims(right)
     names = _equation(node) if is_op(node, "Einsum") else _matmul(len(shapes[0]), len(shapes[1]), node)
     if node.domain:  # by default costs have decided between attention and this product, and are not asked again
         every = scope.of(scope.graph_of(node)).options.fusions is Fusions.ALL
-        need(every, f"{FUSED} stands for the product; --fusions all looks into it", node)
+        need(every, f"{FUSED} stands for the product; --fusions all looks into it", node, code=Code.COST)
     factor = float(attribute(node, "alpha", 1.0)) if node.domain else 1.0
     sizes: dict[str, Dim] = {}
     operands = []

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.graph.match import (
+    Absent,
     Dim,
     Refusal,
     attribute,
@@ -92,7 +93,7 @@ def behind_keys(value: ir.Value) -> ir.Node:
         if at is None or is_product(at):
             break
     if at is None or not softmax or not is_product(at):
-        raise Refusal("no Softmax comes after", node)
+        raise Absent("no Softmax comes after", node)
     return at
 
 
@@ -108,7 +109,7 @@ def above_result(value: ir.Value) -> ir.Node:
             break
         node = node.inputs[0].producer()
     if node is None or not (is_product(node) or is_op(node, "Attention") or is_op(node, _OWN_OP, domain=MICROSOFT)):
-        raise Refusal("no attention comes before", value)
+        raise Absent("no attention comes before", value)
     return node
 
 

@@ -16,6 +16,7 @@ from ortopt.graph.backtracking import choose
 from ortopt.graph.match import (
     FLOAT,
     FLOAT16,
+    Absent,
     Dim,
     Refusal,
     array_of,
@@ -26,6 +27,7 @@ from ortopt.graph.match import (
     is_scalar,
     is_used_once,
     need,
+    need_present,
     same_dim,
     scalar,
     splat,
@@ -158,7 +160,7 @@ def _to_softmax(found: Scores) -> None:
             need(is_used_once(value), "the probabilities are used elsewhere", value)
             _pass_shape(found)
         else:
-            raise Refusal("no Softmax comes before", value)
+            raise Absent("no Softmax comes before", value)
     softmax = found.view.value.producer()
     assert softmax is not None
     if not found.guarded:
@@ -185,7 +187,7 @@ def _unguarded(value: ir.Value, found: Scores) -> ir.Value:
     need(is_used_once(value), "the probabilities are used elsewhere", value)
     condition, fill, kept = inputs(guard, 3)
     test = condition.producer()
-    need(is_op(test, "IsNaN"), "no IsNaN comes before", condition)
+    need_present(is_op(test, "IsNaN"), "no IsNaN comes before", condition)
     assert test is not None
     need(test.inputs[0] is kept, "the guard tests another value", condition)
     need(is_constant(fill) and is_scalar(fill, 0.0), "the guard's fill is not 0", fill)
@@ -242,7 +244,7 @@ def _back(found: Scores) -> None:
     """Go one node up."""
     node = found.view.value.producer()
     if node is None or not is_op(node, *_ELEMENTWISE, *_SHAPES):
-        raise Refusal(f"no {' or '.join(PRODUCTS)} comes before", found.view.value)
+        raise Absent(f"no {' or '.join(PRODUCTS)} comes before", found.view.value)
     if node.op_type in _SHAPES:
         _pass_shape(found)
     elif node.op_type == "Cast":
@@ -282,7 +284,7 @@ def _product_operand(node: ir.Node, values: Sequence[ir.Value]) -> ir.Value:
     distances = [(leads_to(value, (*PRODUCTS, FUSED), (*_ELEMENTWISE, *_SHAPES)), value) for value in values]
     near = sorted(((d, i) for i, (d, _) in enumerate(distances) if d is not None))
     if not near:
-        raise Refusal(f"no {' or '.join(PRODUCTS)} comes before", node)
+        raise Absent(f"no {' or '.join(PRODUCTS)} comes before", node)
     return values[choose([index for _, index in near])]
 
 

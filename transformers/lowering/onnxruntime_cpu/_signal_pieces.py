@@ -15,6 +15,8 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
+from ortopt.analysis.costs import Form
+from ortopt.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, array_of, dims, inputs, need, opset, static_dims
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
@@ -22,12 +24,7 @@ from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 COUNTS: Final = ((8, 64), (4, 16), (2, 16))
 """How many pieces a result is cut into, and how many positions each of them must have for it."""
 
-LONG: Final = 31
-"""Positions of a kernel, at least: then it is 1.1 to 1.6 times as fast with one thread and 1.0 to 1.6 times with two,
-for 16 to 64 channels and 64 to 8,000 positions. With 21 it was 1.0 times with two threads, with 3 to 15 0.8 to 1.1."""
-
-LONG_OF_ONE: Final = 256
-"""The same where there is one channel: 1.5 and 1.15 times. With 64 it was 0.8 times with two threads."""
+FORM: Final = Form("", "Conv", "of pieces of signals")
 
 
 class Pieces(Struct, frozen=True):
@@ -86,7 +83,7 @@ def pieces_of(convolution: ir.Node) -> Pieces:
     pads = conv.pads
     fits = outputs % BLOCK == 0 and (channels == 1 or channels % BLOCK == 0)
     need(fits, "the channels fill no blocks", weight)
-    need(kernel >= (LONG_OF_ONE if channels == 1 else LONG), "its kernel would run on one thread", convolution)
+    check_faster(convolution, FORM, channels=channels, kernel=kernel)
     length = dims(convolution.outputs[0])[2]
     count = _count(length) if isinstance(length, int) else 1
     if not isinstance(length, int) or count == 1:

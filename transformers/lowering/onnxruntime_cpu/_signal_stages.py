@@ -22,6 +22,7 @@ from ortopt.graph.match import (
     is_constant,
     is_op,
     need,
+    need_float32,
     opset,
     optional,
     plain_attributes,
@@ -90,7 +91,7 @@ def halo_of(convolution: ir.Node, block: int = 1) -> Halo:
         Refusal: If it does not keep the length, or is of another kind.
     """
     x, weight = inputs(convolution, 2)
-    need(dtype(x) == FLOAT, "it is not in single precision", x)
+    need_float32(x)
     need(optional(convolution, 3) is None, "it adds another value", convolution)
     plain_attributes(convolution)
     outputs, channels, kernel = static_dims(weight, RANK)

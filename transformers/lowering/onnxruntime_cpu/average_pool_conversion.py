@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, need
+from ortopt.graph.match import Refusal, dims, inputs, need, need_float32
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
 
@@ -35,7 +35,7 @@ class AveragePoolConversion(RewriteRule[Forwarded]):
     def match(self, root: ir.Node) -> Forwarded:
         """One window over a whole image of fixed size, without pads: what lies outside is not counted."""
         (x,) = inputs(root, 1)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         sizes = dims(x)[IMAGES:]
         if not all(isinstance(size, int) for size in sizes):
             raise Refusal("the size of the image is not fixed", x)

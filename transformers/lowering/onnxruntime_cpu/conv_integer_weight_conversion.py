@@ -17,6 +17,9 @@ from ortopt.rule import RewriteRule
 WEIGHT, ZERO_POINT = 1, 3
 
 
+FORM = Form("", "ConvInteger", "of unsigned weights")
+
+
 class Found(Struct, frozen=True):
     """The ConvInteger."""
 
@@ -34,6 +37,7 @@ class ConvIntegerWeightConversion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL3,)
     after = ("conv_integer_conversion",)
     roots = ("ConvInteger",)
+    weighs = (FORM,)
     targets = (Target.ORT,)
     providers = ("CPUExecutionProvider",)
 
@@ -46,7 +50,7 @@ class ConvIntegerWeightConversion(RewriteRule[Found]):
         zero = optional(root, ZERO_POINT)
         constants = is_constant(weight) and (zero is None or is_constant(zero))
         need(constants, "the weight or its zero point is no constant", weight)
-        preferred(root, [Form("", "ConvInteger", "of unsigned weights")])
+        preferred(root, [FORM])
         return Found((root,))
 
     def rewrite(self, found: Found) -> ir.Node:

@@ -17,7 +17,7 @@ from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
+    Absent,
     Refusal,
     array_of,
     dims,
@@ -27,6 +27,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_float32,
     optional,
     users,
 )
@@ -71,7 +72,7 @@ class ConvSplitDecomposition(RewriteRule[Found]):
         """Parts of channels, out of a convolution and activations that nothing else reads."""
         value = inputs(root, len(root.inputs))[0]
         need(len(dims(value)) == 4 and ops.Split(root).axis == 1, "it splits no channels of an image", root)
-        need(dtype(value) == FLOAT, "the blocked kernels are for single precision only", value)
+        need_float32(value, "the blocked kernels are")
         sizes = tuple(_channels(part) for part in root.outputs)
         need(all(size > 0 and size % BLOCK == 0 for size in sizes), "the parts are no whole blocks", root)
         need(any(map(_is_convolved, root.outputs)), "no convolution reads a part", root)
@@ -128,7 +129,7 @@ def _producers(value: ir.Value) -> list[ir.Node]:
         if is_convolution(node):
             return nodes
         value = inputs(node, len(node.inputs))[0]
-    raise Refusal("no convolution comes before", value)
+    raise Absent("no convolution comes before", value)
 
 
 def _is_activation(node: ir.Node) -> bool:

@@ -16,11 +16,12 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
+    Code,
     array_of,
-    dtype,
     inputs,
     is_op,
     need,
+    need_float32,
     optional,
     plain_attributes,
     static_dims,
@@ -64,9 +65,14 @@ class GroupedConvMerging(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Groups of 2 to 15 channels that fill blocks together, behind a convolution."""
-        need(blocks_that_count(root) == (BLOCK,), "it pays where blocks are of 16 channels (--march native)", root)
+        need(
+            blocks_that_count(root) == (BLOCK,),
+            "it pays where blocks are of 16 channels (--march native)",
+            root,
+            code=Code.OPTION,
+        )
         x, weight = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         need(optional(root, 3) is None, "it adds another value", root)
         plain_attributes(root)
         groups = ops.Conv(root).group

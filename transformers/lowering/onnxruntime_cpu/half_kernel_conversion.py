@@ -64,6 +64,7 @@ class HalfKernelConversion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("Attention", "Clip", "Gelu")
+    weighs = tuple(Form("", op, FORM) for op in roots)
     looks_downstream = True
     numerics = Numerics.REORDERED
     providers = (CPU,)

@@ -21,12 +21,12 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     is_used_once,
     need,
+    need_float32,
     plain_attributes,
     producer,
     rank,
@@ -179,7 +179,7 @@ def _narrowed(root: ir.Node) -> Found:
 def _sizes(image: ir.Value) -> tuple[Dim, int, int]:
     """The batch, the height and the width of an image with channels first."""
     batch, _, height, width = dims(image, IMAGE)
-    need(dtype(image) == FLOAT, "the blocked kernels are for single precision only", image)
+    need_float32(image, "the blocked kernels are")
     if not (isinstance(height, int) and isinstance(width, int)):
         raise Refusal("a size of the image is not fixed", image)
     need(min(height, width) > 0, "the image is empty", image)
@@ -204,7 +204,7 @@ def _projection(last: ir.Node) -> Projection:
     need(is_op(nodes[0], "MatMul"), "it is no product", last)
     x, weight = inputs(nodes[0], 2)
     need(is_constant(weight), "the matrix is no constant", weight)
-    need(dtype(weight) == FLOAT, "the blocked kernels are for single precision only", weight)
+    need_float32(weight, "the blocked kernels are")
     shape = static_dims(weight)
     need(len(shape) == 2, "the operand is no matrix", weight)
     need(all(size > 0 and size % BLOCK == 0 for size in shape), "the channels fill no blocks", weight)

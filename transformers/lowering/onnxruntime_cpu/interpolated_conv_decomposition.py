@@ -23,11 +23,11 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     dims,
-    dtype,
     inputs,
     is_op,
     is_used_once,
     need,
+    need_float32,
     optional,
     plain_attributes,
     static_dims,
@@ -124,7 +124,7 @@ class InterpolatedConvDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A dense convolution, and parts of which some are interpolated to a fixed size along rows and columns."""
         x, weight = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         need(optional(root, 3) is None, "it adds another value", root)
         outputs, channels, *kernel = static_dims(weight, rank=4)
         windows = _windows(root, kernel)

@@ -39,6 +39,7 @@ class LongAttentionConversion(RewriteRule[Found]):
     providers = (CPU,)
     targets = (Target.ORT,)
     produces = ((MICROSOFT, "MultiHeadAttention"),)
+    weighs = (INSTEAD,)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
@@ -58,7 +59,7 @@ class LongAttentionConversion(RewriteRule[Found]):
         scale = attribute(root, "scale", None)
         need(scale is None or scale > 0, "MultiHeadAttention takes such a scale for none", root)
         need(all(dtype(value) == FLOAT for value in operands), "its numbers are not single-precision", root)
-        check_faster(root, INSTEAD, {"length": (_length(operands, root),)})
+        check_faster(root, INSTEAD, length=_length(operands, root))
         return Found((root,), operands, heads, scale)
 
     def rewrite(self, found: Found) -> ir.Node:

@@ -19,7 +19,18 @@ from ortopt.error_bounds import check_bound
 from ortopt.fusions import preferred
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, dims, dtype, inputs, is_never_zero, is_op, need, opset, producer, users
+from ortopt.graph.match import (
+    Code,
+    dims,
+    inputs,
+    is_never_zero,
+    is_op,
+    need,
+    need_float32,
+    opset,
+    producer,
+    users,
+)
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -60,6 +71,7 @@ class MaskedSoftmaxConversion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("Softmax",)
+    weighs = (FORM,)
     opsets = (13, NEWEST_OPSET)  # before, all axes from the given one on are normalized together
     looks_downstream = True
     providers = (CPU,)
@@ -70,14 +82,19 @@ class MaskedSoftmaxConversion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A mask that goes deep, and probabilities that are only multiplied."""
         (scores,) = inputs(root, 1)
-        need(dtype(scores) == FLOAT, "its numbers are not single-precision", scores)
+        need_float32(scores)
         preferred(root, [FORM])
         added = producer(scores, "Add", "Sum").inputs
         depths = [mask.bound(value) for value in added]
         need(any(depth is not None and depth >= DEEP for depth in depths), "no mask that goes deep is added", scores)
         exact = any(depth == math.inf for depth in depths)
         allowed = scope.of(scope.graph_of(root)).options.bounded_error
-        need(allowed or not exact, "the mask holds -inf, for an exact 0; --bounded-error takes it anyway", scores)
+        need(
+            allowed or not exact,
+            "the mask holds -inf, for an exact 0; --bounded-error takes it anyway",
+            scores,
+            code=Code.OPTION,
+        )
         need(all(map(_multiplies, users(root.outputs[0]))), "a probability of 0 may decide something", root)
         need(not root.outputs[0].is_graph_output(), "the probabilities are a result", root)
         place = ops.Softmax(root).axis

@@ -19,13 +19,13 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_never_zero,
     is_op,
     is_used_once,
     need,
+    need_float32,
     plain_attributes,
     static_dims,
     users,
@@ -101,7 +101,7 @@ class MatmulConvConversion(RewriteRule[Found]):
             nodes.pop()
         value, _ = inputs(nodes[-1], 2)
         _, height, width, _ = dims(value, RANK)
-        need(dtype(value) == FLOAT, "the blocked kernels are for single precision only", value)
+        need_float32(value, "the blocked kernels are")
         need(is_never_zero(height, root) and is_never_zero(width, root), "the image may be empty", value)
         return Found(tuple(nodes), value)
 

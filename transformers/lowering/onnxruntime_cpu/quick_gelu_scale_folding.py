@@ -15,9 +15,9 @@ from ortopt.fusions import check_faster
 from ortopt.graph.match import (
     FLOAT,
     attribute,
-    dtype,
     inputs,
     need,
+    need_float32,
     only_user,
 )
 from ortopt.linear.folding import Place, layer_alone, node_alone, rebuilt
@@ -54,6 +54,7 @@ class QuickGeluScaleFolding(RewriteRule[Found]):
     looks_downstream = True
     providers = (CPU,)
     produces = ((MICROSOFT, "QuickGelu"),)
+    weighs = (FORM,)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
@@ -61,9 +62,9 @@ class QuickGeluScaleFolding(RewriteRule[Found]):
         alpha = float(attribute(root, "alpha", SCALE_OF_THE_OP))
         need(alpha != 1, "its scale is 1", root)
         need(math.isfinite(alpha) and alpha != 0, "its scale is no factor", root)
-        check_faster(root, FORM, {})
+        check_faster(root, FORM)
         (x,) = inputs(root, 1)
-        need(dtype(x) == FLOAT, "its numbers are not single-precision", x)
+        need_float32(x)
         need_near(1.0, (alpha,), FLOAT, root)
         above, places = layer_alone(node_alone(x, root), root)
         below = only_user(root.outputs[0], "Gemm", "MatMul")

@@ -20,11 +20,11 @@ from ortopt.graph.match import (
     Dim,
     Refusal,
     dims,
-    dtype,
     inputs,
     is_never_zero,
     is_op,
     need,
+    need_float32,
     opset,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
@@ -78,7 +78,7 @@ class ReduceMatmulConversion(RewriteRule[Found]):
         """Neighbouring axes of fixed sizes, and something behind them."""
         x = inputs(root, len(root.inputs))[0]
         shape = dims(x)
-        need(dtype(x) == FLOAT, "its numbers are not single-precision", x)
+        need_float32(x)
         axes = ops.Reduce(root).axes
         neighbours = bool(axes) and axes == tuple(range(axes[0], axes[-1] + 1))
         need(neighbours and axes[-1] < len(shape) - 1, "it sums over no axes in the middle", root)

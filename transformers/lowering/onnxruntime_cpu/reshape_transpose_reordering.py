@@ -15,15 +15,14 @@ from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
     Refusal,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     is_used_once,
     need,
+    need_float32,
     producer,
     same_dim,
     users,
@@ -126,7 +125,7 @@ def _turning(transpose: ir.Node) -> ir.Node:
 def _fixed(image: ir.Value) -> tuple[Dim, int, int, int]:
     """The batch, and the sizes of an image's other axes, which fit blocks."""
     batch, channels, height, width = dims(image, IMAGE)
-    need(dtype(image) == FLOAT, "the blocked kernels are for single precision only", image)
+    need_float32(image, "the blocked kernels are")
     if not (isinstance(channels, int) and isinstance(height, int) and isinstance(width, int)):
         raise Refusal("a size of the image is not fixed", image)
     need(min(channels, height, width) > 0, "the image is empty", image)

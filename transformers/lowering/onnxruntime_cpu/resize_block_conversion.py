@@ -15,7 +15,7 @@ from ortopt.analysis.blocked_layout import BLOCK, RANK, blocked_layout, is_enlar
 from ortopt.analysis.kernels import CPU
 from ortopt.context import Context
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Refusal, attribute, dims, dtype, inputs, is_op, need, same_dim
+from ortopt.graph.match import FLOAT, Refusal, attribute, dims, inputs, is_op, need, need_float32, same_dim
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.image_sizes import elements_of_an_image, is_filled_image
 from ortopt.transformer import GraphTransformer
@@ -73,7 +73,7 @@ def _found(node: ir.Node) -> Found:
         Refusal: If it has none, or if that was not measured to win.
     """
     x = inputs(node, 1)[0]
-    need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+    need_float32(x, "the blocked kernels are")
     channels = dims(x, RANK)[1]
     if not isinstance(channels, int) or channels < FEWEST_CHANNELS or channels % BLOCK:
         raise Refusal("its channels are few, or fill no blocks", x)

@@ -29,6 +29,7 @@ from ortopt.graph.match import (
     inputs,
     is_op,
     need,
+    need_present,
     only_user,
     optional,
     plain_attributes,
@@ -37,6 +38,7 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.linear.channels import vector
+from ortopt.linear.weights import rounded
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
@@ -144,7 +146,7 @@ class ShuffledConvFusion(RewriteRule[Found]):
         first = producer(image, "Conv")
         second = only_user(root.outputs[0])
         is_conv = is_op(second, "Conv") or is_op(second, "FusedConv", domain=MICROSOFT)
-        need(is_conv, "no convolution comes after", second)
+        need_present(is_conv, "no convolution comes after", second)
         need(second.inputs[0] is root.outputs[0], "the image is a weight", second)
         need(optional(second, 3) is None, "it adds another value", second)
         weights = [_weight(first), _weight(second)]
@@ -282,11 +284,8 @@ def _folded(
             weight[:, row, column, :, place[0], place[1]] += part
             bias[:, row, column] += behind[:, :, up, left] @ offset[:, own_row, own_column]
     _check_magnitudes(nodes, before, offset, behind, weight)
-    with np.errstate(over="ignore"):
-        rounded = weight.reshape(-1, *weight.shape[3:]).astype(np.float32), bias.reshape(-1).astype(np.float32)
-    finite = all(bool(np.isfinite(array).all()) for array in rounded)
-    need(finite, "a folded number would not be finite", first)
-    return rounded
+    kernel = rounded(weight.reshape(-1, *weight.shape[3:]), FLOAT, first)
+    return kernel, rounded(bias.reshape(-1), FLOAT, first)
 
 
 def _check_magnitudes(

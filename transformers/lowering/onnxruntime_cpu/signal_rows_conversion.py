@@ -19,7 +19,9 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.blocked_threads import CHANNELS_OF_A_THREAD, is_divided
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
+from ortopt.fusions import is_faster
 from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, array_of, dims, dtype, inputs, is_constant, need, opset, static_dims
@@ -54,11 +56,10 @@ CROSSING: Final = 110
 """Multiplications in the time that an element takes to be cut out or joined: threads do not divide it, so there are
 nearly three times as many with two threads as with one."""
 
-SHORTEST: Final = 3
+MIN_KERNEL: Final = 3
 """Positions of a kernel, at least, with which the blocked kernel is faster."""
 
-SMALLEST: Final = 1_000_000
-"""Multiplications of a convolution that two threads divide with profit."""
+ON_ONE_THREAD: Final = Form("", "Conv", "of signals as images, on one thread")
 
 SMALL: Final = 4_000_000
 """Multiplications of a convolution that more than two threads hardly divide with profit."""
@@ -104,6 +105,7 @@ class SignalRowsConversion(RewriteRule[Found]):
     targets = (Target.ORT,)
     produces = ((MICROSOFT, "FusedConv"), (MICROSOFT, "Gelu"), (MICROSOFT, "QuickGelu"))
     fuses = ()
+    weighs = (ON_ONE_THREAD,)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
@@ -176,7 +178,8 @@ def _work(stage: Stage, alone_at: int | None = None) -> int:
 
 def _is_alone(convolution: ir.Node, multiplications: int) -> bool:
     outputs, _, kernel = _sizes(convolution)
-    return kernel >= SHORTEST and not is_divided(convolution, outputs, multiplications, SMALLEST)
+    little = is_faster(convolution, ON_ONE_THREAD, multiplications=multiplications)
+    return kernel >= MIN_KERNEL and not is_divided(convolution, outputs, is_little=little)
 
 
 def _sizes(convolution: ir.Node) -> tuple[int, ...]:

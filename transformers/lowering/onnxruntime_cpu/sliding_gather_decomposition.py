@@ -16,13 +16,13 @@ from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
-    FLOAT,
     Refusal,
     dims,
     dtype,
     inputs,
     is_scalar,
     need,
+    need_float32,
     operand_constant,
     opset,
     producer,
@@ -73,7 +73,7 @@ class SlidingGatherDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A range that counts from 0, and a column of offsets; single numbers are taken."""
         x, indices = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         place = ops.Gather(root).axis
         alone = all(isinstance(size, int) and size == 1 for size in dims(x)[place + 1 :])
         need(alone, "it takes rows, which are copied as they are", root)

@@ -18,11 +18,11 @@ from ortopt.graph.match import (
     array_of,
     attribute,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_used_once,
     need,
+    need_float32,
     plain_attributes,
     producer,
     same_dim,
@@ -85,7 +85,7 @@ class SpaceToDepthConvFusion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A dense kernel that alone reads the blocks of an image with few channels."""
         moved, weight = inputs(root, 2)
-        need(dtype(moved) == FLOAT, "the gain was measured for single precision only", moved)
+        need_float32(moved, "the gain was measured")
         need(is_used_once(moved), "the blocks are used elsewhere", moved)
         blocks = _blocks(moved)
         need(0 < blocks.channels <= MOST_CHANNELS, "the image has many channels", blocks.image)

@@ -10,15 +10,14 @@ from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import (
-    FLOAT,
     Refusal,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_never_zero,
     is_op,
     need,
+    need_float32,
     opset,
 )
 from ortopt.graph.symbolic import Dim
@@ -78,7 +77,7 @@ class SpatialMeanConversion(RewriteRule[Found]):
         """The last two of four axes, which stay as ones, or one of them."""
         x = inputs(root, len(root.inputs))[0]
         batch, channels, height, width = dims(x, RANK)
-        need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+        need_float32(x, "the blocked kernels are")
         mean = ops.Reduce(root)
         over, keeps = set(mean.axes), mean.keeps_axes
         need(bool(over) and over <= {2, 3}, "it is no mean over height and width", root)

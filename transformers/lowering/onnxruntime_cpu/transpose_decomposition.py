@@ -16,7 +16,7 @@ from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Dim, Refusal, dims, dtype, inputs, is_op, need, users
+from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, need_float32, users
 from ortopt.graph.symbolic import is_known
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.permutations import Exchange, Order, exchanges, moves_elements, reduced, runs_of
@@ -65,7 +65,7 @@ class TransposeDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A transposition of single elements that is one or two exchanges of groups of axes."""
         (x,) = inputs(root, 1)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         shape = tuple(dims(x))
         order = ops.Transpose(root).order
         need(moves_elements(shape, order), "one axis moves, or pieces of several elements", root)

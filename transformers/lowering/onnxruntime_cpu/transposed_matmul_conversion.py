@@ -20,13 +20,13 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_never_zero,
     is_op,
     is_used_once,
     need,
+    need_float32,
     optional,
     producer,
     rank,
@@ -89,7 +89,7 @@ class TransposedMatmulConversion(RewriteRule[Found]):
         transpose = producer(turned, "Transpose")
         _check_order(transpose, (0, *range(2, of), 1))
         (x,) = inputs(transpose, 1)
-        need(dtype(x) == FLOAT, "it is measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         sizes = dims(x, of)[2:]
         positions = tuple(size for size in sizes if isinstance(size, int)) if of > SIGNAL else ()
         need(of == SIGNAL or len(positions) == len(sizes), "a size is not fixed", x)

@@ -15,15 +15,14 @@ from ortopt.analysis.blocked_layout import ALIGNED
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import (
-    FLOAT,
     Refusal,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     is_used_once,
     need,
+    need_float32,
     same_dim,
     users,
 )
@@ -173,7 +172,7 @@ def _check_gain(nodes: list[ir.Node], made: Plan, image: ir.Value) -> None:
 def _image(image: ir.Value) -> tuple[Group, ...]:
     """The axes of an image of fixed size that fits blocks."""
     batch, channels, height, width = dims(image, IMAGE)
-    need(dtype(image) == FLOAT, "the blocked kernels are for single precision only", image)
+    need_float32(image, "the blocked kernels are")
     if not (isinstance(channels, int) and isinstance(height, int) and isinstance(width, int)):
         raise Refusal("a size of the image is not fixed", image)
     need(min(channels, height, width) > 0, "the image is empty", image)

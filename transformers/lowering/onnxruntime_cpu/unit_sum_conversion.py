@@ -14,7 +14,7 @@ from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.fusions import preferred
-from ortopt.graph.match import FLOAT, dims, dtype, inputs, need, only_user
+from ortopt.graph.match import dims, dtype, inputs, need, need_float32, need_present, only_user
 from ortopt.graph.symbolic import product
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.quantization import dequantizer, is_quantizer
@@ -42,14 +42,15 @@ class UnitSumConversion(RewriteRule[Found]):
     looks_downstream = True
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = tuple(Form("", op, APART) for op in roots)
 
     def match(self, root: ir.Node) -> Found:
         """An op between 8-bit integers of one type."""
         (numbers,) = inputs(root, 1)
         dequantize = dequantizer(numbers)
         quantize = only_user(root.outputs[0])
-        need(is_quantizer(quantize), "no QuantizeLinear comes after", quantize)
-        need(dtype(numbers) == FLOAT, "its numbers are not single-precision", root)
+        need_present(is_quantizer(quantize), "no QuantizeLinear comes after", quantize)
+        need_float32(numbers)
         before, after = dtype(inputs(dequantize, 1)[0]), dtype(quantize.outputs[0])
         need(before in BYTES and before == after, "ONNX Runtime has no kernel of these integers", root)
         preferred(root, [Form("", root.op_type, APART)], {"elements": product(dims(numbers))})

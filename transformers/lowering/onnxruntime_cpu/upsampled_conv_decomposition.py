@@ -20,10 +20,10 @@ from ortopt.graph.match import (
     array_of,
     attribute,
     dims,
-    dtype,
     inputs,
     is_used_once,
     need,
+    need_float32,
     optional,
     plain_attributes,
     producer,
@@ -76,7 +76,7 @@ class UpsampledConvDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A dense kernel that keeps the size, of an image that is repeated along rows and columns alike."""
         image, weight = inputs(root, 2)
-        need(dtype(image) == FLOAT, "the gain was measured for single precision only", image)
+        need_float32(image, "the gain was measured")
         need(optional(root, 3) is None, "it adds another value", root)
         resize = producer(image, "Resize")
         need(is_used_once(image), "the larger image is used elsewhere", image)

@@ -13,14 +13,13 @@ from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
     Refusal,
     dims,
-    dtype,
     inputs,
     is_op,
     is_used_once,
     need,
+    need_float32,
     optional,
     producer,
     rank,
@@ -67,7 +66,7 @@ class WeightedConcatDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A sum along the last axis of parts of equal size that a product alone reads."""
         (product,) = inputs(root, 1)
-        need(dtype(product) == FLOAT, "the gain was measured for single precision only", product)
+        need_float32(product, "the gain was measured")
         axes = optional(root, 1)
         need(axes is not None, "it sums everything", root)
         last = rank(product) - 1

@@ -18,16 +18,15 @@ from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
     Refusal,
     array_of,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     is_used_once,
     need,
+    need_float32,
     rank,
     users,
 )
@@ -181,7 +180,7 @@ def _goes_on(root: ir.Node) -> bool:
 def _check_pays(taken: Taken, root: ir.Node) -> None:
     """Refuse where rows of numbers are taken, or few numbers."""
     _, x, place, indices = taken
-    need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+    need_float32(x, "the gain was measured")
     shape = dims(x)
     need(all(size == 1 for size in shape[place + 1 :]), "it takes rows, which are copied as they are", root)
     known = math.prod(size for size in shape[:place] if isinstance(size, int))
