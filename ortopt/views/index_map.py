@@ -98,15 +98,16 @@ def identity(value: ir.Value, rank: int | None = None) -> IndexMap:
             raise Refusal("the shape is unknown", value)
         dims = (symbolic.UNKNOWN,) * rank
     named = (dim if symbolic.is_known(dim) else symbolic.fresh(f"views:{place}") for place, dim in enumerate(dims))
-    return _whole(value, tuple(named))
+    return whole(value, tuple(named))
 
 
 def identity_of(of: IndexMap) -> IndexMap:
     """The map of the source of another map to itself."""
-    return _whole(of.source, of.shape)
+    return whole(of.source, of.shape)
 
 
-def _whole(value: ir.Value, shape: tuple[Dim, ...]) -> IndexMap:
+def whole(value: ir.Value, shape: tuple[Dim, ...]) -> IndexMap:
+    """The map of a value of some dimensions to itself."""
     return IndexMap(
         value, shape, tuple((Axis(*pair),) for pair in zip(shape, strides_of(shape), strict=True)), (0,) * len(shape)
     )
@@ -202,7 +203,8 @@ def renamed(of: IndexMap, gone: Sequence[int] = (), come: Sequence[int] = ()) ->
         gone: The dimensions to leave out.
         come: The new dimensions, as they are counted in the result.
     """
-    need(all(same_dim(of.dims[place], 1) for place in gone), "a dimension that goes is not 1", of.source)
+    fits = not any(symbolic.provably_different(of.dims[place], 1) for place in gone)
+    need(fits, "a dimension that goes is not 1", of.source)  # and where it is not, the model does not run
     rest = iter([group for place, group in enumerate(of.groups) if place not in gone])
     total = len(of.groups) - len(gone) + len(come)
     return structs.replace(of, groups=tuple(() if place in come else next(rest) for place in range(total)))

@@ -14,6 +14,9 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, need
 from ortopt.views.axes import Axis, Group, View, leaves, size_of
 
+NODES_OF_SIZES = 3
+"""What it takes at least to compute the target of a Reshape."""
+
 ALLOWZERO_FROM = 14
 """From here on a Reshape can name a size of 0."""
 
@@ -50,7 +53,7 @@ class Plan(Struct, frozen=True):
 
     @property
     def nodes(self) -> int:
-        """How many nodes it takes, those that compute sizes aside."""
+        """How many nodes it takes, or about that where sizes are computed."""
         return int(self.perm is not None) + sum(_count(self, *pair) for pair in _reshapes(self))
 
 
@@ -168,8 +171,10 @@ def _reshaped(value: ir.Value, made: Plan, before: tuple[Group, ...], after: tup
 
 def _count(made: Plan, before: tuple[Group, ...], after: tuple[Group, ...]) -> int:
     """How many nodes give dimensions another form."""
-    same = _without_ones(before) == _without_ones(after)
-    return int(not all(before)) + int(not all(after)) if same and not _is_plain(made, before, after) else 1
+    if _without_ones(before) == _without_ones(after) and not _is_plain(made, before, after):
+        return int(not all(before)) + int(not all(after))
+    target = _recipe(made.view, before, after)
+    return 1 if _is_certain(made, target, after) else 1 + NODES_OF_SIZES
 
 
 def _is_plain(made: Plan, before: tuple[Group, ...], after: tuple[Group, ...]) -> bool:

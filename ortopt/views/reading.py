@@ -121,11 +121,6 @@ def _transpose(found: IndexMap, node: ir.Node) -> IndexMap:
     return index_map.reordered(found, ops.Transpose(node).order_of(len(found.groups)))
 
 
-def _flatten(found: IndexMap, node: ir.Node) -> IndexMap:
-    axis = ops.Flatten(node).axis_of(len(found.groups))
-    return index_map.reshaped(found, (symbolic.product(found.dims[:axis]), symbolic.product(found.dims[axis:])))
-
-
 def _squeeze(found: IndexMap, node: ir.Node) -> IndexMap:
     if ops.Squeeze(node).stated_axes:
         return index_map.renamed(found, gone=ops.Squeeze(node).axes_of(len(found.groups)))
@@ -142,19 +137,28 @@ def _unsqueeze(found: IndexMap, node: ir.Node) -> IndexMap:
 
 
 def _reshape(found: IndexMap, node: ir.Node) -> IndexMap:
-    return index_map.reshaped(found, reshaped_dims(node, found.dims))
+    return index_map.reshaped(found, dims_after(node, found.dims))
 
 
-def reshaped_dims(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The dimensions that a Reshape gives.
+def dims_after(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The dimensions that a Reshape, Flatten, Squeeze, Unsqueeze or Transpose gives.
 
     Args:
-        node: The Reshape.
+        node: The node.
         source: The dimensions of what it reads.
 
     Raises:
-        Refusal: If its target is not known, or makes no sense.
+        Refusal: If that is not known, or makes no sense.
     """
+    if node.op_type == "Reshape":
+        return _reshaped_dims(node, source)
+    if node.op_type == "Flatten":
+        axis = ops.Flatten(node).axis_of(len(source))
+        return symbolic.product(source[:axis]), symbolic.product(source[axis:])
+    return after(index_map.whole(inputs(node, 1)[0], tuple(source)), node).dims
+
+
+def _reshaped_dims(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...]:
     known = contents(inputs(node, 2)[1])
     if known is None:
         raise Refusal("the target shape is not known", node)
@@ -305,7 +309,7 @@ def _divided(dim: Dim, by: int, node: ir.Node) -> Dim:
 _RULES: Final[dict[str, Callable[[IndexMap, ir.Node], IndexMap]]] = {
     "DepthToSpace": _depth_to_space,
     "Expand": _expand,
-    "Flatten": _flatten,
+    "Flatten": _reshape,
     "Gather": _gather,
     "Identity": lambda found, _node: found,
     "Reshape": _reshape,
