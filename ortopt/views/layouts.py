@@ -11,7 +11,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, need
+from ortopt.graph.match import Dim, Refusal, need
 from ortopt.views.axes import Axis, Group, View, leaves, size_of
 
 NODES_OF_SIZES = 3
@@ -50,6 +50,17 @@ class Plan(Struct, frozen=True):
     def cost(self) -> tuple[int, int]:
         """How many Transposes and how many Reshapes it takes."""
         return int(self.perm is not None), (self.split is not None) + (self.joined is not None)
+
+    @property
+    def moved(self) -> tuple[Dim, ...]:
+        """The dimensions that are transposed."""
+        return () if self.perm is None else tuple(map(size_of, self.view.groups if self.split is None else self.split))
+
+    @property
+    def together(self) -> int:
+        """How many elements at least stay behind one another where it transposes."""
+        last = self.moved[-1] if self.perm and self.perm[-1] == len(self.perm) - 1 else 1
+        return last if isinstance(last, int) else 1
 
     @property
     def nodes(self) -> int:
