@@ -59,7 +59,7 @@ class Plan(Struct, frozen=True):
     @property
     def keeps_last(self) -> bool:
         """Whether it transposes, and what is last stays there."""
-        return bool(self.perm) and self.perm[-1] == len(self.perm) - 1
+        return self.perm is not None and self.perm[-1:] == (len(self.perm) - 1,)
 
     @property
     def together(self) -> int:
@@ -110,7 +110,7 @@ def plan(
         return Plan(view, None, perm, None, graph=graph)
     made = _transposed(view, _units(have, wanted), wanted, graph)
     if joins and made.split is not None:
-        whole = [flat] if made.joined is not None else wanted
+        whole: Sequence[Group] = wanted if made.joined is None else [tuple(flat)]
         made = _transposed(view, _units([view.axes], whole), wanted, graph)
     return _checked(structs.replace(made, measures=tuple(measures)))
 

@@ -99,7 +99,7 @@ def test_yolos_order_without_such_a_conv(below: str) -> None:
         ("a block is missing", FOCUS.replace("(a, c, b, d)", "(a, c, b, b)")),
         ("no blocks", FOCUS.replace("(a, c, b, d)", "(a, c, b)")),
         ("does not join channels", FOCUS.replace("axis = 1>", "axis = 0>")),
-        ("it takes no block", FOCUS.replace("two = {2, 2}", "two = {1, 2}").replace("[N,3,4,6]", "[N,3,H,6]")),  # noqa: E501
+        ("it takes no block", FOCUS.replace("two = {2, 2}", "two = {1, 2}").replace("[N,3,4,6]", "[N,3,H,6]")),
         ("it takes no block", FOCUS.replace(", 6}", ", 5}")),
         ("do not fill", FOCUS.replace("[N,3,4,6]", "[N,3,5,6]")),
         ("starts elsewhere", FOCUS.replace("zero = {0, 0}", "zero = {2, 0}")),
