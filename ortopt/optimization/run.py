@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
 
 import onnx_ir as ir
 
-from ortopt import fusions, registry
+from ortopt import registry
 from ortopt.analysis import dimensions, releases
 from ortopt.analysis import providers as execution
 from ortopt.analysis.costs import Cost
 from ortopt.analysis.load_time_fusions import slow_residuals
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, VerificationError
+from ortopt.framework import fusions
 from ortopt.graph import scope
 from ortopt.graph.interface_names import check_names, rename
 from ortopt.instrumentation.check_each import CheckEach

@@ -7,7 +7,8 @@ import onnx_ir as ir
 from ortopt.analysis import kernels, releases
 from ortopt.analysis.costs import Form
 from ortopt.cancellation import CancellationToken
-from ortopt.fusions import preferred
+from ortopt.framework.fusions import preferred
+from ortopt.framework.placement import meant_providers
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal
 from ortopt.opset_conversion import raising
@@ -19,7 +20,6 @@ from ortopt.patterns.attention.heads import Heads
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
 from ortopt.patterns.rotary.block import ROOTS as ROTARY_ROOTS
 from ortopt.patterns.rotary.block import rotary, wants_standard_op
-from ortopt.placement import meant_providers
 from ortopt.transformer import Context, GraphTransformer
 
 
