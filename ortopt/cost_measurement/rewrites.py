@@ -258,6 +258,18 @@ ENTRIES: Final = (
         as_loaded=True,
     ),
     _made(
+        Form("", "Conv", "of the image before SpaceToDepth"),
+        "SpaceToDepth and Conv",
+        "space_to_depth_conv_fusion",
+        lambda given: (
+            {"x": normal(1, given["channels"], 128, 128)},
+            "b = SpaceToDepth <blocksize = 2> (x) c = Conv <pads = [1, 1, 1, 1]> (b, w) y = Relu (c)",
+            {"w": weight(32, 4 * given["channels"], 3, 3)},
+        ),
+        cases(channels=(1, 3, 4, 16)),
+        as_loaded=True,
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
