@@ -270,6 +270,21 @@ ENTRIES: Final = (
         as_loaded=True,
     ),
     _made(
+        Form("", "Slice", "for each offset"),
+        "Gather of windows that slide",
+        "sliding_gather_decomposition",
+        lambda given: (
+            {"x": normal(1, 384, 128 + given["parts"])},
+            "r = Range (zero, n, one) u = Unsqueeze (r, first) i = Add (u, o) y = Gather <axis = 2> (x, i)",
+            {
+                **{name: np.array(number, np.int64) for name, number in (("zero", 0), ("n", 128), ("one", 1))},
+                "first": shape(0),
+                "o": np.arange(given["parts"], dtype=np.int64)[:, None],
+            },
+        ),
+        cases(parts=(3, 9, 16)),
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
