@@ -285,6 +285,17 @@ ENTRIES: Final = (
         cases(parts=(3, 9, 16)),
     ),
     _made(
+        Form("", "ReduceSum", "of sums of products"),
+        "Concat, Mul and ReduceSum",
+        "weighted_concat_decomposition",
+        lambda given: (
+            {name: normal(8, 900, size * given["columns"]) for name, size in (("a", 1), ("b", 1), ("w", 2))},
+            "c = Concat <axis = 2> (a, b) m = Mul (c, w) y = ReduceSum (m, last)",
+            {"last": shape(-1)},
+        ),
+        cases(columns=(4, 16)),
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
