@@ -296,6 +296,17 @@ ENTRIES: Final = (
         cases(columns=(4, 16)),
     ),
     _made(
+        Form("", "Transpose", "of two around a Reshape"),
+        "Transpose, Reshape and Transpose",
+        "transpose_reshape_merging",
+        lambda given: (
+            {"x": normal(12, 196, 14, given["columns"])},
+            "t = Transpose <perm = [0, 2, 1, 3]> (x) r = Reshape (t, s) y = Transpose <perm = [1, 0, 2, 3]> (r)",
+            {"s": shape(168, 14, 14, given["columns"])},
+        ),
+        cases(columns=(8, 64)),
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
