@@ -307,6 +307,17 @@ ENTRIES: Final = (
         cases(columns=(8, 64)),
     ),
     _made(
+        Form("", "Transpose", "of two exchanges of axes"),
+        "Transpose of single elements",
+        "transpose_decomposition",
+        lambda given: (
+            {"x": normal(4, 16, given["elements"] // 1024, 16)},
+            "y = Transpose <perm = [0, 3, 2, 1]> (x)",
+            {},
+        ),
+        cases(elements=(16384, 131072), picoseconds=(1000, 1000)),
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
