@@ -61,9 +61,7 @@ def _padded(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]
 
 def _padded_of_any_width(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
     """The same of an image whose shape is an operand."""
-    inputs, before, weights = _padded({**given, "zeros": 50})
-    x = inputs["x"]
-    return {"i": x.reshape(-1), "s": shape(*x.shape)}, f"x = Reshape (i, s) {before}", weights
+    return _of_any_shape(*_padded({**given, "zeros": 50}))
 
 
 def _signals(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
@@ -80,6 +78,27 @@ def _columns(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array
     channels, kernel = given["channels"], given["kernel"]
     before = f"y = Conv <pads = [{kernel // 2}, 0, {(kernel - 1) // 2}, 0]> (x, w)"
     return {"x": normal(1, channels, given["length"], 1)}, before, {"w": weight(32, channels, kernel, 1)}
+
+
+def _enlarged(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    """A convolution of an image whose pixels are repeated."""
+    channels, side, scale = given["channels"], given["side"], given["scale"]
+    how = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
+    weights = {"s": np.array([1, 1, scale, scale], np.float32), "w": weight(channels, channels, 3, 3)}
+    before = f"r = Resize <{how}> (x, , s) y = Conv <pads = [1, 1, 1, 1]> (r, w)"
+    return {"x": normal(1, channels, side, side)}, before, weights
+
+
+def _enlarged_of_any_size(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    return _of_any_shape(*_enlarged(given))
+
+
+def _of_any_shape(
+    inputs: Mapping[str, Array], before: str, weights: Mapping[str, Array]
+) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    """The same of an image whose shape is an operand."""
+    x = inputs["x"]
+    return {"i": x.reshape(-1), "h": shape(*x.shape)}, f"x = Reshape (i, h) {before}", weights
 
 
 def _of_an_image(before: str) -> Callable[[Given], tuple[Mapping[str, Array], str, Mapping[str, Array]]]:
@@ -316,6 +335,22 @@ ENTRIES: Final = (
             {},
         ),
         cases(elements=(16384, 131072), picoseconds=(1000, 1000)),
+    ),
+    _made(
+        Form("", "Conv", "for each phase of a larger image"),
+        "nearest Resize and Conv",
+        "upsampled_conv_decomposition",
+        _enlarged,
+        cases(channels=(16, 64, 64), side=(16, 8, 32), scale=(2, 2, 2)),
+        as_loaded=True,
+    ),
+    _made(
+        Form("", "Conv", "for each phase of a larger image of any size"),
+        "nearest Resize and Conv",
+        "upsampled_conv_decomposition",
+        _enlarged_of_any_size,
+        cases(channels=(32, 64), side=(16, 32), scale=(2, 2)),
+        as_loaded=True,
     ),
     _made(
         Form("", "Exp", "in place of Mish"),
