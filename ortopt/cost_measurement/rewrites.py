@@ -101,6 +101,12 @@ def _of_any_shape(
     return {"i": x.reshape(-1), "h": shape(*x.shape)}, f"x = Reshape (i, h) {before}", weights
 
 
+def _summed(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    """Sums over the axis before the last."""
+    x = normal(1, given["length"], given["elements"] // given["length"])
+    return {"x": x}, "y = ReduceMean (x, axis)", {"axis": shape(1)}
+
+
 def _of_an_image(before: str) -> Callable[[Given], tuple[Mapping[str, Array], str, Mapping[str, Array]]]:
     """Nodes of one operand: an image of 16 channels."""
     return lambda given: ({"x": normal(1, 16, given["image"] // 16)}, before, {})
@@ -351,6 +357,20 @@ ENTRIES: Final = (
         _enlarged_of_any_size,
         cases(channels=(32, 64), side=(16, 32), scale=(2, 2)),
         as_loaded=True,
+    ),
+    _made(
+        Form("", "MatMul", "of ones in place of sums"),
+        "ReduceSum, ReduceMean or ReduceL2 over axes before the last",
+        "reduce_matmul_conversion",
+        _summed,
+        cases(length=(9, 196, 3136), elements=(11520, 75264, 401408)),
+    ),
+    _made(
+        Form("", "MatMul", "of ones in place of sums of any number"),
+        "ReduceSum, ReduceMean or ReduceL2 over axes before the last",
+        "reduce_matmul_conversion",
+        lambda given: _of_any_shape(*_summed({**given, "elements": 1000 * given["length"]})),
+        cases(length=(64, 512)),
     ),
     _made(
         Form("", "Exp", "in place of Mish"),
