@@ -373,6 +373,18 @@ ENTRIES: Final = (
         cases(length=(64, 512)),
     ),
     _made(
+        Form("", "Resize", "of blocks of channels"),
+        "linear Resize by whole numbers",
+        "resize_block_conversion",
+        lambda given: (
+            {"x": normal(1, given["channels"], 16, given["image"] // (given["channels"] * 64))},
+            'y = Resize <mode = "linear", coordinate_transformation_mode = "asymmetric"> (x, , s)',
+            {"s": np.array([1, 1, 2, 2], np.float32)},
+        ),
+        cases(channels=(32, 64), image=(32768, 262144)),
+        as_loaded=True,
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
