@@ -385,6 +385,19 @@ ENTRIES: Final = (
         as_loaded=True,
     ),
     _made(
+        Form("", "Conv", "of points in place of a product"),
+        "MatMul that widens rows before an image's convolutions",
+        "image_projection_conversion",
+        lambda given: (
+            {"x": normal(1, 28, 28, given["columns"])},
+            f"""m = MatMul (x, a) t = Transpose <perm = [0, 3, 1, 2]> (m)
+                y = Conv <group = {4 * given["columns"]}, pads = [1, 1, 1, 1]> (t, w)""",
+            {"a": weight(given["columns"], 4 * given["columns"]), "w": weight(4 * given["columns"], 1, 3, 3)},
+        ),
+        cases(columns=(16, 64, 192)),
+        as_loaded=True,
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
