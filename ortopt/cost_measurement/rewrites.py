@@ -398,6 +398,17 @@ ENTRIES: Final = (
         as_loaded=True,
     ),
     _made(
+        Form("", "Slice", "for each run of a window"),
+        "Gather of windows",
+        "window_gather_decomposition",
+        lambda given: (
+            {"x": normal(64, given["elements"] // 256 + 3)},
+            "y = Gather <axis = 1> (x, i)",
+            {"i": (np.arange(4)[:, None] + np.arange(given["elements"] // 256)).astype(np.int64)},
+        ),
+        cases(elements=(16384, 131072)),
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
