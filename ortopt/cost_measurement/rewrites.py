@@ -409,6 +409,32 @@ ENTRIES: Final = (
         cases(elements=(16384, 131072)),
     ),
     _made(
+        Form("", "Conv", "of two around a shuffle"),
+        "Conv, DepthToSpace and Conv",
+        "shuffled_conv_fusion",
+        lambda _: (
+            {"x": normal(1, 3, 160, 160)},
+            """c = Conv <pads = [1, 1, 1, 1]> (x, v) d = DepthToSpace <blocksize = 2, mode = "CRD"> (c)
+                y = Conv <pads = [1, 1, 1, 1]> (d, w)""",
+            {"v": weight(64, 3, 3, 3), "w": weight(1, 16, 3, 3)},
+        ),
+        cases(left=(50,), saved=(1 << 23,)),
+        as_loaded=True,
+    ),
+    _made(
+        Form("", "MatMul", "of what a convolution reads of a smaller image"),
+        "Conv of an interpolated image",
+        "interpolated_conv_decomposition",
+        lambda _: (
+            {"x": normal(1, 64, 16, 16)},
+            """r = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel"> (x, , s)
+                y = Conv <pads = [1, 1, 1, 1]> (r, w)""",
+            {"s": np.array([1, 1, 4, 4], np.float32), "w": weight(32, 64, 3, 3)},
+        ),
+        cases(left=(50,)),
+        as_loaded=True,
+    ),
+    _made(
         Form("", "Exp", "in place of Mish"),
         "Mish",
         "mish_decomposition",
