@@ -75,9 +75,9 @@ def test_both_forms_compute_the_same_and_one_is_the_form(entry: Entry) -> None:
 @pytest.mark.parametrize("entry", ENTRIES, ids=named)
 def test_sizes_have_names(entry: Entry) -> None:
     own = {
-        *("axes", "components", "fitting", "group", "groups", "heads", "image", "kernel", "kv_heads"),
-        *("multiplications", "parts", "pixels", "products", "results", "saving", "scale", "second", "side"),
-        *("size", "window", "zeros"),
+        *("axes", "components", "fitting", "group", "groups", "heads", "image", "kernel", "kv_heads", "left"),
+        *("multiplications", "parts", "picoseconds", "pixels", "products", "results", "saved", "saving"),
+        *("scale", "second", "side", "size", "window", "zeros"),
     }
     assert all(given.keys() <= {*node_sizes.NAMES, *own} for given in entry.cases)
     assert len({tuple(given.items()) for given in entry.cases}) == len(entry.cases)

@@ -86,6 +86,7 @@ KEPT = {
     ),
     "single channels": (model("pads = [0, 7, 0, 8], group = 4", weight=(4, 1, 1, 16)), NOT_MEASURED),
     NOT_MEASURED: (model("pads = [0, 5, 0, 5]", weight=(8, 4, 1, 11)), NOT_MEASURED),
+    "no image": (model("pads = [15, 16]", image="N,4,40", weight=(16, 4, 32)), "the rank"),
     "gaps": (model("pads = [0, 15, 0, 15], dilations = [1, 2]"), "its kernel has gaps"),
     "automatic padding": (model('auto_pad = "SAME_UPPER"'), "its padding is not written out"),
     "double precision": (model(dtype="double"), "single precision"),

@@ -84,10 +84,10 @@ KEPT = {
     "other coordinates": (model(by("pytorch_half_pixel")), "no blocked kernel enlarges so"),
     "as large": (model(scales="1, 1, 1, 1"), "it enlarges nothing"),
     "smoothed": (model(HALF + ", antialias = 1"), "no blocked kernel enlarges so"),
-    "few channels": (model(image="N,16,20,20"), "its channels are few"),
-    "part of a block": (model(image="N,40,8,7"), "its channels are few, or fill no blocks"),
-    "channels of any number": (model(image="N,C,8,7"), "its channels are few, or fill no blocks"),
-    "a small image": (model(image="N,32,4,4"), "the image is small"),
+    "few channels": (model(image="N,16,20,20"), "but with channels 32 or more"),
+    "part of a block": (model(image="N,40,8,7"), "its channels fill no blocks"),
+    "channels of any number": (model(image="N,C,8,7"), "its channels fill no blocks"),
+    "a small image": (model(image="N,32,4,4"), "channels 32 or more, image 6272 or more"),
     "any size": (model(image="N,32,H,W"), "the image may have no rows or columns"),
 }
 
