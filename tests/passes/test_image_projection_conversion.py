@@ -7,6 +7,7 @@ import re
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "image_projection_conversion"
 SIZES = {"a": (16, 32), "b": (32, 16), "e": (16, 16), "f": (32, 24), "k": (24, 32)}
@@ -171,9 +172,7 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_keeps_a_sum_of_two_products() -> None:

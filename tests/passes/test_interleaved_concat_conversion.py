@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "interleaved_concat_conversion"
 
@@ -69,17 +70,11 @@ KEPT = {
     "it exchanges other axes": model(perm="0, 2, 1, 4, 3"),
     "other axes come apart, too": model(shape="0, 2, 3, 5, 4"),
     "the tensors do not come apart again": model(shape="0, 3, 2, 4, 5"),
+    "keeps tensors of other sizes": ("the tensors do not come apart again", model(size="N,2,4,5", second="N,4,4,5")),
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
-
-
-def test_keeps_tensors_of_other_sizes() -> None:
-    text = model(size="N,2,4,5", second="N,4,4,5")
-    check_keeps(PASS, text, "the tensors do not come apart again")
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_keeps_what_is_joined_along_another_axis() -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "space_to_depth_conv_fusion"
 
@@ -53,8 +54,8 @@ def test_a_fused_convolution_with_a_residual() -> None:
     check_rewrites(PASS, text, ops={"SpaceToDepth": 0, "com.microsoft::FusedConv": 1})
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("blocks are used elsewhere", TEXT.replace("y)", "y, float[P,Q,R,S] s)", 1)),
         ("blocks are used elsewhere", BLOCKS.replace("y)", "y, float[P,Q,R,S,T,U] t)", 1)),
@@ -73,5 +74,3 @@ def test_a_fused_convolution_with_a_residual() -> None:
         ("joined otherwise", BLOCKS.replace("{0, 12, 4, 3}", "{0, 12, 3, 4}")),
     ],
 )  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)

@@ -7,7 +7,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites, parse, run, to_bytes
+from ortopt.testing import check_rewrites, parse, run, to_bytes
+from tests.passes.tables import keeps
 
 PASS = "transpose_decomposition"
 
@@ -45,21 +46,16 @@ KEPT = {
     "more than two exchanges": model("32,8,16", None),
     "not fixed": model("N,M,8,4,4,16", (0, 5, 1, 3, 2, 4)),
     "single precision": model("2,8,8,4,4,3", (0, 5, 1, 3, 2, 4), "double"),
+    "it serves ONNX Runtime": (model("2,8,8,4,4,3", (0, 5, 1, 3, 2, 4)), {"target": "onnx"}),
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_it_stays(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_it_stays = keeps(PASS, KEPT)
 
 
 def test_an_empty_batch() -> None:
     text = REWRITTEN["a free batch"][0]
     check_rewrites(PASS, text, ops={"Transpose": 2}, inputs={"x": np.zeros((0, 8, 8, 4, 4, 3), np.float32)})
-
-
-def test_other_runtimes_keep_it() -> None:
-    check_keeps(PASS, model("2,8,8,4,4,3", (0, 5, 1, 3, 2, 4)), "it serves ONNX Runtime", target="onnx")
 
 
 @pytest.mark.parametrize("other", ["reshape_transpose_fusion", "transpose_merging", "transpose_optimizer"])

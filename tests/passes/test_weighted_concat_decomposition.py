@@ -1,8 +1,7 @@
 """A weighted sum along joined parts is a sum of weighted parts."""
 
-import pytest
-
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "weighted_concat_decomposition"
 TEXT = """main (float[N,3,2] a, float[N,3,2] b, float[N,1,4] w) => (float[N,3] y) <int64[1] last = {-1}> {
@@ -29,8 +28,8 @@ def test_weights_that_have_fewer_axes_or_make_the_result_larger() -> None:
     check_rewrites(PASS, larger.replace("float[N,1,4] w", "float[N,3,4] w"), ops={"Concat": 0, "Sum": 1})
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("single precision only", TEXT.replace("float[", "double[")),
         ("sums everything", TEXT.replace("(p, last)", "(p)").replace("float[N,3] y", "float y").replace("<int64[1] last = {-1}> ", "")),  # noqa: E501
@@ -51,5 +50,3 @@ def test_weights_that_have_fewer_axes_or_make_the_result_larger() -> None:
         ("gets another axis", STACK.replace("place = {2}", "place = {3}").replace("N,3,6]", "N,3,3]").replace("N,3,2]", "N,3,1]")),  # noqa: E501
     ],
 )  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)
