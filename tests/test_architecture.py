@@ -20,7 +20,7 @@ LAYERS = (
     "errors option_kinds options cancellation terminal_text _version",
     "documents system semantics onnx_ir_internals",
     "graph ops",
-    "serialization analysis",
+    "serialization analysis views",
     "evaluation",
     "transformer context observers rule adapters framework",
     "patterns linear transpose partition opset_conversion half_precision",

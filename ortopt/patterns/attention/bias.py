@@ -14,11 +14,11 @@ from ortopt.graph import facts
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT16, Dim, Refusal, is_op, need, same_dim
 from ortopt.patterns.attention import mask
-from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
 from ortopt.patterns.attention.heads import Heads
-from ortopt.patterns.attention.layouts import Plan, build, plan, size_along
 from ortopt.patterns.attention.scores import Kind, Step
 from ortopt.patterns.attention.sizes import dims, settled
+from ortopt.views.axes import Axis, Group, View, leaves, size_of
+from ortopt.views.layouts import Plan, build, plan, size_along
 
 _ENDS = 2
 """The input of Slice that says where it ends."""

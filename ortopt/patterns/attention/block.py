@@ -13,16 +13,16 @@ from ortopt import ops
 from ortopt.graph import facts, symbolic
 from ortopt.graph.match import Dim, Refusal, dtype, inputs, is_op, need, need_present, only_user, same_dim, users
 from ortopt.patterns.attention import bias as biases
-from ortopt.patterns.attention.axes import Axis, Group, View, above, below, leaves, size_of
 from ortopt.patterns.attention.bias import Bias
 from ortopt.patterns.attention.contraction import Contraction, contraction
 from ortopt.patterns.attention.guard import check_nothing_else_is_guarded
 from ortopt.patterns.attention.heads import Heads, Roles, heads_from
-from ortopt.patterns.attention.layouts import Plan, build, plan
 from ortopt.patterns.attention.masking import Masking, masking
 from ortopt.patterns.attention.operands import Operand, operand
 from ortopt.patterns.attention.scores import Kind, Scores, Step, leads_to_softmax, scores
-from ortopt.patterns.attention.sizes import dims, where_there_is_a_batch
+from ortopt.patterns.attention.sizes import dims, shape_of, where_there_is_a_batch
+from ortopt.views.axes import Axis, Group, View, above, below, leaves, size_of
+from ortopt.views.layouts import Plan, build, plan
 
 _LONGEST = 8
 _MAX_READERS = 256
@@ -498,7 +498,7 @@ def _followed_down(view: View) -> tuple[list[View], list[ir.Node]]:
             node = only_user(views[-1].value)
         except Refusal:
             break
-        following = below(views[-1], node)
+        following = below(views[-1], node, shape_of)
         if following is None:
             break
         views.append(following)
@@ -578,7 +578,7 @@ def _concatenated(heads: Heads) -> tuple[ir.Value, Heads] | None:
         return None
     view = View(new, (roles.batch, roles.heads, (length,), (roles.size,)))
     views = [view]
-    while (following := above(views[-1])) is not None and len(views) < _LONGEST:
+    while (following := above(views[-1], shape_of)) is not None and len(views) < _LONGEST:
         views.append(following)
     own = structs.replace(roles, length=length)
     return past, heads_from(views, own, batch=heads.batch, length=length.size)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.match import Refusal, array_of, broadcasts_to, dims, need, need_float32
-from ortopt.patterns.attention.axes import Axis, Group, View
+from ortopt.views.axes import Axis, Group, View
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 

@@ -12,8 +12,8 @@ from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, same_dim
-from ortopt.patterns.attention.axes import Axis, Group, View, leaves
-from ortopt.patterns.attention.layouts import Plan, build, plan, size_along
+from ortopt.views.axes import Axis, Group, View, leaves
+from ortopt.views.layouts import Plan, build, plan, size_along
 
 HEADS_FIRST = (0, 2, 1, 3)
 """The permutation between [batch, length, heads, size] and [batch, heads, length, size], both ways."""

@@ -27,11 +27,11 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.patterns.attention import mask
-from ortopt.patterns.attention.axes import Axis, Group, View, above, below, leaves
 from ortopt.patterns.attention.block import attention
 from ortopt.patterns.attention.contraction import is_product
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.views.axes import Axis, Group, View, above, below, leaves
 
 _OWN_OP = "MultiHeadAttention"
 _MOVES = (*sorted(RESHAPING), "Identity", "Transpose")

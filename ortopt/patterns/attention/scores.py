@@ -33,10 +33,10 @@ from ortopt.graph.match import (
     splat,
 )
 from ortopt.onnx_ir_internals import use_count
-from ortopt.patterns.attention.axes import Axis, Group, View, above, leaves, regrouped
 from ortopt.patterns.attention.contraction import FUSED, PRODUCTS, is_product
 from ortopt.patterns.attention.mask import LOWEST, is_zero
 from ortopt.patterns.attention.sizes import dims, shape_of
+from ortopt.views.axes import Axis, Group, View, above, leaves, regrouped
 
 _ELEMENTWISE = ("Add", "Cast", "Div", "Max", "Mul", "Sub", "Tanh", "Where")
 _SHAPES = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -199,7 +199,7 @@ def _unguarded(value: ir.Value, found: Scores) -> ir.Value:
 
 def _pass_shape(found: Scores) -> None:
     node = found.view.value.producer()
-    following = above(found.view) or _above_if_any(found)
+    following = above(found.view, shape_of) or _above_if_any(found)
     if node is None or following is None:
         raise Refusal("the scores are reshaped in a way that is not followed", found.view.value)
     found.nodes.append(node)

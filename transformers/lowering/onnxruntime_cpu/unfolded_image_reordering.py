@@ -27,12 +27,12 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.options import Target, TransformerLevel
-from ortopt.patterns.attention.axes import Axis, Group, View, above, below
-from ortopt.patterns.attention.layouts import Plan, build, plan
 from ortopt.patterns.permutations import moves_elements
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.views.axes import Axis, Group, View, above, below
+from ortopt.views.layouts import Plan, build, plan
 
 IMAGE = 4
 TO_CHANNELS_FIRST = (0, 3, 1, 2)

@@ -12,7 +12,10 @@ from ortopt import ops
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, need
-from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
+from ortopt.views.axes import Axis, Group, View, leaves, size_of
+
+NODES_OF_SIZES = 3
+"""What it takes at least to compute the target of a Reshape."""
 
 ALLOWZERO_FROM = 14
 """From here on a Reshape can name a size of 0."""
@@ -48,21 +51,28 @@ class Plan(Struct, frozen=True):
         """How many Transposes and how many Reshapes it takes."""
         return int(self.perm is not None), (self.split is not None) + (self.joined is not None)
 
+    @property
+    def nodes(self) -> int:
+        """How many nodes it takes, or about that where sizes are computed."""
+        return int(self.perm is not None) + sum(_count(self, *pair) for pair in _reshapes(self))
 
-def plan(view: View, layout: Sequence[Group], measures: Sequence[View] = ()) -> Plan:
+
+def plan(view: View, layout: Sequence[Group], measures: Sequence[View] = (), *, graph: ir.Graph | None = None) -> Plan:
     """How a value gets into a layout.
 
     Args:
         view: Where the axes are in the value.
         layout: The axes of each dimension wanted.
         measures: Other values, for sizes that the value does not have alone.
+        graph: The graph where it gets there, where that is not the graph of the value.
 
     Raises:
         Refusal: If the value has other axes, or the sizes for a Reshape cannot be had.
     """
     wanted = tuple(leaves(group) for group in layout)
     have = view.groups
-    graph = view.value.graph if isinstance(view.value.graph, ir.Graph) else None
+    if graph is None and isinstance(view.value.graph, ir.Graph):
+        graph = view.value.graph
     if have == wanted:
         return Plan(view, None, None, None, graph=graph)
     need(graph is not None, "the value is in no graph", view.value)
@@ -70,12 +80,27 @@ def plan(view: View, layout: Sequence[Group], measures: Sequence[View] = ()) -> 
     need(set(view.axes) == set(flat), "the axes are others", view.value)
     if list(view.axes) == flat:
         return _checked(Plan(view, None, None, wanted, tuple(measures), graph))
+    perm = _with_its_ones(have, wanted)
+    if perm is not None:
+        return Plan(view, None, perm, None, graph=graph)
     units = _units(have, wanted)
     order = sorted(range(len(units)), key=lambda index: flat.index(units[index][0]))
     moved = tuple(units[index] for index in order)
     split = None if tuple(units) == have else tuple(units)
     joined = None if moved == wanted else wanted
     return _checked(Plan(view, split, tuple(order), joined, tuple(measures), graph))
+
+
+def _with_its_ones(have: Sequence[Group], wanted: Sequence[Group]) -> tuple[int, ...] | None:
+    """The order of the dimensions as they are that gives others, those of 1 among them; None if there is none."""
+    left = list(enumerate(have))
+    order = []
+    for group in wanted:
+        found = next((place for place, (_, own) in enumerate(left) if own == group), None)
+        if found is None:
+            return None
+        order.append(left.pop(found)[0])
+    return None if left else tuple(order)
 
 
 def _units(have: Sequence[Group], wanted: Sequence[Group]) -> list[Group]:
@@ -136,12 +161,30 @@ def build(made: Plan) -> ir.Value:
 
 
 def _reshaped(value: ir.Value, made: Plan, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:
-    if _without_ones(before) == _without_ones(after):
+    if _without_ones(before) == _without_ones(after) and not _is_plain(made, before, after):
         return _with_ones(value, made, before, after)
     target = _recipe(made.view, before, after)
     if _is_certain(made, target, after):
         return ir.node("Reshape", [value, constant(target)]).outputs[0]
     return ir.node("Reshape", [value, _computed(made, target, after)], {"allowzero": 1}).outputs[0]
+
+
+def _count(made: Plan, before: tuple[Group, ...], after: tuple[Group, ...]) -> int:
+    """How many nodes give dimensions another form."""
+    if _without_ones(before) == _without_ones(after) and not _is_plain(made, before, after):
+        return int(not all(before)) + int(not all(after))
+    target = _recipe(made.view, before, after)
+    return 1 if _is_certain(made, target, after) else 1 + NODES_OF_SIZES
+
+
+def _is_plain(made: Plan, before: tuple[Group, ...], after: tuple[Group, ...]) -> bool:
+    """Whether one Reshape does what it otherwise takes a Squeeze and an Unsqueeze to do."""
+    if all(before) or all(after):
+        return False
+    try:
+        return _is_certain(made, _recipe(made.view, before, after), after)
+    except Refusal:
+        return False
 
 
 def _with_ones(value: ir.Value, made: Plan, before: tuple[Group, ...], after: tuple[Group, ...]) -> ir.Value:

@@ -6,18 +6,21 @@ consists of. From the view of one value follows that of its neighbour. What a Re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
 import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph import symbolic
-from ortopt.graph.match import Dim, Refusal, array_of, is_constant, is_op, optional, same_dim
-from ortopt.patterns.attention.sizes import dims, shape_of
+from ortopt.graph.match import Dim, Refusal, array_of, is_constant, is_op, optional, same_dim, shape_of
 from ortopt.semantics.op_traits import RESHAPING
 
 _VIEWS = (*sorted(RESHAPING), "Identity")
+
+Shapes: TypeAlias = Callable[[ir.Value], "Sequence[Dim] | None"]
+"""What tells the dimensions of a value: more of them may be known where something holds."""
 
 
 class Axis:
@@ -129,13 +132,18 @@ def _next(rest: list[Axis], left: Dim) -> Dim | None:
     return None
 
 
-def above(view: View) -> View | None:
-    """The view of what a value is another shape or order of; None where it is nothing of the kind."""
+def above(view: View, shapes: Shapes = shape_of) -> View | None:
+    """The view of what a value is another shape or order of; None where it is nothing of the kind.
+
+    Args:
+        view: The view of the value.
+        shapes: Tells the dimensions of values.
+    """
     node = view.value.producer()
     if node is None or not node.inputs or node.inputs[0] is None:
         return None
     source = node.inputs[0]
-    shape = shape_of(source)
+    shape = shapes(source)
     if shape is None:
         return None
     if is_op(node, "Transpose"):
@@ -149,10 +157,16 @@ def above(view: View) -> View | None:
     return None if groups is None else View(source, groups)
 
 
-def below(view: View, node: ir.Node) -> View | None:
-    """The view of the result of a node that reads a value; None where it is neither another shape nor order of it."""
+def below(view: View, node: ir.Node, shapes: Shapes = shape_of) -> View | None:
+    """The view of the result of a node that reads a value; None where it is neither another shape nor order of it.
+
+    Args:
+        view: The view of the value.
+        node: The node.
+        shapes: Tells the dimensions of values.
+    """
     result = node.outputs[0]
-    shape = shape_of(result)
+    shape = shapes(result)
     if shape is None or node.inputs[0] is not view.value:
         return None
     if is_op(node, "Transpose"):
@@ -179,24 +193,25 @@ def _perm(node: ir.Node, rank: int) -> tuple[int, ...] | None:
     return perm if len(perm) == rank else None
 
 
-def unrepeated(view: View) -> View | None:
+def unrepeated(view: View, shapes: Shapes = shape_of) -> View | None:
     """The view of what a value repeats along some of its axes, which the view then lacks; None if it repeats nothing.
 
     Known are Expand, Tile, and Gather by constant indices that name each position several times in a row.
+
+    Args:
+        view: The view of the value.
+        shapes: Tells the dimensions of values.
     """
     node = view.value.producer()
-    if is_op(node, "Expand", "Tile"):
-        assert node is not None
-        return _unexpanded(view, node)
-    if is_op(node, "Gather"):
-        assert node is not None
-        return _ungathered(view, node)
-    return None
+    source = None if node is None or not node.inputs else node.inputs[0]
+    if node is None or source is None or not is_op(node, "Expand", "Tile", "Gather"):
+        return None
+    shape = shapes(source)
+    return _ungathered(view, node, shape) if node.op_type == "Gather" else _unexpanded(view, node, shape)
 
 
-def _unexpanded(view: View, node: ir.Node) -> View | None:
+def _unexpanded(view: View, node: ir.Node, shape: Sequence[Dim] | None) -> View | None:
     source = node.inputs[0]
-    shape = None if source is None else shape_of(source)
     if source is None or shape is None or len(shape) > len(view.parts):
         return None
     groups: list[Group] = []
@@ -211,15 +226,15 @@ def _unexpanded(view: View, node: ir.Node) -> View | None:
     return View(source, tuple(groups))
 
 
-def _ungathered(view: View, node: ir.Node) -> View | None:
+def _ungathered(view: View, node: ir.Node, shape: Sequence[Dim] | None) -> View | None:
     source, indices = node.inputs[0], optional(node, 1)
-    if source is None or indices is None or not is_constant(indices):
+    if source is None or shape is None or indices is None or not is_constant(indices):
         return None
     try:
         place = ops.Gather(node).axis
     except Refusal:
         return None
-    count = dims(source)[place]
+    count = shape[place]
     chosen = array_of(indices)
     if not isinstance(count, int) or chosen.ndim != 1 or count < 1 or chosen.size % count:
         return None
