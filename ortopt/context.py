@@ -398,7 +398,7 @@ class Context:
         wanted = self.transformer.providers
         for node in nodes if wanted else ():
             if self.provider_of(node) not in wanted:
-                why = fusions.elsewhere(node, wanted, self.transformer.fused_ops, self.options)
+                why = fusions.placed_on_other_provider(node, wanted, self.transformer.fused_ops, self.options)
                 self.refuse(candidate or node, Reason(why, Code.PLACEMENT))
                 return True
         return False

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import Array, Entry, Given, TwoForms, cases, normal, shape, weight
+from ortopt.cost_measurement.entries import Array, Entry, FormComparison, Given, cases, normal, shape, weight
 
 
 def _made(
@@ -27,9 +27,9 @@ def _made(
 ) -> Entry:
     """A form that a pass makes of inputs, nodes and weights."""
 
-    def forms(given: Given) -> TwoForms:
+    def forms(given: Given) -> FormComparison:
         inputs, before, weights = build(given)
-        return TwoForms(inputs, before, weights=weights, opset=opset, made_by=(made_by,))
+        return FormComparison(inputs, before, weights=weights, opset=opset, made_by=(made_by,))
 
     return Entry(form, instead_of, forms, sizes, as_loaded)
 

@@ -220,7 +220,9 @@ def _is_of(form: str, ops: Sequence[tuple[str, str]]) -> bool:
     return any(form == name or form.startswith(f"{name} ") for name in names)
 
 
-def elsewhere(node: ir.Node, wanted: Sequence[str], ops: Sequence[tuple[str, str]], options: Options) -> str:
+def placed_on_other_provider(
+    node: ir.Node, wanted: Sequence[str], ops: Sequence[tuple[str, str]], options: Options
+) -> str:
     """Why a node that does not run on a transformer's providers is left alone, in words.
 
     Args:
@@ -379,10 +381,10 @@ __all__ = [
     "check_taken",
     "check_wanted",
     "check_worthwhile",
-    "elsewhere",
     "explained",
     "is_asked_for",
     "is_faster",
+    "placed_on_other_provider",
     "places_of",
     "preferred",
 ]

@@ -53,7 +53,7 @@ def _attention(root: ir.Node) -> None:
     Raises:
         Refusal: If it is none.
     """
-    block = attention(root, occupied=True)
+    block = attention(root, assumes_nonempty=True)
     if may_be_empty(block):
         parts = (block.queries, block.keys, block.values)
         check_guard(block, flat=block.flat or all(part.is_flat or _is_rotated(part) for part in parts))
