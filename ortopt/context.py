@@ -9,16 +9,16 @@ from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from ortopt import fusions, placement
 from ortopt.analysis import costs
 from ortopt.cancellation import CancellationToken
+from ortopt.framework import fusions, placement
+from ortopt.framework.workspace import ModelInRun
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge, detach_orphans, discard, new_nodes
 from ortopt.graph.index import op_key
 from ortopt.graph.match import Refusal, with_claims
 from ortopt.graph.refusal import Code, Reason, code_of
 from ortopt.options import Numerics, Options, Target, TransformerLevel
-from ortopt.workspace import ModelInRun
 
 T = TypeVar("T")
 
@@ -398,7 +398,7 @@ class Context:
         wanted = self.transformer.providers
         for node in nodes if wanted else ():
             if self.provider_of(node) not in wanted:
-                why = fusions.elsewhere(node, wanted, self.transformer.fused_ops, self.options)
+                why = fusions.placed_on_other_provider(node, wanted, self.transformer.fused_ops, self.options)
                 self.refuse(candidate or node, Reason(why, Code.PLACEMENT))
                 return True
         return False

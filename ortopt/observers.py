@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortopt.fusions import Decision
+from ortopt.framework.fusions import Decision
 from ortopt.transformer import GraphTransformer
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.context import Context
 from ortopt.errors import OptimizationCancelled, RegistrationError
-from ortopt.fusions import Declined, Slower
+from ortopt.framework.fusions import Declined, Slower
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor
 from ortopt.graph.index import OpIndex

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from ortopt import registry
 from ortopt.api import figures
 from ortopt.cancellation import NEVER
+from ortopt.framework.workspace import Workspace
 from ortopt.graph import scope
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.manager import GraphTransformerManager
@@ -26,7 +27,6 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.transformer import GraphTransformer
 from ortopt.verification.verify import verify
-from ortopt.workspace import Workspace
 
 DEFAULT_OPSET = 17
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, TypeVar
 
 import onnx_ir as ir
 
-from ortopt import pass_options
 from ortopt.context import Context
 from ortopt.errors import RegistrationError, UsageError
+from ortopt.framework import pass_options
 from ortopt.options import Numerics, Target, TransformerLevel
 
 T = TypeVar("T")

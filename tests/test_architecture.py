@@ -17,15 +17,15 @@ from ortopt.testing import parse
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
-    "errors option_kinds options cancellation terminal_text pass_manifest _version",
+    "errors option_kinds options cancellation terminal_text _version",
     "documents system semantics onnx_ir_internals",
     "graph ops",
     "serialization analysis views",
     "evaluation",
-    "transformer context placement fusions error_bounds workspace observers rule adapters direct_edits pass_options",
+    "transformer context observers rule adapters framework",
     "patterns linear transpose partition opset_conversion half_precision",
     "transformers",
-    "pass_files deferred_rules registry rule_batch batch_runner clone_run manager instrumentation",
+    "discovery registry runner manager instrumentation",
     "verification measurement zoo",
     "optimization",
     "api extraction tuning cost_measurement",

@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.api import optimize
-from ortopt.direct_edits import REMEDY
 from ortopt.errors import RegistrationError, TransformerError
+from ortopt.framework.direct_edits import REMEDY
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal, inputs
 from ortopt.instrumentation.explanation import Explanation

@@ -159,7 +159,7 @@ def test_a_rewrite_of_a_higher_level_below_an_if_lets_a_lower_one_see_the_if() -
             else_branch = else () => (float[N,3] e) { e = MatMul (a, b) }
         >
     }""")
-    assert [node.op_type for node in optimize(model, level=3).model.graph] == ["MatMul"]
+    assert [node.op_type for node in optimize(model, level=3, verify=False).model.graph] == ["MatMul"]
 
 
 IN_FUNCTIONS = {

@@ -5,17 +5,18 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from ortopt import fusions, optimize, registry, zoo
+from ortopt import optimize, registry, zoo
 from ortopt.analysis import costs
 from ortopt.analysis.costs import Form
 from ortopt.errors import RegistrationError, UsageError
+from ortopt.framework import fusions
+from ortopt.framework.workspace import Workspace
 from ortopt.graph.match import Refusal, inputs, producer
 from ortopt.options import Fusions, Options, TransformerLevel
 from ortopt.reporting.report import as_dict
 from ortopt.rule import Forwarded, RewriteRule
 from ortopt.testing import check_keeps, check_rewrites, parse
 from ortopt.transformer import check_contract
-from ortopt.workspace import Workspace
 
 M = "com.microsoft"
 DEFAULT, ALL, NONE = (Options(fusions=fusions) for fusions in Fusions)

@@ -27,6 +27,7 @@ from ortopt import (
     UsageError,
     optimize,
 )
+from ortopt import rule as rule_module
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import inputs
@@ -430,31 +431,31 @@ def test_a_deadline_returns_the_best_so_far_marked_stopped() -> None:
 
 def test_disabled_by_name_and_unknown_names_are_errors_with_the_nearest() -> None:
     text = "main (float[N] x) => (float[N] y) { t = Identity (x) y = Relu (t) }"
-    assert ops(optimize(parse(text), level=1).model) == ["Relu"]
+    assert ops(optimize(parse(text), level=1, verify=False).model) == ["Relu"]
     for name in ("identity_elimination", "IdentityElimination", "identity_elimination@1"):
-        assert ops(optimize(parse(text), level=1, disable=[name]).model) == ["Identity", "Relu"]
+        assert ops(optimize(parse(text), level=1, disable=[name], verify=False).model) == ["Identity", "Relu"]
     with pytest.raises(UnknownTransformerError, match="did you mean identity_elimination"):
-        optimize(parse(text), disable=["identity_eliminatoin"])
+        optimize(parse(text), disable=["identity_eliminatoin"], verify=False)
     with pytest.raises(UsageError, match="has no level '7'"):
-        optimize(parse(text), disable=["identity_elimination@7"])
+        optimize(parse(text), disable=["identity_elimination@7"], verify=False)
 
 
 def test_free_dimensions_are_overridden_by_name_or_denotation_and_conflicts_are_errors() -> None:
     text = "main (float[N,M] x, float[N] z) => (float[N,M] y) { y = Relu (x) }"
-    model = optimize(parse(text), level=1, dims={"N": 3}).model
+    model = optimize(parse(text), level=1, dims={"N": 3}, verify=False).model
     assert [str(value.shape) for value in model.graph.inputs] == ["[3,M]", "[3]"]
     assert str(model.graph.outputs[0].shape) == "[3,M]"
     denoted = parse(text)
     denoted.graph.inputs[0].shape = ir.Shape(["N", "M"], denotations=["DATA_BATCH", None])
-    assert str(optimize(denoted, level=1, dims={"DATA_BATCH": 5}).model.graph.inputs[1].shape) == "[5]"
+    assert str(optimize(denoted, level=1, dims={"DATA_BATCH": 5}, verify=False).model.graph.inputs[1].shape) == "[5]"
     with pytest.raises(UsageError, match="ask for two values"):
-        optimize(denoted, level=1, dims={"DATA_BATCH": 5, "N": 4})
+        optimize(denoted, level=1, dims={"DATA_BATCH": 5, "N": 4}, verify=False)
     with pytest.raises(UsageError, match="no input has a dimension named K; the names: M, N"):
-        optimize(parse(text), level=1, dims={"K": 3})
+        optimize(parse(text), level=1, dims={"K": 3}, verify=False)
     with pytest.raises(UsageError, match="the size of dimension N must be at least 0, not -1"):
-        optimize(parse(text), level=1, dims={"N": -1})
+        optimize(parse(text), level=1, dims={"N": -1}, verify=False)
     with pytest.raises(UsageError, match="cannot be 9223372036854775808"):
-        optimize(parse(text), level=1, dims={"N": 1 << 63})
+        optimize(parse(text), level=1, dims={"N": 1 << 63}, verify=False)
 
 
 def test_a_name_alone_is_no_list_of_names() -> None:
@@ -473,11 +474,11 @@ def test_what_is_asked_for_by_name_runs_or_is_an_error() -> None:
         optimize(model, level=4, verify=False, **options)  # type: ignore[arg-type]
     optimize(model, level=1, transformers=[LevelFour()], disable=["level_four"], verify=False)
     with pytest.raises(UsageError, match=r"level_four .* it is not among the only ones that may"):
-        optimize(model, level=4, transformers=[LevelFour()], only=["identity_elimination"])
+        optimize(model, level=4, transformers=[LevelFour()], only=["identity_elimination"], verify=False)
     with pytest.raises(UsageError, match=r"level_four .* the pipeline does not name it"):
-        optimize(model, level=4, transformers=[LevelFour()], passes="identity_elimination")
+        optimize(model, level=4, transformers=[LevelFour()], passes="identity_elimination", verify=False)
     with pytest.raises(UsageError, match="belong into the pipeline"):
-        optimize(model, level=4, passes="group_fusion", settings={"group_fusion": {"policy": "literal"}})
+        optimize(model, level=4, passes="group_fusion", settings={"group_fusion": {"policy": "literal"}}, verify=False)
 
 
 class LevelFour(GraphTransformer):
@@ -548,7 +549,9 @@ def test_constants_without_bounds_make_no_noise(op: str, number: str) -> None:
     optimize(model, level=3)  # warnings are errors in tests
 
 
-def test_a_bound_reached_is_that_of_the_last_call() -> None:
+def test_a_bound_reached_is_that_of_the_last_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rule_module, "MAX_REWRITES", 100)
+
     class Grows(RewriteRule[Forwarded]):
         """Relu becomes another Relu."""
 
@@ -628,7 +631,7 @@ def test_tensors_that_were_given_keep_their_names() -> None:
         f (a) => (b) { d = Constant <value = float[2] {3,4}> () b = Mul (a, d) }""")
     model = ir.from_proto(given)
     before = ir.to_proto(model).SerializeToString(deterministic=True)
-    result = optimize(model)
+    result = optimize(model, verify=False)
     assert not any(node.op_type == "Constant" for node in result.model.graph)
     assert ir.to_proto(model).SerializeToString(deterministic=True) == before
     names = [initializer.name for initializer in ir.to_proto(result.model).graph.initializer]

@@ -18,6 +18,7 @@ from ortopt import (
 )
 from ortopt import rule as rule_module
 from ortopt.cancellation import CancellationToken
+from ortopt.framework.workspace import Workspace
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
@@ -37,7 +38,6 @@ from ortopt.options import Numerics, Options
 from ortopt.rule import Forwarded
 from ortopt.serialization.checks.structure import validate
 from ortopt.testing import check_keeps, check_rewrites, parse
-from ortopt.workspace import Workspace
 
 
 class Pair(NamedTuple):

@@ -3,8 +3,8 @@
 A form is an op as its kernel sees it. What it costs is stated relative to the nodes that it stands for: a speed of 0.5
 is half as fast as they are. The table (``data/costs.json``) has one row a form, provider and range of sizes; where it
 has none, nobody has measured, and the answer is None. What other processors say of the same rows stands in tables of
-their own (``data/costs.*.json``) and becomes a column each: a form that loses on one of them loses. `ortopt.fusions`
-decides what to do about it.
+their own (``data/costs.*.json``) and becomes a column each: a form that loses on one of them loses.
+`ortopt.framework.fusions` decides what to do about it.
 """
 
 from __future__ import annotations

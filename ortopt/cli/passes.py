@@ -119,8 +119,8 @@ def describe(kind: Kind, origin: str) -> dict[str, Any]:
     import dataclasses
     import inspect
 
+    from ortopt.framework.pass_options import options_of
     from ortopt.options import Numerics
-    from ortopt.pass_options import options_of
     from ortopt.reporting import costs
     from ortopt.rule import RewriteRule
 

@@ -26,6 +26,7 @@ UNMEASURED: Final[Mapping[Form, str]] = {
     Form("", "Conv", "of signals as images, on one thread"): _OF_THREADS,
     Form("", "Conv", "of pieces of signals"): _OF_THREADS,
     Form("", "Conv", "of columns as rows, on one thread"): _OF_THREADS,
+    Form("", "Gather", "for each difference of positions"): "it is a part of a model, of a dozen nodes and more",
 }
 """Forms of the table that are not measured, each with the reason."""
 

@@ -26,7 +26,7 @@ _ENOUGH_ELEMENTS: Final = 40_000
 
 
 @dataclass(frozen=True, slots=True)
-class TwoForms:
+class FormComparison:
     """Two ways to compute the same.
 
     Attributes:
@@ -65,12 +65,12 @@ class Entry:
 
     form: Form
     instead_of: str
-    build: Callable[[Given], TwoForms]
+    build: Callable[[Given], FormComparison]
     cases: Sequence[Given]
     as_loaded: bool = False
 
 
-def models(forms: TwoForms) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+def models(forms: FormComparison) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """The two models: what the form stands for, and the form."""
     before = _model(forms, forms.before)
     return before, _rewritten(before, forms.made_by) if forms.made_by else _model(forms, forms.after)
@@ -83,7 +83,7 @@ def _rewritten(model: onnx.ModelProto, passes: Sequence[str]) -> onnx.ModelProto
     return optimize(model, only=passes, force_forms=wanted, verify=False).to_proto()
 
 
-def _model(forms: TwoForms, body: str) -> onnx.ModelProto:
+def _model(forms: FormComparison, body: str) -> onnx.ModelProto:
     signature = ", ".join(f"{_type(array)} {name}" for name, array in forms.inputs.items())
     header = f'<ir_version: {_IR_VERSION}, opset_import: ["" : {forms.opset}, "{MICROSOFT}" : 1]>'
     model: onnx.ModelProto = onnx.parser.parse_model(f"{header} g ({signature}) => ({forms.result} y) {{ {body} }}")
@@ -160,8 +160,8 @@ __all__ = [
     "MICROSOFT",
     "Array",
     "Entry",
+    "FormComparison",
     "Given",
-    "TwoForms",
     "cases",
     "integers",
     "models",

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import Array, Entry, Given, TwoForms, cases, normal, shape, weight
+from ortopt.cost_measurement.entries import Array, Entry, FormComparison, Given, cases, normal, shape, weight
 
 _BLOCK: Final = 16
 _CUBIC: Final = -0.75
@@ -36,20 +36,22 @@ def _interpolation(size: int, scale: int, kernel: Callable[[float], float]) -> A
     return matrix.astype(np.float32)
 
 
-def _as_products(mode: str, kernel: Callable[[float], float]) -> Callable[[Given], TwoForms]:
+def _as_products(mode: str, kernel: Callable[[float], float]) -> Callable[[Given], FormComparison]:
     """Enlarging by two products with constant matrices."""
 
-    def build(given: Given) -> TwoForms:
+    def build(given: Given) -> FormComparison:
         channels, side, scale = given["channels"], given["side"], given["scale"]
         rows = _interpolation(side, scale, kernel)
         weights = {"a": rows, "b": rows.T.copy(), "s": np.array([1, 1, scale, scale], np.float32)}
         before = f'y = Resize <mode = "{mode}"> (x, , s)'
-        return TwoForms({"x": normal(1, channels, side, side)}, before, "t = MatMul (a, x) y = MatMul (t, b)", weights)
+        return FormComparison(
+            {"x": normal(1, channels, side, side)}, before, "t = MatMul (a, x) y = MatMul (t, b)", weights
+        )
 
     return build
 
 
-def _as_phases(given: Given) -> TwoForms:
+def _as_phases(given: Given) -> FormComparison:
     """Cubic enlarging by a convolution of 5×5 with an output for each phase."""
     channels, side, scale = given["channels"], given["side"], given["scale"]
     sources = [(phase + 0.5) / scale - 0.5 for phase in range(scale)]
@@ -65,10 +67,10 @@ def _as_phases(given: Given) -> TwoForms:
     before = 'y = Resize <mode = "cubic"> (x, , s)'
     after = f"""r = Reshape (x, apart) e = Pad <mode = "edge"> (r, p) c = Conv (e, w)
         d = DepthToSpace <blocksize = {scale}> (c) y = Reshape (d, whole)"""
-    return TwoForms({"x": normal(1, channels, side, side)}, before, after, weights)
+    return FormComparison({"x": normal(1, channels, side, side)}, before, after, weights)
 
 
-def _small_groups(given: Given) -> TwoForms:
+def _small_groups(given: Given) -> FormComparison:
     """Groups of few channels as groups of a block, behind another convolution."""
     channels, side, size = given["channels"], given["side"], given["group"]
     own = weight(channels, size, 3, 3)
@@ -80,10 +82,10 @@ def _small_groups(given: Given) -> TwoForms:
     grouped = "Conv <pads = [1, 1, 1, 1], group = {}>"
     before = f"h = Conv (x, f) y = {grouped.format(channels // size)} (h, w)"
     after = f"h = Conv (x, f) y = {grouped.format(channels // _BLOCK)} (h, m)"
-    return TwoForms({"x": normal(1, channels, side, side)}, before, after, weights)
+    return FormComparison({"x": normal(1, channels, side, side)}, before, after, weights)
 
 
-def _windows(given: Given) -> TwoForms:
+def _windows(given: Given) -> FormComparison:
     """Rows and columns that are rolled and put into windows."""
     side, channels, window = given["side"], given["columns"], 7
     count, moved = side // window, window // 2
@@ -100,7 +102,7 @@ def _windows(given: Given) -> TwoForms:
         f = Concat <axis = 2> (e, d) g = Reshape (f, apart) h = Transpose <perm = [0, 2, 1, 3, 4]> (g)
         y = Reshape (h, wide)"""
     after = "r = Reshape (x, flat) g = Gather (r, order) y = Reshape (g, wide)"
-    return TwoForms({"x": normal(1, side, side, channels)}, before, after, weights)
+    return FormComparison({"x": normal(1, side, side, channels)}, before, after, weights)
 
 
 ENTRIES: Final = (

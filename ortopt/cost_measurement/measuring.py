@@ -15,7 +15,7 @@ from ortopt.analysis.providers import CPU
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.cost_measurement.entries import Entry, Given, models
 from ortopt.errors import OptimizationCancelled
-from ortopt.measurement.asking import Effort
+from ortopt.measurement.asking import MeasurementBudget
 from ortopt.measurement.pairs import BRIEF, Pair, Series, sample
 from ortopt.verification.input_sets import store_inputs
 
@@ -114,7 +114,7 @@ class _Rounds:
         self,
         cases: Sequence[Case],
         folder: Path,
-        effort: Effort,
+        effort: MeasurementBudget,
         deadline: float,
         said: Callable[[Sequence[Case]], None] | None,
         token: CancellationToken,

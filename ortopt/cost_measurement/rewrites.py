@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import Array, Entry, Given, TwoForms, cases, normal, shape, weight
+from ortopt.cost_measurement.entries import Array, Entry, FormComparison, Given, cases, normal, shape, weight
 
 
 def _made(
@@ -27,9 +27,9 @@ def _made(
 ) -> Entry:
     """A form that a pass makes of inputs, nodes and weights."""
 
-    def forms(given: Given) -> TwoForms:
+    def forms(given: Given) -> FormComparison:
         inputs, before, weights = build(given)
-        return TwoForms(inputs, before, weights=weights, opset=opset, made_by=(made_by,))
+        return FormComparison(inputs, before, weights=weights, opset=opset, made_by=(made_by,))
 
     return Entry(form, instead_of, forms, sizes, as_loaded)
 
@@ -61,9 +61,7 @@ def _padded(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]
 
 def _padded_of_any_width(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
     """The same of an image whose shape is an operand."""
-    inputs, before, weights = _padded({**given, "zeros": 50})
-    x = inputs["x"]
-    return {"i": x.reshape(-1), "s": shape(*x.shape)}, f"x = Reshape (i, s) {before}", weights
+    return _of_any_shape(*_padded({**given, "zeros": 50}))
 
 
 def _signals(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
@@ -80,6 +78,33 @@ def _columns(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array
     channels, kernel = given["channels"], given["kernel"]
     before = f"y = Conv <pads = [{kernel // 2}, 0, {(kernel - 1) // 2}, 0]> (x, w)"
     return {"x": normal(1, channels, given["length"], 1)}, before, {"w": weight(32, channels, kernel, 1)}
+
+
+def _enlarged(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    """A convolution of an image whose pixels are repeated."""
+    channels, side, scale = given["channels"], given["side"], given["scale"]
+    how = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
+    weights = {"s": np.array([1, 1, scale, scale], np.float32), "w": weight(channels, channels, 3, 3)}
+    before = f"r = Resize <{how}> (x, , s) y = Conv <pads = [1, 1, 1, 1]> (r, w)"
+    return {"x": normal(1, channels, side, side)}, before, weights
+
+
+def _enlarged_of_any_size(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    return _of_any_shape(*_enlarged(given))
+
+
+def _of_any_shape(
+    inputs: Mapping[str, Array], before: str, weights: Mapping[str, Array]
+) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    """The same of an image whose shape is an operand."""
+    x = inputs["x"]
+    return {"i": x.reshape(-1), "h": shape(*x.shape)}, f"x = Reshape (i, h) {before}", weights
+
+
+def _summed(given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    """Sums over the axis before the last."""
+    x = normal(1, given["length"], given["elements"] // given["length"])
+    return {"x": x}, "y = ReduceMean (x, axis)", {"axis": shape(1)}
 
 
 def _of_an_image(before: str) -> Callable[[Given], tuple[Mapping[str, Array], str, Mapping[str, Array]]]:
@@ -255,6 +280,158 @@ ENTRIES: Final = (
         "tall_conv_conversion",
         _columns,
         cases(channels=(1, 64, 16), kernel=(64, 3, 9), length=(500, 500, 100)),
+        as_loaded=True,
+    ),
+    _made(
+        Form("", "Conv", "of the image before SpaceToDepth"),
+        "SpaceToDepth and Conv",
+        "space_to_depth_conv_fusion",
+        lambda given: (
+            {"x": normal(1, given["channels"], 128, 128)},
+            "b = SpaceToDepth <blocksize = 2> (x) c = Conv <pads = [1, 1, 1, 1]> (b, w) y = Relu (c)",
+            {"w": weight(32, 4 * given["channels"], 3, 3)},
+        ),
+        cases(channels=(1, 3, 4, 16)),
+        as_loaded=True,
+    ),
+    _made(
+        Form("", "Slice", "for each offset"),
+        "Gather of windows that slide",
+        "sliding_gather_decomposition",
+        lambda given: (
+            {"x": normal(1, 384, 128 + given["parts"])},
+            "r = Range (zero, n, one) u = Unsqueeze (r, first) i = Add (u, o) y = Gather <axis = 2> (x, i)",
+            {
+                **{name: np.array(number, np.int64) for name, number in (("zero", 0), ("n", 128), ("one", 1))},
+                "first": shape(0),
+                "o": np.arange(given["parts"], dtype=np.int64)[:, None],
+            },
+        ),
+        cases(parts=(3, 9, 16)),
+    ),
+    _made(
+        Form("", "ReduceSum", "of sums of products"),
+        "Concat, Mul and ReduceSum",
+        "weighted_concat_decomposition",
+        lambda given: (
+            {name: normal(8, 900, size * given["columns"]) for name, size in (("a", 1), ("b", 1), ("w", 2))},
+            "c = Concat <axis = 2> (a, b) m = Mul (c, w) y = ReduceSum (m, last)",
+            {"last": shape(-1)},
+        ),
+        cases(columns=(4, 16)),
+    ),
+    _made(
+        Form("", "Transpose", "of two around a Reshape"),
+        "Transpose, Reshape and Transpose",
+        "transpose_reshape_merging",
+        lambda given: (
+            {"x": normal(12, 196, 14, given["columns"])},
+            "t = Transpose <perm = [0, 2, 1, 3]> (x) r = Reshape (t, s) y = Transpose <perm = [1, 0, 2, 3]> (r)",
+            {"s": shape(168, 14, 14, given["columns"])},
+        ),
+        cases(columns=(8, 64)),
+    ),
+    _made(
+        Form("", "Transpose", "of two exchanges of axes"),
+        "Transpose of single elements",
+        "transpose_decomposition",
+        lambda given: (
+            {"x": normal(4, 16, given["elements"] // 1024, 16)},
+            "y = Transpose <perm = [0, 3, 2, 1]> (x)",
+            {},
+        ),
+        cases(elements=(16384, 131072), picoseconds=(1000, 1000)),
+    ),
+    _made(
+        Form("", "Conv", "for each phase of a larger image"),
+        "nearest Resize and Conv",
+        "upsampled_conv_decomposition",
+        _enlarged,
+        cases(channels=(16, 64, 64), side=(16, 8, 32), scale=(2, 2, 2)),
+        as_loaded=True,
+    ),
+    _made(
+        Form("", "Conv", "for each phase of a larger image of any size"),
+        "nearest Resize and Conv",
+        "upsampled_conv_decomposition",
+        _enlarged_of_any_size,
+        cases(channels=(32, 64), side=(16, 32), scale=(2, 2)),
+        as_loaded=True,
+    ),
+    _made(
+        Form("", "MatMul", "of ones in place of sums"),
+        "ReduceSum, ReduceMean or ReduceL2 over axes before the last",
+        "reduce_matmul_conversion",
+        _summed,
+        cases(length=(9, 196, 3136), elements=(11520, 75264, 401408)),
+    ),
+    _made(
+        Form("", "MatMul", "of ones in place of sums of any number"),
+        "ReduceSum, ReduceMean or ReduceL2 over axes before the last",
+        "reduce_matmul_conversion",
+        lambda given: _of_any_shape(*_summed({**given, "elements": 1000 * given["length"]})),
+        cases(length=(64, 512)),
+    ),
+    _made(
+        Form("", "Resize", "of blocks of channels"),
+        "linear Resize by whole numbers",
+        "resize_block_conversion",
+        lambda given: (
+            {"x": normal(1, given["channels"], 16, given["image"] // (given["channels"] * 64))},
+            'y = Resize <mode = "linear", coordinate_transformation_mode = "asymmetric"> (x, , s)',
+            {"s": np.array([1, 1, 2, 2], np.float32)},
+        ),
+        cases(channels=(32, 64), image=(32768, 262144)),
+        as_loaded=True,
+    ),
+    _made(
+        Form("", "Conv", "of points in place of a product"),
+        "MatMul that widens rows before an image's convolutions",
+        "image_projection_conversion",
+        lambda given: (
+            {"x": normal(1, 28, 28, given["columns"])},
+            f"""m = MatMul (x, a) t = Transpose <perm = [0, 3, 1, 2]> (m)
+                y = Conv <group = {4 * given["columns"]}, pads = [1, 1, 1, 1]> (t, w)""",
+            {"a": weight(given["columns"], 4 * given["columns"]), "w": weight(4 * given["columns"], 1, 3, 3)},
+        ),
+        cases(columns=(16, 64, 192)),
+        as_loaded=True,
+    ),
+    _made(
+        Form("", "Slice", "for each run of a window"),
+        "Gather of windows",
+        "window_gather_decomposition",
+        lambda given: (
+            {"x": normal(64, given["elements"] // 256 + 3)},
+            "y = Gather <axis = 1> (x, i)",
+            {"i": (np.arange(4)[:, None] + np.arange(given["elements"] // 256)).astype(np.int64)},
+        ),
+        cases(elements=(16384, 131072)),
+    ),
+    _made(
+        Form("", "Conv", "of two around a shuffle"),
+        "Conv, DepthToSpace and Conv",
+        "shuffled_conv_fusion",
+        lambda _: (
+            {"x": normal(1, 3, 160, 160)},
+            """c = Conv <pads = [1, 1, 1, 1]> (x, v) d = DepthToSpace <blocksize = 2, mode = "CRD"> (c)
+                y = Conv <pads = [1, 1, 1, 1]> (d, w)""",
+            {"v": weight(64, 3, 3, 3), "w": weight(1, 16, 3, 3)},
+        ),
+        cases(left=(50,), saved=(1 << 23,)),
+        as_loaded=True,
+    ),
+    _made(
+        Form("", "MatMul", "of what a convolution reads of a smaller image"),
+        "Conv of an interpolated image",
+        "interpolated_conv_decomposition",
+        lambda _: (
+            {"x": normal(1, 64, 16, 16)},
+            """r = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel"> (x, , s)
+                y = Conv <pads = [1, 1, 1, 1]> (r, w)""",
+            {"s": np.array([1, 1, 4, 4], np.float32), "w": weight(32, 64, 3, 3)},
+        ),
+        cases(left=(50,)),
         as_loaded=True,
     ),
     _made(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortopt.fusions import Decision
+from ortopt.framework.fusions import Decision
 from ortopt.graph.refusal import Code, code_of
 from ortopt.observers import Observer
 from ortopt.terminal_text import node_name

@@ -13,7 +13,7 @@ from ortopt.system import child_processes
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class MeasurementBudget:
     """How much is measured.
 
     Attributes:
@@ -35,7 +35,9 @@ class Effort:
     patience: float = 600.0
 
 
-def ask(module: str, order: Mapping[str, Any], effort: Effort, token: CancellationToken = NEVER) -> dict[str, Any]:
+def ask(
+    module: str, order: Mapping[str, Any], effort: MeasurementBudget, token: CancellationToken = NEVER
+) -> dict[str, Any]:
     """The answer of a process that measures; its ``error`` where there is none.
 
     Args:
@@ -62,4 +64,4 @@ def ask(module: str, order: Mapping[str, Any], effort: Effort, token: Cancellati
     return answer
 
 
-__all__ = ["Effort", "ask"]
+__all__ = ["MeasurementBudget", "ask"]

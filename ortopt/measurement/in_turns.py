@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ortopt.measurement.asking import Effort, ask
+from ortopt.measurement.asking import MeasurementBudget, ask
 
 _PLAIN: Final = "ortopt.measurement.child"
 _KEYS: Final = ("call", "open", "first", "anonymous", "peak")
@@ -114,7 +114,7 @@ class Failure:
     kind: str = ""
 
 
-def attempt(version: Version, inputs: Path, effort: Effort) -> Failure | None:
+def attempt(version: Version, inputs: Path, effort: MeasurementBudget) -> Failure | None:
     """Run a version once; why it fails, or None.
 
     Args:
@@ -128,7 +128,7 @@ def attempt(version: Version, inputs: Path, effort: Effort) -> Failure | None:
     return Failure(answer["error"], answer.get("opens", False), answer.get("kind", ""))
 
 
-def measure_in_turns(versions: Sequence[Version], inputs: Path, effort: Effort) -> list[Figures]:
+def measure_in_turns(versions: Sequence[Version], inputs: Path, effort: MeasurementBudget) -> list[Figures]:
     """Measure versions of a model in turns.
 
     Args:
@@ -151,7 +151,7 @@ def measure_in_turns(versions: Sequence[Version], inputs: Path, effort: Effort) 
     return every
 
 
-def measure_once(version: Version, inputs: Path, effort: Effort) -> dict[str, Any]:
+def measure_once(version: Version, inputs: Path, effort: MeasurementBudget) -> dict[str, Any]:
     """The answer of one process that measures a version; its ``error`` where it does not run.
 
     Args:
@@ -169,9 +169,9 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 __all__ = [
-    "Effort",
     "Failure",
     "Figures",
+    "MeasurementBudget",
     "Spread",
     "Version",
     "attempt",

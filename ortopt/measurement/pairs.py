@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.measurement.asking import Effort, ask
+from ortopt.measurement.asking import MeasurementBudget, ask
 from ortopt.measurement.intervals import interval
 
 _CHILD: Final = "ortopt.measurement.pair_child"
@@ -19,7 +19,7 @@ _LEAST_PAIRS: Final = 12
 _CLEAR: Final = 0.02
 """By how much an interval must be away from 1, or how narrow it must be, to be clear."""
 
-BRIEF: Final = Effort(repeat=40, seconds=0.5, threads=1, patience=120.0)
+BRIEF: Final = MeasurementBudget(repeat=40, seconds=0.5, threads=1, patience=120.0)
 """How two models are timed against each other where nobody says otherwise; the processes have more patience by the
 time that calls take."""
 
@@ -113,7 +113,7 @@ def compare(
     first: Path,
     second: Path,
     inputs: Sequence[Path],
-    effort: Effort = BRIEF,
+    effort: MeasurementBudget = BRIEF,
     *,
     deadline: float = math.inf,
     token: CancellationToken = NEVER,
@@ -148,7 +148,7 @@ def compare(
 
 
 def sample(
-    pairs: Sequence[Pair], effort: Effort, *, swapped: bool = False, token: CancellationToken = NEVER
+    pairs: Sequence[Pair], effort: MeasurementBudget, *, swapped: bool = False, token: CancellationToken = NEVER
 ) -> list[Sample]:
     """Time several pairs of models, one after the other in one process.
 

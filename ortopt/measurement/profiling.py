@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ortopt.errors import InvalidModelError
-from ortopt.measurement.asking import Effort, ask
+from ortopt.measurement.asking import MeasurementBudget, ask
 from ortopt.serialization.load import SOURCE_KEY, load
 from ortopt.system.temporary_files import temporary_folder
 
@@ -65,7 +65,7 @@ class Profile:
         return {op: pair for op, pair in counts.items() if pair[0] != pair[1]}
 
 
-def in_turns(paths: Sequence[Path], inputs: Path, effort: Effort) -> list[Profile]:
+def in_turns(paths: Sequence[Path], inputs: Path, effort: MeasurementBudget) -> list[Profile]:
     """Profile models in turns, each in a few processes; of each the quickest process counts.
 
     Args:
@@ -81,7 +81,7 @@ def in_turns(paths: Sequence[Path], inputs: Path, effort: Effort) -> list[Profil
     return [min(every, key=lambda one: one.ms) for every in zip(*rounds, strict=True)]
 
 
-def profile(path: Path, inputs: Path, effort: Effort) -> Profile:
+def profile(path: Path, inputs: Path, effort: MeasurementBudget) -> Profile:
     """Profile a model in a process of its own.
 
     Args:

@@ -21,8 +21,8 @@ def changed(attributes: Iterable[ir.Attr], **settings: Setting) -> list[ir.Attr]
         attributes: Those of a node.
         settings: The others by name: a number, a text, a list of integers, or None for one that is left out.
     """
-    kept = {entry.name: entry for entry in attributes if settings.get(entry.name, "") is not None}
-    return list((kept | {name: _attribute(name, to) for name, to in settings.items() if to is not None}).values())
+    kept = [entry for entry in attributes if entry.name not in settings]
+    return [*kept, *(_attribute(name, to) for name, to in settings.items() if to is not None)]
 
 
 def _attribute(name: str, content: Setting) -> ir.Attr:

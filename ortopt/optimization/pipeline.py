@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortopt.analysis import dimensions
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.framework.workspace import RunState, Workspace
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer
 from ortopt.optimization.declared_shapes import declare
@@ -19,7 +20,6 @@ from ortopt.registry import Selected
 from ortopt.serialization import load_time_names, shadowed_names, sparse_tensors
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import Kept, load
-from ortopt.workspace import RunState, Workspace
 
 if TYPE_CHECKING:
     from ortopt.serialization.load import Source

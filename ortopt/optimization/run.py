@@ -14,22 +14,23 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
 
 import onnx_ir as ir
 
-from ortopt import fusions, registry
+from ortopt import registry
 from ortopt.analysis import dimensions, releases
 from ortopt.analysis import providers as execution
 from ortopt.analysis.costs import Cost
 from ortopt.analysis.load_time_fusions import slow_residuals
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, VerificationError
+from ortopt.framework import fusions
 from ortopt.graph import scope
 from ortopt.graph.interface_names import check_names, rename
 from ortopt.instrumentation.check_each import CheckEach
 from ortopt.observers import Observer
-from ortopt.optimization.own_rules import OwnRules
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import StopPointReached
 from ortopt.optimization.result import CostRefusal, OptimizeResult, PassTotal, Repair, SizeRefusal, Summary, figures
 from ortopt.optimization.transformation import Transformation
+from ortopt.optimization.user_rules import UserRules
 from ortopt.options import Numerics, Options
 from ortopt.transformer import GraphTransformer
 
@@ -90,7 +91,7 @@ class Optimization:
         self.selected = registry.select(options, own)
         if options.force_forms:  # all passes are imported for that
             fusions.check_taken(options, (op for kind in registry.installed() for op in getattr(kind, "produces", ())))
-        self._own = OwnRules(own)
+        self._own = UserRules(own)
         self.observers = (*observers, *self._own.observers)
         if options.limit is not None:
             from ortopt.instrumentation.limit import RewriteLimit
@@ -180,7 +181,7 @@ class Optimization:
             except OptimizationCancelled as cancelled:
                 cancelled.leave(left)
                 raise
-        for message in self._own.complaints(result.repairs):
+        for message in self._own.warnings(result.repairs):
             warnings.warn(message, RuntimeWarning, stacklevel=3)
         return result
 

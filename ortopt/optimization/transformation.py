@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken, DeadlineForced, DeadlinePassed
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError
+from ortopt.framework.workspace import RunState
 from ortopt.graph import scope
 from ortopt.instrumentation.check_each import CheckEach, is_sound
 from ortopt.manager import GraphTransformerManager
@@ -17,7 +18,6 @@ from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import CompletedRuns, NumberedRewrite, Replay, RewriteKey, StopPointReached
 from ortopt.optimization.watchdog import Watchdog
 from ortopt.partition import groups
-from ortopt.workspace import RunState
 
 
 class Transformation:

@@ -17,7 +17,7 @@ from ortopt.analysis.costs import HYSTERESIS
 from ortopt.analysis.providers import CPU
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, OrtoptError
-from ortopt.measurement.asking import Effort
+from ortopt.measurement.asking import MeasurementBudget
 from ortopt.measurement.pairs import BRIEF, Speed, compare
 from ortopt.observers import Observer
 from ortopt.optimization.kinds import new_optimization
@@ -146,7 +146,7 @@ class _Tuner:
         source: Source,
         options: Options,
         folder: Path,
-        effort: Effort,
+        effort: MeasurementBudget,
         deadline: float,
         token: CancellationToken,
         tuning: Tuning,

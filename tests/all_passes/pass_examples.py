@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 from collections.abc import Callable, Iterator
@@ -58,11 +59,16 @@ def examples(name: str, most: int | None = 2) -> list[tuple[ModelProto, dict[str
         name: Name of the pass.
         most: Number of sets of arguments that each test is run with; all if None.
     """
-    found: list[tuple[ModelProto, dict[str, Any]]] = []
+    return [(onnx.load_from_string(model), dict(more)) for model, more in _examples(name, most)]
+
+
+@functools.cache  # several modules ask
+def _examples(name: str, most: int | None) -> list[tuple[bytes, dict[str, Any]]]:
+    found: list[tuple[bytes, dict[str, Any]]] = []
 
     def record(transformer: object, before: str | ir.Model, after: object = None, **more: Any) -> None:
         model = parse(before, more.get("opset", DEFAULT_OPSET)) if isinstance(before, str) else load(before)
-        found.append((onnx.load_from_string(to_bytes(model)), more))
+        found.append((to_bytes(model), more))
         raise Recorded
 
     run_tests(name, record, skip, most)

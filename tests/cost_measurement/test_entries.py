@@ -11,7 +11,7 @@ import pytest
 from ortopt.analysis import costs, node_sizes
 from ortopt.analysis.kernels import CPU
 from ortopt.cost_measurement.catalog import ENTRIES, UNMEASURED, without_entry
-from ortopt.cost_measurement.entries import Entry, TwoForms, models, normal
+from ortopt.cost_measurement.entries import Entry, FormComparison, models, normal
 
 CHOSEN_BY_RULES = {
     "merged with siblings",
@@ -75,9 +75,9 @@ def test_both_forms_compute_the_same_and_one_is_the_form(entry: Entry) -> None:
 @pytest.mark.parametrize("entry", ENTRIES, ids=named)
 def test_sizes_have_names(entry: Entry) -> None:
     own = {
-        *("axes", "components", "fitting", "group", "groups", "heads", "image", "kernel", "kv_heads"),
-        *("multiplications", "parts", "pixels", "products", "results", "saving", "scale", "second", "side"),
-        *("size", "window", "zeros"),
+        *("axes", "components", "fitting", "group", "groups", "heads", "image", "kernel", "kv_heads", "left"),
+        *("multiplications", "parts", "picoseconds", "pixels", "products", "results", "saved", "saving"),
+        *("scale", "second", "side", "size", "window", "zeros"),
     }
     assert all(given.keys() <= {*node_sizes.NAMES, *own} for given in entry.cases)
     assert len({tuple(given.items()) for given in entry.cases}) == len(entry.cases)
@@ -93,13 +93,13 @@ def test_cases_name_the_sizes_by_which_the_table_tells_rows_apart() -> None:
 
 def test_a_form_is_repeated_where_a_call_of_it_takes_no_time() -> None:
     few, many = (
-        TwoForms({"x": normal(1, n)}, "t = Neg (x) y = Neg (t)", "y = Abs (x)", repeats=True) for n in (8, 90_000)
+        FormComparison({"x": normal(1, n)}, "t = Neg (x) y = Neg (t)", "y = Abs (x)", repeats=True) for n in (8, 90_000)
     )
     assert [len(model.graph.node) for model in models(few)] == [16, 8]
     assert [len(model.graph.node) for model in models(many)] == [2, 1]
 
 
-def run(model: onnx.ModelProto, forms: TwoForms, *, as_loaded: bool) -> np.ndarray:  # type: ignore[type-arg]
+def run(model: onnx.ModelProto, forms: FormComparison, *, as_loaded: bool) -> np.ndarray:  # type: ignore[type-arg]
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
     if not as_loaded:

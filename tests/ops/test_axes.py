@@ -7,11 +7,11 @@ import onnx_ir as ir
 import pytest
 
 from ortopt import ops
+from ortopt.framework.workspace import Workspace
 from ortopt.graph.match import Refusal, attribute
 from ortopt.options import Options
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 from ortopt.testing import parse
-from ortopt.workspace import Workspace
 
 
 @pytest.mark.parametrize("version", [11, 12, 13, 17, 18])

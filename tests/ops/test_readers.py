@@ -9,10 +9,10 @@ import onnx_ir as ir
 import pytest
 
 from ortopt import ops
+from ortopt.framework.workspace import Workspace
 from ortopt.graph.match import Refusal
 from ortopt.options import Options
 from ortopt.testing import parse
-from ortopt.workspace import Workspace
 
 CONSTANTS = "<int64[1] one = {1}, int64[2] pair = {-1, 0}, int64[4] pads = {1, 2, 3, 4}, int64[2] named = {-1, 1}>"
 

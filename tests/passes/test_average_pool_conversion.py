@@ -7,7 +7,8 @@ import onnxruntime as ort
 import pytest
 
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import check_keeps, check_rewrites, parse, run
+from ortopt.testing import check_rewrites, parse, run
+from tests.passes.tables import keeps
 
 PASS = "average_pool_conversion"
 WINDOW = "kernel_shape = [90, 80], strides = [90, 80], ceil_mode = 1"
@@ -56,13 +57,8 @@ KEPT = {
     "there is no window": pool("kernel_shape = [9, 8], strides = [2, 3], ceil_mode = 1"),
     "it is padded": pool(f"{WINDOW}, pads = [0, 0, 0, 1]"),
     "it is": pool(f'{WINDOW}, auto_pad = "SAME_UPPER"'),
+    "the window has gaps": (pool(f"{WINDOW}, dilations = [2, 1]"), {"opset": 19}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
-
-
-def test_a_window_with_gaps() -> None:
-    check_keeps(PASS, pool(f"{WINDOW}, dilations = [2, 1]"), "the window has gaps", opset=19)
+test_keeps = keeps(PASS, KEPT)

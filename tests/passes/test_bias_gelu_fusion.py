@@ -4,6 +4,7 @@ import pytest
 
 from ortopt.options import Options
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "bias_gelu_fusion"
 GELU = "y = com.microsoft.Gelu (t)"
@@ -66,10 +67,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because)
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_keeps_for_other_runtimes() -> None:

@@ -5,6 +5,7 @@ import pytest
 from ortopt import optimize
 from ortopt.options import Fusions, Options
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.passes.tables import keeps
 
 PASS = "bias_softmax_fusion"
 CUDA = Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"), fusions=Fusions.ALL)
@@ -63,10 +64,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because, options=CUDA)
+test_keeps = keeps(PASS, KEPT, options=CUDA)
 
 
 def test_keeps_where_there_is_no_kernel() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from ortopt.options import Fusions, Options
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "bias_split_gelu_fusion"
 CUDA = Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"), fusions=Fusions.ALL)
@@ -47,10 +48,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because, options=CUDA)
+test_keeps = keeps(PASS, KEPT, options=CUDA)
 
 
 def test_keeps_an_approximate_gelu() -> None:

@@ -11,6 +11,7 @@ import pytest
 from ortopt import optimize
 from ortopt.options import Target
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.passes.tables import keeps
 
 PASS = "bias_sum_conversion"
 TEXT = "main (float[B,S,4] x) => (float[B,S,4] y) <float[4] b = {1, 2, 3, 4}> { t = Add (x, b) y = Gelu (t) }"
@@ -50,9 +51,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because, opset=20)
+test_keeps = keeps(PASS, KEPT, opset=20)
 
 
 def test_other_runtimes() -> None:

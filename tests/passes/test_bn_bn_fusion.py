@@ -2,7 +2,8 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "bn_bn_fusion"
 TEXT = """main (float[N,2,M] x) => (float[N,2,M] y)
@@ -16,8 +17,8 @@ def test_goes(opset: int) -> None:
     check_rewrites(PASS, TEXT, ops={"BatchNormalization": 1}, opset=opset)
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("used elsewhere", TEXT.replace("y)", "y, float[N,2,M] t)", 1)),
         ("not a constant", TEXT.replace("x)", "x, float[2] c)", 1).replace(", float[2] c = {-1, 1}", "")),
@@ -26,5 +27,3 @@ def test_goes(opset: int) -> None:
         ("training mode", TEXT.replace("t = BatchNormalization", "t, e, f = BatchNormalization <training_mode = 1>")),
     ],
 )  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)

@@ -1,8 +1,7 @@
 """A normalization in front of a convolution goes into it, unless a padded zero would be shifted."""
 
-import pytest
-
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "bn_conv_fusion"
 TEXT = """main (float[N,2,4,4] x) => (float[A,B,C,D] y)
@@ -35,8 +34,8 @@ def test_with_padding() -> None:
     check_rewrites(PASS, unshifted, ops={"BatchNormalization": 0, "Conv": 1})
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("used elsewhere", TEXT.replace("y)", "y, float[N,2,4,4] t)", 1)),
         ("not a constant", TEXT.replace("x)", "x, float[2,2,2,1] w)", 1).replace("float[2,2,2,1] w = {1, 2, 3, 4, 5, 6, 7, 8}, ", "")),  # noqa: E501
@@ -46,5 +45,3 @@ def test_with_padding() -> None:
         ("would not be finite", TEXT.replace("{1, -2}", "{3e38, 1}")),
     ],
 )  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)

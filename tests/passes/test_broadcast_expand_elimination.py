@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "broadcast_expand_elimination"
 
@@ -93,8 +94,8 @@ def test_or_with_what_never_holds() -> None:
 EXPANDED = "main (float[N,4] x, float[1,4] y) => (float[N,4] z) { s = Shape (x) e = Expand (y, s) BODY }"
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("the expanded value is a graph output", EXPANDED.replace("z)", "z, float[N,4] e)").replace("BODY", "z = Add (e, x)")),  # noqa: E501
         ("the expanded value is a graph output", EXPANDED.replace("BODY", "z = Neg (e)")),
@@ -102,10 +103,25 @@ EXPANDED = "main (float[N,4] x, float[1,4] y) => (float[N,4] z) { s = Shape (x) 
         ("not known what the operands broadcast to", EXPANDED.replace("float[N,4] x,", "float[N,4] x, float[M,1] o,").replace("float[N,4] z", "float[A,B] z").replace("BODY", "p = Add (e, o) z = Add (p, x)")),  # noqa: E501
         ("a subgraph uses it", EXPANDED.replace("x,", "x, bool c,").replace("BODY", "z = If (c) <then_branch = a () => (p) { p = Add (x, e) }, else_branch = b () => (q) { q = Neg (x) }>")),  # noqa: E501
         ("nobody uses it", "main (float[N,4] x, float[1,4] y) => (float[N,4] e) { s = Shape (x) e = Expand (y, s) }"),
+        (
+            "it adds other axes than leading ones",
+            """main (int64[S] r, int64[T] c) => (bool[1,S,T] y) <int64[2] both = {0, 2}> {
+                q = Unsqueeze (r, both) y = Less (c, q) }""",
+        ),
+        (
+            None,
+            """main (float[T] c, float[S,T] d) => (float[1,T] y, float[1,1,T] z)
+                <int64[1] first = {0}, int64[2] both = {0, 1}> {
+                k = Unsqueeze (c, first) y = Neg (k) m = Unsqueeze (c, both) z = Identity (m) }""",
+        ),
+        (
+            "no operand is always true",
+            """main (bool[B,S,T] c, float[B,T] x) => (float[B,S,T] y) <float low = {-9}, float none = {0}> {
+                s = Shape (x) o = ConstantOfShape (s) k = Cast <to = 9> (o) e = Squeeze (k) a = And (c, e)
+                y = Where (a, none, low) }""",
+        ),
     ],
 )  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)
 
 
 COMPARED = """main (int64[S] r, int64[T] c) => (bool[1,S,T] y) <int64[1] first = {0}, int64[2] both = {0, 2}> {
@@ -123,24 +139,6 @@ def test_leading_axes(opset: int) -> None:
     assert less.inputs[0] is model.graph.inputs[1]
 
 
-def test_other_axes() -> None:
-    check_keeps(
-        PASS,
-        """main (int64[S] r, int64[T] c) => (bool[1,S,T] y) <int64[2] both = {0, 2}> {
-            q = Unsqueeze (r, both) y = Less (c, q) }""",
-        "it adds other axes than leading ones",
-    )
-
-
-def test_leading_axes_that_no_other_operand_has() -> None:
-    check_keeps(
-        PASS,
-        """main (float[T] c, float[S,T] d) => (float[1,T] y, float[1,1,T] z)
-            <int64[1] first = {0}, int64[2] both = {0, 1}> {
-            k = Unsqueeze (c, first) y = Neg (k) m = Unsqueeze (c, both) z = Identity (m) }""",
-    )
-
-
 @pytest.mark.parametrize(("number", "op"), [(1, "And"), (0, "Or")])
 def test_a_mask_that_an_exporter_made_of_nothing(number: int, op: str) -> None:
     check_rewrites(
@@ -150,14 +148,4 @@ def test_a_mask_that_an_exporter_made_of_nothing(number: int, op: str) -> None:
             s = Shape (x) o = ConstantOfShape <value = int64[1] {{{number}}}> (s) k = Cast <to = 9> (o)
             u = Unsqueeze (k, one) a = {op} (c, u) w = Where (a, none, low) z = Unsqueeze (x, one) y = Add (z, w) }}""",
         ops={"ConstantOfShape": 0, "Cast": 0, op: 0},
-    )
-
-
-def test_a_mask_that_forbids_all() -> None:
-    check_keeps(
-        PASS,
-        """main (bool[B,S,T] c, float[B,T] x) => (float[B,S,T] y) <float low = {-9}, float none = {0}> {
-            s = Shape (x) o = ConstantOfShape (s) k = Cast <to = 9> (o) e = Squeeze (k) a = And (c, e)
-            y = Where (a, none, low) }""",
-        "no operand is always true",
     )

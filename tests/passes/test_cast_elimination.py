@@ -3,6 +3,7 @@
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "cast_elimination"
 
@@ -71,17 +72,11 @@ KEPT = {
         main (float[N] x) => (float[N] y) { y = f.F <to = 1> (x) }
         <domain: "f", opset_import: ["" : 17]>
         F <to> (a) => (c) { b = Cast <to: int = @to> (a) c = Neg (b) }""",
+    "like another type is kept": (
+        "the type changes",
+        "main (float[N] x, int32[M] z) => (int32[N] y) { a = CastLike (x, z) y = Neg (a) }",
+    ),
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
-
-
-def test_like_another_type_is_kept() -> None:
-    check_keeps(
-        PASS,
-        "main (float[N] x, int32[M] z) => (int32[N] y) { a = CastLike (x, z) y = Neg (a) }",
-        "the type changes",
-    )
+test_keeps = keeps(PASS, KEPT)

@@ -9,6 +9,7 @@ import pytest
 
 import ortopt
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.passes.tables import keeps
 
 PASS = "channel_gate_conversion"
 
@@ -94,9 +95,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because, opset=18)
+test_keeps = keeps(PASS, KEPT, opset=18)
 
 
 GROUPS = weights("v", 16, 8)

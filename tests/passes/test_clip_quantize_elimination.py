@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "clip_quantize_elimination"
 NUMBERS = {"x": np.array([-np.inf, -3, -0.2, -0.0, 0, 0.04, 1, 5.9, 6, 6.1, np.inf, np.nan], np.float32).reshape(2, 6)}
@@ -45,22 +46,20 @@ def test_scales_of_channels() -> None:
 CUTS = "it cuts off numbers that have integers of their own"
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
-        (model("Relu", zero="1"), CUTS),
-        (model("Relu", zero="0", dtype="int8"), CUTS),
-        (clip(0, 25.4), CUTS),
-        (clip(0.06, 30), CUTS),
-        (clip(0, 6), CUTS),
-        (model("Relu", scale="-0.1"), "not positive"),
-        (model("Relu").replace("uint8[2,6] y)", "uint8[2,6] y, float[2,6] t)"), "used elsewhere"),
-        (model("Sigmoid"), "no Relu or Clip"),
-        (clip(3, 2), "out of order"),
+        (CUTS, model("Relu", zero="1")),
+        (CUTS, model("Relu", zero="0", dtype="int8")),
+        (CUTS, clip(0, 25.4)),
+        (CUTS, clip(0.06, 30)),
+        (CUTS, clip(0, 6)),
+        ("not positive", model("Relu", scale="-0.1")),
+        ("used elsewhere", model("Relu").replace("uint8[2,6] y)", "uint8[2,6] y, float[2,6] t)")),
+        ("no Relu or Clip", model("Sigmoid")),
+        ("out of order", clip(3, 2)),
     ],
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, text, because=because)
 
 
 def test_keeps_one_of_two_channels_that_would_show() -> None:

@@ -7,6 +7,7 @@ from ortopt import optimize
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
 from tests.passes.quantized_units import Tensor, drawn, run, unit
+from tests.passes.tables import keeps
 
 PASS = "clip_quantize_reordering"
 A = Tensor("3,50", 0.031, 123)
@@ -43,28 +44,20 @@ def test_the_op_gets_its_kernel() -> None:
     assert [node.op_type for node in made.graph] == ["QLinearAdd", "Clip", "DequantizeLinear"]
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
-        (model(y=Y._replace(zero=0)), "cuts off nothing"),
-        (model(y=Y._replace(zero=0, dtype="int8")), "have a sign"),
-        (model(op="u = Exp (a_x)"), "no op with a quantized kernel"),
-        (model(op="u = Add (k, a_x)", more="float k = {1}, "), "reads no integers"),
-        (unit("u = Add (a_x, b) t = Relu (u)", Y, inputs=", float[3,50] b", a=A), "may be infinite or NaN"),
-        (model("t = Relu (u) v = Neg (u)").replace("out)", "out, float[3,50] v)"), "used elsewhere"),
-        (model("t = Relu (u) v = Neg (t)").replace("out)", "out, float[3,50] v)"), "used elsewhere"),
+        ("cuts off nothing", model(y=Y._replace(zero=0))),
+        ("have a sign", model(y=Y._replace(zero=0, dtype="int8"))),
+        ("no op with a quantized kernel", model(op="u = Exp (a_x)")),
+        ("reads no integers", model(op="u = Add (k, a_x)", more="float k = {1}, ")),
+        ("may be infinite or NaN", unit("u = Add (a_x, b) t = Relu (u)", Y, inputs=", float[3,50] b", a=A)),
+        ("used elsewhere", model("t = Relu (u) v = Neg (u)").replace("out)", "out, float[3,50] v)")),
+        ("used elsewhere", model("t = Relu (u) v = Neg (t)").replace("out)", "out, float[3,50] v)")),
+        ("before opset 12", model(), {"opset": 11}),
+        (None, model(), {"target": "onnx"}),
     ],
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, text, because=because)
-
-
-def test_keeps_before_clip_takes_integers() -> None:
-    check_keeps(PASS, model(), because="before opset 12", opset=11)
-
-
-def test_only_for_onnx_runtime() -> None:
-    check_keeps(PASS, model(), target="onnx")
 
 
 def test_keeps_a_bound_between_two_integers() -> None:

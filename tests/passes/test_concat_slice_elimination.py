@@ -3,6 +3,7 @@
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "concat_slice_elimination"
 LONG = 2**63 - 1
@@ -19,8 +20,8 @@ def test_a_slice(start: int, end: int, axis: int, part: str) -> None:
     check_rewrites(PASS, TEXT.format(s=start, e=end, axis=axis), f"y = Neg ({part})")
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("takes no operand whole", TEXT.format(s=0, e=3, axis=1)),
         ("takes no operand whole", TEXT.format(s=0, e=5, axis=1)),
@@ -30,8 +31,6 @@ def test_a_slice(start: int, end: int, axis: int, part: str) -> None:
         ("several axes", TEXT.format(s="0, 0", e="2, 1", axis="1, 0").replace("[1] ", "[2] ")),
     ],
 )  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)
 
 
 def test_by_symbols() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "constant_reassociation"
 TEXT = "main ({kind}[N] x) => ({kind}[N] y) <{kind} a = {{{a}}}, {kind} b = {{{b}}}> {{ {body} }}"
@@ -76,8 +77,8 @@ def test_shapes() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("because", "given"),
+test_keeps = keeps(
+    PASS,
     [
         ("differ in sign", text("t = Add (x, a) y = Sub (t, b)", 8388608, 8388608)),
         ("differ in sign", text("t = Add (x, a) y = Add (t, b)", 0, 3)),
@@ -97,5 +98,3 @@ def test_shapes() -> None:
         ("it is computed in another graph", "main (bool c, float[N] x) => (float[N] y) <float a = {1}, float b = {2}> { t = Add (x, a) y = If (c) <then_branch = p () => (o) { o = Add (t, b) }, else_branch = q () => (r) { r = Neg (x) }> }"),  # noqa: E501
     ],
 )  # fmt: skip
-def test_keeps(because: str, given: str) -> None:
-    check_keeps(PASS, given, because)

@@ -8,6 +8,7 @@ import pytest
 
 from ortopt.options import Options
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.passes.tables import keeps
 
 PASS = "conv1d_conversion"
 
@@ -80,12 +81,12 @@ KEPT = {
     "nobody has measured whether Conv of signals as images is faster": model("group = 1", weight=(32, 32, 1)),
     "group 16, kernel 3 or more": model(channels=16, weight=(64, 16, 3)),
     "it is not a constant": "main (float[N,32,L] x, float[32,32,3] w) => (float[N,32,M] y) { y = Conv (x, w) }",
+    "a form for ONNX Runtime": (model(), {"target": "onnx"}),
+    "it serves the CPU": (model(), {"options": Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"))}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)
 
 
 @pytest.mark.parametrize(
@@ -176,15 +177,6 @@ def test_keeps_a_residual() -> None:
     text = model('activation = "Relu", pads = [1, 1]', conv="com.microsoft.FusedConv", length="200")
     text = text.replace("[N,32,200] x)", "[N,32,200] x, float[N,32,200] z)").replace("(x, w, b)", "(x, w, b, z)")
     check_keeps(PASS, text, "it adds another value")
-
-
-def test_keeps_for_other_runtimes() -> None:
-    check_keeps(PASS, model(), "a form for ONNX Runtime", target="onnx")
-
-
-def test_keeps_for_other_providers() -> None:
-    options = Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"))
-    check_keeps(PASS, model(), "it serves the CPU", options=options)
 
 
 def test_one_thread_divides_nothing() -> None:

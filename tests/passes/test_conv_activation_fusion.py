@@ -4,6 +4,7 @@ import pytest
 
 from ortopt.options import Options
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "conv_activation_fusion"
 ATTRIBUTES = "pads = [1,1,1,1], strides = [2,2], dilations = [1,1], group = 2"
@@ -126,17 +127,11 @@ KEPT = {
     ),
     "double": ("for single precision only", model(dtype="double")),
     "half": ("for single precision only", model(dtype="float16")),
+    "for other runtimes": ("no op of the ONNX specification", model(), {"target": "onnx"}),
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because)
-
-
-def test_keeps_for_other_runtimes() -> None:
-    check_keeps(PASS, model(), "no op of the ONNX specification", target="onnx")
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_keeps_for_other_providers() -> None:

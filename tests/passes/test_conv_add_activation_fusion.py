@@ -4,6 +4,7 @@ import pytest
 
 from ortopt.options import Options
 from ortopt.testing import all_fusions, check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "conv_add_activation_fusion"
 ATTRIBUTES = "pads = [1,1,1,1], group = 2"
@@ -70,10 +71,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because)
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_keeps_where_it_loses() -> None:

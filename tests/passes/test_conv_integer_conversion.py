@@ -6,6 +6,7 @@ import pytest
 from ortopt.options import Fusions, Options
 from ortopt.testing import check_keeps, check_rewrites, parse
 from tests.passes.quantized_units import run
+from tests.passes.tables import keeps
 
 PASS = "conv_integer_conversion"
 WEIGHT = "int8[2,1,2,2] w = {-128, 127, 65, -64, 5, 0, -1, 100}"
@@ -38,20 +39,18 @@ MANY = "int8[1,4,1,1] w = {1, 2, 3, 4}"
 WIDE = f"int8[2,1,17,16] w = {{{', '.join(['1'] * 544)}}}"
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
-        (f"(uint8[N,4,4,4] x) => (float[N,1,A,B] y) <{MANY}> {{ c = ConvInteger (x, w) {CAST} }}",
-         "but with group 1 to 3"),
-        (f"(uint8[N,2,32,32] x) => (float[N,2,A,B] y) <{WIDE}> {{ {DEPTHWISE} (x, w) {CAST} }}", "hold all sums"),
-        (f"{HEAD[:-1]}, int32[N,2,A,B] c) <{WEIGHT}> {{ {DEPTHWISE} (x, w) {CAST} }}", "used elsewhere"),
-        (f"{HEAD.replace('float', 'float16')} <{WEIGHT}> {{ {DEPTHWISE} (x, w) y = Cast <to = 10> (c) }}",
-         "single precision only"),
-        (f"{HEAD[:17]}, int8[2,1,2,2] w{HEAD[17:]} {{ {DEPTHWISE} (x, w) {CAST} }}", "no constant"),
+        ("but with group 1 to 3",
+         f"(uint8[N,4,4,4] x) => (float[N,1,A,B] y) <{MANY}> {{ c = ConvInteger (x, w) {CAST} }}"),
+        ("hold all sums", f"(uint8[N,2,32,32] x) => (float[N,2,A,B] y) <{WIDE}> {{ {DEPTHWISE} (x, w) {CAST} }}"),
+        ("used elsewhere", f"{HEAD[:-1]}, int32[N,2,A,B] c) <{WEIGHT}> {{ {DEPTHWISE} (x, w) {CAST} }}"),
+        ("single precision only",
+         f"{HEAD.replace('float', 'float16')} <{WEIGHT}> {{ {DEPTHWISE} (x, w) y = Cast <to = 10> (c) }}"),
+        ("no constant", f"{HEAD[:17]}, int8[2,1,2,2] w{HEAD[17:]} {{ {DEPTHWISE} (x, w) {CAST} }}"),
     ],
 )  # fmt: skip
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, f"main {text}", because)
 
 
 def test_the_table_decides() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "conv_integer_weight_conversion"
 WEIGHT = "int8[2,1,2,2] w = {-128, 127, 65, -64, 5, 0, -1, 100}"
@@ -27,20 +28,18 @@ def test_weights(zeros: str, before: str, operands: str, after: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
-        (f"(uint8[1,1,4,4] x) => (int32[1,2,3,3] y) <{UNSIGNED}> {{ y = ConvInteger (x, w) }}", "not of int8"),
-        (f"(int8[1,1,4,4] x) => (int32[1,2,3,3] y) <{WEIGHT}> {{ y = ConvInteger (x, w) }}", "might saturate"),
-        ("(uint8[1,1,4,4] x, int8[2,1,2,2] w) => (int32[1,2,3,3] y) { y = ConvInteger (x, w) }", "no constant"),
+        ("not of int8", f"(uint8[1,1,4,4] x) => (int32[1,2,3,3] y) <{UNSIGNED}> {{ y = ConvInteger (x, w) }}"),
+        ("might saturate", f"(int8[1,1,4,4] x) => (int32[1,2,3,3] y) <{WEIGHT}> {{ y = ConvInteger (x, w) }}"),
+        ("no constant", "(uint8[1,1,4,4] x, int8[2,1,2,2] w) => (int32[1,2,3,3] y) { y = ConvInteger (x, w) }"),
         (
-            f"(uint8[1,1,4,4] x, int8 o) => (int32[1,2,3,3] y) <{WEIGHT}> {{ y = ConvInteger (x, w, , o) }}",
             "no constant",
+            f"(uint8[1,1,4,4] x, int8 o) => (int32[1,2,3,3] y) <{WEIGHT}> {{ y = ConvInteger (x, w, , o) }}",
         ),
     ],
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, f"main {text}", because)
 
 
 def test_only_for_onnx_runtime() -> None:

@@ -13,6 +13,7 @@ from ortopt.options import Options
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
 from tests.passes.convolutions import convolution
+from tests.passes.tables import keeps
 
 PASS = "conv_pad_decomposition"
 
@@ -75,40 +76,32 @@ def test_signals_of_every_length(length: int) -> None:
 
 
 KEPT = {
-    "no padding": (model("strides = [1, 1]"), "no columns are padded"),
-    "rows alone": (model("pads = [1, 0, 1, 0]", weight=(16, 4, 3, 16)), "no columns are padded"),
-    "a narrow kernel": (model("pads = [0, 3, 0, 4]", weight=(16, 4, 1, 8)), NOT_MEASURED),
-    "a long signal": (model(image="N,4,1,400"), NOT_MEASURED),
-    "a signal of zeros": (model(image="N,4,1,2"), NOT_MEASURED),
+    "no padding": ("no columns are padded", model("strides = [1, 1]")),
+    "rows alone": ("no columns are padded", model("pads = [1, 0, 1, 0]", weight=(16, 4, 3, 16))),
+    "a narrow kernel": (NOT_MEASURED, model("pads = [0, 3, 0, 4]", weight=(16, 4, 1, 8))),
+    "a long signal": (NOT_MEASURED, model(image="N,4,1,400")),
+    "a signal of zeros": (NOT_MEASURED, model(image="N,4,1,2")),
     "any length and a smaller kernel": (
-        model("pads = [0, 4, 0, 4]", image="N,4,1,L", weight=(32, 4, 1, 9)),
         NOT_MEASURED,
+        model("pads = [0, 4, 0, 4]", image="N,4,1,L", weight=(32, 4, 1, 9)),
     ),
-    "single channels": (model("pads = [0, 7, 0, 8], group = 4", weight=(4, 1, 1, 16)), NOT_MEASURED),
-    NOT_MEASURED: (model("pads = [0, 5, 0, 5]", weight=(8, 4, 1, 11)), NOT_MEASURED),
-    "gaps": (model("pads = [0, 15, 0, 15], dilations = [1, 2]"), "its kernel has gaps"),
-    "automatic padding": (model('auto_pad = "SAME_UPPER"'), "its padding is not written out"),
-    "double precision": (model(dtype="double"), "single precision"),
-    "an infinite weight": (model(number="inf"), "a weight is no finite number"),
+    "single channels": (NOT_MEASURED, model("pads = [0, 7, 0, 8], group = 4", weight=(4, 1, 1, 16))),
+    "few products": (NOT_MEASURED, model("pads = [0, 5, 0, 5]", weight=(8, 4, 1, 11))),
+    "no image": ("the rank", model("pads = [15, 16]", image="N,4,40", weight=(16, 4, 32))),
+    "gaps": ("its kernel has gaps", model("pads = [0, 15, 0, 15], dilations = [1, 2]")),
+    "automatic padding": ("its padding is not written out", model('auto_pad = "SAME_UPPER"')),
+    "double precision": ("single precision", model(dtype="double")),
+    "an infinite weight": ("a weight is no finite number", model(number="inf")),
+    "kept where pads are attributes": ("pads are no input in this opset", model(), {"opset": 10}),
+    "kept for other runtimes": (None, model(), {"target": "onnx"}),
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_kept(name: str) -> None:
-    text, because = KEPT[name]
-    check_keeps(PASS, text, because)
+test_kept = keeps(PASS, KEPT)
 
 
 def test_axes_are_attributes_in_older_opsets() -> None:
     check_rewrites(PASS, model(), ops={"Pad": 1, "Unsqueeze": 1, "Squeeze": 1}, opset=12)
-
-
-def test_kept_where_pads_are_attributes() -> None:
-    check_keeps(PASS, model(), "pads are no input in this opset", opset=10)
-
-
-def test_kept_for_other_runtimes() -> None:
-    check_keeps(PASS, model(), target="onnx")
 
 
 def test_kept_with_a_summand() -> None:

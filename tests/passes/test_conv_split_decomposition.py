@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "conv_split_decomposition"
 
@@ -96,22 +97,14 @@ KEPT = {
         "float[N,4,3,W] x", "float[N,8,3,W] x"
     ),
     "no convolution comes before": model("a = Exp (c)"),
+    "keeps what is an output": ("what is split is used elsewhere", model(more=", float[I,J,K,L] a")),
+    "it serves ONNX Runtime": (model(), {"target": "onnx"}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
-
-
-def test_keeps_what_is_an_output() -> None:
-    check_keeps(PASS, model(more=", float[I,J,K,L] a"), "what is split is used elsewhere")
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_keeps_what_is_joined_along_another_axis() -> None:
     text = model(end="y = Conv (s, v) z = Concat <axis = 0> (a, a)")
     check_keeps(PASS, text, "what is split is used elsewhere")
-
-
-def test_other_runtimes_keep_it() -> None:
-    check_keeps(PASS, model(), "it serves ONNX Runtime", target="onnx")

@@ -9,6 +9,7 @@ import pytest
 
 from ortopt.options import Target
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "conv_transpose_decomposition"
 OPS = {"Conv": 1, "Reshape": 2, "Transpose": 1, "ConvTranspose": 0}
@@ -105,18 +106,13 @@ KEPT = {
     "Reshape cannot be told a dimension of 0": model(signals="N,32,L"),
     "the signals may be empty": model("strides = [4]", signals="2,32,L"),
     "no frame within the kernel": model("strides = [4], pads = [4, 4]"),
+    "other runtimes": (None, model(), {"target": Target.ONNX}),
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)
 
 
 @pytest.mark.parametrize("text", [model("strides = [8]"), model("strides = [1]")], ids=["one stride", "no stride"])
 def test_keeps_kernels_without_overlap_or_stride(text: str) -> None:
     check_keeps(PASS, text, "not two or more whole strides")
-
-
-def test_other_runtimes() -> None:
-    check_keeps(PASS, model(), None, target=Target.ONNX)

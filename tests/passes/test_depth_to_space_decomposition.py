@@ -3,6 +3,7 @@
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "depth_to_space_decomposition"
 
@@ -19,18 +20,16 @@ def test_it_is_two_transpositions(mode: str, block: int, batch: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_it_stays = keeps(
+    PASS,
     [
-        ("main (float[1,16,4,5] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize = 4> (x) }", "slower"),
-        ("main (float[1,16,H,5] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize = 2> (x) }", "not fixed"),
-        ("main (float[1,16,0,5] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize = 2> (x) }", "no elements"),
-        ("main (float[1,16,4,0] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize = 2> (x) }", "no elements"),
-        ("main (double[1,16,4,5] x) => (double[A,B,C,D] y) { y = DepthToSpace <blocksize = 2> (x) }", "measured"),
+        ("slower", "main (float[1,16,4,5] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize = 4> (x) }"),
+        ("not fixed", "main (float[1,16,H,5] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize = 2> (x) }"),
+        ("no elements", "main (float[1,16,0,5] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize = 2> (x) }"),
+        ("no elements", "main (float[1,16,4,0] x) => (float[A,B,C,D] y) { y = DepthToSpace <blocksize = 2> (x) }"),
+        ("measured", "main (double[1,16,4,5] x) => (double[A,B,C,D] y) { y = DepthToSpace <blocksize = 2> (x) }"),
     ],
 )
-def test_it_stays(text: str, because: str) -> None:
-    check_keeps(PASS, text, because)
 
 
 def test_before_there_were_modes() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from ortopt.options import March, Options, Target
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "dequantize_scale_folding"
 
@@ -59,9 +60,7 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because, opset=19)
+test_keeps = keeps(PASS, KEPT, opset=19)
 
 
 def test_other_runtimes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "dequantized_parameter_folding"
 HEAD = "main (float[N,3] x) => (float[N,3] y)"
@@ -67,9 +68,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because, opset=19)
+test_keeps = keeps(PASS, KEPT, opset=19)
 
 
 def test_the_first_operand() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "dft_matmul_conversion"
 
@@ -67,9 +68,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_kept(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because, opset=17)
+test_kept = keeps(PASS, KEPT, opset=17)
 
 
 def test_kept_where_the_axis_is_the_default() -> None:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "double_qdq_pairs_remover"
 WIDE = {"x": np.concatenate([np.linspace(-200, 200, 4001), [-np.inf, np.inf, -0.0]]).astype(np.float32)}
@@ -65,6 +66,4 @@ KEPT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("because", "model"), KEPT)
-def test_keeps(because: str, model: str) -> None:
-    check_keeps(PASS, model, because, opset=21)
+test_keeps = keeps(PASS, KEPT, opset=21)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "dynamic_quantize_matmul_fusion"
 WEIGHT = "int8[4,3] b = {1, -2, 3, 100, -128, 127, 0, 5, -6, 70, 80, -90}"
@@ -40,21 +41,16 @@ def test_a_weight_and_a_zero_point_that_change() -> None:
     check_rewrites(PASS, text, after="y = com.microsoft.DynamicQuantizeMatMul (x, b, t, w)")
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
         (
-            model("y = Mul (c, f) v = MatMulInteger (q, b, z, w)", out=", int32[N,3] v"),
             "others read the quantized floats",
+            model("y = Mul (c, f) v = MatMulInteger (q, b, z, w)", out=", int32[N,3] v"),
         ),
-        (model(out=", uint8[N,4] q"), "others read the quantized floats"),
-        (model("y = Mul (c, f) v = Neg (f)", out=", float v"), "others read the product of the scales"),
-        (model(zero="k"), "the scale and the zero point are others"),
+        ("others read the quantized floats", model(out=", uint8[N,4] q")),
+        ("others read the product of the scales", model("y = Mul (c, f) v = Neg (f)", out=", float v")),
+        ("the scale and the zero point are others", model(zero="k")),
+        (None, model(), {"target": "onnx"}),
     ],
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, text, because=because)
-
-
-def test_only_for_onnx_runtime() -> None:
-    check_keeps(PASS, model(), target="onnx")

@@ -8,7 +8,8 @@ import pytest
 
 from ortopt import optimize
 from ortopt.api import figures
-from ortopt.testing import check_keeps, check_rewrites, parse
+from ortopt.testing import check_rewrites, parse
+from tests.passes.tables import keeps
 
 PASS = "einsum_decomposition"
 ATTENTION = ("Attention", "com.microsoft::Attention", "com.microsoft::MultiHeadAttention")
@@ -197,20 +198,14 @@ KEPT = {
     "implied results of mixed case": model("Ab,bC", "2,3", "3,4", result="2,4"),
     "the shape is unknown": """main (float[N,4] a, int64[K] s, float[4,3] b) => (float[N,M] y) {
         x = Reshape (a, s) y = Einsum <equation = "ij,jk->ik"> (x, b) }""",
+    "the function's caller decides equation": """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
+        main (float[2,4] a, float[4,3] b) => (float[2,3] y) { y = local.Product <e = "ij,jk->ik"> (a, b) }
+        <opset_import: ["" : 17], domain: "local"> Product <e> (a, b) => (y) {
+            y = Einsum <equation: string = @e> (a, b) }""",
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
-
-
-def test_keeps_what_the_caller_decides() -> None:
-    text = """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
-        main (float[2,4] a, float[4,3] b) => (float[2,3] y) { y = local.Product <e = "ij,jk->ik"> (a, b) }
-        <opset_import: ["" : 17], domain: "local"> Product <e> (a, b) => (y) {
-            y = Einsum <equation: string = @e> (a, b) }"""
-    check_keeps(PASS, text, "the function's caller decides equation")
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_attention_is_found_behind_it() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "expand_fusion"
 
@@ -60,9 +61,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_a_target_that_may_be_overridden() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from ortopt import optimize
 from ortopt.api import figures
-from ortopt.testing import check_keeps, check_rewrites, parse
+from ortopt.testing import check_rewrites, parse
+from tests.passes.tables import keeps
 
 PASS = "expert_routing_merging"
 HEAD = "main (float[N,4] x, float[N,3] s) => (float[N,4] y)"
@@ -169,9 +170,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_a_subgraph_reads_a_part() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from ortopt.options import Options
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "fast_gelu_fusion"
 FUSED = "y = com.microsoft.FastGelu (x)"
@@ -109,10 +110,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because, level=2)
+test_keeps = keeps(PASS, KEPT, level=2)
 
 
 def test_keeps_where_only_onnxruntime_has_the_op() -> None:

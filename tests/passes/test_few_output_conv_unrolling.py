@@ -10,6 +10,7 @@ import pytest
 from ortopt.options import March
 from ortopt.testing import all_fusions, check_keeps, check_rewrites
 from ortopt.transformers.lowering.onnxruntime_cpu import _channel_blocks as channel_blocks
+from tests.passes.tables import keeps
 
 PASS = "few_output_conv_unrolling"
 
@@ -84,34 +85,31 @@ def test_before_opset_11_there_is_no_such_depth_to_space() -> None:
 
 
 KEPT = {
-    "nine outputs": (model(kernel=(9, 8, 3, 3)), NOT_MEASURED),
+    "nine outputs": (NOT_MEASURED, model(kernel=(9, 8, 3, 3))),
     "eight outputs": (
-        model("pads = [2, 2, 2, 2]", kernel=(8, 16, 5, 5), image="1,16,16,16"),
         NOT_MEASURED,
+        model("pads = [2, 2, 2, 2]", kernel=(8, 16, 5, 5), image="1,16,16,16"),
     ),
-    "three outputs of few channels": (model(kernel=(3, 8, 3, 3)), NOT_MEASURED),
-    "single points": (model("group = 1", kernel=(2, 8, 1, 1)), NOT_MEASURED),
-    "few inputs": (model(kernel=(2, 3, 3, 3), image="1,3,16,16"), NOT_MEASURED),
-    "inputs that fill no block": (model(kernel=(2, 18, 3, 3), image="1,18,16,16"), "take input channels by four"),
-    "strides": (model("pads = [1, 1, 1, 1], strides = [2, 2]", image="1,8,32,32"), "groups, strides or dilations"),
-    "dilations": (model("pads = [2, 2, 2, 2], dilations = [2, 2]"), "groups, strides or dilations"),
-    "groups": (model("pads = [1, 1, 1, 1], group = 2", kernel=(2, 8, 3, 3), image="1,16,16,16"), "groups, strides"),
-    "padding by name": (model('auto_pad = "SAME_UPPER"'), "padding is not written out"),
-    "an odd width": (model(image="1,8,16,17"), "not known to be even"),
-    "an image of any size": (model(image="1,8,H,W"), "not known to be even"),
-    "a small image": (model(image="1,8,14,16"), NOT_MEASURED),
+    "three outputs of few channels": (NOT_MEASURED, model(kernel=(3, 8, 3, 3))),
+    "single points": (NOT_MEASURED, model("group = 1", kernel=(2, 8, 1, 1))),
+    "few inputs": (NOT_MEASURED, model(kernel=(2, 3, 3, 3), image="1,3,16,16")),
+    "inputs that fill no block": ("take input channels by four", model(kernel=(2, 18, 3, 3), image="1,18,16,16")),
+    "strides": ("groups, strides or dilations", model("pads = [1, 1, 1, 1], strides = [2, 2]", image="1,8,32,32")),
+    "dilations": ("groups, strides or dilations", model("pads = [2, 2, 2, 2], dilations = [2, 2]")),
+    "groups": ("groups, strides", model("pads = [1, 1, 1, 1], group = 2", kernel=(2, 8, 3, 3), image="1,16,16,16")),
+    "padding by name": ("padding is not written out", model('auto_pad = "SAME_UPPER"')),
+    "an odd width": ("not known to be even", model(image="1,8,16,17")),
+    "an image of any size": ("not known to be even", model(image="1,8,H,W")),
+    "a small image": (NOT_MEASURED, model(image="1,8,14,16")),
     "a sum": (
-        model(conv="com.microsoft.FusedConv", more=", z", given=", float[2,2,16,18] z"),
         "it adds another value",
+        model(conv="com.microsoft.FusedConv", more=", z", given=", float[2,2,16,18] z"),
     ),
-    "half precision": (model(dtype="double"), "single precision only"),
+    "half precision": ("single precision only", model(dtype="double")),
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_kept(name: str) -> None:
-    before, because = KEPT[name]
-    check_keeps(PASS, before, because)
+test_kept = keeps(PASS, KEPT)
 
 
 def test_a_weight_that_is_computed_stays() -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "flatten_elimination"
 
@@ -28,6 +29,4 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("because", "model"), KEPT)
-def test_keeps(because: str, model: str) -> None:
-    check_keeps(PASS, f"main {model}", because)
+test_keeps = keeps(PASS, KEPT)

@@ -4,12 +4,13 @@ import pytest
 
 from ortopt import registry
 from ortopt.cancellation import CancellationToken
+from ortopt.framework.workspace import Workspace
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options, TransformerLevel
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import check_keeps, check_rewrites, parse, run
-from ortopt.workspace import Workspace
+from ortopt.testing import check_rewrites, parse, run
+from tests.passes.tables import keeps
 
 PASS = "function_inlining"
 MAIN = '<ir_version: 10, opset_import: ["" : 17, "f" : 1]> main'
@@ -221,21 +222,14 @@ KEPT = {
     "an input left out is a result": f"""
         {MAIN} (float[2] x) => (float[2] y) {{ y, z = f.F (x) k = Neg (z) }}
         {BODY} F (p, q) => (r, q) {{ r = Neg (p) }}""",
+    "functions are kept": (
+        f"{MAIN} (float[2] x) => (float[2] y) {{ y = f.F (x) }} {BODY} F (p) => (r) {{ r = Neg (p) }}",
+        {"options": Options(keep_functions=True)},
+    ),
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
-
-
-def test_keeps_functions_on_request() -> None:
-    check_keeps(
-        PASS,
-        f"{MAIN} (float[2] x) => (float[2] y) {{ y = f.F (x) }} {BODY} F (p) => (r) {{ r = Neg (p) }}",
-        "functions are kept",
-        options=Options(keep_functions=True),
-    )
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_a_refused_call_inside_a_function_stays_a_call() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "gather_elements_canonicalization"
 
@@ -66,17 +67,9 @@ KEPT = {
     "a row has one number": model("2,7,1", "2,M,1", "2,M,1", "1, 1, 1"),
     "a part of each row is selected": model(to="1, 1, 3", result="2,M,3"),
     "repeated along other axes too": model(indices="1,M,1", to="2, 1, 4"),
+    "keeps in old opsets": (None, model(), {"opset": 11}),
+    "keeps a part of the batch": ("repeated along other axes too", model(x="3,7,4")),
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
-
-
-def test_keeps_in_old_opsets() -> None:
-    check_keeps(PASS, model(), opset=11)
-
-
-def test_keeps_a_part_of_the_batch() -> None:
-    check_keeps(PASS, model(x="3,7,4"), "repeated along other axes too")
+test_keeps = keeps(PASS, KEPT)

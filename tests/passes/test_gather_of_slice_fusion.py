@@ -1,9 +1,9 @@
 """The rows of the first positions are the first rows."""
 
 import numpy as np
-import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "gather_of_slice_fusion"
 TEXT = """main (int64[B,S] ids, float[B,S,2] x) => (float[B,S,2] y)
@@ -35,8 +35,8 @@ def test_along_another_axis_of_the_table() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("in another order", TEXT.replace("{0, 1, 2, 3}", "{0, 1, 3, 2}")),
         ("in another order", TEXT.replace("{0, 1, 2, 3}", "{-4, -3, -2, -1}")),
@@ -46,8 +46,6 @@ def test_along_another_axis_of_the_table() -> None:
         ("not a constant", TEXT.replace("float[B,S,2] x)", "float[B,S,2] x, int64[1] axes)").replace("s, one, one", "s, axes, one")),  # noqa: E501
     ],
 )  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)
 
 
 def test_in_a_branch_and_in_a_function() -> None:

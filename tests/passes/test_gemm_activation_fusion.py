@@ -4,6 +4,7 @@ import pytest
 
 from ortopt.options import Options
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "gemm_activation_fusion"
 GEMM = "t = Gemm <alpha = 0.5, beta = 2.0, transB = 1> (a, b, c)"
@@ -80,17 +81,11 @@ KEPT = {
     "the result is a graph output": ("Gemm's result is used elsewhere", model(out=", float[N,3] t")),
     "double": ("for single precision only", model(dtype="double")),
     "half": ("for single precision only", model(dtype="float16")),
+    "for other runtimes": ("no op of the ONNX specification", model(), {"target": "onnx"}),
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because)
-
-
-def test_keeps_for_other_runtimes() -> None:
-    check_keeps(PASS, model(), "no op of the ONNX specification", target="onnx")
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_keeps_for_other_providers() -> None:

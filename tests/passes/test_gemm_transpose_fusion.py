@@ -2,7 +2,8 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "gemm_transpose_fusion"
 
@@ -94,18 +95,12 @@ KEPT = [
     ("it moves nothing", f"{HEAD} => (float[3,3] y) {{ t = Gemm (a, b) y = Transpose <perm = [0, 1]> (t) }}"),
     ("C would have to be transposed", f"{HEAD} => (float[3,3] y) {{ t = Gemm (a, b, c) y = Transpose (t) }}"),
     ("used elsewhere", f"{HEAD} => (float[3,3] y, float[3,3] t) {{ t = Gemm (a, b) y = Transpose (t) }}"),
+    (
+        "C would have to be transposed",
+        """main (float[2,5] a, float[5,3] b, float[3] c = {1, 2, 3}) => (float[3,2] y) {
+            t = Gemm (a, b, c) y = Transpose (t) }""",
+    ),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("because", "model"), KEPT)
-def test_keeps(because: str, model: str) -> None:
-    check_keeps(PASS, f"main {model}", because)
-
-
-def test_keeps_an_overridable_c() -> None:
-    check_keeps(
-        PASS,
-        """main (float[2,5] a, float[5,3] b, float[3] c = {1, 2, 3}) => (float[3,2] y) {
-            t = Gemm (a, b, c) y = Transpose (t) }""",
-        "C would have to be transposed",
-    )
+test_keeps = keeps(PASS, KEPT)

@@ -6,6 +6,7 @@ import pytest
 
 from ortopt.options import Fusions, Options
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "group_norm_fusion"
 HEAD = "main (float[N,6,4,5] x) => (float[N,6,4,5] y)"
@@ -122,10 +123,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because, opset=21)
+test_keeps = keeps(PASS, KEPT, opset=21)
 
 
 def test_keeps_before_there_is_an_op() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "group_query_operand_folding"
 GQA = "com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2, causal = 0, scale = 0.25"
@@ -59,26 +60,21 @@ def test_an_embedding_of_parts_of_one_value() -> None:
     check_rewrites(PASS, packed(body, ZERO + tables()), after)
 
 
-def test_parts_in_another_order_stay() -> None:
-    text = packed(SPLIT.replace("q, k, v =", "q, v, k ="))
-    check_keeps(PASS, text, "not the parts of one value")
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
+test_what_stays = keeps(
+    PASS,
     [
-        (model(more=", int64[1] zero = {1}" + tables(4)), "the positions do not count from 0"),
-        (model(more=ZERO + tables(4)), "no row for each position"),
-        (model(more=ZERO + tables(3, 4)).replace("<num_heads = 4> (q", "<num_heads = 4, rotary_embedding_dim = 8> (q")
-         .replace("<num_heads = 2> (k", "<num_heads = 2, rotary_embedding_dim = 8> (k"), "in steps of 16"),
-        (model(f"{TURN.replace('(k, zero, c, s)', '(k, zero, s, c)')} {ATTEND}"), "queries and keys have other tables"),
-        (model(f"{TURN.replace('<num_heads = 2>', '<num_heads = 2, interleaved = 1>')} {ATTEND}"), "interleaved"),
-        (model(f"{TURN.replace('<num_heads = 2>', '<num_heads = 2, scale = 2.0>')} {ATTEND}"), "scales or packs"),
-        (model(f"qr = Neg (q) kr = Neg (k) {ATTEND}"), "no RotaryEmbedding comes before"),
+        ("the positions do not count from 0", model(more=", int64[1] zero = {1}" + tables(4))),
+        ("no row for each position", model(more=ZERO + tables(4))),
+        ("in steps of 16", model(more=ZERO + tables(3, 4))
+         .replace("<num_heads = 4> (q", "<num_heads = 4, rotary_embedding_dim = 8> (q")
+         .replace("<num_heads = 2> (k", "<num_heads = 2, rotary_embedding_dim = 8> (k")),
+        ("queries and keys have other tables", model(f"{TURN.replace('(k, zero, c, s)', '(k, zero, s, c)')} {ATTEND}")),
+        ("interleaved", model(f"{TURN.replace('<num_heads = 2>', '<num_heads = 2, interleaved = 1>')} {ATTEND}")),
+        ("scales or packs", model(f"{TURN.replace('<num_heads = 2>', '<num_heads = 2, scale = 2.0>')} {ATTEND}")),
+        ("no RotaryEmbedding comes before", model(f"qr = Neg (q) kr = Neg (k) {ATTEND}")),
+        ("not the parts of one value", packed(SPLIT.replace("q, k, v =", "q, v, k ="))),
     ],
 )  # fmt: skip
-def test_what_stays(text: str, reason: str) -> None:
-    check_keeps(PASS, text, reason)
 
 
 def test_a_past_stays() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.passes.tables import keeps
 
 PASS = "grouped_heads_merging"
 CONSTANTS = """int64[1] axis = {2}, int64[2] groups = {2, 3}, int64[1] size = {8}, int64[1] heads = {6}"""
@@ -120,18 +121,17 @@ def test_an_attention_with_a_mask() -> None:
     compare(text, result, {"q": drawn(2, 6, 3, 8), "k": drawn(2, 2, 5, 8), "v": drawn(2, 2, 5, 8), "m": mask})
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
+test_what_stays = keeps(
+    PASS,
     [
-        (model("y = MatMul (q, k)", "float[B,6,4,T] q, float[B,6,T,8] k", "float[B,6,4,8] y"), "not repeated"),
-        (model(CONTEXT, "float[1,6,4,T] q, float[2,2,T,8] k", "float[2,6,4,8] y"), "the batches are not proven"),
-        (model(CONTEXT, "float[B,1,4,T] q, float[B,2,T,8] k", "float[B,6,4,8] y"), "the heads are broadcast"),
-        (model(CONTEXT.replace("axis)", "first)").replace("groups", "tiled"), "float[2,6,4,T] q, float[2,2,T,8] k",
-               "float[2,6,4,8] y", ", int64[1] first = {1}, int64[2] tiled = {3, 2}"), "not repeated"),
+        ("not repeated", model("y = MatMul (q, k)", "float[B,6,4,T] q, float[B,6,T,8] k", "float[B,6,4,8] y")),
+        ("the batches are not proven", model(CONTEXT, "float[1,6,4,T] q, float[2,2,T,8] k", "float[2,6,4,8] y")),
+        ("the heads are broadcast", model(CONTEXT, "float[B,1,4,T] q, float[B,2,T,8] k", "float[B,6,4,8] y")),
+        ("not repeated", model(CONTEXT.replace("axis)", "first)").replace("groups", "tiled"),
+                               "float[2,6,4,T] q, float[2,2,T,8] k", "float[2,6,4,8] y",
+                               ", int64[1] first = {1}, int64[2] tiled = {3, 2}")),
     ],
 )  # fmt: skip
-def test_what_stays(text: str, reason: str) -> None:
-    check_keeps(PASS, text, reason)
 
 
 FUSED = {

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from ortopt import optimize
 from ortopt.options import Options, Target
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.passes.tables import keeps
 from tests.passes.test_bias_sum_conversion import loaded
 
 PASS = "half_kernel_conversion"
@@ -78,14 +77,10 @@ KEPT_CLIPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because, opset=23)
+test_keeps = keeps(PASS, KEPT, opset=23)
 
 
-@pytest.mark.parametrize("because", KEPT_CLIPS)
-def test_keeps_clips(because: str) -> None:
-    check_keeps(PASS, KEPT_CLIPS[because], because, opset=13)
+test_keeps_clips = keeps(PASS, KEPT_CLIPS, opset=13)
 
 
 def test_clips_of_old_opsets() -> None:

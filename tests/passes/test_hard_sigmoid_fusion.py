@@ -6,7 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "hard_sigmoid_fusion"
 HEAD = "main (float[N,3,8,8] x) => (float[N,3,8,8] y)"
@@ -113,7 +114,4 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because)
+test_keeps = keeps(PASS, KEPT)

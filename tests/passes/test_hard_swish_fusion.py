@@ -8,6 +8,7 @@ import pytest
 
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
+from tests.passes.tables import keeps
 
 PASS = "hard_swish_fusion"
 HEAD = "main (float[N,3,8,8] x) => (float[N,3,8,8] y)"
@@ -164,7 +165,4 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because)
+test_keeps = keeps(PASS, KEPT)

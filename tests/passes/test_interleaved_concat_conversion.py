@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "interleaved_concat_conversion"
 
@@ -67,19 +68,13 @@ KEPT = {
     "what is joined is used elsewhere": model(more="z = Neg (j)", outputs=", float[] z"),
     "it joins nothing": model(parts="a", shape="0, 1, 3, 4, 5"),
     "the tensors take no turns": model(perm="0, 2, 1, 4, 3"),
-    "the tensors take no": model(shape="0, 2, 3, 5, 4"),
-    "the tensors take": model(shape="0, 3, 2, 4, 5"),
+    "other axes come apart, too": ("the tensors take no turns", model(shape="0, 2, 3, 5, 4")),
+    "they do not come apart again": ("the tensors take no turns", model(shape="0, 3, 2, 4, 5")),
+    "keeps tensors of other sizes": ("the tensors have several sizes", model(size="N,2,4,5", second="N,4,4,5")),
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
-
-
-def test_keeps_tensors_of_other_sizes() -> None:
-    text = model(size="N,2,4,5", second="N,4,4,5")
-    check_keeps(PASS, text, "the tensors have several sizes")
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_keeps_what_is_joined_along_another_axis() -> None:

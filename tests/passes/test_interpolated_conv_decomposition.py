@@ -10,7 +10,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "interpolated_conv_decomposition"
 
@@ -130,50 +131,47 @@ def test_any_number_of_images(images: int) -> None:
 
 STAYS = {
     "sizes are not known": (
-        decoder(maps="float[1,8,H,W] x, float[1,16,3,W] z", sizes="1.0, 1.0, 3.0, 1.0", given="z, e, s"),
         "height and width of its result are not fixed",
+        decoder(maps="float[1,8,H,W] x, float[1,16,3,W] z", sizes="1.0, 1.0, 3.0, 1.0", given="z, e, s"),
     ),
-    "elements are repeated": (decoder(resize='mode = "nearest"'), "nothing before it is interpolated"),
+    "elements are repeated": ("nothing before it is interpolated", decoder(resize='mode = "nearest"')),
     "the result of the interpolation is used elsewhere": (
-        decoder(results=", float[E,F,G,H] r"),
         "nothing before it is interpolated",
+        decoder(results=", float[E,F,G,H] r"),
     ),
     "a little larger": (
-        decoder(maps="float[1,8,30,30] x, float[1,16,28,28] z", sizes="1, 16, 30, 30"),
         "nothing before it is interpolated",
+        decoder(maps="float[1,8,30,30] x, float[1,16,28,28] z", sizes="1, 16, 30, 30"),
     ),
     "points of blocks": (
-        decoder(**POINTS | {"maps": "float[1,8,9,8] x, float[1,16,3,4] z"}, sizes="1, 16, 9, 8", conv=NONE),
         "nothing before it is interpolated",
+        decoder(**POINTS | {"maps": "float[1,8,9,8] x, float[1,16,3,4] z"}, sizes="1, 16, 9, 8", conv=NONE),
     ),
-    "groups": (decoder(conv="group = 2, pads = [1, 1, 1, 1]", shape=(12, 12, 3, 3)), "it has groups"),
-    "automatic padding": (decoder(conv='auto_pad = "SAME_UPPER"'), "its padding is not written out"),
+    "groups": ("it has groups", decoder(conv="group = 2, pads = [1, 1, 1, 1]", shape=(12, 12, 3, 3))),
+    "automatic padding": ("its padding is not written out", decoder(conv='auto_pad = "SAME_UPPER"')),
     "another dtype": (
-        decoder().replace("float[", "double[").replace("double[0] e", "float[0] e"),
         "single precision",
+        decoder().replace("float[", "double[").replace("double[0] e", "float[0] e"),
     ),
     "a residual": (
+        "it adds another value",
         decoder(
             maps="float[1,8,9,10] x, float[1,16,3,2] z, float[1,12,9,10] u",
             body="c = Concat <axis = 1> (x, r) y = com.microsoft.FusedConv <{conv}> (c, w, b, u)",
         ),
-        "it adds another value",
     ),
     "rows are joined": (
+        "no channels are joined",
         decoder(
             maps="float[1,24,9,10] x, float[1,24,3,2] z",
             sizes="1, 24, 9, 10",
             body="c = Concat <axis = 2> (x, r) y = Conv <{conv}> (c, w, b)",
         ),
-        "no channels are joined",
     ),
 }
 
 
-@pytest.mark.parametrize("name", STAYS)
-def test_it_stays(name: str) -> None:
-    before, because = STAYS[name]
-    check_keeps(PASS, before, because, opset=17)
+test_it_stays = keeps(PASS, STAYS, opset=17)
 
 
 def test_nan_and_infinity_are_not_lost() -> None:

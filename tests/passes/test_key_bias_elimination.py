@@ -3,6 +3,7 @@
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "key_bias_elimination"
 CONSTANTS = {
@@ -127,9 +128,7 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because, opset=23)
+test_keeps = keeps(PASS, KEPT, opset=23)
 
 
 def test_keeps_half_precision() -> None:

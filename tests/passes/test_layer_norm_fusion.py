@@ -6,6 +6,7 @@ import pytest
 
 from ortopt import registry
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "layer_norm_fusion"
 PRIVATE = registry.installed().find(PASS)(private_op=True)
@@ -263,10 +264,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because)
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_keeps_means_over_no_axis() -> None:

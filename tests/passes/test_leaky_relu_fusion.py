@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "leaky_relu_fusion"
 HEAD = "main (float[N,8] x) => (float[N,8] y)"
@@ -69,10 +70,6 @@ def test_keeps_a_prelu_of_other_slopes() -> None:
     check_keeps(PASS, model("y = PRelu (x, minus)"), "a slope is not positive")
 
 
-def test_keeps_double_precision() -> None:
-    check_keeps(PASS, model(SPELLINGS[0]).replace("float", "double"), "the kernels are for single precision")
-
-
 NOT_SLOPED = "it is not x where x is positive"
 KEPT = {
     "a slope above 1": ("the slope is on the wrong side of 1", model("m = Mul (x, two) y = Max (x, m)")),
@@ -123,10 +120,8 @@ KEPT = {
         "it is no float",
         "main (int32[8] x) => (int32[8] y) <int32 k = {1}> { m = Mul (x, k) y = Max (x, m) }",
     ),
+    "double precision": ("the kernels are for single precision", model(SPELLINGS[0]).replace("float", "double")),
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because)
+test_keeps = keeps(PASS, KEPT)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "linear_resize_canonicalization"
 
@@ -57,6 +58,4 @@ STAYS = {
 }
 
 
-@pytest.mark.parametrize("because", STAYS)
-def test_it_stays(because: str) -> None:
-    check_keeps(PASS, STAYS[because], because, opset=18)
+test_it_stays = keeps(PASS, STAYS, opset=18)

@@ -3,6 +3,7 @@
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "long_attention_conversion"
 LONG = "float[B,1024,8]"
@@ -55,19 +56,13 @@ KEPT = {
     "heads first": ("heads come first", text("scale = 0.3", head=HEAD.replace("B,1024", "1,2,1024"))),
     "doubles": ("not single-precision", text(head=HEAD.replace("float[", "double["))),
     "half precision": ("not single-precision", text(head=HEAD.replace("float[", "float16["))),
+    "other runtimes have no such op": ("serves ONNX Runtime", text(), {"target": "onnx"}),
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, model = KEPT[case]
-    check_keeps(PASS, model, because)
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_presents_are_asked_for() -> None:
     head = HEAD.replace("=> (", "=> (float[B,2,1024,4] p, ")
     check_keeps(PASS, f"{head} {{ y, p = Attention <{HEADS}> (q, k, v) }}", "more is asked of it")
-
-
-def test_other_runtimes_have_no_such_op() -> None:
-    check_keeps(PASS, text(), "serves ONNX Runtime", target="onnx")

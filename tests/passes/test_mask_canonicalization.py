@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "mask_canonicalization"
 
@@ -56,22 +57,20 @@ def test_masked_scores() -> None:
     check_rewrites(PASS, triangle(then=then), ops={"Trilu": 0, "Where": 2}, inputs=SIZES)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
+test_other_triangles = keeps(
+    PASS,
     [
-        (triangle(then="y = Mul (w, b)"), "the sign of a zero shows"),
-        (triangle(then="m = Mul (w, b) n0 = Reciprocal (m) y = Softmax (n0)"), "the sign of a zero shows"),
-        (triangle(diagonal=2), "outside of the triangle"),
-        (triangle(comparison="LessOrEqual (q, c)"), "outside of the triangle"),
-        (triangle(comparison="Less (c, q)"), "outside of the triangle"),
-        (triangle(number="-inf"), "not finite"),
-        (triangle().replace("upper = 1", "upper = 0"), "a lower triangle"),
-        (triangle(comparison="Equal (c, q)"), "no Greater or GreaterOrEqual or Less or LessOrEqual comes before"),
-        (triangle(end="n").replace("Range (n, n, one)", "Range (zero, one, one)"), "differ in size"),
+        ("the sign of a zero shows", triangle(then="y = Mul (w, b)")),
+        ("the sign of a zero shows", triangle(then="m = Mul (w, b) n0 = Reciprocal (m) y = Softmax (n0)")),
+        ("outside of the triangle", triangle(diagonal=2)),
+        ("outside of the triangle", triangle(comparison="LessOrEqual (q, c)")),
+        ("outside of the triangle", triangle(comparison="Less (c, q)")),
+        ("not finite", triangle(number="-inf")),
+        ("a lower triangle", triangle().replace("upper = 1", "upper = 0")),
+        ("no Greater or GreaterOrEqual or Less or LessOrEqual comes before", triangle(comparison="Equal (c, q)")),
+        ("differ in size", triangle(end="n").replace("Range (n, n, one)", "Range (zero, one, one)")),
     ],
 )
-def test_other_triangles(text: str, reason: str) -> None:
-    check_keeps(PASS, text, reason)
 
 
 def test_rows_that_begin_below_the_diagonal() -> None:

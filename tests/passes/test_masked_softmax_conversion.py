@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ortopt.options import Fusions, Options
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "masked_softmax_conversion"
 HEAD = "main (float[B,4,4] x, float[B,4,2] v) => (float[B,4,2] y)"
@@ -71,19 +72,13 @@ KEPT = {
         text(head=HEAD.replace("y)", "y, float[B,4,4] p)")),
     ),
     "doubles": ("single precision only", text().replace("float", "double")),
+    "by default": ("Softmax of held scores", text(), {"options": Options()}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, model = KEPT[case]
-    check_keeps(PASS, model, because)
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_an_exact_zero_is_given_up_on_request() -> None:
     options = Options(fusions=Fusions.ALL, bounded_error=True)
     check_rewrites(PASS, text(mask=INFINITE), ops={"Max": 2}, options=options)
-
-
-def test_keeps_by_default() -> None:
-    check_keeps(PASS, text(), "Softmax of held scores", options=Options())

@@ -4,6 +4,7 @@ import pytest
 
 from ortopt.options import Options
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "matmul_bn_fusion"
 B = "float[2,3] w = {1, -2, 3, 0.5, 0.25, 4}"
@@ -62,9 +63,7 @@ KEPT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("because", "model"), KEPT)
-def test_keeps(because: str, model: str) -> None:
-    check_keeps(PASS, f"main {model}", because)
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_keeps_scales_that_float16_has_not_in_weights() -> None:

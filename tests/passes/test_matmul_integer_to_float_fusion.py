@@ -4,6 +4,7 @@ import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
 from tests.passes.quantized_units import drawn, parse, run
+from tests.passes.tables import keeps
 
 PASS = "matmul_integer_to_float_fusion"
 COLUMNS = "float[3] t = {0.01, 0.02, 0.015}, int8[3] w = {0, 1, -3}"
@@ -61,19 +62,18 @@ def test_other_products_of_the_scales_stay() -> None:
     check_rewrites(PASS, text, ops={"com.microsoft::MatMulIntegerToFloat": 1, "Mul": 1, "Neg": 1})
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
-        (model(factor="f = Exp (s)"), "no product of two scales"),
-        (model(out=", float[N,3] c"), "used elsewhere"),
-        (model(out=", int32[N,3] i"), "used elsewhere"),
-        (model().replace("uint8[N,4] a", "uint8[N,0] a").replace("[4,3] b", "[0,3] b"), "sum of nothing"),
-        (model(b="N,4,3").replace("float[N,3] y", "float[N,N,3] y").replace(ONE, COLUMNS), "not those of columns"),
-        (model().replace("uint8[N,4] a", "uint8[4] a").replace("float[N,3] y", "float[3] y"), "a vector"),
+        ("no product of two scales", model(factor="f = Exp (s)")),
+        ("used elsewhere", model(out=", float[N,3] c")),
+        ("used elsewhere", model(out=", int32[N,3] i")),
+        ("sum of nothing", model().replace("uint8[N,4] a", "uint8[N,0] a").replace("[4,3] b", "[0,3] b")),
+        ("not those of columns", model(b="N,4,3").replace("float[N,3] y", "float[N,N,3] y").replace(ONE, COLUMNS)),
+        ("a vector", model().replace("uint8[N,4] a", "uint8[4] a").replace("float[N,3] y", "float[3] y")),
+        (None, model(), {"target": "onnx"}),
     ],
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, text, because=because)
 
 
 def test_keeps_doubles() -> None:
@@ -82,10 +82,6 @@ def test_keeps_doubles() -> None:
     )
     text = text.replace("float[N,3] y", "double[N,3] y")
     check_keeps(PASS, text, because="do not become float32")
-
-
-def test_only_for_onnx_runtime() -> None:
-    check_keeps(PASS, model(), target="onnx")
 
 
 def dequantized(product: str = "y = MatMul (f, g)", constants: str = "", a: str = "N,4", out: str = "N,3") -> str:

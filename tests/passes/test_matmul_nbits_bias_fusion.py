@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites, parse, run
+from ortopt.testing import check_rewrites, parse, run
+from tests.passes.tables import keeps
 
 PASS = "matmul_nbits_bias_fusion"
 WEIGHT = ", ".join(str(number) for number in np.random.default_rng(1).integers(0, 256, 48))
@@ -30,20 +31,15 @@ def test_a_bias_that_is_an_input() -> None:
     assert changed
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
-        (model(bias="float[1,3] c = {1, -2, 0.5}"), "nothing adds"),
-        (model(bias="float[1] c = {1}"), "nothing adds"),
-        (model("d = Neg (c) y = Add (t, d)"), "nothing adds"),
-        (model("y = Mul (t, c)"), "nothing adds"),
-        (model("y = Add (t, t) u = Add (t, c)"), "nothing adds"),
-        (model(more=", , , c"), "it has a bias"),
+        ("nothing adds", model(bias="float[1,3] c = {1, -2, 0.5}")),
+        ("nothing adds", model(bias="float[1] c = {1}")),
+        ("nothing adds", model("d = Neg (c) y = Add (t, d)")),
+        ("nothing adds", model("y = Mul (t, c)")),
+        ("nothing adds", model("y = Add (t, t) u = Add (t, c)")),
+        ("it has a bias", model(more=", , , c")),
+        (None, model(), {"target": "onnx"}),
     ],
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, text, because=because)
-
-
-def test_only_for_onnx_runtime() -> None:
-    check_keeps(PASS, model(), target="onnx")

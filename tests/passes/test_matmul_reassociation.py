@@ -1,8 +1,7 @@
 """Two products with constants are one, where that is no larger."""
 
-import pytest
-
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "matmul_reassociation"
 TEXT = """main (float[N,S,2] x) => (float[N,S,2] y)
@@ -17,8 +16,8 @@ def test_goes() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("larger", "main (float[N,4] x) => (float[N,4] y) <float[4,1] w = {1, 2, 3, 4}, float[1,4] v = {1, 2, 3, 4}> { t = MatMul (x, w) y = MatMul (t, v) }"),  # noqa: E501
         ("used elsewhere", TEXT.replace("y)", "y, float[N,S,3] t)", 1)),
@@ -28,5 +27,3 @@ def test_goes() -> None:
         ("would not be finite", TEXT.replace("{1, 2, 3,", "{1e38, 1e38, 1e38,").replace("{1, 0, 2,", "{9, 9, 9,")),
     ],
 )  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)

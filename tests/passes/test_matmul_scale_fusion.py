@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "matmul_scale_fusion"
 
@@ -89,17 +90,9 @@ KEPT = {
     "no product is scaled": model("p = MatMul (a, b) q = Neg (p) y = Mul (q, half)"),
     "which the kernel does not expect": model("p = com.microsoft.FusedMatMul <transB = 1> (a, b) y = Mul (p, half)")
     .replace("2,3,8", "2,3,K").replace("2,8,4", "2,4,K"),
+    "it is not a constant": model("p = MatMul (a, b) y = Div (half, p)"),
+    "no op of the ONNX specification": (model("p = MatMul (a, b) y = Mul (p, half)"), {"target": "onnx"}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
-
-
-def test_a_divisor_that_is_scaled() -> None:
-    check_keeps(PASS, model("p = MatMul (a, b) y = Div (half, p)"), "it is not a constant")
-
-
-def test_keeps_for_other_runtimes() -> None:
-    check_keeps(PASS, model("p = MatMul (a, b) y = Mul (p, half)"), "no op of the ONNX specification", target="onnx")
+test_keeps = keeps(PASS, KEPT)

@@ -11,6 +11,7 @@ import pytest
 from ortopt.options import Options
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.passes.tables import keeps
 
 PASS = "matmul_transpose_fusion"
 
@@ -100,12 +101,11 @@ KEPT = {
     "the operands differ in rank": model("3,8", "4,2,8", "2,3,4", TRANSPOSED.format("[1, 2, 0]")),
     "which the kernel does not expect": model("2,3,K", "2,4,K", "2,3,4", TRANSPOSED.format("[0, 2, 1]")),
     "what is transposed is used else": model("M,K", "N,K", "M,N", TRANSPOSED.format("[1, 0]"), more=", float[K,N] t"),
+    "no op of the ONNX specification": (model("M,K", "N,K", "M,N", TRANSPOSED.format("[1, 0]")), {"target": "onnx"}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)
 
 
 EMPTY = {
@@ -171,11 +171,6 @@ def test_each_order_of_axes(rank: int, flags: tuple[int, int, int, int]) -> None
     )
     (product,) = session.run(None, dict(zip("ab", stored, strict=True)))
     np.testing.assert_allclose(product, left @ right, rtol=1e-4, atol=1e-5)
-
-
-def test_keeps_for_other_runtimes() -> None:
-    text = model("M,K", "N,K", "M,N", TRANSPOSED.format("[1, 0]"))
-    check_keeps(PASS, text, "no op of the ONNX specification", target="onnx")
 
 
 def test_keeps_types_without_a_kernel() -> None:

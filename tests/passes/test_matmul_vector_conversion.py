@@ -6,6 +6,7 @@ import pytest
 
 from ortopt.options import Options
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "matmul_vector_conversion"
 AFTER = """main ({dtype}[{a}] a, {dtype}[{b}] b) => ({dtype}[{y}] y) <int64[1] one = {{1}}, int64[1] last = {{-1}}> {{
@@ -47,16 +48,11 @@ KEPT = {
     "of nothing ONNX Runtime clears one number": model("M,K", "K", "M"),
     "there is one row": model("1,8", "8", "1"),
     "the kernel that is slow is one of floats": model("M,8", "8", "M", "int64"),
+    "a form for ONNX Runtime": (model("M,8", "8", "M"), {"target": "onnx"}),
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
-
-
-def test_keeps_for_other_runtimes() -> None:
-    check_keeps(PASS, model("M,8", "8", "M"), "a form for ONNX Runtime", target="onnx")
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_keeps_for_other_providers() -> None:

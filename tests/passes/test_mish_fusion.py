@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "mish_fusion"
 HEAD = "main (float[N,12] x) => (float[N,12] y)"
@@ -53,10 +54,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because, opset=18)
+test_keeps = keeps(PASS, KEPT, opset=18)
 
 
 def test_keeps_before_there_is_an_op() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "nan_guard_elimination"
 HEAD = "main (uint8[B,2,S,T] q, bool[B,1,1,T] c) => (float[B,2,S,T] y)"
@@ -105,9 +106,7 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_scales_that_overflow() -> None:

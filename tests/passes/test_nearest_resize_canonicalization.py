@@ -8,6 +8,7 @@ import pytest
 
 from ortopt.testing import check_keeps, check_rewrites, parse
 from ortopt.transformers.convolution.nearest_resize_canonicalization import REPEATING
+from tests.passes.tables import keeps
 
 PASS = "nearest_resize_canonicalization"
 CANONICAL = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
@@ -80,25 +81,23 @@ def test_other_modes_read_other_elements(modes: tuple[str, str]) -> None:
     check_keeps(PASS, graph(modes, (2, 3)), "may read from other places")
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_it_stays = keeps(
+    PASS,
     [
-        (graph(("asymmetric", "floor"), (2, 3)), "it is written so"),
-        (graph(("half_pixel", "round_prefer_floor"), (2, 3)).replace("2, 3}", "2, 2.5}"), "a scale is not whole"),
-        (graph(("half_pixel", "round_prefer_floor"), (2, 3)).replace("2, 3}", "2, 0.5}"), "a scale is not whole"),
+        ("it is written so", graph(("asymmetric", "floor"), (2, 3))),
+        ("a scale is not whole", graph(("half_pixel", "round_prefer_floor"), (2, 3)).replace("2, 3}", "2, 2.5}")),
+        ("a scale is not whole", graph(("half_pixel", "round_prefer_floor"), (2, 3)).replace("2, 3}", "2, 0.5}")),
         (
+            "not known to be a multiple",
             graph(("half_pixel", "round_prefer_floor"), (2, 3), by="sizes").replace("8, 15}", "8, 14}"),
-            "not known to be a multiple",
         ),
         (
-            graph(("half_pixel", "round_prefer_floor"), (2, 3), by="sizes").replace("float[2,3,4,5]", "float[2,3,H,5]"),
             "not known to be a multiple",
+            graph(("half_pixel", "round_prefer_floor"), (2, 3), by="sizes").replace("float[2,3,4,5]", "float[2,3,H,5]"),
         ),
-        (graph(("half_pixel", "round_prefer_floor"), (2, 3)).replace('"nearest",', '"linear",'), "it interpolates"),
+        ("it interpolates", graph(("half_pixel", "round_prefer_floor"), (2, 3)).replace('"nearest",', '"linear",')),
     ],
 )
-def test_it_stays(text: str, because: str) -> None:
-    check_keeps(PASS, text, because)
 
 
 def test_sizes_that_are_bounds_only() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "noop_elimination"
 ZERO = "adding +0.0 turns -0.0 into +0.0"
@@ -89,21 +90,16 @@ KEPT = [
     ("rounds integers above 2^53", "(int64[1] x) => (int64[1] y) <int64 c = {1}> { a = Pow (x, c) y = Neg (a) }"),
     (NO_CONSTANT, "(float[2] x, float c) => (float[2] y) <float c = {1}> { a = Mul (x, c) y = Neg (a) }"),
     ("keep its own name", "(float[2] x) => (float[2] y) <float c = {1}> { y = Mul (x, c) }"),
+    (
+        "the shape is unknown",
+        """main (float[N] x, int64[R] s) => (float[A] y) <float[1] c = {1}> {
+            a = Reshape (x, s) b = Mul (a, c) y = Neg (b) }""",
+    ),
+    ("the constant may enlarge the result", "main (bool[N] x) => (bool[2] y) <bool[2] t = {1, 1}> { y = And (x, t) }"),
 ]
 
 
-@pytest.mark.parametrize(("because", "model"), KEPT)
-def test_keeps(because: str, model: str) -> None:
-    check_keeps(PASS, f"main {model}", because)
-
-
-def test_unknown_rank_and_a_vector_of_one() -> None:
-    check_keeps(
-        PASS,
-        """main (float[N] x, int64[R] s) => (float[A] y) <float[1] c = {1}> {
-            a = Reshape (x, s) b = Mul (a, c) y = Neg (b) }""",
-        "the shape is unknown",
-    )
+test_keeps = keeps(PASS, KEPT)
 
 
 @pytest.mark.parametrize("operation", ["And (x, t)", "And (t, x)", "Or (x, f)", "Or (f, x)", "Xor (x, f)"])
@@ -124,8 +120,3 @@ def test_truth_that_is_not_neutral(operation: str, because: str) -> None:
     check_keeps(
         PASS, f"main (bool[2] x) => (bool[2] y) <bool t = {{1}}, bool f = {{0}}> {{ y = {operation} }}", because
     )
-
-
-def test_truth_that_enlarges() -> None:
-    text = "main (bool[N] x) => (bool[2] y) <bool[2] t = {1, 1}> { y = And (x, t) }"
-    check_keeps(PASS, text, "the constant may enlarge the result")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "norm_transpose_reordering"
 IMPORTS = '<ir_version: 10, opset_import: ["" : 23]>'
@@ -61,7 +62,4 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, model = KEPT[case]
-    check_keeps(PASS, model, because)
+test_keeps = keeps(PASS, KEPT)

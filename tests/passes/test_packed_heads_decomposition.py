@@ -3,6 +3,7 @@
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "packed_heads_decomposition"
 IMPORTS = '<ir_version: 8, opset_import: ["" : 17]>'
@@ -95,8 +96,8 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps_windows = keeps(
+    PASS,
     [
         ("joins the parts with another axis", SAM.replace("{3, 18, 4, 4}", "{6, 9, 4, 4}").replace("[18,4,4]", "[9,4,4]")),  # noqa: E501
         ("the parts are a result", SAM.replace("(float[18", "(float[3,18,4,4] u, float[18", 1)),
@@ -106,8 +107,6 @@ KEPT = {
         ("an axis is empty", SAM.replace("[9,2,2,24]", "[9,0,2,24]").replace("{9, 4, 3, 2, 4}", "{9, 0, 3, 2, 4}").replace("{3, 18, 4, 4}", "{3, 18, 0, 4}").replace("[18,4,4]", "[18,0,4]").replace("Reshape (", "Reshape<allowzero = 1> (").replace("[9,0,2,24]", "[3,3,0,24]")),  # noqa: E501
     ],
 )  # fmt: skip
-def test_keeps_windows(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)
 
 
 @pytest.mark.parametrize("case", KEPT)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "pow_canonicalization"
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -3.5, 7.0], np.float32)
@@ -72,8 +73,8 @@ def test_keeps_the_square_of_a_normalization() -> None:
     check_keeps(PASS, cast, "a normalization is found by it")
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("not 2, -1 or ½", "main (float[N] x) => (float[N] y) <float e = {3}> { y = Pow (x, e) }"),
         ("not 2, -1 or ½", "main (float[N] x) => (float[N] y) <float e = {2.0000002}> { y = Pow (x, e) }"),
@@ -87,5 +88,3 @@ def test_keeps_the_square_of_a_normalization() -> None:
         ("only floats", "main (int32[N] x) => (int32[N] y) <int32 e = {-1}> { y = Pow (x, e) }"),
     ],
 )
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)

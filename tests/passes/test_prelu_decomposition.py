@@ -1,10 +1,10 @@
 """PRelu(x, A) becomes Max(x, A · x) on the CPU."""
 
 import numpy as np
-import pytest
 
 from ortopt.options import Fusions, Options, Target
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "prelu_decomposition"
 DEFAULT = Options()
@@ -36,10 +36,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because, options=DEFAULT)
+test_keeps = keeps(PASS, KEPT, options=DEFAULT)
 
 
 def test_keeps_what_is_one_op_where_all_fusions_are_wanted() -> None:

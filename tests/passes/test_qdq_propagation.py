@@ -5,6 +5,7 @@ import pytest
 
 from ortopt.options import March, Options, Target
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "qdq_propagation"
 ONE = "float s = {0.1}, uint8 z = {3}"
@@ -210,45 +211,32 @@ KEPT = [
     ("a window may skip over", f"{POOLED} <kernel_shape = [2, 2], dilations = [2, 1]> (x) }}"),
     ("the indices are used",
      f"(uint8[1,4,8,8] q) => (float[A,B,C,D] y, int64[A,B,C,D] i) <{ONE}> {{ {DEQUANTIZE} y, i = MaxPool <kernel_shape = [2, 2]> (x) }}"),  # noqa: E501
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("because", "model"), KEPT)
-def test_keeps(because: str, model: str) -> None:
-    check_keeps(PASS, f"main {model}", because)
-
-
-@pytest.mark.parametrize("zeros", ["uint8[0] z = {}", "uint8[2] z = {3, 3}"])
-def test_keeps_what_never_runs(zeros: str) -> None:
-    model = f"main (uint8[1,4] q) => (float[A,B] y) <float s = {{0.1}}, {zeros}> {{ {DEQUANTIZE} y = Transpose (x) }}"
-    check_keeps(PASS, model, "scale and zero point do not fit")
-
-
-def test_keeps_blocks_that_would_be_turned_in_every_run() -> None:
-    check_keeps(
-        PASS,
+    (
+        "turned in every run",
         """main (int8[4,32] q, float[4,2] s) => (float[32,4] y) {
             x = DequantizeLinear <axis = 1, block_size = 16> (q, s) y = Transpose (x) }""",
-        "turned in every run",
-        opset=21,
-    )
-
-
-def test_keeps_an_old_maxpool_of_integers() -> None:
-    check_keeps(PASS, f"main {POOLED} <kernel_shape = [2, 2]> (x) }}", "no provider has a kernel", opset=11)
-
-
-def test_keeps_what_the_caller_of_a_function_decides() -> None:
-    check_keeps(
-        PASS,
+        {"opset": 21},
+    ),
+    ("no provider has a kernel", f"main {POOLED} <kernel_shape = [2, 2]> (x) }}", {"opset": 11}),
+    (
+        "the function's caller decides perm",
         """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
         main (uint8[2,3] x) => (float[3,2] y) { y = f.F <order = [1, 0]> (x) }
         <domain: "f", opset_import: ["" : 17]>
         F <order> (x) => (y) {
             s = Constant <value_float = 0.25> () a = DequantizeLinear (x, s)
             y = Transpose <perm: ints = @order> (a) }""",
-        "the function's caller decides perm",
-    )
+    ),
+]  # fmt: skip
+
+
+test_keeps = keeps(PASS, KEPT)
+
+
+@pytest.mark.parametrize("zeros", ["uint8[0] z = {}", "uint8[2] z = {3, 3}"])
+def test_keeps_what_never_runs(zeros: str) -> None:
+    model = f"main (uint8[1,4] q) => (float[A,B] y) <float s = {{0.1}}, {zeros}> {{ {DEQUANTIZE} y = Transpose (x) }}"
+    check_keeps(PASS, model, "scale and zero point do not fit")
 
 
 PAIR = """(float[1,4,8,8] x) => (float[1,4,64] y) <float s = {{0.1}}, {0} z = {{3}}, int64[3] k = {{0, 0, -1}}> {{

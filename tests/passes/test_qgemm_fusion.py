@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
 from tests.passes.quantized_units import Tensor, check_unit, unit
+from tests.passes.tables import keeps
 
 PASS = "qgemm_fusion"
 A = Tensor("N,6", 0.02, 90)
@@ -60,20 +61,15 @@ def test_transposed_and_scaled() -> None:
     check_unit(check_rewrites, PASS, text, "com.microsoft::QGemm")
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
-        (gemm("beta = 0.5", bias=bias()), "the bias is scaled"),
-        (gemm("alpha = -1.0"), "alpha is not positive"),
-        (gemm(axis=0, zeros=(0, 0, 0)), ""),
-        (gemm(zeros=(1, 2, 3)), "zero points of their own"),
-        (gemm(bias=bias(1.37), y=Y._replace(scale=0.01)), "too few digits"),
-        (gemm(bias="float[1] c_1 = {1.0}, ; c = Neg (c_1)"), "it is not a constant"),
+        ("the bias is scaled", gemm("beta = 0.5", bias=bias())),
+        ("alpha is not positive", gemm("alpha = -1.0")),
+        ("", gemm(axis=0, zeros=(0, 0, 0))),
+        ("zero points of their own", gemm(zeros=(1, 2, 3))),
+        ("too few digits", gemm(bias=bias(1.37), y=Y._replace(scale=0.01))),
+        ("it is not a constant", gemm(bias="float[1] c_1 = {1.0}, ; c = Neg (c_1)")),
+        (None, gemm(), {"target": "onnx"}),
     ],
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, text, because=because)
-
-
-def test_only_for_onnx_runtime() -> None:
-    check_keeps(PASS, gemm(), target="onnx")

@@ -2,8 +2,9 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
 from tests.passes.quantized_units import Tensor, check_unit, unit
+from tests.passes.tables import keeps
 
 PASS = "qlinear_concat_fusion"
 A = Tensor("2,N,4", 0.031)
@@ -25,12 +26,10 @@ def test_one_scale_and_a_part_without_elements() -> None:
     check_unit(check_rewrites, PASS, text, "com.microsoft::QLinearConcat", exact=True)
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
-        (unit("t = Concat <axis = 2> (a_x, b_x)", Y, a=A, b=B._replace(dtype="int8", zero=0)), "not of one type"),
-        (unit("t = Concat <axis = 2> (a_x, b)", Y, inputs=", float[2,N,3] b", a=A), "no DequantizeLinear"),
+        ("not of one type", unit("t = Concat <axis = 2> (a_x, b_x)", Y, a=A, b=B._replace(dtype="int8", zero=0))),
+        ("no DequantizeLinear", unit("t = Concat <axis = 2> (a_x, b)", Y, inputs=", float[2,N,3] b", a=A)),
     ],
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, text, because=because)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
 from tests.passes.quantized_units import Tensor, check_unit, unit
+from tests.passes.tables import keeps
 
 PASS = "qlinear_conv_fusion"
 X = Tensor("2,4,9,9", 0.02, 90)
@@ -129,34 +130,21 @@ def of_many_channels() -> str:
     return convolution(dims="4,40000,1,1", x=x, y=y, attributes="group = 1")
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
-        (convolution(zeros=(1, 2, 3, 4)), "zero points of their own"),
-        (convolution(axis=1), "not those of channels"),
-        (of_many_channels(), "might overflow"),
-        (float_bias("{3e38, 0, 0, 0}"), "beyond int32"),
-        (convolution(bias=bias(0.00031 * np.ones(4)), y=Y._replace(scale=0.01)), "too few digits"),
-        (convolution(bias=bias(zero="3")), "has a zero point"),
-        (convolution(bias=bias(content=(2**31 - 1, 0, 0, 0))), "might overflow"),
-        (convolution(x=X._replace(dtype="int8"), y=Y._replace(dtype="int8"), dtype="uint8", zeros=128), "kernel"),
-        (convolution(y=Y._replace(dtype="int8", zero=0)), ""),
-        (convolution().replace("t = Conv", "c = Conv").replace("y = Q", "t = Relu (c) y = Q"), "no Conv comes before"),
+        ("zero points of their own", convolution(zeros=(1, 2, 3, 4))),
+        ("not those of channels", convolution(axis=1)),
+        ("might overflow", of_many_channels()),
+        ("beyond int32", float_bias("{3e38, 0, 0, 0}")),
+        ("too few digits", convolution(bias=bias(0.00031 * np.ones(4)), y=Y._replace(scale=0.01))),
+        ("has a zero point", convolution(bias=bias(zero="3"))),
+        ("might overflow", convolution(bias=bias(content=(2**31 - 1, 0, 0, 0)))),
+        ("kernel", convolution(x=X._replace(dtype="int8"), y=Y._replace(dtype="int8"), dtype="uint8", zeros=128)),
+        ("", convolution(y=Y._replace(dtype="int8", zero=0))),
+        ("no Conv comes before", convolution().replace("t = Conv", "c = Conv").replace("y = Q", "t = Relu (c) y = Q")),
+        ("no constant", unit(CONV.format(""), Y, x=X, w=Tensor("4,4,3,3", 0.01, 0, "int8"))),
+        ("no constant", unit(CONV.format(", c"), Y, inputs=", float[4] c", x=X, w=Tensor("4,4,3,3", 0.01, 0, "int8"))),
+        (None, convolution(), {"target": "onnx"}),
     ],
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, text, because=because)
-
-
-def test_keeps_a_weight_that_changes() -> None:
-    text = unit(CONV.format(""), Y, x=X, w=Tensor("4,4,3,3", 0.01, 0, "int8"))
-    check_keeps(PASS, text, because="no constant")
-
-
-def test_keeps_a_bias_that_changes() -> None:
-    text = unit(CONV.format(", c"), Y, inputs=", float[4] c", x=X, w=Tensor("4,4,3,3", 0.01, 0, "int8"))
-    check_keeps(PASS, text, because="no constant")
-
-
-def test_only_for_onnx_runtime() -> None:
-    check_keeps(PASS, convolution(), target="onnx")

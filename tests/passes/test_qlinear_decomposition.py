@@ -11,6 +11,7 @@ from ortopt import optimize
 from ortopt.options import Fusions, Options, Target
 from ortopt.testing import check_keeps, check_rewrites, parse
 from tests.passes.quantized_units import run
+from tests.passes.tables import keeps
 from tests.passes.test_bias_sum_conversion import loaded
 
 PASS = "qlinear_decomposition"
@@ -76,9 +77,7 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because, options=DEFAULT)
+test_keeps = keeps(PASS, KEPT, options=DEFAULT)
 
 
 def test_who_asks_for_kernels_gets_them() -> None:

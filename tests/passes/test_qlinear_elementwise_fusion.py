@@ -4,6 +4,7 @@ import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
 from tests.passes.quantized_units import Tensor, check_unit, drawn, run, unit
+from tests.passes.tables import keeps
 
 PASS = "qlinear_elementwise_fusion"
 A = Tensor("N,300", 0.031)
@@ -60,27 +61,22 @@ def test_broadcasting(dims: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
-        (unit(ADD, Y, a=A, b=B._replace(dtype="int8", zero=3)), "not of one type"),
-        (unit(ADD, Y._replace(dtype="int8", zero=3), a=A, b=B), "not of one type"),
-        (unit(ADD, Y._replace(scale=0.00001), a=A, b=B), "rounding decides the sum"),
-        (unit(ADD, Y._replace(scale=-0.1), a=A, b=B), "a scale is negative"),
-        (unit(ADD, Y, a=A._replace(scale=0.0), b=B), "a scale is negative, zero"),
-        (unit("t = Add (a_x, c)", Y, "float c = {1.0}, ", a=A), "no DequantizeLinear comes before"),
-        (unit("t = Sub (a_x, b_x)", Y, a=A, b=B), "no Add or LeakyRelu or Mul or Relu or Sigmoid comes before"),
-        (unit(ADD, Y, a=A, b=B).replace("out)", "out, float[N,300] t)"), "used elsewhere"),
-        (unit(f"{ADD} u = Neg (t)", Y, a=A, b=B).replace("out)", "out, float[N,300] u)"), "used elsewhere"),
+        ("not of one type", unit(ADD, Y, a=A, b=B._replace(dtype="int8", zero=3))),
+        ("not of one type", unit(ADD, Y._replace(dtype="int8", zero=3), a=A, b=B)),
+        ("rounding decides the sum", unit(ADD, Y._replace(scale=0.00001), a=A, b=B)),
+        ("a scale is negative", unit(ADD, Y._replace(scale=-0.1), a=A, b=B)),
+        ("a scale is negative, zero", unit(ADD, Y, a=A._replace(scale=0.0), b=B)),
+        ("no DequantizeLinear comes before", unit("t = Add (a_x, c)", Y, "float c = {1.0}, ", a=A)),
+        ("no Add or LeakyRelu or Mul or Relu or Sigmoid comes before", unit("t = Sub (a_x, b_x)", Y, a=A, b=B)),
+        ("used elsewhere", unit(ADD, Y, a=A, b=B).replace("out)", "out, float[N,300] t)")),
+        ("used elsewhere", unit(f"{ADD} u = Neg (t)", Y, a=A, b=B).replace("out)", "out, float[N,300] u)")),
+        ("it is not a constant", unit(ADD, Y, inputs=", float b_s", a=A, b=B._replace(scale="float unused = {1.0}"))),
+        (None, unit(ADD, Y, a=A, b=B), {"target": "onnx"}),
     ],
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, text, because=because)
-
-
-def test_keeps_a_scale_that_is_computed() -> None:
-    text = unit(ADD, Y, inputs=", float b_s", a=A, b=B._replace(scale="float unused = {1.0}"))
-    check_keeps(PASS, text, because="it is not a constant")
 
 
 def test_keeps_16_bits() -> None:
@@ -97,10 +93,6 @@ def test_integers_that_the_model_gives() -> None:
 def test_another_reader_of_an_operand() -> None:
     text = unit(f"{ADD} u = Neg (a_x)", Y, a=A, b=B).replace("out)", "out, float[N,300] u)")
     check_rewrites(PASS, text, ops={"com.microsoft::QLinearAdd": 1, "DequantizeLinear": 2})
-
-
-def test_only_for_onnx_runtime() -> None:
-    check_keeps(PASS, unit(ADD, Y, a=A, b=B), target="onnx")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
 from tests.passes.quantized_units import Tensor, check_unit, unit
+from tests.passes.tables import keeps
 
 PASS = "qlinear_matmul_fusion"
 A = Tensor("N,40", 0.031)
@@ -52,18 +53,16 @@ def test_scales_of_columns() -> None:
     check_unit(check_rewrites, PASS, by_columns(), "QLinearMatMul")
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
-        (unit(MATMUL, Y._replace(dims="3,5"), a=A._replace(dims="3,0"), b=B._replace(dims="0,5")), "sum of nothing"),
-        (unit(MATMUL, Y, a=A._replace(dims="N,K"), b=B._replace(dims="K,5")), "is not known"),
-        (unit(MATMUL, Y, a=A._replace(dims="N,40000"), b=B._replace(dims="40000,5")), "might overflow"),
-        (unit(MATMUL, Y._replace(dims="N"), a=A, b=B._replace(dims="40")), "a vector"),
-        (unit(MATMUL, Y, a=A._replace(dtype="int8"), b=B._replace(dtype="uint8")), ""),
-        (several_matrices(), "several matrices"),
-        (by_columns(0, f"float[40] b_s = {{{', '.join(['0.1'] * 40)}}}"), "not those of columns"),
-        (scales_on_the_left(), "several scales"),
+        ("sum of nothing", unit(MATMUL, Y._replace(dims="3,5"), a=A._replace(dims="3,0"), b=B._replace(dims="0,5"))),
+        ("is not known", unit(MATMUL, Y, a=A._replace(dims="N,K"), b=B._replace(dims="K,5"))),
+        ("might overflow", unit(MATMUL, Y, a=A._replace(dims="N,40000"), b=B._replace(dims="40000,5"))),
+        ("a vector", unit(MATMUL, Y._replace(dims="N"), a=A, b=B._replace(dims="40"))),
+        ("", unit(MATMUL, Y, a=A._replace(dtype="int8"), b=B._replace(dtype="uint8"))),
+        ("several matrices", several_matrices()),
+        ("not those of columns", by_columns(0, f"float[40] b_s = {{{', '.join(['0.1'] * 40)}}}")),
+        ("several scales", scales_on_the_left()),
     ],
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, text, because=because)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
 from tests.passes.quantized_units import Tensor, check_unit, unit
+from tests.passes.tables import keeps
 
 PASS = "qlinear_pool_fusion"
 X = Tensor("2,5,9,9", 0.031)
@@ -43,18 +44,13 @@ def test_no_images() -> None:
     check_unit(check_rewrites, PASS, text, "com.microsoft::QLinearAveragePool")
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
-        (unit(POOL.format(", ceil_mode = 1, strides = [2, 2]"), result(4), x=X), "counted otherwise"),
-        (unit("t = GlobalAveragePool (x_x)", result(1), x=X._replace(dims="2,5,0,0")), "a mean of nothing"),
-        (unit("t = GlobalAveragePool (x_x)", result(1, "int8"), x=X), "not of one type"),
-        (unit("t = MaxPool <kernel_shape = [3, 3]> (x_x)", result(7), x=X), "no AveragePool"),
+        ("counted otherwise", unit(POOL.format(", ceil_mode = 1, strides = [2, 2]"), result(4), x=X)),
+        ("a mean of nothing", unit("t = GlobalAveragePool (x_x)", result(1), x=X._replace(dims="2,5,0,0"))),
+        ("not of one type", unit("t = GlobalAveragePool (x_x)", result(1, "int8"), x=X)),
+        ("no AveragePool", unit("t = MaxPool <kernel_shape = [3, 3]> (x_x)", result(7), x=X)),
+        ("no dilations", unit(POOL.format(", dilations = [2, 2]"), result(5), x=X), {"opset": 19}),
     ],
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, text, because=because)
-
-
-def test_keeps_dilations() -> None:
-    check_keeps(PASS, unit(POOL.format(", dilations = [2, 2]"), result(5), x=X), because="no dilations", opset=19)

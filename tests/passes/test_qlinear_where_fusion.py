@@ -2,8 +2,9 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
 from tests.passes.quantized_units import Tensor, check_unit, unit
+from tests.passes.tables import keeps
 
 PASS = "qlinear_where_fusion"
 A = Tensor("5,7", 0.031)
@@ -25,12 +26,10 @@ def test_no_elements() -> None:
     check_unit(check_rewrites, PASS, text, "com.microsoft::QLinearWhere", exact=True)
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
-        (unit(WHERE, Y, inputs=", bool[5,7] c", a=A, b=B._replace(dtype="int8")), "not of one type"),
-        (unit("t = Where (c, a_x, b)", Y, inputs=", bool[5,7] c, float[7] b", a=A), "no DequantizeLinear"),
+        ("not of one type", unit(WHERE, Y, inputs=", bool[5,7] c", a=A, b=B._replace(dtype="int8"))),
+        ("no DequantizeLinear", unit("t = Where (c, a_x, b)", Y, inputs=", bool[5,7] c, float[7] b", a=A)),
     ],
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, text, because=because)

@@ -7,6 +7,7 @@ import pytest
 
 from ortopt.options import March, Options, Target
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "quantize_scale_folding"
 WIDE = {"x": np.concatenate([np.linspace(-40, 40, 2001), [np.inf, -np.inf, -0.0]]).astype(np.float32)}
@@ -41,13 +42,8 @@ KEPT = {
     "the scale is too large or too small": scaled().replace("{0.1}", "{1e-39}"),
     "there are several scales": scaled().replace("float s = {0.1}", "float[2] s = {0.1, 0.2}")
     .replace("uint8 z = {100}", "uint8[2] z = {3, 3}").replace("[N]", "[1,2]"),
+    "other runtimes": (None, scaled(), {"target": Target.ONNX}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
-
-
-def test_other_runtimes() -> None:
-    check_keeps(PASS, scaled(), None, target=Target.ONNX)
+test_keeps = keeps(PASS, KEPT)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "quantized_zero_elimination"
 HEAD = "main (uint8[N,2] q) => (float[N,2] y)"
@@ -62,9 +63,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)
 
 
 @pytest.mark.parametrize("scale", ["-0.5", "0", "1e-40", "inf", "nan"])

@@ -3,6 +3,7 @@
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "quick_gelu_fusion"
 HEAD = "main (float[N,3,8] x) => (float[N,3,8] y)"
@@ -62,10 +63,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because)
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_keeps_for_other_runtimes() -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "quick_gelu_scale_folding"
 WEIGHTS = "<float[2,2] w = {1, 2, 3, 4}, float[2] b = {5, -6}, float[2,2] v = {2, 4, 6, 8}>"
@@ -78,7 +79,4 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because)
+test_keeps = keeps(PASS, KEPT)

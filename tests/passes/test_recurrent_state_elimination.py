@@ -3,6 +3,7 @@
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "recurrent_state_elimination"
 GATES = {"LSTM": 16, "GRU": 12, "RNN": 4}
@@ -64,16 +65,14 @@ def test_a_constant_of_zeros() -> None:
     check_keeps(PASS, text.replace("zero = {0}", "zero = {1}"), "does not start from zeros")
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("not a constant", recurrence("GRU", "given")),
         ("has no initial state", recurrence("GRU", "").replace(", , , )", ")")),
         ("another shape", recurrence("GRU", "t", "m = Shape <start = 1, end = 2> (given) k = Concat <axis = 0> (one, m, four) t = ConstantOfShape (k)").replace("float[1,N,4] given", "float[1,M,4] given")),  # noqa: E501
     ],
 )  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)
 
 
 def test_with_quantized_weights() -> None:  # of fixed sizes: the kernel ends the process on empty inputs

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "reduce_elimination"
 ONE = "k = Constant <value_float = 1.0> ()"
@@ -115,6 +116,4 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("because", "model"), KEPT)
-def test_keeps(because: str | None, model: str) -> None:
-    check_keeps(PASS, f"main {model}", because)
+test_keeps = keeps(PASS, KEPT)

@@ -4,7 +4,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites, parse, run
+from ortopt.testing import check_rewrites, parse, run
+from tests.passes.tables import keeps
 
 PASS = "relu_clip_fusion"
 EDGES = np.array([np.nan, -np.inf, np.inf, -3, -0.0, 0, 0.5, 2, 5.5, 6, 7, 6e4])
@@ -91,9 +92,7 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("because", "model"), KEPT)
-def test_keeps(because: str, model: str) -> None:
-    check_keeps(PASS, f"main {model}", because)
+test_keeps = keeps(PASS, KEPT)
 
 
 @pytest.mark.parametrize("operands", ["nan", "nan, six", ", nan"])

@@ -5,7 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "repeated_constant_folding"
 CONSTANTS = {
@@ -152,6 +153,4 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because, opset=18)
+test_keeps = keeps(PASS, KEPT, opset=18)

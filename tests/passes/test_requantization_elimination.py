@@ -9,6 +9,7 @@ import pytest
 from ortopt.options import March, Options, Target
 from ortopt.testing import check_keeps, check_rewrites, parse
 from tests.passes.quantized_units import run
+from tests.passes.tables import keeps
 
 PASS = "requantization_elimination"
 EVERY = {"q": np.arange(256, dtype=np.uint8)}
@@ -98,9 +99,7 @@ KEPT_KERNELS = {
 }
 
 
-@pytest.mark.parametrize("because", KEPT_KERNELS)
-def test_keeps_kernels(because: str) -> None:
-    check_keeps(PASS, KEPT_KERNELS[because], because)
+test_keeps_kernels = keeps(PASS, KEPT_KERNELS)
 
 
 KEPT = {
@@ -119,9 +118,7 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because, opset=19)
+test_keeps = keeps(PASS, KEPT, opset=19)
 
 
 def test_keeps_halves() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "reshape_merging"
 
@@ -164,9 +165,7 @@ KEPT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("because", "text"), KEPT)
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)
+test_keeps = keeps(PASS, KEPT)
 
 
 @pytest.mark.parametrize("opset", [11, 17])

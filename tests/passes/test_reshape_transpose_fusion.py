@@ -2,7 +2,8 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "reshape_transpose_fusion"
 HEADS = """main (float[N,4,S,8] x) => (float[N,4,8,S] y)
@@ -56,8 +57,8 @@ def test_one_that_undoes_itself() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("no single move does the same", HEADS.replace("(n, four, eight, s)", "(n, eight, four, s)").replace("float[N,4,8,S] y", "float[A,B,C,D] y")),  # noqa: E501
         ("used elsewhere", HEADS.replace("8,S] y", "8,S] y, float[A,B,C] t")),
@@ -65,5 +66,3 @@ def test_one_that_undoes_itself() -> None:
         ("the axes come apart into others", "main (float[2,6] x) => (float[6,2] y) <int64[2] j = {3, 4}, int64[2] k = {6, 2}> { a = Reshape (x, j) t = Transpose <perm = [1, 0]> (a) b = Reshape (t, k) y = Neg (b) }"),  # noqa: E501
     ],
 )  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "residual_bias_folding"
 SCALE, SHIFT, BIAS, OTHER = [1.5, 2, -1, 0.5], [0.5, -0.25, 1, 2], [0.25, -0.5, 0.75, 1], [3, 2, 1, 0, -1, -2]
@@ -125,6 +126,4 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)

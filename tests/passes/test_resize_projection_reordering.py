@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "resize_projection_reordering"
 NUMBERS = ", ".join(str(((7 * i) % 11 - 5) / 8) for i in range(8 * 24))
@@ -139,38 +140,36 @@ def test_computed_sizes_of_as_many_channels() -> None:
 LINEAR = 'r = Resize <mode = "linear"> (x, , s)'
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_it_stays = keeps(
+    PASS,
     [
-        (f"{head('float[N,24,5,6] x', constants=TWICE)} {{ {LINEAR} y = Conv <strides = [2, 2]> (r, w) }}", "strides"),
-        (f"{head('float[N,24,5,6] x', 24, TWICE)} {{ {LINEAR} y = Conv <pads = [1, 1, 1, 1]> (r, w) }}", "padding"),
+        ("strides", f"{head('float[N,24,5,6] x', constants=TWICE)} {{ {LINEAR} y = Conv <strides = [2, 2]> (r, w) }}"),
+        ("padding", f"{head('float[N,24,5,6] x', 24, TWICE)} {{ {LINEAR} y = Conv <pads = [1, 1, 1, 1]> (r, w) }}"),
         (
-            f"{head('float[N,24,5,6] x', constants=', float[4] s = {1, 1, 0.5, 0.5}')} {{ {LINEAR} y = Conv (r, w) }}",
             "it would be no less work",
+            f"{head('float[N,24,5,6] x', constants=', float[4] s = {1, 1, 0.5, 0.5}')} {{ {LINEAR} y = Conv (r, w) }}",
         ),
         (
+            "it would be no less work",
             f"{head('float[1,24,H,W] x', constants=', int64[4] s = {1, 24, 8, 8}')}"
             ' { r = Resize <mode = "linear"> (x, , , s) y = Conv (r, w) }',
-            "it would be no less work",
         ),
         (
+            "it is not known how much it enlarges",
             f"{head('float[1,24,4,4] x, float[1,24,H,W] z', constants=SHAPES)}"
             ' { n = Shape (z) a = NonZero (z) b = Shape <start = 1> (a) c = Slice (n, zero, two)'
             ' s = Concat <axis = 0> (c, b, b) r = Resize <mode = "linear"> (x, , , s) y = Conv (r, w) }',
-            "it is not known how much it enlarges",
         ),
-        (f"{head('float[N,12,5,6] x', 24, ', float[4] s = {1, 2, 1, 1}')} {{ {LINEAR} y = Conv (r, w) }}", "channels"),
-        (f"{head('float[N,24,5,6] x')} {{ y = Conv (x, w) }}", "nothing is enlarged before"),
+        ("channels", f"{head('float[N,12,5,6] x', 24, ', float[4] s = {1, 2, 1, 1}')} {{ {LINEAR} y = Conv (r, w) }}"),
+        ("nothing is enlarged before", f"{head('float[N,24,5,6] x')} {{ y = Conv (x, w) }}"),
         (
+            "tf_crop_and_resize",
             f"{head('float[N,24,5,6] x', constants=TWICE + ', float[8] roi = {0, 0, 0, 0, 1, 1, 1, 1}')}"
             ' { r = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"> (x, roi, s)'
             " y = Conv (r, w) }",
-            "tf_crop_and_resize",
         ),
     ],
 )  # fmt: skip
-def test_it_stays(text: str, because: str) -> None:
-    check_keeps(PASS, text, because)
 
 
 def test_an_enlarged_map_that_is_used_elsewhere() -> None:

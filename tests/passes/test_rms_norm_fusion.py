@@ -6,6 +6,7 @@ import pytest
 
 from ortopt import registry
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "rms_norm_fusion"
 PRIVATE = registry.installed().find(PASS)(private_op=True)
@@ -119,10 +120,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PRIVATE, text, because, level=2)
+test_keeps = keeps(PRIVATE, KEPT, level=2)
 
 
 def test_onnxruntimes_own_op_only_where_the_caller_asks_for_it() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "row_selection_folding"
 TABLE = "float[4,2] c = {1, 2, 3, 4, 5, 6, 7, 8}"
@@ -103,9 +104,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_kept(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_kept = keeps(PASS, KEPT)
 
 
 def test_kept_where_the_table_serves_others() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "scatter_concat_conversion"
 ROWS = "int64[2,1] low = {0, 1}, int64[3,1] high = {2, 3, 4}"
@@ -89,9 +90,7 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)
 
 
 def chain(count: int) -> str:
@@ -152,17 +151,11 @@ GRIDS = {
     "another axis is assigned to before": """main (float[2,3] x, float[1,3] a, float[2,2] b) => (float[2,3] y)
         <int64[1,3,2] low = {0, 0, 0, 1, 0, 2}, int64[2,2,2] high = {0, 1, 0, 2, 1, 1, 1, 2}> {
         s = ScatterND (x, low, a) t = ScatterND (s, high, b) y = Neg (t) }""",
+    "a batch that may be larger": ("the rows do not follow each other", grid(LOW, HIGH, wide="B,5,N")),
 }
 
 
-@pytest.mark.parametrize("because", GRIDS)
-def test_keeps_rows_of_two_axes(because: str) -> None:
-    check_keeps(PASS, GRIDS[because], because)
-
-
-def test_a_batch_that_may_be_larger() -> None:
-    text = grid(LOW, HIGH, wide="B,5,N")
-    check_keeps(PASS, text, "the rows do not follow each other")
+test_keeps_rows_of_two_axes = keeps(PASS, GRIDS)
 
 
 def step(at: int) -> str:

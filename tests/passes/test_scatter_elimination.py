@@ -1,8 +1,7 @@
 """A ScatterND goes only if its indices name every place, each in its place."""
 
-import pytest
-
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "scatter_elimination"
 CONSTANTS = """int64 zero = {0}, int64 one = {1}, int64[1] last = {-1}, int64[3] column = {-1, 1, 1},
@@ -51,6 +50,4 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)

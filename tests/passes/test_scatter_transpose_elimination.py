@@ -2,7 +2,8 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "scatter_transpose_elimination"
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
@@ -71,8 +72,8 @@ def test_positions_from_the_end() -> None:
 USUAL = ("B,2,8", "3,B,2", "[2, 0, 1]", "[1, 2, 0]")
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("the axes do not go back", scatter("2,2,8", "3,2,2", "[2, 0, 1]", "[2, 1, 0]")),
         ("others use the result with moved axes", scatter(*USUAL, body="z = Neg (s)", outputs=", float[8,B,2] z")),
@@ -83,5 +84,3 @@ USUAL = ("B,2,8", "3,B,2", "[2, 0, 1]", "[1, 2, 0]")
         ("no ScatterND comes before (w)", scatter(*USUAL).replace("(t, i, u)", "(t, i, u) w = Neg (s)").replace("(s) }", "(w) }")),  # noqa: E501
     ],
 )  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)

@@ -8,6 +8,7 @@ from ortopt import optimize
 from ortopt.options import Options
 from ortopt.patterns.parallel_parts import MERGED
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.passes.tables import keeps
 
 PASS = "sibling_matmul_fusion"
 TAKEN = Options(force_forms=(str(MERGED),))
@@ -25,37 +26,34 @@ def test_joins(opset: int) -> None:
 
 KEPT = {
     "one product": (
-        "main (float[N,2] x) => (float[N,3] y) <float[2,3] a = {1,2,3,4,5,6}> { p = MatMul (x, a) y = Relu (p) }",
         "no other product",
+        "main (float[N,2] x) => (float[N,3] y) <float[2,3] a = {1,2,3,4,5,6}> { p = MatMul (x, a) y = Relu (p) }",
     ),
     "a matrix that is no constant": (
+        "no other product",
         "main (float[N,2] x, float[2,3] b) => (float[N,3] y) <float[2,3] a = {1,2,3,4,5,6}>"
         "{ p = MatMul (x, a) q = MatMul (x, b) y = Add (p, q) }",
-        "no other product",
     ),
     "a graph output keeps its own node": (
+        "no other product",
         "main (float[N,2] x) => (float[N,3] p, float[N,3] y) <float[2,3] a = {1,2,3,4,5,6}>"
         "{ p = MatMul (x, a) q = MatMul (x, a) y = Relu (q) }",
-        "no other product",
     ),
     "a matrix that something else needs": (
+        "used elsewhere",
         "main (float[N,2] x) => (float[N,3] y, float[3,2] z)"
         "<float[2,3] a = {1,2,3,4,5,6}, float[2,3] b = {1,2,3,4,5,7}>"
         "{ p = MatMul (x, a) q = MatMul (x, b) y = Add (p, q) z = Transpose (a) }",
-        "used elsewhere",
     ),
     "integers": (
+        None,
         "main (int32[N,2] x) => (int32[N,3] y) <int32[2,3] a = {1,2,3,4,5,6}, int32[2,3] b = {1,2,3,4,5,7}>"
         "{ p = MatMul (x, a) q = MatMul (x, b) y = Add (p, q) }",
-        None,
     ),
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    text, because = KEPT[case]
-    check_keeps(PASS, text, because, options=TAKEN)
+test_keeps = keeps(PASS, KEPT, options=TAKEN)
 
 
 def test_an_old_split_cannot_count_from_the_end() -> None:

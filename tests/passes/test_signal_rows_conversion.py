@@ -12,9 +12,10 @@ import pytest
 from ortopt.graph.detached import new_nodes
 from ortopt.options import Options
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
 from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import Halo
 from ortopt.transformers.lowering.onnxruntime_cpu.signal_rows_conversion import Cuts, computed_cuts, fixed_cuts
+from tests.passes.tables import keeps
 
 PASS = "signal_rows_conversion"
 
@@ -163,24 +164,13 @@ KEPT = {
     "it adds another value": model("y = com.microsoft.FusedConv <pads = [7, 7]> (x, v, b, x)"),
     "it is not a constant": "main (float[1,32,6001] x, float[32,32,15] v) => (float[1,32,M] y) "
     "{ y = Conv <pads = [7, 7]> (x, v) }",
+    "": (model(), {"target": "onnx"}),
+    "the result runs with one thread": (model(), {"options": Options(for_threads=1)}),
+    "are those of older opsets": (model(), {"opset": 12}),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
-
-
-def test_keeps_for_other_runtimes() -> None:
-    check_keeps(PASS, model(), "", target="onnx")
-
-
-def test_one_thread_needs_no_rows() -> None:
-    check_keeps(PASS, model(), "the result runs with one thread", options=Options(for_threads=1))
-
-
-def test_keeps_in_older_opsets() -> None:
-    check_keeps(PASS, model(), "are those of older opsets", opset=12)
+test_keeps = keeps(PASS, KEPT)
 
 
 @pytest.mark.parametrize(("rows", "halo"), [(8, Halo(60, 60)), (4, Halo(7, 0)), (2, Halo(3, 9)), (2, Halo(5, 1))])

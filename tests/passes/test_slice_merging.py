@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "slice_merging"
 LONG = 2**63 - 1
@@ -62,8 +63,8 @@ def test_attributes_of_old_opsets() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("used elsewhere", two(1, 8, 2, 4).replace("y)\n", "y, float[A,B] m)\n")),
         ("steps backwards", two(8, 1, 0, 3, p=-1)),
@@ -74,5 +75,3 @@ def test_attributes_of_old_opsets() -> None:
         ("no Slice comes before", "main (float[9] x) => (float[2] y) <int64[1] s = {1}, int64[1] e = {3}> { y = Slice (x, s, e) }"),  # noqa: E501
     ],
 )  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)

@@ -5,7 +5,8 @@ import onnx.reference
 import pytest
 
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import check_keeps, check_rewrites, parse
+from ortopt.testing import check_rewrites, parse
+from tests.passes.tables import keeps
 
 PASS = "space_to_depth_fusion"
 LONG = 2**63 - 1
@@ -93,8 +94,8 @@ def test_yolos_order_without_such_a_conv(below: str) -> None:
     check_rewrites(PASS, text, ops={"SpaceToDepth": 1, "Gather": 1, "Slice": 0})
 
 
-@pytest.mark.parametrize(
-    ("because", "text"),
+test_keeps = keeps(
+    PASS,
     [
         ("a block is missing", FOCUS.replace("(a, c, b, d)", "(a, c, b, b)")),
         ("no blocks", FOCUS.replace("(a, c, b, d)", "(a, c, b)")),
@@ -107,5 +108,3 @@ def test_yolos_order_without_such_a_conv(below: str) -> None:
         ("used elsewhere", YOLO.replace("y)", "y, float[P,Q,R,S] b)", 1)),
     ],
 )  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "spatial_mean_conversion"
 WEIGHTS = ", ".join(str(0.25 * ((5 * place) % 7 - 3)) for place in range(256))
@@ -68,9 +69,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because, opset=17)
+test_keeps = keeps(PASS, KEPT, opset=17)
 
 
 def test_other_runtimes_and_all_axes() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "split_unsqueeze_reordering"
 
@@ -51,6 +52,4 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "stacked_conv_transpose_conversion"
 OPS = {"Conv": 2, "DepthToSpace": 1, "ConvTranspose": 0}
@@ -121,12 +122,13 @@ KEPT = {
     "a bound is not a constant": model(between="u = Clip (t, k)").replace("x)", "x, float k)", 1),
     "used elsewhere": model(after="z = Neg (u)", more=", float[A,B,C,D] z"),
     "is not a constant": model(biases=(True, False)).replace("x)", "x, float[1] c)", 1).replace("(u, w)", "(u, w, c)"),
+    "rank": model("strides = [2]", "strides = [2]", weights=((48, 48, 2), (48, 1, 2)), size="1,48,900", result="A,B,C"),
+    "before modes": (None, model(), {"opset": 10}),
+    "other runtimes": (None, model(), {"target": "onnx"}),
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)
 
 
 @pytest.mark.parametrize(
@@ -171,19 +173,6 @@ def test_what_is_not_finite_stays_in_its_place() -> None:
     check_rewrites(PASS, model(), ops=OPS, inputs={"x": x})
 
 
-def test_keeps_signals() -> None:
-    text = model("strides = [2]", "strides = [2]", weights=((48, 48, 2), (48, 1, 2)), size="1,48,900", result="A,B,C")
-    check_keeps(PASS, text, "rank")
-
-
 def test_keeps_weights_that_are_computed() -> None:
     text = model().replace("x)", "x, float[48,1,2,2] k)", 1).replace("(u, w, c)", "(u, k, c)")
     check_keeps(PASS, text, "is not a constant")
-
-
-def test_before_modes() -> None:
-    check_keeps(PASS, model(), None, opset=10)
-
-
-def test_other_runtimes() -> None:
-    check_keeps(PASS, model(), None, target="onnx")

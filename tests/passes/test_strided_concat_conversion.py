@@ -7,7 +7,8 @@ import onnxruntime as ort
 import pytest
 
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import check_keeps, check_rewrites, parse, run
+from ortopt.testing import check_rewrites, parse, run
+from tests.passes.tables import keeps
 
 PASS = "strided_concat_conversion"
 LONG = 2**63 - 1
@@ -118,6 +119,4 @@ KEPT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("because", "text"), KEPT)
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, text, because)
+test_keeps = keeps(PASS, KEPT)

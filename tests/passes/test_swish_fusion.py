@@ -4,6 +4,7 @@ import pytest
 
 from ortopt.options import Options
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "swish_fusion"
 HEAD = "main (float[N,3,8] x) => (float[N,3,8] y)"
@@ -37,10 +38,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("case", KEPT)
-def test_keeps(case: str) -> None:
-    because, text = KEPT[case]
-    check_keeps(PASS, text, because, opset=24)
+test_keeps = keeps(PASS, KEPT, opset=24)
 
 
 def test_keeps_before_there_is_an_op() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
 from tests.passes.convolutions import convolution
+from tests.passes.tables import keeps
 
+NOT_MEASURED = "nobody has measured whether Conv of columns as rows is faster"
 PASS = "tall_conv_conversion"
 
 
@@ -48,48 +50,42 @@ def test_attributes_change_places() -> None:
 
 
 KEPT = {
-    "any length": (model(image="N,16,L,1"), "Conv of pieces of signals is"),
-    "work for two threads": (model(image="N,16,4000,1"), "Conv of pieces of signals is"),
+    "any length": ("Conv of pieces of signals is", model(image="N,16,L,1")),
+    "work for two threads": ("Conv of pieces of signals is", model(image="N,16,4000,1")),
     "a long kernel, and no equal pieces": (
-        model("pads = [16, 0, 15, 0]", image="N,16,4001,1", weight=(16, 16, 128, 1)),
         "the result is in no equal pieces",
+        model("pads = [16, 0, 15, 0]", image="N,16,4001,1", weight=(16, 16, 128, 1)),
     ),
-    "two columns": (model(image="N,16,64,2"), "the image has several columns"),
-    "a width of any size": (model(image="N,16,64,W"), "the image has several columns"),
+    "two columns": ("the image has several columns", model(image="N,16,64,2")),
+    "a width of any size": ("the image has several columns", model(image="N,16,64,W")),
     "a kernel of three columns": (
-        model("pads = [1, 1, 1, 1]", weight=(16, 16, 3, 3)),
         "the image has several columns, or the kernel has",
+        model("pads = [1, 1, 1, 1]", weight=(16, 16, 3, 3)),
     ),
-    "padded columns": (model("pads = [1, 1, 1, 0]"), "columns are padded"),
-    "automatic padding": (model('auto_pad = "SAME_UPPER"'), "its padding is not written out"),
-    "groups": (model("group = 2, pads = [1, 0, 1, 0]", weight=(16, 8, 3, 1)), "it has groups"),
-    "outputs that fill no block": (model(weight=(8, 16, 3, 1)), "the channels fill no blocks"),
-    "channels that fill no block": (model(image="N,8,64,1", weight=(16, 8, 3, 1)), "the channels fill no blocks"),
+    "padded columns": ("columns are padded", model("pads = [1, 1, 1, 0]")),
+    "automatic padding": ("its padding is not written out", model('auto_pad = "SAME_UPPER"')),
+    "groups": ("it has groups", model("group = 2, pads = [1, 0, 1, 0]", weight=(16, 8, 3, 1))),
+    "outputs that fill no block": ("the channels fill no blocks", model(weight=(8, 16, 3, 1))),
+    "channels that fill no block": ("the channels fill no blocks", model(image="N,8,64,1", weight=(16, 8, 3, 1))),
     "a kernel of one point": (
+        NOT_MEASURED,
         model("strides = [1, 1]", weight=(16, 16, 1, 1)),
-        "nobody has measured whether Conv of columns as rows is faster",
     ),
     "one channel and a short kernel": (
+        NOT_MEASURED,
         model(image="N,1,64,1", weight=(16, 1, 7, 1)),
-        "nobody has measured whether Conv of columns as rows is faster",
     ),
-    "a short signal": (model(image="N,16,31,1"), "but with channels 1, kernel 16 or more, length 32 or more or"),
-    "double precision": (model(dtype="double"), "single precision"),
+    "a short signal": ("but with channels 1, kernel 16 or more, length 32 or more or", model(image="N,16,31,1")),
+    "double precision": ("single precision", model(dtype="double")),
+    "kept for other runtimes": (None, model(), {"target": "onnx"}),
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_kept(name: str) -> None:
-    text, because = KEPT[name]
-    check_keeps(PASS, text, because)
+test_kept = keeps(PASS, KEPT)
 
 
 def test_axes_are_attributes_in_older_opsets() -> None:
     check_rewrites(PASS, model(), ops={"Squeeze": 2, "Unsqueeze": 2}, opset=12)
-
-
-def test_kept_for_other_runtimes() -> None:
-    check_keeps(PASS, model(), target="onnx")
 
 
 @pytest.mark.parametrize(("length", "count"), [(4000, 8), (1000, 8), (500, 4)])

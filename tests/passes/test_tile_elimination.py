@@ -1,8 +1,7 @@
 """Tile goes only if it is known to repeat each axis once."""
 
-import pytest
-
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "tile_elimination"
 
@@ -30,6 +29,4 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("because", "model"), KEPT)
-def test_keeps(because: str, model: str) -> None:
-    check_keeps(PASS, f"main {model}", because)
+test_keeps = keeps(PASS, KEPT)

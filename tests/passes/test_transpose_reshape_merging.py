@@ -92,9 +92,9 @@ KEPT = {
     "the axes come apart into others": model("2,6,3,8", "9,4,8", "4,9,8", second="1, 0, 2"),
     "the axes come apart into others ": model("N,M,3,8", "-1,9,8", "9,K,8", second="1, 0, 2"),
     "there would be more axes": model("2,64,3,8", "6,2,2,2,8,8", "8,2,2,6,2,8", second="4, 3, 2, 0, 1, 5"),
-    "few elements stay together": model("2,36,3,4", "6,4,9,4", "4,6,9,4"),
-    "few elements stay together ": model(y="8,6,4,9", second="3, 0, 1, 2"),
-    "few elements stay together  ": model("2,36,3,D", "6,4,9,-1", "4,6,9,D"),
+    "but with columns 8 or more": model("2,36,3,4", "6,4,9,4", "4,6,9,4"),
+    "but with columns 8 or more ": model(y="8,6,4,9", second="3, 0, 1, 2"),
+    "but with columns 8 or more  ": model("2,36,3,D", "6,4,9,-1", "4,6,9,D"),
     "the sizes would be computed": model("N,36,M,8", "0,0,4,9,8", "4,N,M,9,8", second="2, 0, 1, 3, 4"),
     "elements are taken beyond an axis": model("0,36,3,8", "0,3,4,9,8", "4,0,3,9,8", second="2, 0, 1, 3, 4"),
 }

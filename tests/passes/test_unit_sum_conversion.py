@@ -11,6 +11,7 @@ from ortopt import optimize
 from ortopt.options import Fusions, Options, Target
 from ortopt.testing import check_keeps, check_rewrites, parse
 from tests.passes.quantized_units import Tensor, run, unit
+from tests.passes.tables import keeps
 from tests.passes.test_bias_sum_conversion import loaded
 
 PASS = "unit_sum_conversion"
@@ -55,9 +56,7 @@ KEPT = {
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because, opset=19)
+test_keeps = keeps(PASS, KEPT, opset=19)
 
 
 def test_the_table_decides() -> None:

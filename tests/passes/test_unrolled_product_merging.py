@@ -7,6 +7,7 @@ import pytest
 from ortopt import optimize
 from ortopt.api import figures
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.passes.tables import keeps
 
 PASS = "unrolled_product_merging"
 WEIGHTS = "float[4,2] w = {1, -2, 3, 0.5, -1, 4, 0.25, 2}, float[2] b = {0.5, -1}"
@@ -104,26 +105,21 @@ KEPT = {
     "it gives no sequence of rows": """main (float[2,4] x) => (float[4,4] y) { y = Concat <axis = 0> (x, x) }""",
     "the products are not the same": unrolled().replace("Gemm (r1, w, b)", "Gemm (r1, v, b)").replace(
         ", float[2] b", ", float[4,2] v = {1, 1, 1, 1, 1, 1, 1, 1}, float[2] b"),
+    "its operands are no single steps": """main (float[1,4,4] x) => (float[2,2,2] y)
+            <float[4,2] w = {1, -2, 3, 0.5, -1, 4, 0.25, 2},
+            int64[2] in = {2, 4}, int64[3] out = {2, 1, 2}, int64[2] twos = {2, 2}> {
+        p0, p1 = Split <axis = 1> (x, twos) r0 = Reshape (p0, in) r1 = Reshape (p1, in)
+        m0 = MatMul (r0, w) m1 = MatMul (r1, w) u0 = Reshape (m0, out) u1 = Reshape (m1, out)
+        y = Concat <axis = 1> (u0, u1) }""",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_some_of_the_steps_stay() -> None:
     text = unrolled().replace("Concat <axis = 1> (u0, u1, u2)", "Concat <axis = 1> (u0, u1)")
     check_keeps(PASS, text.replace("float[N,3,2] y", "float[N,2,2] y"), "not all the steps, in their order")
-
-
-def test_parts_of_several_steps_stay() -> None:
-    text = """main (float[1,4,4] x) => (float[2,2,2] y) <float[4,2] w = {1, -2, 3, 0.5, -1, 4, 0.25, 2},
-            int64[2] in = {2, 4}, int64[3] out = {2, 1, 2}, int64[2] twos = {2, 2}> {
-        p0, p1 = Split <axis = 1> (x, twos) r0 = Reshape (p0, in) r1 = Reshape (p1, in)
-        m0 = MatMul (r0, w) m1 = MatMul (r1, w) u0 = Reshape (m0, out) u1 = Reshape (m1, out)
-        y = Concat <axis = 1> (u0, u1) }"""
-    check_keeps(PASS, text, "its operands are no single steps")
 
 
 def test_a_sequence_that_is_sliced_step_by_step() -> None:

@@ -9,6 +9,7 @@ import pytest
 from ortopt.options import Fusions, March, Options
 from ortopt.testing import check_keeps, check_rewrites, parse
 from tests.passes.quantized_units import run
+from tests.passes.tables import keeps
 
 PASS = "unsigned_quantization_conversion"
 NATIVE = Options(march=March.NATIVE, fusions=Fusions.ALL)
@@ -119,36 +120,35 @@ def test_computed_integers(name: str) -> None:
     np.testing.assert_allclose(run(parse(text), feeds)[0], run(result, feeds)[0], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("text", "because"),
+test_keeps = keeps(
+    PASS,
     [
         (
+            "an input of the model",
             f"""<ir_version: 8, opset_import: ["" : 17, "{MS}" : 1]>
             main (float[2] x, int8[2] a) => (float[2] y) <float s = {{0.05}}, int8 z = {{-5}}> {{
             q = QuantizeLinear (x, s, z) c = {MS}.QLinearAdd (q, s, z, a, s, z, s, z)
             y = DequantizeLinear (c, s, z) }}""",
-            "an input of the model",
         ),
         (
+            "a zero point is computed",
             f"""<ir_version: 8, opset_import: ["" : 17, "{MS}" : 1]>
             main (float[2] x, int8 a) => (float[2] y) <float s = {{0.05}}, int8 z = {{-5}}> {{
             q = QuantizeLinear (x, s, z) c = {MS}.QLinearSigmoid (q, s, z, s, a)
             y = DequantizeLinear (c, s, z) }}""",
-            "a zero point is computed",
         ),
-        (model(more=", int8[2,3,4,4] q"), "a result of the model"),
-        (model("c = Cast <to = 6> (q) y = Cast <to = 1> (c)"), "not only moved"),
+        ("a result of the model", model(more=", int8[2,3,4,4] q")),
+        ("not only moved", model("c = Cast <to = 6> (q) y = Cast <to = 1> (c)")),
         (
+            "an input of the model",
             model("c = Concat <axis = 0> (q, a) y = DequantizeLinear (c, s, z)", "4,3,4,4").replace(
                 "float[2,3,4,4] x)", "float[2,3,4,4] x, int8[2,3,4,4] a)"
             ),
-            "an input of the model",
         ),
-        (model().replace("int8", "uint8").replace("-5", "5"), "not of 8 bits with a sign"),
+        ("not of 8 bits with a sign", model().replace("int8", "uint8").replace("-5", "5")),
     ],
+    options=NATIVE,
 )
-def test_keeps(text: str, because: str) -> None:
-    check_keeps(PASS, text, because=because, options=NATIVE)
 
 
 def test_keeps_without_native() -> None:

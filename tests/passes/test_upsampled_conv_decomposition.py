@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "upsampled_conv_decomposition"
 NEAREST = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
@@ -80,22 +81,17 @@ KEPT = {
     "a scale is not whole": model(scales="1, 1, 2.5, 2.5"),
     "it repeats images or channels": model(scales="1, 2, 2, 2", kernel=(3, 32, 3, 3)),
     "it does not repeat pixels": model(resize='mode = "linear"'),
-    "the image is small": model(image="1,16,7,9"),
-    "each element reads few channels": model(image="1,16,H,W"),
+    "but with channels 16 or more, side 8 or more": model(image="1,16,7,9"),
+    "but with channels 32 or more": model(image="1,16,H,W"),
     "no Resize comes before": "main (float[1,16,8,8] x, float[3,16,3,3] w) => (float[A,B,C,D] y) { y = Conv (x, w) }",
     "it is not a constant": "main (float[1,16,8,8] x, float[3,16,3,3] w) => (float[A,B,C,D] y) <float[4] s = {1,1,2,2}>"
     f" {{ u = Resize <{NEAREST}> (x, , s) y = Conv <pads = [1, 1, 1, 1]> (u, w) }}",
+    "a value that disappears may be more than 2^24 times larger": model().replace("{-0.75,", "{1e10,", 1),
+    "it serves ONNX Runtime": (model(), {"target": "onnx"}),
 }
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
-
-
-def test_keeps_what_a_large_weight_makes_overflow() -> None:
-    text = model().replace("{-0.75,", "{1e10,", 1)
-    check_keeps(PASS, text, "a value that disappears may be more than 2^24 times larger")
+test_keeps = keeps(PASS, KEPT)
 
 
 def test_keeps_what_adds_another_value() -> None:
@@ -107,7 +103,3 @@ def test_keeps_what_adds_another_value() -> None:
         ", float[1,1,1,1] t = {1}", ""
     )
     check_keeps(PASS, text, "it adds another value")
-
-
-def test_other_runtimes_keep_it() -> None:
-    check_keeps(PASS, model(), "it serves ONNX Runtime", target="onnx")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "value_bias_folding"
 W = f"float[8,4] w = {{{', '.join(str(x % 7 - 3) for x in range(32))}}}"
@@ -145,9 +146,7 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because, opset=18)
+test_keeps = keeps(PASS, KEPT, opset=18)
 
 
 @pytest.mark.parametrize("kind", ["float[2,1,3,5]", "bool[2,1,3,5]"])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
+from tests.passes.tables import keeps
 
 PASS = "zero_summand_elimination"
 HEAD = "main (float[N,4] x, float[N,4] y) => (float[N,4] z) <float o = {0}>"
@@ -30,6 +31,4 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because)
+test_keeps = keeps(PASS, KEPT)

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import check_faster
+from ortopt.framework.fusions import check_faster
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Code, inputs, is_op, need, need_float32, plain_attributes

@@ -41,7 +41,7 @@ class AttentionFusion(RewriteRule[Attention]):
 
     def match(self, root: ir.Node) -> Attention:
         """The block, if there is an op for it."""
-        block = attention(root, occupied=True)  # the kernel runs only there
+        block = attention(root, assumes_nonempty=True)  # the kernel runs only there
         if has_standard_op(block):
             check_layouts(block)
             return block
@@ -92,7 +92,7 @@ def _standard(block: Attention) -> ir.Node:
     if block.bias is not None:
         asked = block.bias.is_cut or (block.past is not None and not block.bias.whole)
         length = key_positions(block) if asked else None
-        bias = mask.lifted(block.bias.build(length), guarded=block.guarded, kind=block.bias.kind)
+        bias = mask.unmasked_bias(block.bias.build(length), guarded=block.guarded, kind=block.bias.kind)
         bias = block.bias.full(bias, block.queries, block.read_keys, length)
     if block.past is None:
         return ir.node("Attention", [query, key, value, *([] if bias is None else [bias])], attributes)

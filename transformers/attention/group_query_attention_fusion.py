@@ -8,7 +8,8 @@ from msgspec import Struct, structs
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CUDA
-from ortopt.fusions import preferred
+from ortopt.framework.fusions import preferred
+from ortopt.framework.placement import provider_of
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import array_of, dims, is_constant, need, same_dim
@@ -16,7 +17,6 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.block import Attention, attention, check_sizes_are_positive
 from ortopt.patterns.attention.emission import bias_of_rank_4, has_standard_op, queries, replacements
-from ortopt.placement import provider_of
 from ortopt.rule import RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.node_sizes import evaluated
-from ortopt.fusions import places_of
+from ortopt.framework.fusions import places_of
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents

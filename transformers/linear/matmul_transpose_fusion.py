@@ -8,7 +8,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
-from ortopt.fusions import preferred
+from ortopt.framework.fusions import preferred
 from ortopt.graph.match import (
     choose,
     inputs,

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.fusions import check_faster, is_asked_for
+from ortopt.framework.fusions import check_faster, is_asked_for
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, FLOATS, Refusal, dims, is_op, need, opset
 from ortopt.linear.weights import MAX_BYTES

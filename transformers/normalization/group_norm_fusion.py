@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import placement
 from ortopt.analysis.kernels import CUDA
+from ortopt.framework import placement
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, dims, dtype, is_never_zero, need, opset

@@ -11,7 +11,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.errors import UsageError
-from ortopt.fusions import preferred
+from ortopt.framework.fusions import preferred
 from ortopt.graph.edit import constant
 from ortopt.graph.match import inputs, is_vector_of, need, need_float32, optional, plain_attributes, rank
 from ortopt.options import Numerics, Target, TransformerLevel

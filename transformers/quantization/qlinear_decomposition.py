@@ -9,8 +9,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import fusions, ops
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
+from ortopt.framework import fusions
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (

@@ -16,7 +16,7 @@ from ortopt.graph.match import FLOAT16, Dim, Refusal, is_op, need, same_dim
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.heads import Heads
 from ortopt.patterns.attention.scores import Kind, Step
-from ortopt.patterns.attention.sizes import dims, settled
+from ortopt.patterns.attention.sizes import dims, resolved
 from ortopt.views.axes import Axis, Group, View, leaves, size_of
 from ortopt.views.layouts import Plan, build, plan, size_along
 
@@ -291,7 +291,7 @@ def _cut(value: ir.Value | None, keys: Axis) -> ir.Node | None:
         return None
     ends = node.inputs[_ENDS]
     known = None if ends is None else facts.all_contents(ends)
-    return node if known is not None and len(known) == 1 and keys.is_size(settled(known[0])) else None
+    return node if known is not None and len(known) == 1 and keys.is_size(resolved(known[0])) else None
 
 
 def check(bias: Bias) -> None:

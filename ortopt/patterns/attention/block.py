@@ -20,7 +20,7 @@ from ortopt.patterns.attention.heads import Heads, Roles, heads_from
 from ortopt.patterns.attention.masking import Masking, masking
 from ortopt.patterns.attention.operands import Operand, operand
 from ortopt.patterns.attention.scores import Kind, Scores, Step, leads_to_softmax, scores
-from ortopt.patterns.attention.sizes import dims, shape_of, where_there_is_a_batch
+from ortopt.patterns.attention.sizes import assuming_nonempty_batch, dims, shape_of
 from ortopt.views.axes import Axis, Group, View, above, below, leaves, size_of
 from ortopt.views.layouts import Plan, build, plan
 
@@ -108,7 +108,7 @@ class Attention(Struct, frozen=True):
         cap: Where the scaled scores are bent before anything is added: ``cap · tanh(x / cap)``; 0 is nowhere.
         keys_first: Whether `keys` and `values` are read with their heads first, and queries side by side.
         by_head: What the queries of each head are multiplied by beside `scale`; empty for nothing.
-        occupied: Whether this holds only where there is a batch, and a position of it.
+        assumes_nonempty: Whether this holds only where there is a batch, and a position of it.
         finite: Whether this holds for finite numbers only: a NaN of a past key, of which nothing says that the value at
             its position is NaN, too, is set to 0 among the probabilities.
     """
@@ -129,7 +129,7 @@ class Attention(Struct, frozen=True):
     cap: float = 0.0
     keys_first: bool = False
     by_head: tuple[float, ...] = ()
-    occupied: bool = False
+    assumes_nonempty: bool = False
     finite: bool = False
 
     @property
@@ -222,24 +222,23 @@ class Attention(Struct, frozen=True):
         return {self.result.views[place].value: build(structs.replace(made, view=View(value, made.view.parts)))}
 
 
-def attention(root: ir.Node, *, occupied: bool = False) -> Attention:
+def attention(root: ir.Node, *, assumes_nonempty: bool = False) -> Attention:
     """The block whose product of probabilities and values is a MatMul or an Einsum.
 
     Args:
         root: The product.
-        occupied: Whether it need hold only where there is a batch, and a position of it: what cuts a mask to as many
-            positions as the keys have, which they may be asked for, need not wait for them then.
+        assumes_nonempty: Whether it is proven only for inputs that are not empty: with a batch, and a position of it.
 
     Raises:
         Refusal: If it is none, or computes something else.
     """
     softmax = any(leads_to_softmax(value) for value in root.inputs if value is not None)
     need_present(softmax, "no Softmax comes before", root.inputs[0])
-    with where_there_is_a_batch(root):
-        return _attention(root, occupied=occupied)
+    with assuming_nonempty_batch(root):
+        return _attention(root, assumes_nonempty=assumes_nonempty)
 
 
-def _attention(root: ir.Node, *, occupied: bool) -> Attention:
+def _attention(root: ir.Node, *, assumes_nonempty: bool) -> Attention:
     product = contraction(root)
     need(product.factor == 1, "the product of probabilities and values is scaled", root)
     if not leads_to_softmax(product.left):
@@ -251,7 +250,7 @@ def _attention(root: ir.Node, *, occupied: bool) -> Attention:
     _learn(product.right, product.right_letters, axes)
     found = scores(View(product.left, _parts(product.left_letters, axes)), queries, keys)
     values = View(product.right, _parts(product.right_letters, axes))
-    return _Block(root, product, axes, found, values, queries, keys, size).attention(occupied=occupied)
+    return _Block(root, product, axes, found, values, queries, keys, size).attention(assumes_nonempty=assumes_nonempty)
 
 
 def _roles_of(product: Contraction, axes: dict[str, Axis]) -> tuple[Axis, Axis, Axis]:
@@ -326,7 +325,7 @@ class _Block:
         pairs = ((self.found.queries, own), (self.found.keys, other))
         return all(set(leaves((axis,))) <= set(_of("".join(letters), groups)) for axis, letters in pairs)
 
-    def attention(self, *, occupied: bool) -> Attention:
+    def attention(self, *, assumes_nonempty: bool) -> Attention:
         """The block, checked."""
         found = self.found
         scale = found.scale * self.product.factor * self.queries.scale * self.keys.scale
@@ -345,7 +344,7 @@ class _Block:
             bias.check_full(queries, read_keys)
         new_keys, new_values, past = _before(keys, values)
         appended = _concatenated(keys) is not None
-        if occupied and bias is not None:
+        if assumes_nonempty and bias is not None:
             bias = biases.cut(bias, self.outer_keys)
         used = [*queries.values, *new_keys.values, *new_values.values, *(() if bias is None else bias.values)]
         if past is not None and not (_has_all(bias, new_keys) and _is_read_by_none(past, used, found.nodes)):
@@ -362,7 +361,7 @@ class _Block:
         result = Result(tuple(self.views), tuple(self.tail), roles)
         return Attention(
             (self.root, *found.nodes), (), queries, new_keys, new_values, read_keys, read_values, scale, bias, shape,
-            found.guarded, past, result, found.cap, by_head=self._by_head(heads), occupied=occupied,
+            found.guarded, past, result, found.cap, by_head=self._by_head(heads), assumes_nonempty=assumes_nonempty,
             finite=hiding and appended,
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.costs import Form
-from ortopt.fusions import check_faster
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, array_of, dims, inputs, need, opset, static_dims
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.analysis.costs import Form
-from ortopt.fusions import check_faster, preferred
+from ortopt.framework.fusions import check_faster, preferred
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     array_of,

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.costs import Form
-from ortopt.fusions import preferred
+from ortopt.framework.fusions import preferred
 from ortopt.graph.match import array_of, inputs, is_constant, need, optional, plain_attributes
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.quantization import as_unsigned

@@ -6,6 +6,7 @@ are computed many at a time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import check_faster
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     array_of,
@@ -76,8 +77,9 @@ class ConvPadDecomposition(RewriteRule[Found]):
         need(optional(root, 3) is None, "it adds another value", root)
         need(opset(root, "") >= PADS_ARE_AN_INPUT_FROM["Pad"], "pads are no input in this opset", root)
         plain_attributes(root)
+        kernel = static_dims(weight, RANK)
         left, right = _padded_columns(root)
-        _check_pays(root, left + right)
+        _check_pays(root, kernel, left + right)
         need(bool(np.isfinite(array_of(weight)).all()), "a weight is no finite number", weight)
         return Found((root,), left, right)
 
@@ -95,9 +97,9 @@ class ConvPadDecomposition(RewriteRule[Found]):
         return ops.copied(old, [ops.squeezed(padded, [BESIDE], version), weight, *old.inputs[2:3]], pads=pads)
 
 
-def _check_pays(root: ir.Node, padded: int) -> None:
+def _check_pays(root: ir.Node, kernel: Sequence[int], padded: int) -> None:
     """Refuse where so many columns of zeros are not known to be written out faster."""
-    outputs, _, rows, columns = static_dims(inputs(root, 2)[1], RANK)
+    outputs, _, rows, columns = kernel
     groups = ops.Conv(root).group
     need(groups > 0, "it has no groups", root)
     of_group = outputs // groups

@@ -14,7 +14,7 @@ from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import check_faster
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,

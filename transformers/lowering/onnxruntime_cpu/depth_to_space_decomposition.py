@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import check_faster
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, attribute, dims, inputs, need, need_float32, opset
 from ortopt.options import Target, TransformerLevel

@@ -17,7 +17,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU, Support, support
-from ortopt.fusions import preferred
+from ortopt.framework.fusions import preferred
 from ortopt.graph import scope
 from ortopt.graph.match import (
     FLOAT,

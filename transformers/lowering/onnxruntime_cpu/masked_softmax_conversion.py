@@ -15,8 +15,8 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.error_bounds import check_bound
-from ortopt.fusions import preferred
+from ortopt.framework.error_bounds import check_bound
+from ortopt.framework.fusions import preferred
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import check_faster
+from ortopt.framework.fusions import check_faster
 from ortopt.graph import scope
 from ortopt.graph.match import Code, array_of, inputs, need, need_float32
 from ortopt.options import Fusions, Target, TransformerLevel

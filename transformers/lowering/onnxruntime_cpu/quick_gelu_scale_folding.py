@@ -11,7 +11,7 @@ from msgspec import Struct
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_near
-from ortopt.fusions import check_faster
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.match import (
     FLOAT,
     attribute,

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import check_faster
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, dims, need
 from ortopt.options import Numerics, Target, TransformerLevel

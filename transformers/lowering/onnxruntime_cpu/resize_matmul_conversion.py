@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import check_faster
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, is_op, need, static_dims, users
 from ortopt.options import Numerics, Target, TransformerLevel

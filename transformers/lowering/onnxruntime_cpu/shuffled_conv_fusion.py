@@ -17,8 +17,10 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_digits, need_near, need_no_larger
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -47,12 +49,7 @@ AXES = (2, 3)
 BLOCK = 16
 """Channels that a kernel computes at once at most: fewer cost as many."""
 
-MOST_WORK_LEFT = 0.75
-"""Share of the multiplications that may be left."""
-
-LEAST_WORK_SAVED = 1 << 23
-"""Multiplications that are saved at least: some 20 nodes more take tens of microseconds."""
-
+FORM = Form("", "Conv", "of two around a shuffle")
 TYPICAL_SIZE = 128
 """Height and width of an image of any size, for estimates."""
 
@@ -135,6 +132,7 @@ class ShuffledConvFusion(RewriteRule[Found]):
     opsets = (11, NEWEST_OPSET)  # the modes of DepthToSpace; before 10, Slice has its bounds as attributes
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = (FORM,)
     produces = ((MICROSOFT, "FusedConv"),)
     fuses = ()
     numerics = Numerics.FINITE
@@ -239,8 +237,8 @@ def _check_pays(first: ir.Node, weights: list[np.ndarray], along: tuple[Along, .
     )
     strips = sum(2 * axis.strip / max(size, 1) for axis, size in zip(along, (height, width), strict=True) if axis.edge)
     after = channels * kernel * _whole(outputs * pixels) + strips * before
-    need(after <= MOST_WORK_LEFT * before, "one convolution is not much less work", first)
-    need(height * width * (before - after) >= LEAST_WORK_SAVED, "the image is small", first)
+    saved = int(height * width * (before - after))
+    check_faster(first, FORM, left=math.ceil(100 * after / before), saved=max(saved, 0))
 
 
 def _typical(size: Dim) -> int:

@@ -21,7 +21,7 @@ from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.blocked_threads import CHANNELS_OF_A_THREAD, is_divided
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import is_faster
+from ortopt.framework.fusions import is_faster
 from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, array_of, dims, dtype, inputs, is_constant, need, opset, static_dims

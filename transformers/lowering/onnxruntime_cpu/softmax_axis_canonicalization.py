@@ -15,7 +15,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import check_faster
+from ortopt.framework.fusions import check_faster
 from ortopt.graph import facts, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, dims, inputs, need, opset

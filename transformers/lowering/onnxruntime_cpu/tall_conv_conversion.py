@@ -13,7 +13,7 @@ from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.blocked_threads import is_divided
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import check_faster, is_faster
+from ortopt.framework.fusions import check_faster, is_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,

@@ -10,7 +10,9 @@ from typing import Final
 
 import onnx_ir as ir
 
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.match import inputs, is_op, is_used_once, need, producer, users
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
@@ -18,16 +20,14 @@ from ortopt.semantics.op_traits import RESHAPING
 from ortopt.views.emission import chain
 from ortopt.views.reading import through
 
-MIN_TOGETHER: Final = 8
-"""Elements behind one another that must stay so: shorter pieces have fast paths where one axis moves."""
-
+FORM: Final = Form("", "Transpose", "of two around a Reshape")
 MAX_RANK: Final = 6
 
 
 class TransposeReshapeMerging(RewriteRule[Match]):
     """``Transpose(Reshape(Transpose(x)))`` → ``Reshape(Transpose(Reshape(x)))`` where the last axis stays.
 
-    A small SAM encoder is 1.02 to 1.05 times as fast.
+    Elements behind one another stay so: short pieces have fast paths where one axis moves.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -38,6 +38,7 @@ class TransposeReshapeMerging(RewriteRule[Match]):
     looks_downstream = True
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = (FORM,)
 
     def match(self, root: ir.Node) -> Match:
         """Nothing else reads what is between, so that the first Transpose goes away."""
@@ -52,5 +53,6 @@ class TransposeReshapeMerging(RewriteRule[Match]):
         once = chain(through(x, first, reshape, root), root)
         need(once.nodes <= 3, "the sizes would be computed", root)
         need(len(once.moves.moved) <= MAX_RANK, "there would be more axes", root)
-        need(not once.transposes or once.moves.together >= MIN_TOGETHER, "few elements stay together", root)
+        if once.transposes:
+            check_faster(root, FORM, columns=once.moves.together)
         return Match((root,), once.build)

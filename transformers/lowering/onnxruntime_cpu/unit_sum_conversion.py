@@ -13,7 +13,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import preferred
+from ortopt.framework.fusions import preferred
 from ortopt.graph.match import dims, dtype, inputs, need, need_float32, need_present, only_user
 from ortopt.graph.symbolic import product
 from ortopt.options import Target, TransformerLevel

@@ -12,8 +12,10 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_no_larger
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -34,13 +36,7 @@ from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
-SMALL_IMAGE = 8
-"""Of images with fewer rows or columns, the phases cost more than they save."""
-
-FEW_CHANNELS, FEW_CHANNELS_OF_ANY_IMAGE = 16, 32
-"""The least channels that a result's element reads: the second number where the image's size is not known."""
-
-MAX_SCALE = 4
+FORM, FORM_OF_ANY_SIZE = (Form("", "Conv", f"for each phase of a larger image{of}") for of in ("", " of any size"))
 REPEATS = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 """The form of a Resize that repeats elements (`nearest_resize_canonicalization`)."""
 
@@ -62,8 +58,8 @@ class Found(Struct, frozen=True):
 class UpsampledConvDecomposition(RewriteRule[Found]):
     """``Conv(Resize(x))`` → ``DepthToSpace(Concat(Conv(x), Conv(x), …))`` for a Resize that repeats each pixel.
 
-    What a pixel is multiplied with is added up in the weights of each phase of the result. 1.3 to 2.3 times as fast for
-    twice the size and a kernel of 3x3 or 5x5, more for larger ones.
+    What a pixel is multiplied with is added up in the weights of each phase of the result. Of small images and few
+    channels, the phases cost more than they save.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -71,6 +67,7 @@ class UpsampledConvDecomposition(RewriteRule[Found]):
     providers = (CPU,)
     targets = (Target.ORT,)
     produces = ((MICROSOFT, "FusedConv"), ("", "DepthToSpace"))
+    weighs = (FORM, FORM_OF_ANY_SIZE)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
@@ -81,12 +78,12 @@ class UpsampledConvDecomposition(RewriteRule[Found]):
         resize = producer(image, "Resize")
         need(is_used_once(image), "the larger image is used elsewhere", image)
         (scale, _) = scales = _scales(resize)
-        need(1 < scale <= MAX_SCALE and scales == (scale, scale), "it does not repeat rows and columns alike", resize)
+        need(scale > 1 and scales == (scale, scale), "it does not repeat rows and columns alike", resize)
         kernel = static_dims(weight, rank=4)[2:]
         need(min(kernel) > 1, "the kernel reads one row or column", root)
         before = _padding(root, kernel)
         need_no_larger(np.abs(array_of(weight)), (1.0,), FLOAT, weight)
-        _check_pays(resize, weight)
+        _check_pays(resize, weight, scale)
         return Found((root, resize), scales, before)
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -128,14 +125,13 @@ def _padding(root: ir.Node, kernel: tuple[int, ...]) -> tuple[int, int]:
     return pads[0], pads[1]
 
 
-def _check_pays(resize: ir.Node, weight: ir.Value) -> None:
+def _check_pays(resize: ir.Node, weight: ir.Value, scale: int) -> None:
     """Refuse where the phases are not known to be faster."""
     (x,) = inputs(resize, 1)
     channels = static_dims(weight)[1]
-    known = all(isinstance(size, int) for size in dims(x)[1:])
-    need(all(not isinstance(size, int) or size >= SMALL_IMAGE for size in dims(x)[2:]), "the image is small", x)
-    fewest = FEW_CHANNELS if known else FEW_CHANNELS_OF_ANY_IMAGE
-    need(channels >= fewest, "each element reads few channels", weight)
+    form = FORM if all(isinstance(size, int) for size in dims(x)[1:]) else FORM_OF_ANY_SIZE
+    side = min((size for size in dims(x)[2:] if isinstance(size, int)), default=None)
+    check_faster(resize, form, channels=channels, side=side, scale=scale)
 
 
 def _phase(root: ir.Node, x: ir.Value | None, weight: np.ndarray, offsets: tuple[int, ...], found: Found) -> ir.Value:

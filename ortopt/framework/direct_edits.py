@@ -11,11 +11,11 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.framework.workspace import Misuse
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.onnx_ir_internals import attributes_of, initializers_of
 from ortopt.transformer import GraphTransformer
-from ortopt.workspace import Misuse
 
 REMEDY = "edit through the context (substitute, attempt, edit), or declare bypasses_editor = True"
 

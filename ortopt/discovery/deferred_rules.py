@@ -1,7 +1,7 @@
 """Rules that are imported when a node of one of their ops turns up: until then, their declarations are enough.
 
 Of more than 200 passes, a model has the ops of half, and to import them all takes longer than to optimize a small one.
-What a rule declares is known without its module as far as the manifest is current (`ortopt.pass_manifest`).
+What a rule declares is known without its module as far as the manifest is current (`ortopt.discovery.pass_manifest`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import onnx_ir as ir
 
-from ortopt import pass_files
+from ortopt.discovery import pass_files
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import MatchResult, Replacement, RewriteRule
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ortopt.instrumentation.explanation import Explanation
 
 
-class OwnRules:
+class UserRules:
     """Listens to the caller's own transformers.
 
     Args:
@@ -35,7 +35,7 @@ class OwnRules:
         """What listens; nothing where there is nobody to listen to."""
         return tuple(observer for observer in (self._listener, self._runs) if observer is not None)
 
-    def complaints(self, repairs: Sequence[Repair]) -> Iterator[str]:
+    def warnings(self, repairs: Sequence[Repair]) -> Iterator[str]:
         """What came to nothing, a sentence each.
 
         Args:
@@ -109,4 +109,4 @@ def _listener(names: frozenset[str]) -> Explanation | None:
     return Explanation(names)
 
 
-__all__ = ["OwnRules"]
+__all__ = ["UserRules"]

@@ -34,7 +34,7 @@ class Entry(msgspec.Struct, frozen=True):
 def read() -> Mapping[str, Entry]:
     """The manifest, by module below the package of passes; empty where there is none."""
     try:
-        data = pkgutil.get_data("ortopt", FILE)  # out of an archive, too
+        data = pkgutil.get_data("ortopt.discovery", FILE)  # out of an archive, too
     except OSError:
         data = None
     return {} if data is None else msgspec.json.decode(data, type=dict[str, Entry])

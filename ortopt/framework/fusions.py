@@ -9,7 +9,6 @@ from typing import Final
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import placement
 from ortopt.analysis import costs, kernels, node_sizes
 from ortopt.analysis.cost_tables import table_of
 from ortopt.analysis.costs import Cost, Form, Places, Verdict
@@ -17,6 +16,7 @@ from ortopt.analysis.kernels import CPU, CUDA
 from ortopt.analysis.representative_sizes import Place, representative_places
 from ortopt.analysis.speeds import between
 from ortopt.errors import UsageError
+from ortopt.framework import placement
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal
@@ -26,7 +26,7 @@ from ortopt.options import Fusions, Options
 
 INSISTING = "--fusions all takes it anyway"
 
-_PLACES: Final = "ortopt.fusions.places"
+_PLACES: Final = "ortopt.framework.fusions.places"
 
 
 class Decision(Struct, frozen=True):
@@ -220,7 +220,9 @@ def _is_of(form: str, ops: Sequence[tuple[str, str]]) -> bool:
     return any(form == name or form.startswith(f"{name} ") for name in names)
 
 
-def elsewhere(node: ir.Node, wanted: Sequence[str], ops: Sequence[tuple[str, str]], options: Options) -> str:
+def placed_on_other_provider(
+    node: ir.Node, wanted: Sequence[str], ops: Sequence[tuple[str, str]], options: Options
+) -> str:
     """Why a node that does not run on a transformer's providers is left alone, in words.
 
     Args:
@@ -379,10 +381,10 @@ __all__ = [
     "check_taken",
     "check_wanted",
     "check_worthwhile",
-    "elsewhere",
     "explained",
     "is_asked_for",
     "is_faster",
+    "placed_on_other_provider",
     "places_of",
     "preferred",
 ]

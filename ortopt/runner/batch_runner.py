@@ -11,19 +11,19 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.cancellation import CancellationToken, DeadlineForced
-from ortopt.clone_run import CloneRun
 from ortopt.context import Context
-from ortopt.direct_edits import DirectEdit, Guard, check_edits, described, read_only_constants
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError
+from ortopt.framework.direct_edits import DirectEdit, Guard, check_edits, described, read_only_constants
+from ortopt.framework.workspace import Misuse, ModelInRun, Workspace
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.instrumentation.check_each import invalidity
 from ortopt.observers import HistoryEntry, InvalidGraph, Observers, RetryRequested
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule, RuleFailure, RuleStatistics
-from ortopt.rule_batch import Clock, RuleBatch
+from ortopt.runner.clone_run import CloneRun
+from ortopt.runner.rule_batch import Clock, RuleBatch
 from ortopt.transformer import GraphTransformer
-from ortopt.workspace import Misuse, ModelInRun, Workspace
 
 
 class Step(Struct, frozen=True):

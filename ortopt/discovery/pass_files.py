@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from ortopt import pass_manifest
+from ortopt.discovery import pass_manifest
 from ortopt.errors import RegistrationError
 from ortopt.rule import RewriteRule, check_rule
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_contract, check_options, name_key

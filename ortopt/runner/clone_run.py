@@ -8,17 +8,17 @@ import onnx_ir as ir
 
 from ortopt.cancellation import CancellationToken
 from ortopt.context import Context
+from ortopt.framework.placement import CONTRIB_VERSION, NEWEST_OPSET, provider_of
+from ortopt.framework.workspace import CloneWorkspace, Misuse, Workspace
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.index import op_key
 from ortopt.instrumentation.check_each import invalidity
 from ortopt.observers import InvalidGraph
 from ortopt.onnx_ir_internals import attributes_of, clone
-from ortopt.placement import CONTRIB_VERSION, NEWEST_OPSET, provider_of
 from ortopt.semantics.nodes import subgraphs
 from ortopt.terminal_text import quoted
 from ortopt.transformer import GraphTransformer
-from ortopt.workspace import CloneWorkspace, Misuse, Workspace
 
 
 class CloneRun:

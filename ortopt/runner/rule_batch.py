@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 import onnx_ir as ir
 
-from ortopt.direct_edits import is_own
 from ortopt.errors import RegistrationError
+from ortopt.framework.direct_edits import is_own
 from ortopt.graph.edit import Editor
 from ortopt.rule import Changes, RewriteRule, RuleDriver
 from ortopt.transformer import GraphTransformer, name_key
