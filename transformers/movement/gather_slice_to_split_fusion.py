@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 
-import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
-from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
     dims,
@@ -23,7 +21,6 @@ from ortopt.graph.match import (
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 
 MAX_PARTS = 64
 
@@ -104,12 +101,7 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
         """Build the Split, and a Squeeze for each axis that is dropped."""
         version = opset(found.nodes[0])
         sizes = [part.end - part.start for part in found.parts]
-        outputs = [ir.Value() for _ in sizes]
-        if version < SIZES_ARE_AN_INPUT_FROM["Split"]:
-            ir.node("Split", [found.source], {"axis": found.place, "split": sizes}, outputs=outputs)
-        else:
-            split = constant(np.array(sizes, np.int64))
-            ir.node("Split", [found.source, split], {"axis": found.place}, outputs=outputs)
+        outputs = ops.split_node(found.source, found.place, sizes, version).outputs
         result = {}
         for part, value in zip(found.parts, outputs, strict=True):
             result[part.node.outputs[0]] = ops.squeezed(value, [found.place], version) if part.drops else value
