@@ -144,7 +144,7 @@ def dims_after(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...]:
 
     Args:
         node: The node.
-        source: The dimensions of what it reads.
+        source: The dimensions of what it reads, as the node says them or as they follow from nodes before it.
 
     Raises:
         Refusal: If that is not known, or makes no sense.
@@ -177,7 +177,11 @@ def _reshaped_dims(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...]:
         others = symbolic.product(dim for other, dim in enumerate(dims) if other != axis)
         quotient = symbolic.quotient_exact(symbolic.product(source), others)
         dims[axis] = symbolic.UNKNOWN if quotient is None else quotient
-    return tuple(dims)
+    result = node.outputs[0]
+    proven = None if result.is_graph_output() else shape_of(result)
+    if proven is None or len(proven) != len(dims):
+        return tuple(dims)
+    return tuple(dim if symbolic.is_known(dim) else own for dim, own in zip(dims, proven, strict=True))
 
 
 def _slice(found: IndexMap, node: ir.Node) -> IndexMap:

@@ -97,6 +97,7 @@ def _elements(shape: Sequence[Dim], root: ir.Node) -> int:
     """How many elements there are at least, of a shape that Reshape can be told."""
     fixed = [dim for dim in shape if isinstance(dim, int)]
     need(len(fixed) >= len(shape) - 1 and all(map(is_known, shape)), "more than one dimension is not fixed", root)
+    need(0 not in fixed, "there are no elements", root)
     return math.prod(fixed)
 
 
