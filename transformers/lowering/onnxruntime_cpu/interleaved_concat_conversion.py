@@ -14,9 +14,6 @@ from ortopt.graph.match import attribute, axis, dims, inputs, is_used_once, need
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-FEWEST = 2
-"""One tensor alone has nothing that it could take turns with."""
-
 NO_ORDER: tuple[int, ...] = ()
 
 
@@ -57,7 +54,7 @@ class InterleavedConcatConversion(RewriteRule[Found]):
         before, after = dims(joined), dims(apart)
         along = axis(concat, len(before), 1)
         parts = inputs(concat, len(concat.inputs))
-        need(len(parts) >= FEWEST, "it joins nothing", concat)
+        need(len(parts) > 1, "it joins nothing", concat)
         order = [*range(along), along + 1, along, *range(along + 2, len(after))]
         need(attribute(root, "perm", NO_ORDER) == tuple(order), "it exchanges other axes", root)
         kept = (*after[:along], *after[along + 2 :])
