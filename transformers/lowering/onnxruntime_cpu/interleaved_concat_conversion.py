@@ -14,9 +14,6 @@ from ortopt.graph.match import dims, inputs, is_used_once, need, opset, producer
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-FEWEST = 2
-"""One tensor alone has nothing that it could take turns with."""
-
 
 class Found(Struct, frozen=True):
     """What joins tensors and interleaves them.
@@ -55,7 +52,7 @@ class InterleavedConcatConversion(RewriteRule[Found]):
         before, after = dims(joined), dims(apart)
         along = ops.Concat(concat).axis
         parts = inputs(concat, len(concat.inputs))
-        need(len(parts) >= FEWEST, "it joins nothing", concat)
+        need(len(parts) > 1, "it joins nothing", concat)
         order = [*range(along), along + 1, along, *range(along + 2, len(after))]
         need(ops.Transpose(root).order == tuple(order), "it exchanges other axes", root)
         kept = (*after[:along], *after[along + 2 :])
