@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import ops
-from ortopt.graph.integer_ranges import is_endless
-from ortopt.graph.match import Refusal, dims, inputs, need, producer, same_dim
+from ortopt.graph.match import Refusal, dims, inputs, need
+from ortopt.views.index_map import every, identity, same
+from ortopt.views.reading import maps
 
 RANK = 4
+MAX_MOVES = 4
+"""How many moves take a block, at most."""
 
 
 class StridedBlocks(Struct, frozen=True):
@@ -42,10 +45,8 @@ def strided_blocks(root: ir.Node, rows: int, columns: int) -> StridedBlocks:
     operands = inputs(root, len(root.inputs))
     size = math.isqrt(len(operands))
     need(size > 1 and size * size == len(operands), "its operands are no blocks", root)
-    offsets = [_offsets(operand, size, (rows, columns)) for operand in operands]
-    source = offsets[0][0]
-    need(all(value is source for value, *_ in offsets), "the blocks come from several values", root)
-    order = tuple(row * size + column for _, row, column in offsets)
+    source, offsets = _offsets(operands, size, (rows, columns))
+    order = tuple(row * size + column for row, column in offsets)
     need(sorted(order) == list(range(size * size)), "a block is missing", root)
     shape = dims(source, RANK)
     divides = all(not isinstance(dim, int) or dim % size == 0 for dim in (shape[rows], shape[columns]))
@@ -53,25 +54,23 @@ def strided_blocks(root: ir.Node, rows: int, columns: int) -> StridedBlocks:
     return StridedBlocks(source, size, order)
 
 
-def _offsets(operand: ir.Value, size: int, axes: tuple[int, int]) -> tuple[ir.Value, int, int]:
-    """The value that an operand is a block of, the block's first row and its first column."""
-    starts: dict[int, int] = {}
-    at = operand
-    while len(starts) < len(axes):
-        node = producer(at, "Slice")
-        (above,) = inputs(node, 1)
-        shape = dims(above, RANK)
-        for cut in ops.Slice(node).cuts:
-            dim, end = shape[cut.axis], cut.end
-            beyond = is_endless(end) or (isinstance(end, int) and isinstance(dim, int) and end >= dim)
-            need(beyond or same_dim(end, dim), "a block ends before the image", node)
-            need(cut.axis in axes and cut.axis not in starts, "it takes no block", node)
-            need(same_dim(cut.step, size), "the steps are not those of blocks", node)
-            if not isinstance(cut.start, int) or not 0 <= cut.start < size:
-                raise Refusal("a block starts elsewhere", node)
-            starts[cut.axis] = cut.start
-        at = above
-    return at, starts[axes[0]], starts[axes[1]]
+def _offsets(operands: Sequence[ir.Value], size: int, axes: tuple[int, int]) -> tuple[ir.Value, list[tuple[int, int]]]:
+    """The value that all operands are blocks of, and for each block its first row and its first column."""
+    known = [{found.source: found for found in maps(operand, MAX_MOVES)} for operand in operands]
+    source = next((value for value in known[0] if all(value in one for one in known)), None)
+    if source is None:
+        raise Refusal("the blocks come from several values", operands[0])
+    offsets = []
+    for operand, one in zip(operands, known, strict=True):
+        found, block = one[source], identity(source)
+        starts = [found.starts[axis] for axis in axes]
+        first = tuple(start for start in starts if isinstance(start, int) and 0 <= start < size)
+        need(len(first) == len(axes) and len(found.starts) == RANK, "a block starts elsewhere", operand)
+        for axis, start in zip(axes, first, strict=True):
+            block = every(block, axis, start, size)
+        need(same(found, block), "it takes no block", operand)
+        offsets.append((first[0], first[1]))
+    return source, offsets
 
 
 __all__ = ["StridedBlocks", "strided_blocks"]

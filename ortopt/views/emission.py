@@ -96,14 +96,14 @@ def chain(found: IndexMap, at: ir.Node) -> Chain:
     pieces = [[[axis] for axis in group] if _repeats(group) else [list(group)] for group in groups]
     flat = [piece for group in pieces for piece in group]
     layout = tuple(tuple(_named(axis, named) for axis in piece if not same_dim(axis.stride, 0)) for piece in flat)
-    moves = layouts.plan(view, layout, graph=graph)
+    moves = layouts.plan(view, layout, graph=graph, joins=True)
     if not any(map(_repeats, flat)):
         return Chain(found.source, cuts, moves, (), None, version)
     repeats = tuple(_number(piece[0].size, at) if _repeats(piece) else 1 for piece in flat)
     full = tuple(tuple(_named(axis, named) for axis in piece) for piece in flat)
     rest = iter(full)
     wanted = tuple(tuple(axis for _ in group for axis in next(rest)) for group in pieces)
-    last = layouts.plan(View(found.source, full), wanted, graph=graph)
+    last = layouts.plan(View(found.source, full), wanted, graph=graph, joins=True)
     return Chain(found.source, cuts, moves, repeats, last, version)
 
 

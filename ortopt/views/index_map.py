@@ -232,6 +232,12 @@ def cut(of: IndexMap, place: int, start: Dim, count: Dim, step: int = 1) -> Inde
     return _put(of, place, (group,), _moved(of, first, outer.stride))
 
 
+def every(of: IndexMap, place: int, start: Dim, step: int) -> IndexMap:
+    """The map of every so many elements along a dimension, from one on to the end (see `cut`)."""
+    left = symbolic.maximum(sub(of.dims[place], start), 0)
+    return cut(of, place, start, symbolic.ceildiv(left, step), step)
+
+
 def gathered(of: IndexMap, place: int, indices: Sequence[int], shape: Sequence[int]) -> IndexMap:
     """The map of elements along a dimension that are listed.
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import onnx_ir as ir
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ortopt import ops
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, need
+from ortopt.graph.match import Dim, Refusal, need
 from ortopt.views.axes import Axis, Group, View, leaves, size_of
 
 NODES_OF_SIZES = 3
@@ -52,12 +52,35 @@ class Plan(Struct, frozen=True):
         return int(self.perm is not None), (self.split is not None) + (self.joined is not None)
 
     @property
+    def moved(self) -> tuple[Dim, ...]:
+        """The dimensions that are transposed."""
+        return () if self.perm is None else tuple(map(size_of, self.view.groups if self.split is None else self.split))
+
+    @property
+    def keeps_last(self) -> bool:
+        """Whether it transposes, and what is last stays there."""
+        return self.perm is not None and self.perm[-1:] == (len(self.perm) - 1,)
+
+    @property
+    def together(self) -> int:
+        """How many elements at least stay behind one another where it transposes."""
+        last = self.moved[-1] if self.keeps_last else 1
+        return last if isinstance(last, int) else 1
+
+    @property
     def nodes(self) -> int:
         """How many nodes it takes, or about that where sizes are computed."""
         return int(self.perm is not None) + sum(_count(self, *pair) for pair in _reshapes(self))
 
 
-def plan(view: View, layout: Sequence[Group], measures: Sequence[View] = (), *, graph: ir.Graph | None = None) -> Plan:
+def plan(
+    view: View,
+    layout: Sequence[Group],
+    measures: Sequence[View] = (),
+    *,
+    graph: ir.Graph | None = None,
+    joins: bool = False,
+) -> Plan:
     """How a value gets into a layout.
 
     Args:
@@ -65,6 +88,8 @@ def plan(view: View, layout: Sequence[Group], measures: Sequence[View] = (), *, 
         layout: The axes of each dimension wanted.
         measures: Other values, for sizes that the value does not have alone.
         graph: The graph where it gets there, where that is not the graph of the value.
+        joins: Whether axes that stay side by side are one for the Transpose, also across dimensions that are split or
+            joined anyway.
 
     Raises:
         Refusal: If the value has other axes, or the sizes for a Reshape cannot be had.
@@ -83,12 +108,21 @@ def plan(view: View, layout: Sequence[Group], measures: Sequence[View] = (), *, 
     perm = _with_its_ones(have, wanted)
     if perm is not None:
         return Plan(view, None, perm, None, graph=graph)
-    units = _units(have, wanted)
+    made = _transposed(view, _units(have, wanted), wanted, graph)
+    if joins and made.split is not None:
+        whole: Sequence[Group] = wanted if made.joined is None else [tuple(flat)]
+        made = _transposed(view, _units([view.axes], whole), wanted, graph)
+    return _checked(structs.replace(made, measures=tuple(measures)))
+
+
+def _transposed(view: View, units: Sequence[Group], wanted: tuple[Group, ...], graph: ir.Graph | None) -> Plan:
+    """How a value gets into a layout if some units of its axes are transposed."""
+    flat = [one for group in wanted for one in group]
     order = sorted(range(len(units)), key=lambda index: flat.index(units[index][0]))
     moved = tuple(units[index] for index in order)
-    split = None if tuple(units) == have else tuple(units)
+    split = None if tuple(units) == view.groups else tuple(units)
     joined = None if moved == wanted else wanted
-    return _checked(Plan(view, split, tuple(order), joined, tuple(measures), graph))
+    return Plan(view, split, tuple(order), joined, (), graph)
 
 
 def _with_its_ones(have: Sequence[Group], wanted: Sequence[Group]) -> tuple[int, ...] | None:

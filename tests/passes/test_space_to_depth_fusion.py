@@ -100,8 +100,8 @@ test_keeps = keeps(
         ("a block is missing", FOCUS.replace("(a, c, b, d)", "(a, c, b, b)")),
         ("no blocks", FOCUS.replace("(a, c, b, d)", "(a, c, b)")),
         ("does not join channels", FOCUS.replace("axis = 1>", "axis = 0>")),
-        ("steps are not those of blocks", FOCUS.replace("two = {2, 2}", "two = {1, 2}").replace("[N,3,4,6]", "[N,3,H,6]")),  # noqa: E501
-        ("ends before the image", FOCUS.replace(", 6}", ", 5}")),
+        ("it takes no block", FOCUS.replace("two = {2, 2}", "two = {1, 2}").replace("[N,3,4,6]", "[N,3,H,6]")),
+        ("it takes no block", FOCUS.replace(", 6}", ", 5}")),
         ("do not fill", FOCUS.replace("[N,3,4,6]", "[N,3,5,6]")),
         ("starts elsewhere", FOCUS.replace("zero = {0, 0}", "zero = {2, 0}")),
         ("several values", FOCUS.replace("x)", "x, float[N,3,4,6] z)", 1).replace("(x, zero", "(z, zero")),

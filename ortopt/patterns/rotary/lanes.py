@@ -17,14 +17,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import ops
 from ortopt.graph.match import (
     Dim,
     Refusal,
     array_of,
     dims,
     inputs,
-    integers,
     is_constant,
     is_op,
     need,
@@ -32,6 +30,7 @@ from ortopt.graph.match import (
     small_array,
 )
 from ortopt.graph.walk import Answers, Question, each, walk
+from ortopt.views import arrays
 
 Lanes: TypeAlias = "npt.NDArray[np.int64]"
 """Terms of each lane, [terms, 5, …lanes]: for each its sign, and two pairs of a source and a lane of it.
@@ -185,12 +184,6 @@ def _signs(value: ir.Value, rank: int) -> Lanes | None:
     return lanes
 
 
-def _stacked(parts: list[Lanes], at: int) -> Lanes:
-    """Lanes side by side along one of their dimensions."""
-    terms = max(len(part) for part in parts)
-    return np.concatenate([_padded(part, terms) for part in parts], axis=2 + at)
-
-
 def _padded(lanes: Lanes, terms: int) -> Lanes:
     missing = np.full((terms - len(lanes), *lanes.shape[1:]), NONE, np.int64)
     missing[:, SIGN] = 0
@@ -237,25 +230,16 @@ class _Step(Struct, frozen=True):
         (value,) = inputs(self.node, 1)
         return value
 
-    @property
-    def around(self) -> int:
-        """How many dimensions of the result stand in front of its lanes."""
-        return len(dims(self.result)) - self.rank
 
-
-def _need_lanes(at: int) -> int:
-    """A place among the last dimensions, which is one.
-
-    Raises:
-        Refusal: If it is none.
-    """
-    if at < 0:
-        raise Refusal("it is no matter of lanes")
-    return at
-
-
-def _identity(step: _Step) -> Question[Key, Lanes]:
-    return (yield step.of(step.source))
+def _moved(step: _Step) -> Question[Key, Lanes]:
+    """Of all ops that only move elements; what is repeated in front must be in full in what it meets (`widened`)."""
+    asked = arrays.operands(step.node, step.result, step.rank)
+    parts: list[Lanes] = yield from each(step.of(value, rank) for value, rank in asked)
+    if step.node.op_type == "Expand":
+        ahead, before = outer(step.result, step.rank), outer(step.source, step.rank)
+        step.tracer.widened |= len(ahead) != len(before) or not all(map(same_dim, ahead, before))
+    terms = max(map(len, parts))
+    return arrays.moved(step.node, step.result, step.rank, [_padded(part, terms) for part in parts])
 
 
 def _neg(step: _Step) -> Question[Key, Lanes]:
@@ -266,98 +250,6 @@ def _negated(lanes: Lanes) -> Lanes:
     result = lanes.copy()
     result[:, SIGN] *= -1
     return result
-
-
-def _concat(step: _Step) -> Question[Key, Lanes]:
-    parts = inputs(step.node, len(step.node.inputs))
-    at = _need_lanes(ops.Concat(step.node).axis - step.around)
-    return _stacked((yield from each(map(step.of, parts))), at)
-
-
-def _split(step: _Step) -> Question[Key, Lanes]:
-    along = ops.Split(step.node).axis
-    at = _need_lanes(along - step.around)
-    before = 0
-    for result in step.node.outputs:
-        size = dims(result)[along]
-        if not isinstance(size, int):
-            raise Refusal("the size of a part is not known", result)
-        if result is step.result:
-            lanes = yield step.of(step.source)
-            return lanes[(slice(None),) * (2 + at) + (slice(before, before + size),)]
-        before += size
-    raise Refusal("it is no part", step.result)
-
-
-def _slice(step: _Step) -> Question[Key, Lanes]:
-    lanes = yield step.of(step.source)
-    taken: list[slice] = [slice(None)] * lanes.ndim
-    for cut in ops.Slice(step.node).cuts:
-        bounds = (cut.start, cut.end, cut.step)
-        need(all(isinstance(bound, int) for bound in bounds), "a bound is not known", step.node)
-        taken[2 + _need_lanes(cut.axis - step.around)] = slice(*bounds)
-    return lanes[tuple(taken)]
-
-
-def _gather(step: _Step) -> Question[Key, Lanes]:
-    source, indices = inputs(step.node, 2)
-    chosen = small_array(indices)
-    within = step.rank + 1 - chosen.ndim
-    size = len(dims(source))
-    at = _need_lanes(ops.Gather(step.node).axis - (size - within))
-    lanes = yield step.of(source, within)
-    count = lanes.shape[2 + at]
-    need(bool(((chosen >= -count) & (chosen < count)).all()), "an index is out of range", step.node)
-    return lanes.take(chosen, axis=2 + at)
-
-
-def _reshape(step: _Step) -> Question[Key, Lanes]:
-    source = step.source
-    around, before = outer(step.result, step.rank), dims(source)
-    within = _need_lanes(len(before) - len(around))
-    need(all(map(same_dim, before[: len(around)], around)), "it is no matter of lanes", step.node)
-    lanes = yield step.of(source, within)
-    shape = inner(step.result, step.rank)
-    need(lanes[0, 0].size == math.prod(shape), "it is no matter of lanes", step.node)
-    return lanes.reshape(*lanes.shape[:2], *shape)
-
-
-def _transpose(step: _Step) -> Question[Key, Lanes]:
-    perm = ops.Transpose(step.node).order
-    around = _need_lanes(step.around)
-    need(tuple(perm[:around]) == tuple(range(around)), "it is no matter of lanes", step.node)
-    lanes = yield step.of(step.source)
-    return lanes.transpose(0, 1, *(2 + place - around for place in perm[around:]))
-
-
-def _unsqueeze(step: _Step) -> Question[Key, Lanes]:
-    new = ops.Unsqueeze(step.node).axes
-    within = [_need_lanes(place - step.around) for place in new]
-    lanes = yield step.of(step.source, step.rank - len(new))
-    return np.expand_dims(lanes, tuple(2 + place for place in within))
-
-
-def _squeeze(step: _Step) -> Question[Key, Lanes]:
-    gone = ops.Squeeze(step.node).axes
-    within = [_need_lanes(place - step.around) for place in gone]
-    lanes = yield step.of(step.source, step.rank + len(gone))
-    return np.squeeze(lanes, tuple(2 + place for place in within))
-
-
-def _expand(step: _Step) -> Question[Key, Lanes]:
-    """Repeated lanes; dimensions in front may be repeated too, if what they meet has them in full (see `widened`)."""
-    lanes = yield step.of(step.source)
-    ahead, before = outer(step.result, step.rank), outer(step.source, step.rank)
-    if len(ahead) != len(before) or not all(map(same_dim, ahead, before)):
-        step.tracer.widened = True
-    return np.broadcast_to(lanes, (*lanes.shape[:2], *inner(step.result, step.rank)))
-
-
-def _tile(step: _Step) -> Question[Key, Lanes]:
-    source, repeats = inputs(step.node, 2)
-    times = integers(repeats)
-    need(all(time == 1 for time in times[: step.around]), "it is no matter of lanes", step.node)
-    return np.tile((yield step.of(source)), times[step.around :])
 
 
 def _mul(step: _Step) -> Question[Key, Lanes]:
@@ -400,10 +292,7 @@ def _sum(step: _Step) -> Question[Key, Lanes]:
     return _reduced(np.concatenate([np.broadcast_to(part, (*part.shape[:2], *shape)) for part in (first, second)]))
 
 
-MOVES: Final = frozenset(
-    {"Concat", "Expand", "Gather", "Identity", "Neg", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose"}
-    | {"Unsqueeze"}
-)
+MOVES: Final = arrays.MOVES | {"Neg"}
 """The ops that only move, repeat or negate."""
 
 
@@ -422,19 +311,9 @@ def leads_to(value: ir.Value, *ops: str) -> bool:
 
 
 _OPS: Final[dict[str, Callable[[_Step], Question[Key, Lanes]]]] = {
+    **dict.fromkeys(arrays.MOVES, _moved),
     "Add": _sum,
-    "Concat": _concat,
-    "Expand": _expand,
-    "Gather": _gather,
-    "Identity": _identity,
     "Mul": _mul,
     "Neg": _neg,
-    "Reshape": _reshape,
-    "Slice": _slice,
-    "Split": _split,
-    "Squeeze": _squeeze,
     "Sub": _sum,
-    "Tile": _tile,
-    "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
 }

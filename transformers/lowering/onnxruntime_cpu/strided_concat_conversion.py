@@ -6,40 +6,23 @@ Swin, its relatives and other pyramids of transformers join the channels of neig
 from __future__ import annotations
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, dims, inputs, is_used_once, need, need_float32
+from ortopt.graph.match import Refusal, inputs, is_used_once, need, need_float32, rank
 from ortopt.options import Target, TransformerLevel
-from ortopt.patterns.strided_blocks import RANK, strided_blocks
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
+from ortopt.views.emission import chain
+from ortopt.views.reading import maps
 
-ROWS, COLUMNS, CHANNELS = 1, 2, 3
-ORDER = (0, 1, 3, 2, 4)
-COPIED = 0
-"""What a Reshape takes for the size of its input."""
-
-
-class Found(Struct, frozen=True):
-    """The Concat.
-
-    Attributes:
-        nodes: The Concat.
-        source: The image.
-        view: The image's axes as the Transpose sees them.
-        shape: The shape of the result.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    source: ir.Value
-    view: tuple[int, ...]
-    shape: tuple[int, ...]
+MAX_MOVES = 4
+"""How many moves take a part, at most."""
 
 
-class StridedConcatConversion(RewriteRule[Found]):
+class StridedConcatConversion(RewriteRule[Match]):
     """``Concat`` of ``x[:, i::b, j::b]`` for all i, j → ``Reshape(Transpose(Reshape(x)))``, for channels that are last.
+
+    And of all other parts that follow one another at equal distances, however they are taken.
 
     1.25 to 2 times as fast for images of 8x8 to 56x56 pixels with 8 to 384 channels.
     """
@@ -51,27 +34,16 @@ class StridedConcatConversion(RewriteRule[Found]):
     targets = (Target.ORT,)
     lookback = 2
 
-    def match(self, root: ir.Node) -> Found:
-        """All blocks, row by row or column by column, of an image of fixed size."""
-        need(ops.Concat(root).axis_of(RANK) == CHANNELS, "it does not join the last axis", root)
-        found = strided_blocks(root, ROWS, COLUMNS)
-        source, size = found.source, found.size
-        need_float32(source, "the gain was measured")
-        used_once = all(map(is_used_once, inputs(root, len(root.inputs))))
-        need(used_once, "a block is used elsewhere", root)
-        _, height, width, channels = dims(source, RANK)
-        if not (isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)):
-            raise Refusal("a size of the image is not fixed", source)
-        need(min(height, width, channels) > 0, "the image is empty", source)
-        by_rows = tuple(range(size * size))
-        by_columns = tuple(row * size + column for column in range(size) for row in range(size))
-        need(found.order in (by_rows, by_columns), "the blocks are in another order", root)
-        columns = (width // size, size * channels) if found.order == by_rows else (width, channels)
-        shape = (COPIED, height // size, width // size, size * size * channels)
-        return Found((root,), source, (COPIED, height // size, size, *columns), shape)
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Bring the rows of a block behind the columns."""
-        viewed = ir.node("Reshape", [found.source, constant(found.view)])
-        turned = ir.node("Transpose", viewed.outputs, {"perm": ORDER})
-        return ir.node("Reshape", [turned.outputs[0], constant(found.shape)])
+    def match(self, root: ir.Node) -> Match:
+        """Parts of one value, at equal distances, of which rows of channels stay together."""
+        result = root.outputs[0]
+        need(ops.Concat(root).axis_of(rank(result)) == rank(result) - 1, "it does not join the last axis", root)
+        found = next((one for one in maps(result, MAX_MOVES) if one.source is not result), None)
+        if found is None:
+            raise Refusal("it joins no parts of one value in an order of theirs", root)
+        need_float32(found.source, "the gain was measured")
+        need(all(map(is_used_once, inputs(root, len(root.inputs)))), "a part is used elsewhere", root)
+        once = chain(found, root)
+        need(not once.cuts and not once.repeats and once.nodes <= 3, "no Transpose does the same", root)
+        need(not once.transposes or once.moves.keeps_last, "the channels do not stay together", root)
+        return Match((root,), once.build)

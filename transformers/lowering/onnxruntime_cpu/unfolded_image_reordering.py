@@ -11,32 +11,30 @@ import onnx_ir as ir
 from msgspec import Struct, structs
 
 from ortopt import ops
-from ortopt.analysis.blocked_layout import ALIGNED
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import (
-    Refusal,
     dims,
     inputs,
-    is_constant,
     is_op,
     is_used_once,
     need,
-    need_float32,
     same_dim,
     users,
 )
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.permutations import moves_elements
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.transformers.lowering.onnxruntime_cpu._blocked_images import (
+    TO_CHANNELS_FIRST,
+    TO_CHANNELS_LAST,
+    convolves,
+    image_dims,
+)
 from ortopt.views.axes import Axis, Group, View, above, below
 from ortopt.views.layouts import Plan, build, plan
 
-IMAGE = 4
-TO_CHANNELS_FIRST = (0, 3, 1, 2)
-TO_CHANNELS_LAST = (0, 2, 3, 1)
 LONGEST = 8
 """How many nodes regroup pixels, at most."""
 
@@ -85,7 +83,7 @@ class UnfoldedImageReordering(RewriteRule[Found]):
         if is_in_blocks(x):
             return _unfolding(root, x)
         need(bool(users(image)) and not image.is_graph_output(), "no image is before it or behind it", root)
-        need(all(_convolves(user, image) for user in users(image)), "no image is before it or behind it", root)
+        need(all(convolves(user, image) for user in users(image)), "no image is before it or behind it", root)
         return _folding(root, image)
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
@@ -171,13 +169,9 @@ def _check_gain(nodes: list[ir.Node], made: Plan, image: ir.Value) -> None:
 
 def _image(image: ir.Value) -> tuple[Group, ...]:
     """The axes of an image of fixed size that fits blocks."""
-    batch, channels, height, width = dims(image, IMAGE)
-    need_float32(image, "the blocked kernels are")
-    if not (isinstance(channels, int) and isinstance(height, int) and isinstance(width, int)):
-        raise Refusal("a size of the image is not fixed", image)
-    need(min(channels, height, width) > 0, "the image is empty", image)
-    need(channels > 1 and channels % ALIGNED == 0, "the channels fit no blocks", image)
-    return tuple((Axis(dim),) for dim in (batch, channels, height, width))
+    sizes = image_dims(image)
+    need(sizes[1] > 1, "the channels fit no blocks", image)
+    return tuple((Axis(dim),) for dim in sizes)
 
 
 def _last(parts: tuple[Group, ...]) -> tuple[Group, ...]:
@@ -194,11 +188,3 @@ def _has_rows(view: View, channels: Group) -> bool:
 def _turns(node: ir.Node, order: tuple[int, ...]) -> bool:
     """Whether a node is a Transpose of four axes to some order."""
     return is_op(node, "Transpose") and len(dims(node.outputs[0])) == len(order) and ops.Transpose(node).order == order
-
-
-def _convolves(node: ir.Node, image: ir.Value) -> bool:
-    """Whether a node is a convolution of an image with weights that are known when the model is loaded."""
-    if not (is_op(node, "Conv") or is_op(node, "FusedConv", domain=MICROSOFT)):
-        return False
-    matrix = node.inputs[1]
-    return node.inputs[0] is image and image not in node.inputs[1:] and matrix is not None and is_constant(matrix)
