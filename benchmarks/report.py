@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks.chromium import Chromium, find
 from benchmarks.tables import markdown, number
 from ortopt import Lineage, optimize, zoo
+from ortopt.reporting.page.pages import write_page
 
 _UNFOLD = """(() => {
     const group = document.querySelector('.item.group');
@@ -50,7 +51,7 @@ def _line(name: str, page: Path, browser: Chromium, repeat: int) -> list[str]:
     print(name, file=sys.stderr, flush=True)
     result = optimize(zoo.cached(name), observers=[Lineage()], verify=False)
     started = time.perf_counter()
-    result.to_html(page, name)
+    write_page(result, page, name)
     written = time.perf_counter() - started
     ready, unfolded = [], []
     for _ in range(repeat):

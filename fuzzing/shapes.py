@@ -37,7 +37,7 @@ from ortopt.analysis import shapes
 from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.registry import Call, Rule, Steps, Unknown
 from ortopt.evaluation.lazy_tensors import on_demand
-from ortopt.evaluation.numpy_kernels import KERNELS, ElsewhereError, HazardError, Operand, compute, tensor_of
+from ortopt.evaluation.numpy_kernels import KERNELS, HazardError, Operand, UnsupportedHereError, compute, tensor_of
 from ortopt.evaluation.numpy_kernels import Call as Folding
 from ortopt.evaluation.raw_tensors import Raw, raw_of
 from ortopt.graph.facts import all_contents
@@ -178,7 +178,7 @@ def folded(call: Drawn, model: onnx.ModelProto) -> list[list[ir.TensorProtocol]]
     for way in ways:
         try:
             results = way()
-        except (ElsewhereError, HazardError):
+        except (UnsupportedHereError, HazardError):
             continue
         if results is not None:
             made.append([one.tensor if one.tensor is not None else tensor_of(one.array) for one in results])

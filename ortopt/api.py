@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
+from ortopt.analysis.providers import in_place_of
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import UsageError
 from ortopt.observers import Observer
@@ -189,6 +190,8 @@ def optimize(
         run = new_optimization(
             model, options, transformers=transformers, observers=observers, cancellation=cancellation
         )
+        if verify and (absent := in_place_of(options.providers)):
+            warnings.warn(absent, RuntimeWarning, stacklevel=2)
         result = run.run(verify=verify, inputs=inputs)
     for text in run.warnings:
         warnings.warn(text, stacklevel=2)

@@ -9,15 +9,16 @@ from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from ortopt import fusions, placement
 from ortopt.analysis import costs
 from ortopt.cancellation import CancellationToken
+from ortopt.framework import fusions, placement
+from ortopt.framework.workspace import ModelInRun
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge, detach_orphans, discard, new_nodes
 from ortopt.graph.index import op_key
 from ortopt.graph.match import Refusal, with_claims
+from ortopt.graph.refusal import Code, Reason, code_of
 from ortopt.options import Numerics, Options, Target, TransformerLevel
-from ortopt.workspace import ModelInRun
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class Listeners(Protocol):
         """A rewrite has been made."""
         ...
 
-    def refused(self, transformer: Any, node: ir.Node, reason: str) -> None:
+    def refused(self, transformer: Any, node: ir.Node, reason: Reason) -> None:
         """A candidate has been refused."""
         ...
 
@@ -122,7 +123,9 @@ class Context:
         self._open: dict[tuple[ir.Node, ...], int] = {}  # accepted offers, with their numbers
         self._new: list[ir.Node] = []  # nodes added since
         self._changing: tuple[ir.Node, ...] | None = None  # the nodes of the change that is being made
-        self._placed: dict[ir.Node, str | None] = {}  # where the nodes of open changes ran before these began
+        self._placed: dict[
+            ir.Node, str | None
+        ] = {}  # where the nodes of open changes ran: what comes for them is to run there
 
     @property
     def model(self) -> ir.Model:
@@ -159,22 +162,26 @@ class Context:
 
     def substitute(
         self,
-        replacements: Mapping[ir.Value, ir.Value],
+        replacements: Mapping[ir.Value, ir.Value] | Callable[[], Mapping[ir.Value, ir.Value]],
         *,
         before: ir.Node,
         origin: Sequence[ir.Node] = (),
         why: str = "",
         nodes: Sequence[ir.Node] | None = None,
+        candidate: ir.Node | None = None,
+        numerics: Numerics | None = None,
     ) -> bool:
         """Replace values by new ones, as one rewrite.
 
         Args:
             replacements: Old value to new value (see `Editor.replace`); the new nodes are discarded if the rewrite is
-                refused.
+                refused. Or what builds them, called once the rewrite is accepted.
             before: The node before which new nodes are inserted.
             origin: The nodes that the new ones replace.
             why: Its purpose, in a few words; the formula if empty.
             nodes: The nodes that are offered: those that will be removed or changed; `before` if None.
+            candidate: The node that a refusal is reported for; the first of `nodes` if None.
+            numerics: What it may do to numbers, if that is more than the transformer declares.
 
         Returns:
             Whether it was made; if not, nothing has changed, and the reason has been reported.
@@ -182,25 +189,17 @@ class Context:
         Raises:
             OptimizationCancelled: If the run has been asked to stop.
         """
-        offered = (before,) if nodes is None else tuple(nodes)
-        accepted = False
+
+        def change() -> list[ir.Node]:
+            return self.replace(replacements() if callable(replacements) else replacements, before, origin)
+
+        done = False
         try:
-            accepted = self._begin(offered, why)
+            done = self._make((before,) if nodes is None else tuple(nodes), change, why, candidate, numerics)
         finally:
-            if not accepted:
+            if not (done or callable(replacements)):
                 discard(new_nodes(replacements.values()))
-        if not accepted:
-            return False
-        self._changing = offered
-        try:
-            self.replace(replacements, before, origin)
-        except Conflict as conflict:
-            self._drop(offered, offered[0] if offered else before, conflict)
-            return False
-        finally:
-            self._changing = None
-        self._complete(offered, self._new)
-        return True
+        return done
 
     def attempt(
         self,
@@ -225,13 +224,7 @@ class Context:
         Raises:
             OptimizationCancelled: If the run has been asked to stop.
         """
-        offered = tuple(nodes)
-        if not self._begin(offered, why):
-            return False
-        done, new = self._try([offered], change, candidate)
-        if done:
-            self._complete(offered, _still_there(self._new if new is None else new))
-        return done
+        return self._make(tuple(nodes), change, why, candidate)
 
     def attempt_all(
         self, batch: Sequence[Sequence[ir.Node]], change: Callable[[], Iterable[Iterable[ir.Node]]]
@@ -258,7 +251,7 @@ class Context:
             self._complete(nodes, _still_there(new))
         return done
 
-    def offer(self, nodes: Sequence[ir.Node], why: str = "") -> bool:
+    def offer(self, nodes: Sequence[ir.Node], why: str = "", *, candidate: ir.Node | None = None) -> bool:
         """Ask whether to make one independent change.
 
         The answer is no, and the reason is reported, where a node is not placed on one of the transformer's
@@ -269,6 +262,7 @@ class Context:
         Args:
             nodes: The nodes that will be removed or changed.
             why: Its purpose, in a few words; the formula if empty.
+            candidate: The node that a refusal is reported for; one of `nodes` if None.
 
         Returns:
             Whether to make it; if not, leave these nodes as they are.
@@ -276,20 +270,11 @@ class Context:
         Raises:
             OptimizationCancelled: If the run has been asked to stop.
         """
-        accepted = self._ask(tuple(nodes), why)
-        if accepted:
-            self._note_places(tuple(nodes))
-        return accepted
-
-    # -- the life of a rewrite: called by the framework, by no transformer --------------------------------------------
-
-    def _ask(self, nodes: tuple[ir.Node, ...], why: str = "", candidate: ir.Node | None = None) -> bool:
-        """Whether a change is to be made; one that was made by hand before has ended."""
         if self._changing is not None:
             raise RuntimeError("a change that has been offered makes no offers of its own")
-        edit, state = self.edit, self._workspace.state
+        edit, state, nodes = self.edit, self._workspace.state, tuple(nodes)
         if self._open:
-            self._end_by_hand()
+            self._end_by_hand()  # one that was made by hand before has ended
             self._open.pop(nodes, None)  # offered again, it is the latest
         self._mark = edit.version
         self.cancellation.check()
@@ -308,7 +293,27 @@ class Context:
             state.left_out.add(key)
             return False
         self._open[nodes] = state.offered
+        if len(self.options.providers) > 1:  # one provider needs no note
+            self._placed.update((node, self.provider_of(node)) for node in nodes if node.graph is not None)
         return True
+
+    # -- the life of a rewrite: called by the framework, by no transformer --------------------------------------------
+
+    def _make(
+        self,
+        nodes: tuple[ir.Node, ...],
+        change: Callable[[], Iterable[ir.Node] | None],
+        why: str,
+        candidate: ir.Node | None,
+        numerics: Numerics | None = None,
+    ) -> bool:
+        """One rewrite, from the offer to the announcement; whether it was made."""
+        if not self._begin(nodes, why, candidate):
+            return False
+        done, new = self._try([nodes], change, candidate)
+        if done:
+            self._complete(nodes, _still_there(self._new if new is None else new), numerics)
+        return done
 
     def _try(
         self, batch: Sequence[tuple[ir.Node, ...]], change: Callable[[], T], candidate: ir.Node | None
@@ -318,7 +323,6 @@ class Context:
         start, clock = edit.version, edit.clock
         matched = tuple(itertools.chain.from_iterable(batch))
         self._changing = matched
-        self._note_places(matched)
         reason: Exception | None = None
         outcome: T | None = None
         try:
@@ -328,7 +332,7 @@ class Context:
             edit.rollback(start)
             edit.clock = clock  # the model is as it was: a refusal is no change
             detach_orphans(matched)
-        except Exception:
+        except BaseException:
             detach_orphans(matched)
             raise
         finally:
@@ -339,10 +343,10 @@ class Context:
             self._drop(nodes, candidate or next(iter(nodes), None), reason)
         return False, None
 
-    def _begin(self, nodes: tuple[ir.Node, ...], why: str) -> bool:
+    def _begin(self, nodes: tuple[ir.Node, ...], why: str, candidate: ir.Node | None) -> bool:
         """Whether a change is to be made now; if it has been accepted, it is not offered again."""
         if nodes not in self._open:
-            return self._ask(nodes, why)
+            return self.offer(nodes, why, candidate=candidate)
         self.cancellation.check()
         self._mark = self.edit.version
         return True
@@ -378,11 +382,6 @@ class Context:
         self._open.clear()
         self._placed.clear()
 
-    def _note_places(self, nodes: Iterable[ir.Node]) -> None:
-        """Note where nodes run, before they go: what comes for them is to run there. One provider needs no note."""
-        if len(self.options.providers) > 1:
-            self._placed.update((node, self.provider_of(node)) for node in nodes if node.graph is not None)
-
     def _is_for_another_target(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
         """Whether the result is for a target that the transformer does not serve; reports it."""
         wanted = self.transformer.targets
@@ -390,7 +389,8 @@ class Context:
             return False
         node = candidate or (nodes[-1] if nodes else None)
         if node is not None:
-            self.refuse(node, "it serves ONNX Runtime, and the result is for any runtime (--target onnx)")
+            reason = "it serves ONNX Runtime, and the result is for any runtime (--target onnx)"
+            self.refuse(node, Reason(reason, Code.PLACEMENT))
         return True
 
     def _is_elsewhere(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
@@ -398,9 +398,8 @@ class Context:
         wanted = self.transformer.providers
         for node in nodes if wanted else ():
             if self.provider_of(node) not in wanted:
-                self.refuse(
-                    candidate or node, fusions.elsewhere(node, wanted, self.transformer.fused_ops, self.options)
-                )
+                why = fusions.placed_on_other_provider(node, wanted, self.transformer.fused_ops, self.options)
+                self.refuse(candidate or node, Reason(why, Code.PLACEMENT))
                 return True
         return False
 
@@ -426,7 +425,7 @@ class Context:
         value, step = discrete
         producer = value.producer()
         assert producer is not None
-        self.refuse(producer, f"{EXACT_PATH}: {step} ({value.name})")
+        self.refuse(producer, Reason(f"{EXACT_PATH}: {step} ({value.name})", Code.NUMERICS))
         return True
 
     def refuse(self, node: ir.Node, reason: str | Exception) -> None:
@@ -447,7 +446,7 @@ class Context:
             shown = reason
             if isinstance(reason, Refusal) and not isinstance(reason, fusions.Declined):
                 shown = with_claims(reason, node)
-            self._observers.refused(self.transformer, node, str(shown))
+            self._observers.refused(self.transformer, node, Reason(str(shown), code_of(reason)))
 
     def replace(
         self,

@@ -10,17 +10,17 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.batch_runner import BatchRunner, Step
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.discovery.pass_files import check
 from ortopt.errors import OptimizationCancelled, RegistrationError, TransformerError, UsageError
+from ortopt.framework.workspace import Workspace
 from ortopt.graph import scope
 from ortopt.observers import HistoryEntry, Observer, Observers
 from ortopt.option_kinds import whole_number
 from ortopt.options import DEFAULT_STEPS, Options, TransformerLevel
-from ortopt.pass_files import check
-from ortopt.rule_batch import RuleBatch, in_batches, in_order
+from ortopt.runner.batch_runner import BatchRunner, Step
+from ortopt.runner.rule_batch import RuleBatch, in_batches, in_order
 from ortopt.transformer import GraphTransformer, check_instance, name_key
-from ortopt.workspace import Workspace
 
 
 class GraphTransformerManager:

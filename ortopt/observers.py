@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
-from ortopt.fusions import Decision
+from ortopt.framework.fusions import Decision
 from ortopt.transformer import GraphTransformer
 
 
@@ -113,7 +112,7 @@ class Observer:
         """A rewrite has been made, and stays; `nodes` are those that are new, or have changed, none of them gone."""
 
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
-        """A candidate has been refused: it stays as it is."""
+        """A candidate has been refused: it stays; `reason` is an `ortopt.graph.refusal.Reason`, which has a code."""
 
     def weighed(self, transformer: GraphTransformer, node: ir.Node, decision: Decision) -> None:
         """What a fused form costs has been asked for, for the nodes around one; called where `refused` is."""
@@ -193,16 +192,6 @@ class Observers:
         """Call every observer."""
         for observer in self.all:
             observer.failed(transformer, graph, reason)
-
-
-_SHIPPED = {"Explanation": "explanation", "RewriteLimit": "limit"}
-
-
-def __getattr__(name: str) -> Any:
-    """Observers that ship with ortopt, under the name that plug-ins import them by."""
-    if name not in _SHIPPED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"ortopt.instrumentation.{_SHIPPED[name]}"), name)
 
 
 __all__ = ["HistoryEntry", "InvalidGraph", "Observer", "Observers", "RetryRequested"]

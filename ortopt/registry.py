@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from ortopt import pass_files, pass_manifest
-from ortopt.deferred_rules import DeferredRule
+from ortopt.discovery import pass_files, pass_manifest
+from ortopt.discovery.deferred_rules import DeferredRule
 from ortopt.errors import PlugInWarning, RegistrationError, UnknownTransformerError, UsageError
+from ortopt.framework.pass_options import checked, options_of
 from ortopt.options import Numerics, Options, TransformerLevel
-from ortopt.pass_options import checked, options_of
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_instance, name_key
 
 ENTRY_POINTS = "ortopt.transformers"

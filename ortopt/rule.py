@@ -14,11 +14,12 @@ from msgspec import Struct
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.context import Context
 from ortopt.errors import OptimizationCancelled, RegistrationError
-from ortopt.fusions import Declined, Slower
+from ortopt.framework.fusions import Declined, Slower
 from ortopt.graph import scope
-from ortopt.graph.edit import Conflict, Editor, detach_orphans, discard, new_nodes
+from ortopt.graph.edit import Conflict, Editor
 from ortopt.graph.index import OpIndex
 from ortopt.graph.match import Refusal, first_match, with_claims
+from ortopt.graph.refusal import Code, Reason
 from ortopt.onnx_ir_internals import first_use, use_count
 from ortopt.options import Numerics
 from ortopt.transformer import GraphTransformer, is_tuple_of
@@ -327,7 +328,7 @@ class RuleDriver:
         live = self._live(graph)
         context = next(iter(contexts.values()))
         cancellation = context.cancellation
-        index = None if context._observers.listens_to_refusals else context.edit.index
+        index = None if context.listens_to_refusals else context.edit.index
         distances = self.seeds(graph, context.edit.index, near, cancellation)
         queue = deque(distances)
         modified = False
@@ -383,7 +384,7 @@ class RuleDriver:
             started = time.perf_counter()
             try:
                 changed = self._try(rule, node, contexts[rule])
-            except OptimizationCancelled:
+            except (OptimizationCancelled, RuleFailure):
                 raise
             except Exception as error:
                 raise RuleFailure(rule, error) from error
@@ -403,31 +404,25 @@ class RuleDriver:
                 raise TypeError(f"match returned a {type(found).__name__}, which has no nodes")
             self._check_private(found.nodes, root, getattr(found, "replaced", ()))
         except Refusal as refusal:
-            if context._observers.listens_to_refusals:
+            if context.listens_to_refusals:
                 told = with_claims(refusal, root, rule.match)
-                context.refuse(root, told if isinstance(told, Declined | Slower) else str(told))
+                context.refuse(root, told if isinstance(told, Declined | Slower) else Reason(str(told), told.code))
             return None
         nodes, numerics = tuple(found.nodes), rule.numerics_of(found)
         if numerics is Numerics.FINITE and not context.options.finite_math:
-            context.refuse(root, "it would be the same for finite numbers only")
-            return None
-        if not context._ask(nodes, "", root):
+            context.refuse(root, Reason("it would be the same for finite numbers only", Code.NUMERICS))
             return None
         context.edit.author = rule.name
         mark = len(context.edit.touched)
-        try:
-            replacements = as_mapping(root, rule.rewrite(found))
-        except BaseException:
-            detach_orphans(nodes)
-            raise
-        try:
+        replacements: dict[ir.Value, ir.Value] = {}
+
+        def build() -> Mapping[ir.Value, ir.Value]:
+            replacements.update(_built(rule, found, root))
             _check_replaced(nodes, root, replacements)
-            new = context.replace(replacements, before=root, origin=nodes)
-        except (Conflict, Refusal) as conflict:
-            discard(new_nodes(replacements.values()))
-            context._drop(nodes, root, conflict)
+            return replacements
+
+        if not context.substitute(build, before=root, origin=nodes, nodes=nodes, candidate=root, numerics=numerics):
             return None
-        context._complete(nodes, new, numerics)
         near = context.edit.touched[mark:]
         near += [producer for new in replacements.values() if (producer := new.producer()) is not None]
         return self.downstream(near)
@@ -551,6 +546,14 @@ def as_mapping(root: ir.Node, replacement: Replacement) -> Mapping[ir.Value, ir.
     if not isinstance(replacement, Mapping):
         raise TypeError(f"rewrite returned a {type(replacement).__name__}: it must be a node, a value or a mapping")
     return replacement
+
+
+def _built(rule: RewriteRule[FoundT], found: FoundT, root: ir.Node) -> Mapping[ir.Value, ir.Value]:
+    """What a rule builds for a match, as old value to new value: it is too late to refuse the match."""
+    try:
+        return as_mapping(root, rule.rewrite(found))
+    except (Conflict, Refusal) as error:
+        raise RuleFailure(rule, error) from error
 
 
 def _check_replaced(nodes: Sequence[ir.Node], root: ir.Node, replacements: Mapping[ir.Value, ir.Value]) -> None:

@@ -15,17 +15,18 @@ import onnx_ir as ir
 from ortopt import registry
 from ortopt.api import figures
 from ortopt.cancellation import NEVER
+from ortopt.framework.workspace import Workspace
 from ortopt.graph import scope
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Fusions, Numerics, Options, Target, TransformerLevel
 from ortopt.semantics import constant_tensor
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.transformer import GraphTransformer
 from ortopt.verification.verify import verify
-from ortopt.workspace import Workspace
 
 DEFAULT_OPSET = 17
 
@@ -43,7 +44,7 @@ def parse(text: str, opset: int = DEFAULT_OPSET) -> ir.Model:
     """
     text = text.strip()
     if not text.startswith("<"):
-        imports = f'"" : {opset}' + (', "com.microsoft" : 1' if "com.microsoft" in text else "")
+        imports = f'"" : {opset}' + (f', "{MICROSOFT}" : 1' if MICROSOFT in text else "")
         text = f"<ir_version: 10, opset_import: [{imports}]> {text}"
     return load(ir.to_proto(ir.from_onnx_text(text)))
 

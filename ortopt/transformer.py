@@ -9,9 +9,9 @@ from typing import Any, ClassVar, TypeVar
 
 import onnx_ir as ir
 
-from ortopt import pass_options
 from ortopt.context import Context
 from ortopt.errors import RegistrationError, UsageError
+from ortopt.framework import pass_options
 from ortopt.options import Numerics, Target, TransformerLevel
 
 T = TypeVar("T")
@@ -63,6 +63,7 @@ class GraphTransformer(abc.ABC):
         produces: The (domain, op type) pairs outside ai.onnx that it may introduce.
         fuses: The (domain, op type) pairs, of any domain, that it may introduce from level 2 on and that stand for
             several nodes: ``--fusions`` decides about them. None is what it `produces`.
+        weighs: The (domain, op type, variant) triples of forms about which its match asks the table of costs.
         numerics: What it may do to numbers; approximate ones are off unless asked for. All but exact ones are kept
             away from values whose rounding decides about integers (see `Context.offer`).
         error_bound: In words, by how much its results may differ from the exact ones, beside rounding; for `numerics`
@@ -85,6 +86,7 @@ class GraphTransformer(abc.ABC):
     targets: ClassVar[tuple[Target, ...]] = ()
     produces: ClassVar[tuple[tuple[str, str], ...]] = ()
     fuses: ClassVar[tuple[tuple[str, str], ...] | None] = None
+    weighs: ClassVar[tuple[tuple[str, str, str], ...]] = ()
     numerics: ClassVar[Numerics] = Numerics.EXACT
     error_bound: ClassVar[str] = ""
     keeps_elementwise: ClassVar[bool] = False

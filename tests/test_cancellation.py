@@ -26,6 +26,7 @@ from ortopt.api import figures, optimize
 from ortopt.cancellation import BETWEEN_CHECKS, NEVER, CancellationToken, DeadlinePassed
 from ortopt.errors import OptimizationCancelled
 from ortopt.evaluation import execution
+from ortopt.framework.workspace import Workspace
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.index import OpIndex
@@ -49,7 +50,6 @@ from ortopt.verification.inputs import Interface
 from ortopt.verification.noise import jittered, widened
 from ortopt.verification.randomness import random_outputs
 from ortopt.verification.tolerances import tolerances
-from ortopt.workspace import Workspace
 
 NODES = 2_500
 

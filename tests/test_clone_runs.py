@@ -20,11 +20,11 @@ from ortopt import (
     TransformerError,
     optimize,
 )
+from ortopt.framework.workspace import ON_A_CLONE, Workspace
 from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
 from ortopt.transformer import Context, GraphTransformer
-from ortopt.workspace import ON_A_CLONE, Workspace
 
 MODEL = """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
 main (float[N] x) => (float[N] y) { a = Relu (x) b = local.twice (a) c = local.half (b) y = Neg (c) }

@@ -9,8 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.api import optimize
-from ortopt.direct_edits import REMEDY
 from ortopt.errors import RegistrationError, TransformerError
+from ortopt.framework.direct_edits import REMEDY
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal, inputs
 from ortopt.instrumentation.explanation import Explanation
@@ -124,6 +124,43 @@ def test_what_is_not_accepted_leaves_no_new_node_behind() -> None:
     assert announced.told == [(2, ["Sigmoid"])], "an offer that was refused has its number"
     assert rewrites == 1
     assert use_count(model.graph.inputs[0]) == 1
+
+
+def test_what_is_built_on_demand_is_built_once_it_is_accepted() -> None:
+    built: list[str] = []
+
+    def body(graph: ir.Graph, context: Context) -> bool:
+        def builder(node: ir.Node) -> Callable[[], dict[ir.Value, ir.Value]]:
+            def build() -> dict[ir.Value, ir.Value]:
+                built.append(node.inputs[0].name)
+                return sigmoid(node)
+
+            return build
+
+        done = [context.substitute(builder(node), before=node, origin=(node,)) for node in relus(graph)]
+        assert done == [False, True]
+        return True
+
+    model, announced, _, _ = run(body, RewriteLimit(without=frozenset({1})))
+    assert built == ["b"]
+    assert ops(model) == ["Relu", "Abs", "Sigmoid", "Neg"]
+    assert announced.told == [(2, ["Sigmoid"])]
+
+
+def test_a_builder_may_refuse_and_leaves_nothing_behind() -> None:
+    def body(graph: ir.Graph, context: Context) -> bool:
+        above, node = relus(graph)
+
+        def build() -> dict[ir.Value, ir.Value]:
+            sigmoid(node)
+            raise Refusal("it cannot be")
+
+        return context.substitute(build, before=above, nodes=(above, node), candidate=node)
+
+    model, announced, explanation, rewrites = run(body)
+    assert (announced.told, rewrites, explanation.rewrites) == ([], 0, [])
+    assert [(refusal.reason, refusal.node) for refusal in explanation.refusals] == [("it cannot be", "c")]
+    assert [use_count(node.outputs[0]) for node in model.graph] == [1, 1, 1, 0]
 
 
 # -- attempt ----------------------------------------------------------------------------------------------------------

@@ -9,14 +9,14 @@ import onnx_ir as ir
 import pytest
 
 from ortopt import GraphTransformerManager, Numerics, OnnxIrPass, OnnxScriptRules
-from ortopt.batch_runner import Step
 from ortopt.context import Context
+from ortopt.framework.workspace import ON_A_CLONE
 from ortopt.graph.match import Refusal, inputs
 from ortopt.rule import Forwarded, RewriteRule
+from ortopt.runner.batch_runner import Step
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from ortopt.transformer import GraphTransformer
-from ortopt.workspace import ON_A_CLONE
 
 MODEL = "main (float[N] x) => (float[N] y) { a = Relu (x) b = Abs (a) y = Neg (b) }"
 Use = Callable[[Context, ir.Node], Any]

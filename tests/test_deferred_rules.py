@@ -9,11 +9,12 @@ from typing import Any
 import onnx_ir as ir
 import pytest
 
-from ortopt import deferred_rules, pass_files, pass_manifest, registry
-from ortopt.deferred_rules import DeferredRule, declared
+from ortopt import registry
+from ortopt.discovery import deferred_rules, pass_files, pass_manifest
+from ortopt.discovery.deferred_rules import DeferredRule, declared
+from ortopt.discovery.pass_manifest import Entry
 from ortopt.errors import RegistrationError
 from ortopt.options import Options
-from ortopt.pass_manifest import Entry
 from ortopt.rule import Match, Replacement, RewriteRule
 from ortopt.transformer import GraphTransformer
 from tools.manifest import PATH, manifest
@@ -143,7 +144,7 @@ def test_rules_are_imported_when_their_ops_turn_up(tmp_path: Path) -> None:
     ir.save(model, path)
     code = (
         "import sys\n"
-        "from ortopt import pass_manifest\n"
+        "from ortopt.discovery import pass_manifest\n"
         "if sys.argv[3] != 'wait': pass_manifest.read = dict\n"
         "import ortopt\n"
         "result = ortopt.optimize(sys.argv[1], level=3, verify=False)\n"

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt import CancellationToken, GraphTransformerManager, OptimizationCancelled, TransformerError, optimize
-from ortopt.direct_edits import REMEDY, Guard
+from ortopt.framework.direct_edits import REMEDY, Guard
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal, inputs
 from ortopt.rule import Forwarded, RewriteRule

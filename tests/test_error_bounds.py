@@ -7,8 +7,8 @@ import pytest
 
 from ortopt import Numerics, Options, RewriteRule
 from ortopt.cli.passes import describe
-from ortopt.error_bounds import check_bound
 from ortopt.errors import RegistrationError
+from ortopt.framework.error_bounds import check_bound
 from ortopt.graph.match import dims, inputs, is_op, need
 from ortopt.registry import Registry
 from ortopt.rule import Forwarded

@@ -5,17 +5,18 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from ortopt import fusions, optimize, registry, zoo
+from ortopt import optimize, registry, zoo
 from ortopt.analysis import costs
 from ortopt.analysis.costs import Form
 from ortopt.errors import RegistrationError, UsageError
+from ortopt.framework import fusions
+from ortopt.framework.workspace import Workspace
 from ortopt.graph.match import Refusal, inputs, producer
 from ortopt.options import Fusions, Options, TransformerLevel
 from ortopt.reporting.report import as_dict
 from ortopt.rule import Forwarded, RewriteRule
 from ortopt.testing import check_keeps, check_rewrites, parse
 from ortopt.transformer import check_contract
-from ortopt.workspace import Workspace
 
 M = "com.microsoft"
 DEFAULT, ALL, NONE = (Options(fusions=fusions) for fusions in Fusions)
@@ -59,6 +60,29 @@ def test_a_rule_may_ask_which_form_is_faster() -> None:
     assert fusions.preferred(root_of(DEFAULT), [STANDARD, OWN]) == STANDARD
     assert fusions.preferred(root_of(DEFAULT), [LOSER, OWN]) == OWN
     assert fusions.preferred(root_of(ALL), [OWN, STANDARD]) == STANDARD
+
+
+PRODUCT = Form("", "MatMul", "one for each part")
+
+
+def test_a_rule_may_ask_whether_a_form_is_faster_at_some_sizes() -> None:
+    root = root_of(ALL)  # whatever --fusions says
+    fusions.check_faster(root, PRODUCT, rows=16)
+    fusions.check_faster(root, PRODUCT, rows=(4, 4))
+    for sizes in ({"rows": 15}, {"rows": None}, {}):  # what is not known may be anything
+        with pytest.raises(Refusal, match=r"MatMul one for each part is .* slower .* than one MatMul and a Split"):
+            fusions.check_faster(root, PRODUCT, **sizes)
+    forced = root_of(Options(force_forms=(str(PRODUCT),)))
+    fusions.check_faster(forced, PRODUCT, rows=1)
+
+
+def test_what_was_measured_at_other_sizes_only_is_not_known_to_be_faster() -> None:
+    form = Form("", "Exp", "in place of Mish")
+    root = root_of(DEFAULT)
+    fusions.check_faster(root, form, image=1024)
+    reason = "nobody has measured whether .* on the CPU at these sizes, but with image 1024 or more"
+    with pytest.raises(Refusal, match=reason):
+        fusions.check_faster(root, form, image=1023)
 
 
 def test_the_simplest_form_stands_where_nobody_knows() -> None:

@@ -79,13 +79,3 @@ def test_what_would_grow_the_file_too_much_is_counted_and_never_told_as_a_rewrit
     assert [(one.transformer, one.count, one.nbytes) for one in refused] == [("inflate", count, 4000 * count)][:count]
     assert len(explanation.rewrites) == 2 - count
     assert len(explanation.refusals) == count
-
-
-def test_plugins_find_the_observers_that_ship_where_they_were() -> None:
-    from ortopt import observers
-    from ortopt.instrumentation.limit import RewriteLimit
-
-    assert observers.Explanation is Explanation
-    assert observers.RewriteLimit is RewriteLimit
-    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
-        _ = observers.Nonsense

@@ -182,7 +182,7 @@ def test_the_passes_are_importable(installed: Path, project: Path) -> None:
     listed = run(
         installed,
         "-c",
-        "from ortopt import pass_files as f; print(*(m for m in f.paths() if f.load(m)))",
+        "from ortopt.discovery import pass_files as f; print(*(m for m in f.paths() if f.load(m)))",
         cwd=elsewhere(installed),
     )
     files = {f"{module.replace('.', '/')}.py" for module in listed.split()}

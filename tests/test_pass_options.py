@@ -17,9 +17,9 @@ import pytest
 
 from ortopt import GraphTransformerManager, UsageError, optimize, registry
 from ortopt.errors import RegistrationError
+from ortopt.framework.pass_options import LEAST, options_of
 from ortopt.graph.match import Refusal
 from ortopt.options import Options
-from ortopt.pass_options import LEAST, options_of
 from ortopt.rule import Forwarded, RewriteRule
 from ortopt.testing import parse
 from ortopt.transformer import GraphTransformer
@@ -285,13 +285,13 @@ REFUSED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("values", TAKEN, ids=str)
+@pytest.mark.parametrize("values", TAKEN, ids=lambda values: next(iter(values)))
 def test_values_of_composed_types_are_taken(values: dict[str, Any]) -> None:
     ((name, value),) = values.items()
     assert getattr(settings_of(OfMany(), settings={"own": values}), name) == value
 
 
-@pytest.mark.parametrize("values", REFUSED, ids=str)
+@pytest.mark.parametrize("values", REFUSED, ids=lambda values: next(iter(values)))
 def test_what_a_value_holds_is_of_the_declared_type_too(values: dict[str, Any]) -> None:
     (name,) = values
     with pytest.raises(UsageError, match=f"own: {name} must be"):

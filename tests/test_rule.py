@@ -18,6 +18,7 @@ from ortopt import (
 )
 from ortopt import rule as rule_module
 from ortopt.cancellation import CancellationToken
+from ortopt.framework.workspace import Workspace
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
@@ -37,7 +38,6 @@ from ortopt.options import Numerics, Options
 from ortopt.rule import Forwarded
 from ortopt.serialization.checks.structure import validate
 from ortopt.testing import check_keeps, check_rewrites, parse
-from ortopt.workspace import Workspace
 
 
 class Pair(NamedTuple):
@@ -420,8 +420,16 @@ def test_what_is_returned_that_makes_no_sense_is_named() -> None:
         def rewrite(self, found: Any) -> Any:
             return None
 
+    class RefusesTooLate(NegNeg):
+        """Asks in rewrite what match has to ask."""
+
+        def rewrite(self, found: Any) -> Any:
+            ir.node("Neg", [found.nodes[0].inputs[0]])
+            raise Refusal("it is no good")
+
     text = "main (float[N] x) => (float[N] y) { a = Neg (x) y = Neg (a) }"
     for kind, reason in (
+        (RefusesTooLate, "it is no good"),
         (MatchesNothing, "match returned a NoneType, which has no nodes"),
         (RewritesNothing, "rewrite returned a NoneType: it must be a node, a value or a mapping"),
     ):

@@ -1,4 +1,4 @@
-"""Write ``ortopt/pass_manifest.json``, from which runs know what rules declare: ``make manifest``."""
+"""Write ``ortopt/discovery/pass_manifest.json``, from which runs know what rules declare: ``make manifest``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import Final
 
 import msgspec
 
-import ortopt
-from ortopt import pass_files, pass_manifest
-from ortopt.deferred_rules import declared
-from ortopt.pass_manifest import Entry
+from ortopt.discovery import pass_files, pass_manifest
+from ortopt.discovery.deferred_rules import declared
+from ortopt.discovery.pass_manifest import Entry
 
-PATH: Final = Path(ortopt.__file__).with_name(pass_manifest.FILE)
+PATH: Final = Path(pass_manifest.__file__).with_name(pass_manifest.FILE)
 
 
 def manifest() -> bytes:

@@ -16,7 +16,7 @@ from benchmarks import graphs, tools
 from benchmarks.process import ROOT, measure
 from benchmarks.speed import results
 from benchmarks.speed.results import FLOOR, ORIGINAL, Result
-from ortopt.measurement.pairs import Contest, compare
+from ortopt.measurement.pairs import BRIEF, compare
 from ortopt.serialization.load import load
 from ortopt.tuning.inputs import StoredInputs, stored_inputs
 
@@ -128,7 +128,7 @@ def _load(tool: str, path: Path, folder: Path, result: Result) -> None:
 
 def _inputs(source: Path, folder: Path) -> list[StoredInputs]:
     """Inputs that the original runs on, at each of its representative sizes."""
-    brief = Contest(rounds=1, pairs=1, seconds=0.0)
+    brief = dataclasses.replace(BRIEF, rounds=1, repeat=1, seconds=0.0)
 
     def runs(inputs: Path) -> bool:
         return compare(source, source, [inputs], brief) is not None

@@ -80,15 +80,12 @@ def _worker(part: Sequence[Mutant], calls: Tests, answers: Path, until: float) -
     if child:
         return child
     try:
-        tests = {name for mutant in part for name in calls.get((mutant.path, mutant.address.function), ())}
-        unreliable = trial.failing(sorted(tests), answers) if tests else set()
+        trials = trial.Trials(answers.with_suffix(".failure"))
         with answers.open("w", encoding="utf-8", buffering=1) as file:
             for number, mutant in enumerate(part):
                 if time.monotonic() > until:
                     break
-                names = calls.get((mutant.path, mutant.address.function), ())
-                reliable = [name for name in names if name not in unreliable]
-                outcome = trial.tried(mutant, reliable) if reliable else trial.INVALID
+                outcome = trials.tried(mutant, calls.get((mutant.path, mutant.address.function), ()))
                 file.write(f"{outcome}\n")
                 print(f"{number + 1} of {len(part)}: {outcome}: {mutant.path}: {_line(mutant)}", file=sys.stderr)
     finally:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from fuzzing.code_mutants.mutants import ROOT, Mutant, code_of, sources
 
-MAX_TESTS: Final = 60
+MAX_TESTS: Final = 20
 """Tests that are run for a mutant: the quickest of each file first."""
 
 _MAX_SECONDS: Final = 90.0
@@ -50,81 +50,84 @@ def chosen_tests(tests: Sequence[tuple[float, str]]) -> list[str]:
     return [name for _, name in [*first.values(), *others][:MAX_TESTS]]
 
 
-def failing(tests: Sequence[str], answer: Path) -> set[str]:
-    """Those of some tests that fail in a forked process without any mutant: they prove nothing.
+class Trials:
+    """Tries mutants one after the other.
+
+    A test that fails without any mutant, in a process like those of the trials, proves nothing: a test is asked for
+    that when it first fails.
 
     Args:
-        tests: Names of tests, as pytest takes them.
         answer: A file to write to.
     """
-    child = os.fork()
-    if not child:
+
+    def __init__(self, answer: Path) -> None:
+        self._answer = answer
+        self._proves: dict[str, bool] = {}
+
+    def tried(self, mutant: Mutant, tests: Sequence[str]) -> str:
+        """Whether one of some tests notices a mutant.
+
+        Args:
+            mutant: The mutant.
+            tests: Names of tests, as pytest takes them.
+
+        Returns:
+            ``killed`` also if the process crashes or does not end; ``invalid`` if the mutant cannot be made.
+        """
+        while reliable := [name for name in tests if self._proves.get(name, True)]:
+            outcome, failing = self._run(mutant, reliable)
+            if outcome != KILLED or failing is None:
+                return outcome
+            if failing not in self._proves:
+                self._proves[failing] = self._run(None, [failing])[0] == SURVIVED
+            if self._proves[failing]:
+                return KILLED
+        return INVALID
+
+    def _run(self, mutant: Mutant | None, tests: Sequence[str]) -> tuple[str, str | None]:
+        """The outcome, and the test that failed, if one did."""
+        self._answer.write_text("", encoding="utf-8")
+        child = os.fork()
+        if not child:
+            self._be(mutant, tests)
+        until = time.monotonic() + _MAX_SECONDS
+        while time.monotonic() < until:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                code = os.waitstatus_to_exitcode(status)
+                outcome = {0: SURVIVED, _INVALID: INVALID, **_NO_TESTS}.get(code, KILLED)
+                return outcome, self._answer.read_text(encoding="utf-8") or None
+            time.sleep(0.02)
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return KILLED, None
+
+    def _be(self, mutant: Mutant | None, tests: Sequence[str]) -> None:
+        """Never returns: this process is the mutant's."""
         code = 3
         try:
             _detach()
-            failures = _Failures()
             import pytest
 
-            code = int(pytest.main([*_ARGUMENTS, *tests], plugins=[failures]))
-            answer.write_text("\n".join(sorted(failures.names)), encoding="utf-8")
+            try:
+                if mutant is not None:
+                    _install(mutant)
+            except (LookupError, AttributeError, ValueError, SyntaxError):
+                os._exit(_INVALID)
+            code = int(pytest.main(["-x", *_ARGUMENTS, *tests], plugins=[_Failure(self._answer)]))
         finally:
             os._exit(code)
-    _, status = os.waitpid(child, 0)
-    if os.waitstatus_to_exitcode(status) not in {0, 1}:
-        raise RuntimeError("the tests end in a forked process, without any mutant")
-    return set(answer.read_text(encoding="utf-8").split("\n")) - {""}
 
 
-class _Failures:
-    """A plugin of pytest that collects the names of failing tests."""
+class _Failure:
+    """A plugin of pytest that writes down which test fails."""
 
-    def __init__(self) -> None:
-        self.names: set[str] = set()
+    def __init__(self, answer: Path) -> None:
+        self._answer = answer
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
-            self.names.add(report.nodeid)
-
-
-def tried(mutant: Mutant, tests: Sequence[str]) -> str:
-    """Whether one of some tests notices a mutant.
-
-    Args:
-        mutant: The mutant.
-        tests: Names of tests, as pytest takes them.
-
-    Returns:
-        ``killed`` also if the process crashes or does not end; ``invalid`` if the mutant cannot be made.
-    """
-    child = os.fork()
-    if not child:
-        _run(mutant, tests)
-    until = time.monotonic() + _MAX_SECONDS
-    while time.monotonic() < until:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            code = os.waitstatus_to_exitcode(status)
-            return {0: SURVIVED, _INVALID: INVALID, **_NO_TESTS}.get(code, KILLED)
-        time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return KILLED
-
-
-def _run(mutant: Mutant, tests: Sequence[str]) -> None:
-    """Never returns: this process is the mutant's."""
-    code = 3
-    try:
-        _detach()
-        import pytest
-
-        try:
-            _install(mutant)
-        except (LookupError, AttributeError, ValueError, SyntaxError):
-            os._exit(_INVALID)
-        code = int(pytest.main(["-x", *_ARGUMENTS, *tests]))
-    finally:
-        os._exit(code)
+            self._answer.write_text(report.nodeid, encoding="utf-8")
 
 
 def _detach() -> None:

@@ -12,6 +12,7 @@ from ortopt.analysis.blocks import Block
 from ortopt.graph import symbolic
 from ortopt.graph.facts import dims_of
 from ortopt.graph.symbolic import INVENTED, Dim
+from ortopt.semantics.domains import MICROSOFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,12 @@ class _Layout:
     causal: str
 
 
-_OWN: Final = "com.microsoft"
 _LAYOUTS: Final[Mapping[tuple[str, str], _Layout]] = {
     ("", "Attention"): _Layout("q_num_heads", "kv_num_heads", (3,), 4, "is_causal"),
-    (_OWN, "Attention"): _Layout("num_heads", "num_heads", (3, 5), 4, "unidirectional"),
-    (_OWN, "DecoderMaskedMultiHeadAttention"): _Layout("num_heads", "num_heads", (3, 4), 5, "unidirectional"),
-    (_OWN, "GroupQueryAttention"): _Layout("num_heads", "kv_num_heads", (10,), 3, ""),
-    (_OWN, "MultiHeadAttention"): _Layout("num_heads", "num_heads", (4, 5), 6, "unidirectional"),
+    (MICROSOFT, "Attention"): _Layout("num_heads", "num_heads", (3, 5), 4, "unidirectional"),
+    (MICROSOFT, "DecoderMaskedMultiHeadAttention"): _Layout("num_heads", "num_heads", (3, 4), 5, "unidirectional"),
+    (MICROSOFT, "GroupQueryAttention"): _Layout("num_heads", "kv_num_heads", (10,), 3, ""),
+    (MICROSOFT, "MultiHeadAttention"): _Layout("num_heads", "num_heads", (4, 5), 6, "unidirectional"),
 }
 
 

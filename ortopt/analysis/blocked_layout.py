@@ -24,6 +24,7 @@ from ortopt.graph.facts import DECLARED, dims_of
 from ortopt.graph.match import attribute, is_constant, tensor_of
 from ortopt.graph.symbolic import is_invented, is_known
 from ortopt.onnx_ir_internals import get_meta
+from ortopt.semantics.domains import MICROSOFT
 
 Origin: TypeAlias = tuple[tuple[object, int], ...]
 """For each axis of an image, where its size is known to come from, and how often it was halved since."""
@@ -31,7 +32,6 @@ Origin: TypeAlias = tuple[tuple[object, int], ...]
 Affine: TypeAlias = Mapping[ir.Node, tuple[ir.Value, Collection[ir.Node]]]
 """Nodes that stand for a BatchNormalization: of which value each, and the nodes inside that go away."""
 
-MICROSOFT: Final = "com.microsoft"
 RANK: Final = 4
 BLOCK: Final = 16
 """Channels of a block where the processor has AVX-512; others take 8."""

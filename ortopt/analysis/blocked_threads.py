@@ -22,18 +22,15 @@ LARGEST_SHARE: Final = 0.55
 0.66 to 0.91 times as fast as with the kernel for signals, with 128 and 256 channels 1.0 and more."""
 
 
-def is_divided(convolution: ir.Node, outputs: int, multiplications: int | None, least: int) -> bool:
+def is_divided(convolution: ir.Node, outputs: int, *, is_little: bool) -> bool:
     """Whether two threads divide a convolution of one row in blocks, or it need not gain by two.
 
     Args:
         convolution: The convolution; where the result runs with one thread, none has to be divided.
         outputs: The channels of the result.
-        multiplications: How many there are; None if sizes are not known.
-        least: So many are divided with profit.
+        is_little: Whether there is so little to do that one thread is faster than two.
     """
-    if scope.of(scope.graph_of(convolution)).options.for_threads == 1:
-        return True
-    if multiplications is not None and multiplications < least:
+    if is_little or scope.of(scope.graph_of(convolution)).options.for_threads == 1:
         return True
     sets = -(-outputs // CHANNELS_OF_A_THREAD)
     return -(-sets // 2) * CHANNELS_OF_A_THREAD <= LARGEST_SHARE * outputs

@@ -6,9 +6,10 @@ from typing import Final
 
 import onnx_ir as ir
 
-from ortopt.analysis.blocked_layout import BEFORE, CONVOLUTIONS, MICROSOFT, RANK, is_blocked_convolution
+from ortopt.analysis.blocked_layout import BEFORE, CONVOLUTIONS, RANK, is_blocked_convolution
 from ortopt.graph.match import is_constant, tensor_of
 from ortopt.graph.walk import Question, walk
+from ortopt.semantics.domains import MICROSOFT
 
 THROUGH: Final = BEFORE | {"HardSwish", "Gelu", "QuickGelu", "BatchNormalization", "MaxPool", "AveragePool"}
 """Ops behind a convolution that leave an image in blocks."""

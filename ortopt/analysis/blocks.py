@@ -17,6 +17,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.onnx_ir_internals import use_count
 from ortopt.semantics import constant_tensor
+from ortopt.semantics.domains import MICROSOFT
 
 MAX_STEPS: Final = 64
 """How many nodes are looked at on the way from one part of a block to the next."""
@@ -275,8 +276,6 @@ def _ops(domain: str, names: str, count: Callable[[ir.Node], int] = _one) -> dic
     return {(domain, name): count for name in names.split()}
 
 
-_OWN: Final = "com.microsoft"
-
 FAMILIES: Final[Mapping[str, Family]] = {
     family.name: family
     for family in (
@@ -285,7 +284,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
             "attention blocks",
             _ops("", "Attention")
             | _ops(
-                _OWN,
+                MICROSOFT,
                 "Attention MultiHeadAttention GroupQueryAttention DecoderMaskedMultiHeadAttention PackedAttention"
                 " DecoderMaskedSelfAttention PackedMultiHeadAttention QAttention DecoderAttention LongformerAttention"
                 " SparseAttention PagedAttention QOrderedAttention MultiScaleDeformableAttention",
@@ -298,8 +297,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
             "rotary",
             "rotary embeddings",
             _ops("", "RotaryEmbedding")
-            | _ops(_OWN, "RotaryEmbedding")
-            | _ops(_OWN, "GroupQueryAttention Attention SparseAttention", _rotary_inside),
+            | _ops(MICROSOFT, "RotaryEmbedding")
+            | _ops(MICROSOFT, "GroupQueryAttention Attention SparseAttention", _rotary_inside),
             frozenset({"Concat"}),
             _is_rotary,
             _rotary_ends,
@@ -313,7 +312,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
                 " InstanceNormalization MeanVarianceNormalization",
             )
             | _ops(
-                _OWN,
+                MICROSOFT,
                 "SkipLayerNormalization SkipSimplifiedLayerNormalization EmbedLayerNormalization GroupNorm"
                 " SkipGroupNorm QOrderedLayerNormalization QEmbedLayerNormalization",
             ),

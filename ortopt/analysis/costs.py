@@ -3,8 +3,8 @@
 A form is an op as its kernel sees it. What it costs is stated relative to the nodes that it stands for: a speed of 0.5
 is half as fast as they are. The table (``data/costs.json``) has one row a form, provider and range of sizes; where it
 has none, nobody has measured, and the answer is None. What other processors say of the same rows stands in tables of
-their own (``data/costs.*.json``) and becomes a column each: a form that loses on one of them loses. `ortopt.fusions`
-decides what to do about it.
+their own (``data/costs.*.json``) and becomes a column each: a form that loses on one of them loses.
+`ortopt.framework.fusions` decides what to do about it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import onnx_ir as ir
 from msgspec import Struct, field, structs
 
 from ortopt.analysis.representative_sizes import Extent
+from ortopt.semantics.domains import MICROSOFT
 
 HYSTERESIS: Final = 0.03
 """By how much a form must be faster to be called so: a form that wins by less loses to the simpler graph."""
@@ -83,6 +84,7 @@ class Cost(Struct, frozen=True):
         at: The same as the least and greatest value of named sizes (`Sizes`); what is left out may be anything.
         source: Who says so, and how it was measured.
         speeds: The speed on each kind of processor (`Circumstances.kernels`), where several were measured.
+        elsewhere: Of an answer about sizes that the table does not know, those that it knows, in words.
     """
 
     form: Form
@@ -94,6 +96,7 @@ class Cost(Struct, frozen=True):
     at: Mapping[str, tuple[int, float]]
     source: str
     speeds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    elsewhere: str = ""
 
     @property
     def key(self) -> tuple[Form, str, tuple[tuple[str, tuple[int, float]], ...]]:
@@ -237,7 +240,8 @@ def _most_cautious(rows: Sequence[Cost], sizes: Sizes) -> Cost | None:
     nearest = min(fitting or rows, key=_caution, default=None)
     if fitting or nearest is None or nearest.verdict is Verdict.LOSES:
         return nearest
-    return structs.replace(nearest, verdict=Verdict.UNKNOWN, speed=None)
+    elsewhere = " or ".join(in_sizes(cost.at) for cost in rows)
+    return structs.replace(nearest, verdict=Verdict.UNKNOWN, speed=None, elsewhere=elsewhere)
 
 
 def _caution(cost: Cost) -> int:
@@ -330,20 +334,20 @@ _VARIANTS: Final[Mapping[tuple[str, str], tuple[tuple[str, Callable[[ir.Node], b
     ("", "QLinearConv"): ((_SIGNED, _is_signed(0)),),
     ("", "QLinearMatMul"): ((_SIGNED, _is_signed(0)),),
     **{
-        ("com.microsoft", f"QLinear{op}"): ((_SIGNED, _is_signed(0, 1)),)
+        (MICROSOFT, f"QLinear{op}"): ((_SIGNED, _is_signed(0, 1)),)
         for op in (
             *("Add", "AveragePool", "Concat", "GlobalAveragePool", "LeakyRelu", "Mul", "Sigmoid", "Softmax", "Where"),
         )
     },
-    ("com.microsoft", "MatMulIntegerToFloat"): ((_SIGNED, _is_signed(0)),),
-    ("com.microsoft", "QGemm"): ((_SIGNED, _is_signed(0)),),
-    ("com.microsoft", "FastGelu"): (("with bias", lambda node: _given(node, 1)),),
-    ("com.microsoft", "FusedConv"): (("with a sum", lambda node: _given(node, 3)),),
-    ("com.microsoft", "FusedMatMul"): (
+    (MICROSOFT, "MatMulIntegerToFloat"): ((_SIGNED, _is_signed(0)),),
+    (MICROSOFT, "QGemm"): ((_SIGNED, _is_signed(0)),),
+    (MICROSOFT, "FastGelu"): (("with bias", lambda node: _given(node, 1)),),
+    (MICROSOFT, "FusedConv"): (("with a sum", lambda node: _given(node, 3)),),
+    (MICROSOFT, "FusedMatMul"): (
         ("transBatch", lambda node: _has(node, "transBatchA", "transBatchB")),
         ("transA", lambda node: _has(node, "transA")),
     ),
-    ("com.microsoft", "MultiHeadAttention"): (
+    (MICROSOFT, "MultiHeadAttention"): (
         ("with repeated heads", lambda node: _is_repeated(node, 1)),
         ("with bias", lambda node: _given(node, 3)),
     ),

@@ -32,6 +32,7 @@ from ortopt.analysis.whole_numbers import BEGINNINGS, CHOICES, DISCRETE, SUMS, W
 from ortopt.graph.index import OpIndex, op_key
 from ortopt.graph.match import is_constant
 from ortopt.onnx_ir_internals import attributes_of, is_needed
+from ortopt.semantics.domains import MICROSOFT, ML, TRAINING
 from ortopt.semantics.op_traits import (
     BITWISE,
     BOOLEAN_RESULTS,
@@ -72,13 +73,13 @@ STEPS_BEHIND_FIRST = frozenset({"GridSample", "MaxRoiPool", "Resize", "RoiAlign"
 SMOOTH = SHAPE_QUERIES | {"Dropout", "DynamicQuantizeLinear", "IsInf", "IsNaN", "QuantizeLinear"}
 """Ops that give integers or booleans that no rounding decides, or that have bounds of their own."""
 
-KNOWN_DOMAINS = semantics.PURE_DOMAINS - {"ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"}
+KNOWN_DOMAINS = semantics.PURE_DOMAINS - {ML, "ai.onnx.preview", TRAINING}
 """Domains whose ops are sums, products and transcendental functions where nothing else is said; others may do anything.
 
 Trees and scalers are of ai.onnx.ml.
 """
 
-PLAIN_DOMAINS = KNOWN_DOMAINS - {"com.microsoft"}
+PLAIN_DOMAINS = KNOWN_DOMAINS - {MICROSOFT}
 """Of these, those in which no op holds a graph but control flow."""
 
 

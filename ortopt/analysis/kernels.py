@@ -25,6 +25,8 @@ import onnx.shape_inference
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt.semantics.domains import MICROSOFT
+
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
 
@@ -287,7 +289,7 @@ def _decide(provider: str, op: _Op, types: _Signature) -> Support | None:
         return None  # ORT does not load the model
     if (op.domain == "" and op.name == "Constant") or _direct(provider, op, types):
         return Support.KERNEL
-    if op.domain == "com.microsoft" and op.name in _CONTRIB_BODIES:
+    if op.domain == MICROSOFT and op.name in _CONTRIB_BODIES:
         return _contrib_function(provider, op, types)
     body = _body(op, types)
     if body is not None:  # once it is expanded there is no way back to casts

@@ -18,8 +18,7 @@ from ortopt.graph import scope, symbolic
 from ortopt.graph.facts import Dims, dims_of
 from ortopt.graph.symbolic import UNKNOWN, Dim, is_invented, is_known
 from ortopt.semantics import STANDARD_DOMAINS
-
-_OWN: Final = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ def _callers_first(model: ir.Model, called: Mapping[int, Iterable[int]]) -> list
 
 def _of_node(node: ir.Node) -> Dim | None:
     """The multiply-adds of one node; the unknown dimension where they cannot be told, None where none are counted."""
-    rule = _RULES.get(node.op_type) if node.domain in STANDARD_DOMAINS | {_OWN} else None
+    rule = _RULES.get(node.op_type) if node.domain in STANDARD_DOMAINS | {MICROSOFT} else None
     if rule is None:
         return None
     try:
@@ -214,15 +213,15 @@ def _keys(node: ir.Node) -> Dim:
 
 _PAST: Final[Mapping[tuple[str, str], int]] = {
     ("", "Attention"): 4,
-    (_OWN, "MultiHeadAttention"): 6,
-    (_OWN, "GroupQueryAttention"): 3,
+    (MICROSOFT, "MultiHeadAttention"): 6,
+    (MICROSOFT, "GroupQueryAttention"): 3,
 }
 """The input with the past keys."""
 
 
 def _projected_attention(node: ir.Node) -> Dim:
     """ONNX Runtime's own Attention: the projections, and what `_attention` counts."""
-    if node.domain != _OWN:
+    if node.domain != MICROSOFT:
         return _attention(node)
     tokens, weights = _input(node, 0)[:2], _input(node, 1)
     projections = symbolic.product((*tokens, *weights))

@@ -28,14 +28,15 @@ from ortopt.analysis.representative_sizes import Extent, Place
 from ortopt.graph import symbolic
 from ortopt.graph.facts import dims_of
 from ortopt.graph.symbolic import Dim
+from ortopt.semantics.domains import MICROSOFT
 
 NAMES: Final = ("rows", "columns", "elements", "batch", "channels", "length", "past", "outputs")
 
 _PAST: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
     ("", "Attention"): (4, 2),
-    ("com.microsoft", "Attention"): (4, 3),
-    ("com.microsoft", "GroupQueryAttention"): (3, 2),
-    ("com.microsoft", "MultiHeadAttention"): (6, 2),
+    (MICROSOFT, "Attention"): (4, 3),
+    (MICROSOFT, "GroupQueryAttention"): (3, 2),
+    (MICROSOFT, "MultiHeadAttention"): (6, 2),
 }
 """Of attention ops the input that holds the cache, and its axis of positions."""
 

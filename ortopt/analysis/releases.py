@@ -17,12 +17,12 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.options import Options
 from ortopt.semantics import STANDARD_DOMAINS
+from ortopt.semantics.domains import MICROSOFT
 
 Release: TypeAlias = tuple[int, int]
 """Major and minor version: patches read what their release reads."""
 
 _DATA: Final = Path(__file__).parent / "data" / "onnxruntime-releases.json"
-_OWN: Final = "com.microsoft"
 
 
 class Requirement(Struct, frozen=True):
@@ -125,7 +125,7 @@ def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requiremen
         if kernels.is_official(domain, op, version):
             continue
         name = f"{domain or 'ai.onnx'}::{op}"
-        if domain == _OWN or domain in STANDARD_DOMAINS:
+        if domain == MICROSOFT or domain in STANDARD_DOMAINS:
             own[name] = max(own.get(name, (1, 0)), of_node(node))
         else:
             foreign.add(name)

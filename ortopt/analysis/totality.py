@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
@@ -19,7 +20,6 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     attribute,
-    axis,
     dims,
     dtype,
     inputs,
@@ -107,13 +107,12 @@ def _clip(node: ir.Node) -> None:
 
 def _softmax(node: ir.Node) -> None:
     (value,) = inputs(node, 1)
-    axis(node, rank(value), -1 if opset(node) >= ONE_AXIS_FROM[node.op_type] else 1)
+    ops.Softmax(node).axis_of(rank(value))
 
 
 def _transpose(node: ir.Node) -> None:
     (value,) = inputs(node, 1)
-    order = attribute(node, "perm", tuple(range(rank(value))))
-    need(sorted(order) == list(range(rank(value))), "the permutation does not fit", node)
+    ops.Transpose(node).order_of(rank(value))
 
 
 def _matmul(node: ir.Node) -> None:
@@ -126,9 +125,9 @@ def _matmul(node: ir.Node) -> None:
 def _gemm(node: ir.Node) -> None:
     a, b = inputs(node, 2)
     first, second = dims(a, 2), dims(b, 2)
-    if attribute(node, "transA", 0):
+    if ops.Gemm(node).transposes_a:
         first = first[::-1]
-    if attribute(node, "transB", 0):
+    if ops.Gemm(node).transposes_b:
         second = second[::-1]
     need(same_dim(first[1], second[0]), "the shapes may not fit", node)
     added = optional(node, 2)
@@ -143,7 +142,7 @@ def _gemm(node: ir.Node) -> None:
 def _concat(node: ir.Node) -> None:
     operands = inputs(node, len(node.inputs))
     shapes = [dims(value) for value in operands]
-    at = axis(node, len(shapes[0]), 0)
+    at = ops.Concat(node).axis_of(len(shapes[0]))
     for shape in shapes[1:]:
         need(len(shape) == len(shapes[0]), "the shapes may not fit", node)
         for index, (one, other) in enumerate(zip(shapes[0], shape, strict=True)):
@@ -161,26 +160,23 @@ def _axes(node: ir.Node, of: int) -> tuple[int, ...]:
     given = optional(node, 1)
     if given is not None:
         _vector(given)
-    listed: tuple[int, ...] | None = attribute(node, "axes", None) if given is None else integers(given)
-    if listed is None:
+    listed = ops.Axes(node).stated_axes
+    if not listed:
         return tuple(range(of))
-    need(all(-of <= at < of for at in listed), "an axis is out of range", node)
-    positive = tuple(at % of for at in listed)
-    need(len(set(positive)) == len(positive), "an axis is listed twice", node)
-    return positive
+    axes = ops.Axes(node).axes_of(of)
+    need(len(axes) == len(listed), "an axis is listed twice", node)
+    return axes
 
 
 def _unsqueeze(node: ir.Node) -> None:
     (value,) = inputs(node, 1)
-    given = optional(node, 1)
-    count = len(attribute(node, "axes", ()) if given is None else integers(given))
-    _axes(node, rank(value) + count)
+    _axes(node, rank(value) + len(ops.Unsqueeze(node).stated_axes))
 
 
 def _squeeze(node: ir.Node) -> None:
     (value,) = inputs(node, 1)
     shape = dims(value)
-    given = optional(node, 1) is not None or "axes" in node.attributes
+    given = bool(ops.Squeeze(node).stated_axes)
     need(not given or all(_is_one(shape[at]) for at in _axes(node, len(shape))), "an axis may not be 1", node)
 
 
@@ -208,8 +204,7 @@ def _reshape(node: ir.Node) -> None:
 
 def _flatten(node: ir.Node) -> None:
     (value,) = inputs(node, 1)
-    at, of = attribute(node, "axis", 1), rank(value)
-    need(-of <= at <= of, "the axis is out of range", node)
+    ops.Flatten(node).axis_of(rank(value))
 
 
 def _expand(node: ir.Node) -> None:
@@ -231,7 +226,7 @@ def _gather(node: ir.Node) -> None:
     """Constant indices within a fixed dimension."""
     value, indices = inputs(node, 2)
     shape = dims(value)
-    size = shape[axis(node, len(shape), 0)]
+    size = shape[ops.Gather(node).axis_of(len(shape))]
     if not isinstance(size, int) or not is_constant(indices):
         raise Refusal("an index may be out of range", indices)
     array = array_of(indices)

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ortopt.errors import InvalidModelError
-from ortopt.measurement.in_turns import Effort, Figures, Version, measure_in_turns, measure_once
+from ortopt.measurement.asking import MeasurementBudget
+from ortopt.measurement.in_turns import Figures, Version, measure_in_turns, measure_once
 
 GROUPED: Final = 4
 """The level whose result runs under `ortopt.InferenceSession`; those below run under ONNX Runtime."""
@@ -24,7 +25,7 @@ def version_of(level: int, path: Path) -> Version:
 
 
 def compare(
-    versions: Sequence[Version], inputs: Path, effort: Effort, traces: Path | None = None
+    versions: Sequence[Version], inputs: Path, effort: MeasurementBudget, traces: Path | None = None
 ) -> tuple[list[Figures], dict[str, Any] | None]:
     """Measure versions of a model in turns.
 
@@ -48,7 +49,7 @@ def as_row(figures: Figures) -> dict[str, Any]:
     return {**row, **figures.as_dict()}
 
 
-def _traced(every: Sequence[Figures], inputs: Path, effort: Effort, folder: Path) -> dict[str, Any]:
+def _traced(every: Sequence[Figures], inputs: Path, effort: MeasurementBudget, folder: Path) -> dict[str, Any]:
     """One timeline of all versions, each a process of it, each beginning at 0 so that they can be compared."""
     events: list[dict[str, Any]] = []
     for number, figures in enumerate(every):

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from ortopt.cli.models import ModelArgument
     from ortopt.instrumentation.explanation import Explanation
-    from ortopt.measurement.in_turns import Effort, Figures, Spread, Version
+    from ortopt.measurement.asking import MeasurementBudget
+    from ortopt.measurement.in_turns import Figures, Spread, Version
 
 
 @click.command("bench", short_help="Time a model against what levels make of it.")
@@ -103,7 +104,7 @@ def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
         click.echo(json.dumps(data, indent=2))
 
 
-def _effort(flags: dict[str, Any]) -> Effort:
+def _effort(flags: dict[str, Any]) -> MeasurementBudget:
     """How much is measured, and where.
 
     Raises:
@@ -112,7 +113,7 @@ def _effort(flags: dict[str, Any]) -> Effort:
     from ortopt.analysis.providers import normalize, usable
     from ortopt.cli.run_options import checked_files
     from ortopt.errors import UsageError
-    from ortopt.measurement.in_turns import Effort
+    from ortopt.measurement.asking import MeasurementBudget
     from ortopt.option_kinds import commas
 
     providers = tuple(dict.fromkeys(normalize(name) for name in commas(flags["providers"]) or ("cpu",)))
@@ -120,7 +121,7 @@ def _effort(flags: dict[str, Any]) -> Effort:
         works, reason = usable(provider)
         if not works:
             raise UsageError(f"{provider} does not work here, and cannot be measured: {reason}")
-    return Effort(
+    return MeasurementBudget(
         flags["rounds"],
         flags["repeat"],
         flags["seconds"],
@@ -151,7 +152,7 @@ def _interface(model: ir.Model) -> object:
 
 
 def _compared(
-    arguments: Sequence[ModelArgument], levels: tuple[int, ...], effort: Effort, flags: dict[str, Any]
+    arguments: Sequence[ModelArgument], levels: tuple[int, ...], effort: MeasurementBudget, flags: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """For each of several models of one interface its versions' figures, all measured in turns."""
     from ortopt.benchmarking import benchmark
@@ -220,7 +221,7 @@ class _Made:
         original: Version,
         folder: Path,
         feeds: dict[str, Any],
-        effort: Effort,
+        effort: MeasurementBudget,
         flags: dict[str, Any],
     ) -> None:
         self.argument = argument
@@ -271,7 +272,7 @@ class _Made:
         return profiles.describe(original, result, model, listener)
 
 
-def _show(compared: Sequence[dict[str, Any]], effort: Effort) -> None:
+def _show(compared: Sequence[dict[str, Any]], effort: MeasurementBudget) -> None:
     from ortopt.cli import measured_inputs
     from ortopt.reporting import profiles, report, tables
 

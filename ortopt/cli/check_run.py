@@ -19,7 +19,7 @@ from ortopt.regression import baseline as baselines
 from ortopt.regression import junit, markdown, page, results, shards, sources
 from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, plain_options
-from ortopt.regression.check import Plan, Running
+from ortopt.regression.check import RunningCheck, Schedule
 from ortopt.regression.facts import versions
 from ortopt.regression.latency import Latency
 from ortopt.regression.pool import Pool
@@ -47,7 +47,7 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) 
     baseline = _baseline(path, update=flags["update"])
     _check_options(cases)
     gone = [] if baseline is None else selection.vanished(baseline.models, said)
-    running = Running(cases, _plan(cases, flags, baseline), gone)
+    running = RunningCheck(cases, _plan(cases, flags, baseline), gone)
     try:
         out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
         with check_display.watcher(out, flags["jobs"], quiet=flags["quiet"]) as watcher:
@@ -161,8 +161,8 @@ def _check_options(cases: Sequence[Case]) -> None:
         warn(absent)
 
 
-def _plan(cases: Sequence[Case], flags: Mapping[str, Any], baseline: Baseline | None) -> Plan:
-    plan = Plan(_runner(flags), baseline, accept=flags["update"], prune=flags["prune"], strict=flags["strict"])
+def _plan(cases: Sequence[Case], flags: Mapping[str, Any], baseline: Baseline | None) -> Schedule:
+    plan = Schedule(_runner(flags), baseline, accept=flags["update"], prune=flags["prune"], strict=flags["strict"])
     plan.versions = versions({case.settings.options.get("costs") for case in cases} or {None})
     if flags["changed_since"]:
         plan.changed_since = baselines.read(Path(flags["changed_since"]))

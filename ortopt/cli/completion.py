@@ -69,7 +69,7 @@ def _models() -> tuple[str, ...]:
 
 
 def _passes() -> list[str]:
-    from ortopt import pass_manifest
+    from ortopt.discovery import pass_manifest
 
     return [name for entry in pass_manifest.read().values() for name in entry.passes]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from collections.abc import Iterable, Mapping
@@ -173,9 +172,8 @@ def _transformed(
     if kind is not None and not any(chosen.transformer.name == kind.name for chosen in run.selected):
         levels = ", ".join(str(at.value) for at in kind.levels)
         raise UsageError(f"{kind.name} (level {levels}) does not run with these options")
-    with contextlib.closing(run), cancels(token):
-        run.transform()
-    result = run.result(None)
+    with cancels(token):
+        result = run.run(verify=False)
     if result.stopped:
         warn("stopped by the time limit; this is the result so far")
     return run, result

@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ortopt.measurement.in_turns import Effort, Version
+    from ortopt.measurement.asking import MeasurementBudget
+    from ortopt.measurement.in_turns import Version
 
 
 def accepted(
-    label: str, original: Version, candidates: Iterable[tuple[Mapping[str, Any], bool]], path: Path, effort: Effort
+    label: str,
+    original: Version,
+    candidates: Iterable[tuple[Mapping[str, Any], bool]],
+    path: Path,
+    effort: MeasurementBudget,
 ) -> dict[str, Any]:
     """The first inputs that a model runs on; they are in the file then.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortopt._version import __version__
 from ortopt.analysis.providers import check_installation, in_place_of
-from ortopt.api import Optimization, OptimizeResult, new_optimization
+from ortopt.api import OptimizeResult, new_optimization
 from ortopt.cancellation import CancellationToken
 from ortopt.cli import files, models
 from ortopt.cli.arguments import MARK
@@ -25,35 +25,36 @@ from ortopt.observers import Observer
 from ortopt.optimization import formats
 from ortopt.options import Options
 from ortopt.reporting import report
-from ortopt.serialization.save import Saved, save
+from ortopt.serialization.save import Saved
 from ortopt.terminal_text import quoted
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
-
     from ortopt.instrumentation.explanation import Explanation
-    from ortopt.instrumentation.lineage import Lineage
     from ortopt.instrumentation.trace import Trace
     from ortopt.tuning.tune import Tuning
-    from ortopt.verification.verify import Verification
 
 
-def _observers(flags: Mapping[str, Any]) -> tuple[Explanation | None, Trace | None, Lineage | None]:
-    """What listens to the run for ``--profile``, ``--trace`` and ``--html``: loaded only where it is asked for."""
-    explanation = trace = lineage = None
-    if flags["profile"]:
-        from ortopt.instrumentation.explanation import Explanation
-
-        explanation = Explanation()
-    if flags["trace_file"]:
-        from ortopt.instrumentation.trace import Trace
-
-        trace = Trace()
-    if flags["html_file"]:
-        from ortopt.instrumentation.lineage import Lineage
-
-        lineage = Lineage()
-    return explanation, trace, lineage
+def _check_flags(flags: Mapping[str, Any]) -> None:
+    """Refuse flags that contradict each other."""
+    verified, tuned = flags["verify"], flags["tune"]
+    refused = {
+        "--verbose and --quiet contradict each other": flags["verbose"] and flags["quiet"],
+        "--keep-pass has no effect with --no-repair or --no-verify: leave them out": flags["keep_pass"]
+        and not (flags["repair"] and verified),
+        "--inputs has no effect with --no-verify: leave out one of them": flags["inputs"] is not None and not verified,
+        "--thorough has no effect with --no-verify: leave out one of them": flags["thorough"] and not verified,
+        "--thorough uses random inputs, --inputs uses yours: leave out one of them": flags["thorough"]
+        and flags["inputs"] is not None,
+        "--tune-seconds says how long --tune may take: add --tune": flags["tune_seconds"] is not None and not tuned,
+        "--tune-threads says with how many threads --tune measures: add --tune": flags["tune_threads"] is not None
+        and not tuned,
+        "--choices are what --tune finds: leave out one of them": tuned and flags["choices_file"] is not None,
+        "the name after --dump-dir is empty": flags["dump_dir"] == "",
+        "--html writes a page for a browser into a file: give its name": flags["html_file"] == files.STREAM,
+    }
+    for message, is_so in refused.items():
+        if is_so:
+            raise UsageError(message)
 
 
 class Run:
@@ -72,54 +73,56 @@ class Run:
     """
 
     def __init__(self, model: str, options: Options, **flags: Any) -> None:
-        if flags["verbose"] and flags["quiet"]:
-            raise UsageError("--verbose and --quiet contradict each other")
-        if flags["keep_pass"] and not (flags["repair"] and flags["verify"]):
-            raise UsageError("--keep-pass has no effect with --no-repair or --no-verify: leave them out")
-        if flags["inputs"] is not None and not flags["verify"]:
-            raise UsageError("--inputs has no effect with --no-verify: leave out one of them")
-        if flags["thorough"] and not flags["verify"]:
-            raise UsageError("--thorough has no effect with --no-verify: leave out one of them")
-        if flags["thorough"] and flags["inputs"] is not None:
-            raise UsageError("--thorough uses random inputs, --inputs uses yours: leave out one of them")
-        if flags["tune_seconds"] is not None and not flags["tune"]:
-            raise UsageError("--tune-seconds says how long --tune may take: add --tune")
-        if flags["tune_threads"] is not None and not flags["tune"]:
-            raise UsageError("--tune-threads says with how many threads --tune measures: add --tune")
-        if flags["tune"] and flags["choices_file"] is not None:
-            raise UsageError("--choices are what --tune finds: leave out one of them")
-        if flags["dump_dir"] == "":
-            raise UsageError("the name after --dump-dir is empty")
+        _check_flags(flags)
         self._options = options
         self._flags = flags
-        if flags["html_file"] == files.STREAM:
-            raise UsageError("--html writes a page for a browser into a file: give its name")
-        reports = {"--json": flags["json_file"], "--trace": flags["trace_file"], "--html": flags["html_file"]}
-        files.check_outputs({"-o": flags["output"], **reports}, {"the inputs": flags["inputs"]})
-        self._listener, self._trace, self._lineage = _observers(flags)
+        self._reports = {"--json": flags["json_file"], "--trace": flags["trace_file"], "--html": flags["html_file"]}
+        files.check_outputs({"-o": flags["output"], **self._reports}, {"the inputs": flags["inputs"]})
         self._argument = models.resolve(model)
         self._target: str = flags["output"] or self._argument.output
-        streams = [self._target, *reports.values()].count(files.STREAM)
-        if streams > 1:
-            raise UsageError("only one of the model, --json and --trace can go to stdout")
-        if self._target == files.STREAM and sys.stdout.isatty():
-            raise UsageError("a model is no text for a terminal: name a file with -o, or lead stdout into one")
-        if self._target != files.STREAM:
-            formats.check(Path(self._target), flags["external_data"])
-        if self._target == files.STREAM and flags["external_data"] in {"copy", "reuse"}:
-            raise UsageError(f"--external-data {flags['external_data']} needs a file as output, not stdout")
-        files.check_outputs({"the result": self._target, **reports}, {"the inputs": flags["inputs"]})
-        files.check_outputs(reports, {"the model": self._argument.path})
-        if flags["dump_dir"]:
-            read = [path for path in (self._argument.path, flags["inputs"]) if path is not None]
-            self._check_dumps(flags["dump_dir"], read)
+        self._check_target()
+        files.check_outputs({"the result": self._target, **self._reports}, {"the inputs": flags["inputs"]})
+        files.check_outputs(self._reports, {"the model": self._argument.path})
+        self._check_dumps(path for path in (self._argument.path, flags["inputs"]) if path is not None)
         self._inputs = None
         if flags["verify"]:
             self._inputs = models.verification_inputs(flags["inputs"], self._argument, options.dims)
-        self._report_stream = sys.stderr if streams else sys.stdout
-        self._seconds: dict[str, float] = {}
+        self._observe()
         self._tuning: Tuning | None = None
+        self._seconds: dict[str, float] = {}
         self.data: dict[str, Any] | None = None
+
+    def _check_target(self) -> None:
+        where, streams = self._flags["external_data"], [self._target, *self._reports.values()].count(files.STREAM)
+        self._report_stream = sys.stderr if streams else sys.stdout
+        if streams > 1:
+            raise UsageError("only one of the model, --json and --trace can go to stdout")
+        if self._target != files.STREAM:
+            formats.check(Path(self._target), where)
+        elif sys.stdout.isatty():
+            raise UsageError("a model is no text for a terminal: name a file with -o, or lead stdout into one")
+        elif where in {"copy", "reuse"}:
+            raise UsageError(f"--external-data {where} needs a file as output, not stdout")
+
+    def _observe(self) -> None:
+        """Make what listens to the run: loaded only where it is asked for."""
+        self._listener: Explanation | None = None
+        self._trace: Trace | None = None
+        self._observers: list[Observer] = []
+        if self._flags["trace_file"]:
+            from ortopt.instrumentation.trace import Trace
+
+            self._trace = Trace()
+            self._observers.append(self._trace)
+        if self._flags["html_file"]:
+            from ortopt.instrumentation.lineage import Lineage
+
+            self._observers.append(Lineage())
+        if self._flags["profile"]:
+            from ortopt.instrumentation.explanation import Explanation
+
+            self._listener = Explanation()
+            self._observers.append(self._listener)
 
     def all(self) -> None:
         """Transform, verify, write, report.
@@ -171,21 +174,44 @@ class Run:
         if self._flags["tune"]:
             self._tune(progress)
         token = CancellationToken()
-        observers: list[Observer] = [
-            observer for observer in (progress, self._trace, self._lineage, self._listener) if observer is not None
-        ]
+        observers = self._observers if progress is None else [progress, *self._observers]
         if self._flags["dump_dir"]:
             from ortopt.instrumentation.dump import Dump
 
-            observers.append(Dump(self._flags["dump_dir"]))
+            observers = [*observers, Dump(self._flags["dump_dir"])]
         with self._span("load", progress):
             run = new_optimization(self._argument.source, self._options, observers=observers, cancellation=token)
-        with contextlib.closing(run):
-            self._check_external_data(models.external_data(run.model))
-            outcome = self._finish(run, token, progress)
-            for text in run.warnings:
-                warn(text)
-            return outcome
+        self._check_external_data(models.external_data(run.model))
+
+        @contextlib.contextmanager
+        def phase(name: str) -> Iterator[None]:
+            if name == "save" and not self._flags["quiet"]:
+                report.import_early()
+            if name != "optimize":
+                with self._span(name, progress):
+                    yield
+                return
+            if progress is not None:
+                progress.expect(sum(len(chosen.levels) for chosen in run.selected))
+            with self._span(name), cancels(token):
+                yield
+
+        error: VerificationError | None = None
+        try:
+            result = run.run(
+                verify=self._flags["verify"] and ("thorough" if self._flags["thorough"] else True),
+                require_verified=self._options.strict,
+                inputs=self._inputs,
+                save_to=sys.stdout.buffer if self._target == files.STREAM else self._target,
+                external_data=self._flags["external_data"],
+                metadata={MARK: __version__},
+                phase=phase,
+            )
+        except VerificationError as differs:
+            result, error = run.result(run.verification), differs
+        for text in run.warnings:
+            warn(text)
+        return result, run.saved, error
 
     def _tune(self, progress: Progress | None) -> None:
         """Choose between forms by their speed here; Ctrl-C keeps the best so far."""
@@ -207,61 +233,19 @@ class Run:
 
     def _check_external_data(self, data: tuple[str, ...]) -> None:
         """Refuse to write over the weights of the model."""
-        named = {"--json": "json_file", "--trace": "trace_file", "--html": "html_file"}
-        outputs = {"-o": self._target, **{option: self._flags[name] for option, name in named.items()}}
-        files.check_not_read(outputs, {"external data of the model": data})
-        if self._flags["dump_dir"]:
-            self._check_dumps(self._flags["dump_dir"], data)
+        files.check_not_read({"-o": self._target, **self._reports}, {"external data of the model": data})
+        self._check_dumps(data)
 
-    def _check_dumps(self, folder: str, read: Iterable[str | Path]) -> None:
+    def _check_dumps(self, read: Iterable[str | Path]) -> None:
         """Refuse to write dumps over inputs, e.g. a dump of an earlier run."""
+        folder = self._flags["dump_dir"]
+        if not folder:
+            return
         from ortopt.instrumentation.dump import is_dump
 
         for path in read:
             if is_dump(path, folder):
                 raise UsageError(f"--dump-dir would write over {quoted(str(path))}, which is read")
-
-    def _finish(
-        self, run: Optimization, token: CancellationToken, progress: Progress | None
-    ) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
-        run.is_thorough = self._flags["thorough"]
-        if self._flags["verify"]:
-            run.begin_verification(self._inputs)
-        if progress is not None:
-            progress.expect(sum(len(chosen.levels) for chosen in run.selected))
-        with self._span("optimize"), cancels(token):
-            run.transform()
-        outcome = None
-        if self._flags["verify"]:
-            with self._span("verify", progress):
-                try:
-                    outcome = run.verify(self._inputs)
-                    self._require_verified(outcome)
-                except VerificationError as error:
-                    return run.result(run.verification), None, error
-        if not self._flags["quiet"]:
-            report.import_early()
-        with self._span("save", progress):
-            started = time.perf_counter()
-            run.name_interface()
-            run.model.metadata_props[MARK] = __version__
-            saved = self._saved(run.model)
-            self._seconds["save"] = time.perf_counter() - started
-        return run.result(outcome), saved, None
-
-    def _saved(self, model: ir.Model) -> Saved:
-        where, provenance = self._flags["external_data"], self._options.provenance
-        if self._target == files.STREAM:
-            return save(model, sys.stdout.buffer, external_data=where, provenance=provenance)
-        libraries = self._options.custom_op_libraries
-        return formats.save_as(
-            model, Path(self._target), external_data=where, provenance=provenance, libraries=libraries
-        )
-
-    def _require_verified(self, outcome: Verification) -> None:
-        """With ``--strict``, a result that could not be verified is not written."""
-        if self._options.strict and outcome.status != "verified":
-            raise VerificationError(f"the result could not be verified: {outcome.reason} (--strict)")
 
     def _profiled(self, result: OptimizeResult, saved: Saved | None) -> dict[str, Any] | None:
         """Where the time goes; None, with a warning, where that cannot be measured: the result is written."""

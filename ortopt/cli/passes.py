@@ -119,8 +119,8 @@ def describe(kind: Kind, origin: str) -> dict[str, Any]:
     import dataclasses
     import inspect
 
+    from ortopt.framework.pass_options import options_of
     from ortopt.options import Numerics
-    from ortopt.pass_options import options_of
     from ortopt.reporting import costs
     from ortopt.rule import RewriteRule
 
@@ -142,7 +142,7 @@ def describe(kind: Kind, origin: str) -> dict[str, Any]:
         "providers": list(kind.providers),
         "produces": [f"{domain}::{op}" if domain else op for domain, op in kind.produces],
         "fuses": [f"{domain}::{op}" if domain else op for domain, op in fuses],
-        "costs": costs.known(fuses),
+        "costs": costs.known(fuses, kind.weighs),
         "options": {
             field.name: {"type": types[field.name].shown, "default": _default(field)}
             for field in dataclasses.fields(kind.Options)

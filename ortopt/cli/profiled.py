@@ -14,7 +14,7 @@ from ortopt.cli import arrays, measured_inputs
 from ortopt.cli.models import ModelArgument
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.measurement import profiling
-from ortopt.measurement.in_turns import Effort
+from ortopt.measurement.asking import MeasurementBudget
 from ortopt.options import Options
 from ortopt.reporting import profiles
 from ortopt.serialization.save import save
@@ -47,7 +47,7 @@ def profile(
         OrtoptError: One of the two cannot be profiled.
     """
     here = tuple(provider for provider in options.providers if usable(provider)[0]) or (CPU,)
-    effort = Effort(
+    effort = MeasurementBudget(
         rounds=_PROCESSES, repeat=_CALLS, seconds=_SECONDS, providers=here, libraries=options.custom_op_libraries
     )
     with temporary_folder("ortopt-profile-") as name:

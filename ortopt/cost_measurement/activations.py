@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import MICROSOFT, Entry, Given, TwoForms, cases, normal, scalars, shape
+from ortopt.cost_measurement.entries import Entry, FormComparison, Given, cases, normal, scalars, shape
+from ortopt.semantics.domains import MICROSOFT
 
 _CONSTANTS: Final = scalars(
     r=1.4142135,
@@ -35,9 +36,9 @@ def _unary(
 ) -> Entry:
     """An op of one operand."""
 
-    def build(given: Given) -> TwoForms:
+    def build(given: Given) -> FormComparison:
         inputs = {"x": normal(given["rows"], given["columns"])}
-        return TwoForms(inputs, before, after, _CONSTANTS, opset=opset, repeats=True)
+        return FormComparison(inputs, before, after, _CONSTANTS, opset=opset, repeats=True)
 
     return Entry(Form(domain, name), instead_of, build, sizes)
 
@@ -45,11 +46,11 @@ def _unary(
 def _with_bias(name: str, plain: str, variant: str = "") -> Entry:
     """A Gelu with its bias inside."""
 
-    def build(given: Given) -> TwoForms:
+    def build(given: Given) -> FormComparison:
         inputs = {"x": normal(given["rows"], given["columns"])}
         before = f"t = Add (x, b) y = {MICROSOFT}.{plain} (t)"
         weights = {"b": normal(given["columns"])}
-        return TwoForms(inputs, before, f"y = {MICROSOFT}.{name} (x, b)", weights, repeats=True)
+        return FormComparison(inputs, before, f"y = {MICROSOFT}.{name} (x, b)", weights, repeats=True)
 
     return Entry(Form(MICROSOFT, name, variant), f"Add and {plain}", build, _BIAS_ROWS)
 
@@ -59,7 +60,7 @@ def _norm(
 ) -> Entry:
     """A normalization of rows; ``k`` is what a skip adds."""
 
-    def build(given: Given) -> TwoForms:
+    def build(given: Given) -> FormComparison:
         rows, columns = given["rows"], given["columns"]
         weights = _CONSTANTS | {
             "g": normal(columns),
@@ -67,7 +68,7 @@ def _norm(
             "ax": shape(-1),
             "skip": normal(rows, columns),
         }
-        return TwoForms({"x": normal(rows, columns)}, before, after, weights, opset=opset, repeats=True)
+        return FormComparison({"x": normal(rows, columns)}, before, after, weights, opset=opset, repeats=True)
 
     return Entry(Form(domain, name), instead_of, build, _NORM_ROWS)
 
@@ -80,7 +81,7 @@ _ELU: Final = "m = Min (x, zero) e = Exp (m) d = Sub (e, one) y = Max (x, d)"
 _EPSILON: Final = "<epsilon = 0.00001>"
 
 
-def _held_scores(given: Given) -> TwoForms:
+def _held_scores(given: Given) -> FormComparison:
     """A Softmax of masked scores; held, none is so far below the greatest that it would be a denormal number."""
     rows = columns = given["rows"]
     weights = {"m": np.where(np.tri(rows, columns) > 0, 0, np.float32(-1e9)).astype(np.float32)} | scalars(
@@ -89,10 +90,10 @@ def _held_scores(given: Given) -> TwoForms:
     before = "a = Add (x, m) y = Softmax <axis = -1> (a)"
     after = """a = Add (x, m) t = ReduceMax <keepdims = 1> (a, ax) s = Abs (t) p = Mul (s, f) d = Max (p, c)
         l = Sub (t, d) h = Max (a, l) y = Softmax <axis = -1> (h)"""
-    return TwoForms({"x": normal(8, rows, columns)}, before, after, weights | {"ax": shape(-1)})
+    return FormComparison({"x": normal(8, rows, columns)}, before, after, weights | {"ax": shape(-1)})
 
 
-def _scale_in_layers(given: Given) -> TwoForms:
+def _scale_in_layers(given: Given) -> FormComparison:
     """QuickGelu between two small layers, which take its scale."""
     rows, columns, narrow, alpha = given["rows"], given["columns"], 8, np.float32(1.702)
     first, second = normal(narrow, columns), normal(columns, narrow) / np.float32(columns)
@@ -100,13 +101,13 @@ def _scale_in_layers(given: Given) -> TwoForms:
     gelu = f"{MICROSOFT}.QuickGelu"
     before = f"h = MatMul (x, w) g = {gelu} <alpha = 1.702> (h) y = MatMul (g, v)"
     after = f"h = MatMul (x, w1) g = {gelu} <alpha = 1.0> (h) y = MatMul (g, v1)"
-    return TwoForms({"x": normal(rows, narrow)}, before, after, weights)
+    return FormComparison({"x": normal(rows, narrow)}, before, after, weights)
 
 
-def _prelu(given: Given) -> TwoForms:
+def _prelu(given: Given) -> FormComparison:
     channels, side = given["channels"], given["side"]
     weights = {"s": np.abs(normal(channels, 1, 1)) % np.float32(0.9)}
-    return TwoForms(
+    return FormComparison(
         {"x": normal(1, channels, side, side)},
         "m = Mul (x, s) y = Max (x, m)",
         "y = PRelu (x, s)",
@@ -115,7 +116,7 @@ def _prelu(given: Given) -> TwoForms:
     )
 
 
-def _group_norm(given: Given) -> TwoForms:
+def _group_norm(given: Given) -> FormComparison:
     channels, side, groups = given["channels"], given["side"], 8
     weights = {
         "flat": shape(0, groups, -1),
@@ -130,10 +131,10 @@ def _group_norm(given: Given) -> TwoForms:
     before = f"""r = Reshape (x, flat) n = InstanceNormalization {_EPSILON} (r, one, nul) q = Reshape (n, full)
         m = Mul (q, g4) y = Add (m, b4)"""
     after = f"y = GroupNormalization <num_groups = {groups}, epsilon = 0.00001> (x, g, b)"
-    return TwoForms({"x": normal(1, channels, side, side)}, before, after, weights, opset=21, repeats=True)
+    return FormComparison({"x": normal(1, channels, side, side)}, before, after, weights, opset=21, repeats=True)
 
 
-def _embedding(given: Given) -> TwoForms:
+def _embedding(given: Given) -> FormComparison:
     length, hidden, words = given["rows"], given["columns"], 1000
     inputs = {
         "x": (np.arange(length, dtype=np.int32) * 7 % words).reshape(1, length),
@@ -150,17 +151,17 @@ def _embedding(given: Given) -> TwoForms:
     before = """a = Gather (w, x) c = Gather (p, ids) d = Gather (s, t) e = Add (a, d) f = Add (e, c)
         y = LayerNormalization <axis = -1, epsilon = 0.00001> (f, g, b)"""
     after = f"y, mask = {MICROSOFT}.EmbedLayerNormalization {_EPSILON} (x, t, w, p, s, g, b)"
-    return TwoForms(inputs, before, after, weights)
+    return FormComparison(inputs, before, after, weights)
 
 
-def _lrn(given: Given) -> TwoForms:
+def _lrn(given: Given) -> FormComparison:
     """A normalization over windows of five channels."""
     channels, side = given["channels"], given["side"]
     weights = {**scalars(alpha=1e-4, one=1.0), "first": shape(1)}
     before = """s = Mul (x, alpha) q = Mul (s, x) u = Unsqueeze (q, first)
         p = AveragePool <kernel_shape = [5, 1, 1], pads = [2, 0, 0, 2, 0, 0], count_include_pad = 1> (u)
         m = Squeeze (p, first) o = Add (m, one) r = Sqrt (o) t = Sqrt (r) d = Mul (r, t) y = Div (x, d)"""
-    return TwoForms({"x": normal(1, channels, side, side)}, before, "y = LRN <size = 5> (x)", weights)
+    return FormComparison({"x": normal(1, channels, side, side)}, before, "y = LRN <size = 5> (x)", weights)
 
 
 ENTRIES: Final = (

@@ -8,18 +8,8 @@ from typing import Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import (
-    MICROSOFT,
-    Array,
-    Entry,
-    Given,
-    TwoForms,
-    cases,
-    normal,
-    scalars,
-    shape,
-    weight,
-)
+from ortopt.cost_measurement.entries import Array, Entry, FormComparison, Given, cases, normal, scalars, shape, weight
+from ortopt.semantics.domains import MICROSOFT
 
 _CORE: Final = "the products, the Softmax and the Transposes of heads"
 _GROUPED: Final = "the products and the Softmax with query heads grouped by Reshape"
@@ -81,21 +71,21 @@ def _spelled_out(sizes: _Sizes, *, grouped: bool = False, mask: str = "") -> str
     return " ".join([*text, f"cb = {_TO_HEADS} (c) y = Reshape (cb, flat)"])
 
 
-def _attention(given: Given) -> TwoForms:
+def _attention(given: Given) -> FormComparison:
     sizes = _Sizes(given)
     heads = f"<q_num_heads = {sizes.heads}, kv_num_heads = {sizes.keys}>"
     after = f"y, nk, nv = Attention {heads} (q, k, v, , pk, pv)" if sizes.past else f"y = Attention {heads} (q, k, v)"
-    return TwoForms(sizes.operands(), _spelled_out(sizes), after, sizes.shapes(), opset=23)
+    return FormComparison(sizes.operands(), _spelled_out(sizes), after, sizes.shapes(), opset=23)
 
 
-def _heads_first(given: Given) -> TwoForms:
+def _heads_first(given: Given) -> FormComparison:
     sizes = _Sizes(given)
     text = " ".join(f"{name}4 = Reshape ({name}, sq) {name}h = {_TO_HEADS} ({name}4)" for name in "qkv")
     after = f"{text} c = Attention (qh, kh, vh) cb = {_TO_HEADS} (c) y = Reshape (cb, flat)"
-    return TwoForms(sizes.operands(), _spelled_out(sizes), after, sizes.shapes(), opset=23)
+    return FormComparison(sizes.operands(), _spelled_out(sizes), after, sizes.shapes(), opset=23)
 
 
-def _packed(given: Given) -> TwoForms:
+def _packed(given: Given) -> FormComparison:
     """Attention with the projections of queries, keys and values in one weight."""
     sizes = _Sizes(given)
     hidden = sizes.heads * sizes.size
@@ -106,28 +96,28 @@ def _packed(given: Given) -> TwoForms:
     weights |= {f"b{name}": part for name, part in zip("qkv", biases, strict=True)}
     projected = " ".join(f"{name}m = MatMul (x, w{name}) {name} = Add ({name}m, b{name})" for name in "qkv")
     after = f"y = {MICROSOFT}.Attention <num_heads = {sizes.heads}> (x, wp, bp)"
-    return TwoForms(
+    return FormComparison(
         {"x": normal(sizes.batch, sizes.length, hidden)}, f"{projected} {_spelled_out(sizes)}", after, weights
     )
 
 
-def _multi_head(given: Given) -> TwoForms:
+def _multi_head(given: Given) -> FormComparison:
     sizes = _Sizes(given)
     heads = f"<num_heads = {sizes.heads}>"
     after = f"y = {MICROSOFT}.MultiHeadAttention {heads} (q, k, v)"
     if sizes.past:
         after = f"y, nk, nv = {MICROSOFT}.MultiHeadAttention {heads} (q, k, v, , , , pk, pv)"
-    return TwoForms(sizes.operands(), _spelled_out(sizes), after, sizes.shapes())
+    return FormComparison(sizes.operands(), _spelled_out(sizes), after, sizes.shapes())
 
 
-def _multi_head_of_attention(given: Given) -> TwoForms:
+def _multi_head_of_attention(given: Given) -> FormComparison:
     sizes = _Sizes(given)
     before = f"y = Attention <q_num_heads = {sizes.heads}, kv_num_heads = {sizes.keys}> (q, k, v)"
     after = f"y = {MICROSOFT}.MultiHeadAttention <num_heads = {sizes.heads}> (q, k, v)"
-    return TwoForms(sizes.operands(), before, after, sizes.shapes(), opset=23)
+    return FormComparison(sizes.operands(), before, after, sizes.shapes(), opset=23)
 
 
-def _multi_head_with_bias(given: Given) -> TwoForms:
+def _multi_head_with_bias(given: Given) -> FormComparison:
     sizes = _Sizes(given)
     biases = [normal(sizes.heads * sizes.size) * np.float32(0.1 + number) for number in range(3)]
     weights = sizes.shapes() | {"b": np.concatenate(biases)}
@@ -135,10 +125,10 @@ def _multi_head_with_bias(given: Given) -> TwoForms:
     inputs = {f"{name}m": array for name, array in sizes.operands().items()}
     biased = " ".join(f"{name} = Add ({name}m, b{name})" for name in "qkv")
     after = f"y = {MICROSOFT}.MultiHeadAttention <num_heads = {sizes.heads}> (qm, km, vm, b)"
-    return TwoForms(inputs, f"{biased} {_spelled_out(sizes)}", after, weights)
+    return FormComparison(inputs, f"{biased} {_spelled_out(sizes)}", after, weights)
 
 
-def _multi_head_repeated(given: Given) -> TwoForms:
+def _multi_head_repeated(given: Given) -> FormComparison:
     """Heads that are repeated before MultiHeadAttention, against grouped query heads."""
     sizes = _Sizes(given)
     text = f"{sizes.heads_of('k')} {sizes.heads_of('v')} "
@@ -147,10 +137,10 @@ def _multi_head_repeated(given: Given) -> TwoForms:
             f"{name}a = Reshape ({name}h, apart) {name}w = Expand ({name}a, wide) {name}r = Reshape ({name}w, again) "
         )
     after = f"{text} y = {MICROSOFT}.MultiHeadAttention <num_heads = {sizes.heads}> (q, kr, vr)"
-    return TwoForms(sizes.operands(), _spelled_out(sizes, grouped=True), after, sizes.shapes())
+    return FormComparison(sizes.operands(), _spelled_out(sizes, grouped=True), after, sizes.shapes())
 
 
-def _group_query(given: Given) -> TwoForms:
+def _group_query(given: Given) -> FormComparison:
     """GroupQueryAttention, of one sequence: it hides later keys, so the other form is given the mask that does."""
     sizes = _Sizes(given)
     positions = np.arange(sizes.length)[:, None] + sizes.past
@@ -164,13 +154,13 @@ def _group_query(given: Given) -> TwoForms:
     heads = f"<num_heads = {sizes.heads}, kv_num_heads = {sizes.keys}>"
     past = "pk, pv" if sizes.past else ", "
     after = f"y, nk, nv = {MICROSOFT}.GroupQueryAttention {heads} (q, k, v, {past}, last, all)"
-    return TwoForms(sizes.operands(), before, after, weights)
+    return FormComparison(sizes.operands(), before, after, weights)
 
 
-def _rotary(op: str, opset: int) -> Callable[[Given], TwoForms]:
+def _rotary(op: str, opset: int) -> Callable[[Given], FormComparison]:
     """Rotary embedding of halves, of three dimensions."""
 
-    def build(given: Given) -> TwoForms:
+    def build(given: Given) -> FormComparison:
         length, heads, size = given["length"], given["heads"], given["size"]
         half = size // 2
         angles = (np.arange(length, dtype=np.float32)[:, None] / np.float32(100.0)) * np.arange(
@@ -198,7 +188,7 @@ def _rotary(op: str, opset: int) -> Callable[[Given], TwoForms]:
         after = f"y = {MICROSOFT}.RotaryEmbedding <num_heads = {heads}> (x, start, cos, sin)"
         if op == "standard":
             after = f"y = RotaryEmbedding <num_heads = {heads}> (x, cosb, sinb)"
-        return TwoForms({"x": normal(1, length, heads * size)}, before, after, weights, opset=opset)
+        return FormComparison({"x": normal(1, length, heads * size)}, before, after, weights, opset=opset)
 
     return build
 

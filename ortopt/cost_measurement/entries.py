@@ -10,13 +10,15 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from ortopt import registry
 from ortopt.analysis.costs import Form
+from ortopt.api import optimize
+from ortopt.semantics.domains import MICROSOFT
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Given: TypeAlias = Mapping[str, int]
 """Sizes by the names of the table, and others that only the models have."""
 
-MICROSOFT: Final = "com.microsoft"
 _IR_VERSION: Final = 10
 _MOST_COPIES: Final = 8
 _ENOUGH_ELEMENTS: Final = 40_000
@@ -24,27 +26,29 @@ _ENOUGH_ELEMENTS: Final = 40_000
 
 
 @dataclass(frozen=True, slots=True)
-class TwoForms:
+class FormComparison:
     """Two ways to compute the same.
 
     Attributes:
         inputs: The inputs, by name.
         before: The nodes that the form stands for, as ONNX text; their result is ``y``.
-        after: The form and what it needs around it; its result is ``y``.
+        after: The form and what it needs around it; its result is ``y``. Empty where passes make it.
         weights: Constants, by name.
         result: The result's type.
         opset: The opset of ai.onnx.
         repeats: Whether the result may be the input ``x`` again: the form is then repeated, as a call of a session
             takes a few microseconds by itself.
+        made_by: The passes that make the form of `before`, whatever the table knows of it.
     """
 
     inputs: Mapping[str, Array]
     before: str
-    after: str
+    after: str = ""
     weights: Mapping[str, Array] = field(default_factory=dict)
     result: str = "float[]"
     opset: int = 18
     repeats: bool = False
+    made_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +65,25 @@ class Entry:
 
     form: Form
     instead_of: str
-    build: Callable[[Given], TwoForms]
+    build: Callable[[Given], FormComparison]
     cases: Sequence[Given]
     as_loaded: bool = False
 
 
-def models(forms: TwoForms) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+def models(forms: FormComparison) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """The two models: what the form stands for, and the form."""
-    return _model(forms, forms.before), _model(forms, forms.after)
+    before = _model(forms, forms.before)
+    return before, _rewritten(before, forms.made_by) if forms.made_by else _model(forms, forms.after)
 
 
-def _model(forms: TwoForms, body: str) -> onnx.ModelProto:
+def _rewritten(model: onnx.ModelProto, passes: Sequence[str]) -> onnx.ModelProto:
+    """What passes make of a model."""
+    kinds = [registry.installed().find(name) for name in passes]
+    wanted = [str(Form(*form)) for kind in kinds for form in kind.weighs]
+    return optimize(model, only=passes, force_forms=wanted, verify=False).to_proto()
+
+
+def _model(forms: FormComparison, body: str) -> onnx.ModelProto:
     signature = ", ".join(f"{_type(array)} {name}" for name, array in forms.inputs.items())
     header = f'<ir_version: {_IR_VERSION}, opset_import: ["" : {forms.opset}, "{MICROSOFT}" : 1]>'
     model: onnx.ModelProto = onnx.parser.parse_model(f"{header} g ({signature}) => ({forms.result} y) {{ {body} }}")
@@ -148,8 +160,8 @@ __all__ = [
     "MICROSOFT",
     "Array",
     "Entry",
+    "FormComparison",
     "Given",
-    "TwoForms",
     "cases",
     "integers",
     "models",

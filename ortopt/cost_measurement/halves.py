@@ -7,19 +7,19 @@ from typing import Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import Array, Entry, Given, TwoForms, cases, normal, shape, weight
+from ortopt.cost_measurement.entries import Array, Entry, FormComparison, Given, cases, normal, shape, weight
 
 _FORM: Final = "of halves as floats"
 _NEWEST: Final = 23
 """The opset of Attention."""
 
 
-def _gelu(given: Given) -> TwoForms:
+def _gelu(given: Given) -> FormComparison:
     rows, columns = given["rows"], given["columns"]
     before, behind = "a = MatMul (x, w)", "y = MatMul (b, v)"
     middle = "c = Cast <to = 1> (a) d = Gelu (c) b = Cast <to = 10> (d)"
     weights = {"w": weight(64, columns).astype(np.float16), "v": weight(columns, 64).astype(np.float16)}
-    return TwoForms(
+    return FormComparison(
         {"x": normal(1, rows, 64).astype(np.float16)},
         f"{before} b = Gelu (a) {behind}",
         f"{before} {middle} {behind}",
@@ -29,7 +29,7 @@ def _gelu(given: Given) -> TwoForms:
     )
 
 
-def _attention(given: Given) -> TwoForms:
+def _attention(given: Given) -> FormComparison:
     """With a mask that is expanded: ONNX Runtime has a kernel of halves for that, and so takes that of Attention."""
     length, heads = given["length"], given["heads"]
     width = heads * 64
@@ -38,7 +38,7 @@ def _attention(given: Given) -> TwoForms:
     op = f"Attention <q_num_heads = {heads}, kv_num_heads = {heads}>"
     before = "q = MatMul (x, wq) k = MatMul (x, wk) v = MatMul (x, wv) m = Expand (mask, all)"
     floats = " ".join(f"{name}s = Cast <to = 1> ({name})" for name in "qkvm")
-    return TwoForms(
+    return FormComparison(
         {"x": normal(1, length, 64).astype(np.float16), "mask": np.zeros((1, 1, 1, length), np.float16)},
         f"{before} o = {op} (q, k, v, m) y = MatMul (o, wo)",
         f"{before} {floats} os = {op} (qs, ks, vs, ms) o = Cast <to = 10> (os) y = MatMul (o, wo)",
@@ -48,7 +48,7 @@ def _attention(given: Given) -> TwoForms:
     )
 
 
-def _clip(given: Given) -> TwoForms:
+def _clip(given: Given) -> FormComparison:
     """Two Clips with the same bounds, between three convolutions, of which the first two take them in as floats."""
     channels, side = given["channels"], given["side"]
     clips = [f"{clipped} = Clip ({value}, low, high)" for value, clipped in ("ab", "cd")]
@@ -62,7 +62,7 @@ def _clip(given: Given) -> TwoForms:
     weights |= {"low": np.array(0, np.float16), "high": np.array(6, np.float16)}
     weights |= {"least": np.array(0, np.float32), "most": np.array(6, np.float32)}
     inputs: dict[str, Array] = {"x": normal(1, channels, side, side).astype(np.float16)}
-    return TwoForms(inputs, nodes.format(*clips), nodes.format(*singles), weights, "float16[]", _NEWEST)
+    return FormComparison(inputs, nodes.format(*clips), nodes.format(*singles), weights, "float16[]", _NEWEST)
 
 
 ENTRIES: Final = (

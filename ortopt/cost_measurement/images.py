@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import Array, Entry, Given, TwoForms, cases, normal, shape, weight
+from ortopt.cost_measurement.entries import Array, Entry, FormComparison, Given, cases, normal, shape, weight
 
 _BLOCK: Final = 16
 _CUBIC: Final = -0.75
@@ -36,20 +36,22 @@ def _interpolation(size: int, scale: int, kernel: Callable[[float], float]) -> A
     return matrix.astype(np.float32)
 
 
-def _as_products(mode: str, kernel: Callable[[float], float]) -> Callable[[Given], TwoForms]:
+def _as_products(mode: str, kernel: Callable[[float], float]) -> Callable[[Given], FormComparison]:
     """Enlarging by two products with constant matrices."""
 
-    def build(given: Given) -> TwoForms:
+    def build(given: Given) -> FormComparison:
         channels, side, scale = given["channels"], given["side"], given["scale"]
         rows = _interpolation(side, scale, kernel)
         weights = {"a": rows, "b": rows.T.copy(), "s": np.array([1, 1, scale, scale], np.float32)}
         before = f'y = Resize <mode = "{mode}"> (x, , s)'
-        return TwoForms({"x": normal(1, channels, side, side)}, before, "t = MatMul (a, x) y = MatMul (t, b)", weights)
+        return FormComparison(
+            {"x": normal(1, channels, side, side)}, before, "t = MatMul (a, x) y = MatMul (t, b)", weights
+        )
 
     return build
 
 
-def _as_phases(given: Given) -> TwoForms:
+def _as_phases(given: Given) -> FormComparison:
     """Cubic enlarging by a convolution of 5×5 with an output for each phase."""
     channels, side, scale = given["channels"], given["side"], given["scale"]
     sources = [(phase + 0.5) / scale - 0.5 for phase in range(scale)]
@@ -65,45 +67,10 @@ def _as_phases(given: Given) -> TwoForms:
     before = 'y = Resize <mode = "cubic"> (x, , s)'
     after = f"""r = Reshape (x, apart) e = Pad <mode = "edge"> (r, p) c = Conv (e, w)
         d = DepthToSpace <blocksize = {scale}> (c) y = Reshape (d, whole)"""
-    return TwoForms({"x": normal(1, channels, side, side)}, before, after, weights)
+    return FormComparison({"x": normal(1, channels, side, side)}, before, after, weights)
 
 
-def _few_outputs(given: Given) -> TwoForms:
-    """A convolution with few outputs, of which four pixels are channels."""
-    channels, side, outputs, kernel = given["channels"], given["side"], given["outputs"], given["kernel"]
-    own = weight(outputs, channels, kernel, kernel)
-    unrolled = np.zeros((4 * outputs, channels, kernel + 1, kernel + 1), np.float32)
-    for down in (0, 1):
-        for right in (0, 1):
-            start = (2 * down + right) * outputs
-            unrolled[start : start + outputs, :, down : down + kernel, right : right + kernel] = own
-    pads = f"pads = [{', '.join([str(kernel // 2)] * 4)}]"
-    after = f"c = Conv <{pads}, strides = [2, 2]> (x, u) y = DepthToSpace <blocksize = 2> (c)"
-    weights = {"w": own, "u": unrolled}
-    return TwoForms({"x": normal(1, channels, side, side)}, f"y = Conv <{pads}> (x, w)", after, weights)
-
-
-def _transposed(given: Given) -> TwoForms:
-    """A transposed convolution of signals with a kernel of two strides, as one with an output for each phase."""
-    channels, length, outputs, stride = given["channels"], given["length"], given["outputs"], given["scale"]
-    own = weight(channels, outputs, 2 * stride)
-    phases = own.reshape(channels, outputs, 2, stride).transpose(1, 3, 0, 2)[..., ::-1]
-    weights = {
-        "w": own,
-        "p": np.ascontiguousarray(phases.reshape(outputs * stride, channels, 1, 2)),
-        "height": shape(2),
-        "apart": shape(1, outputs, stride, length + 1),
-        "whole": shape(1, outputs, stride * (length + 1)),
-        "first": shape(stride // 2),
-        "last": shape(-(stride // 2)),
-    }
-    after = """i = Unsqueeze (x, height) c = Conv <pads = [0, 1, 0, 1]> (i, p) a = Reshape (c, apart)
-        t = Transpose <perm = [0, 1, 3, 2]> (a) r = Reshape (t, whole) y = Slice (r, first, last, height)"""
-    before = f"y = ConvTranspose <strides = [{stride}], pads = [{stride // 2}, {stride // 2}]> (x, w)"
-    return TwoForms({"x": normal(1, channels, length)}, before, after, weights)
-
-
-def _small_groups(given: Given) -> TwoForms:
+def _small_groups(given: Given) -> FormComparison:
     """Groups of few channels as groups of a block, behind another convolution."""
     channels, side, size = given["channels"], given["side"], given["group"]
     own = weight(channels, size, 3, 3)
@@ -115,10 +82,10 @@ def _small_groups(given: Given) -> TwoForms:
     grouped = "Conv <pads = [1, 1, 1, 1], group = {}>"
     before = f"h = Conv (x, f) y = {grouped.format(channels // size)} (h, w)"
     after = f"h = Conv (x, f) y = {grouped.format(channels // _BLOCK)} (h, m)"
-    return TwoForms({"x": normal(1, channels, side, side)}, before, after, weights)
+    return FormComparison({"x": normal(1, channels, side, side)}, before, after, weights)
 
 
-def _windows(given: Given) -> TwoForms:
+def _windows(given: Given) -> FormComparison:
     """Rows and columns that are rolled and put into windows."""
     side, channels, window = given["side"], given["columns"], 7
     count, moved = side // window, window // 2
@@ -135,7 +102,7 @@ def _windows(given: Given) -> TwoForms:
         f = Concat <axis = 2> (e, d) g = Reshape (f, apart) h = Transpose <perm = [0, 2, 1, 3, 4]> (g)
         y = Reshape (h, wide)"""
     after = "r = Reshape (x, flat) g = Gather (r, order) y = Reshape (g, wide)"
-    return TwoForms({"x": normal(1, side, side, channels)}, before, after, weights)
+    return FormComparison({"x": normal(1, side, side, channels)}, before, after, weights)
 
 
 ENTRIES: Final = (
@@ -143,35 +110,25 @@ ENTRIES: Final = (
         Form("", "MatMul", "of linear interpolation"),
         "linear Resize",
         _as_products("linear", _linear),
-        cases(channels=(64, 256, 32), side=(8, 16, 4), scale=(2, 2, 8)),
+        cases(
+            channels=(64, 256, 32),
+            side=(8, 16, 4),
+            scale=(2, 2, 8),
+            multiplications=(12, 24, 5),
+            elements=(16384, 262144, 32768),
+        ),
     ),
     Entry(
         Form("", "MatMul", "of cubic interpolation"),
         "cubic Resize",
         _as_products("cubic", _cubic),
-        cases(channels=(3, 64), side=(16, 32), scale=(2, 2)),
+        cases(channels=(3, 64), side=(16, 32), scale=(2, 2), multiplications=(24, 48)),
     ),
     Entry(
         Form("", "Conv", "of the phases of cubic interpolation"),
         "cubic Resize by a whole number",
         _as_phases,
         cases(channels=(3, 64), side=(16, 32), scale=(2, 2)),
-        as_loaded=True,
-    ),
-    Entry(
-        Form("", "Conv", "with four pixels as channels"),
-        "Conv with few outputs",
-        _few_outputs,
-        cases(channels=(16, 64, 64), side=(16, 32, 64), outputs=(1, 1, 3), kernel=(3, 3, 9)),
-        as_loaded=True,
-    ),
-    Entry(
-        Form("", "Conv", "of the phases of a transposed convolution"),
-        "ConvTranspose of signals",
-        _transposed,
-        cases(
-            channels=(512, 256, 128, 64), length=(75, 512, 3000, 12000), outputs=(256, 128, 64, 32), scale=(8, 4, 4, 2)
-        ),
         as_loaded=True,
     ),
     Entry(

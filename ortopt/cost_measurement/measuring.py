@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +15,8 @@ from ortopt.analysis.providers import CPU
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.cost_measurement.entries import Entry, Given, models
 from ortopt.errors import OptimizationCancelled
-from ortopt.measurement.intervals import interval
-from ortopt.measurement.pairs import Contest, Pair, Sample, Speed, is_clear, sample
+from ortopt.measurement.asking import MeasurementBudget
+from ortopt.measurement.pairs import BRIEF, Pair, Series, sample
 from ortopt.verification.input_sets import store_inputs
 
 SECONDS: Final = 180.0
@@ -37,40 +36,16 @@ _LEAST_SECONDS, _MOST_SECONDS = 0.01, 1.0
 
 
 @dataclass(slots=True)
-class Case:
-    """A form at some sizes, and what was measured of it.
+class Case(Series):
+    """A form at some sizes, and what was measured of it: what it stands for over itself.
 
     Attributes:
         entry: The form.
         given: The sizes.
-        ratios: The time of what it stands for over its own, call by call.
-        seconds: Medians of the time of what it stands for, one a process.
-        error: Why it could not be measured; empty if it could.
     """
 
     entry: Entry
     given: Given
-    ratios: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    error: str = ""
-
-    @property
-    def speed(self) -> Speed | None:
-        """How fast the form is, compared with what it stands for; None where that was not measured."""
-        return Speed(*interval(self.ratios), statistics.median(self.seconds)) if self.ratios else None
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether more calls would say nothing new."""
-        speed = self.speed
-        return bool(self.error) or (speed is not None and is_clear(speed, len(self.ratios)))
-
-    def add(self, taken: Sample) -> None:
-        """Add what a process has measured."""
-        self.error = "" if self.ratios else taken.error
-        self.ratios += taken.ratios
-        if taken.ratios:
-            self.seconds.append(taken.seconds)
 
 
 @dataclass(slots=True)
@@ -118,8 +93,9 @@ def measure(
     measurement = Measurement(cases, provider, threads)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ortopt-costs-") as folder:
-        contest = Contest((provider,), threads, _share(seconds, len(cases)), pairs=_MOST_PAIRS)
-        rounds = _Rounds(cases, Path(folder), contest, started + seconds, said, token)
+        share = _share(seconds, len(cases))
+        effort = replace(BRIEF, providers=(provider,), threads=threads, seconds=share, repeat=_MOST_PAIRS)
+        rounds = _Rounds(cases, Path(folder), effort, started + seconds, said, token)
         try:
             rounds.run()
         except OptimizationCancelled:
@@ -138,14 +114,14 @@ class _Rounds:
         self,
         cases: Sequence[Case],
         folder: Path,
-        contest: Contest,
+        effort: MeasurementBudget,
         deadline: float,
         said: Callable[[Sequence[Case]], None] | None,
         token: CancellationToken,
     ) -> None:
         self._cases = cases
         self._folder = folder
-        self._contest = contest
+        self._effort = effort
         self._deadline = deadline
         self._said = said
         self._token = token
@@ -166,7 +142,7 @@ class _Rounds:
 
     def _measure(self, places: Sequence[int], *, swapped: bool) -> None:
         first = [place for place in places if not (self._cases[place].ratios or self._cases[place].error)]
-        taken = sample([self._pair(place) for place in places], self._contest, swapped=swapped, token=self._token)
+        taken = sample([self._pair(place) for place in places], self._effort, swapped=swapped, token=self._token)
         if len(places) > 1 and all(one.error for one in taken):  # the process died of one of them
             for place in places:
                 self._measure([place], swapped=swapped)
@@ -191,7 +167,7 @@ class _Rounds:
             for path, model in zip((before, after), models(forms), strict=True):
                 onnx.save(model, path)
             store_inputs(dict(forms.inputs), inputs)
-            self._pairs[place] = Pair(before, after, inputs, case.entry.as_loaded)
+            self._pairs[place] = Pair(before, after, (inputs,), case.entry.as_loaded)
         return self._pairs[place]
 
 

@@ -10,10 +10,9 @@ import numpy as np
 
 from ortopt.analysis.costs import Form
 from ortopt.cost_measurement.entries import (
-    MICROSOFT,
     Entry,
+    FormComparison,
     Given,
-    TwoForms,
     cases,
     integers,
     normal,
@@ -21,18 +20,19 @@ from ortopt.cost_measurement.entries import (
     shape,
     weight,
 )
+from ortopt.semantics.domains import MICROSOFT
 
 _BLOCK: Final = 32
 _SHAPES: Final = cases(rows=(1, 16, 128), columns=(256, 256, 256), outputs=(256, 256, 256))
 
 
-def _parts(given: Given) -> TwoForms:
+def _parts(given: Given) -> FormComparison:
     """The other way round: a product that is split."""
     forms = _siblings(given)
     return replace(forms, before=forms.after, after=forms.before)
 
 
-def _siblings(given: Given) -> TwoForms:
+def _siblings(given: Given) -> FormComparison:
     rows, columns, count = given["rows"], given["columns"], given.get("parts", 3)
     outputs = given["outputs"] // count
     parts = [weight(columns, outputs) * np.float32(1 + number) for number in range(count)]
@@ -45,52 +45,52 @@ def _siblings(given: Given) -> TwoForms:
     products = " ".join(f"p{number} = MatMul (x, w{number})" for number in range(count))
     before = f"{products} y = Sum ({names})"
     after = f"m = MatMul (x, w) {names} = Split <axis = 1> (m, s) y = Sum ({names})"
-    return TwoForms({"x": normal(rows, columns)}, before, after, weights)
+    return FormComparison({"x": normal(rows, columns)}, before, after, weights)
 
 
-def _gemm(given: Given) -> TwoForms:
+def _gemm(given: Given) -> FormComparison:
     rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
     weights = {"w": weight(columns, outputs), "b": normal(outputs)}
     after = f'y = {MICROSOFT}.FusedGemm <activation = "Relu"> (x, w, b)'
-    return TwoForms({"x": normal(rows, columns)}, "c = Gemm (x, w, b) y = Relu (c)", after, weights, repeats=True)
+    return FormComparison({"x": normal(rows, columns)}, "c = Gemm (x, w, b) y = Relu (c)", after, weights, repeats=True)
 
 
-def _scaled(given: Given) -> TwoForms:
+def _scaled(given: Given) -> FormComparison:
     """A scaled product with a transposed second operand, as scores of attention are."""
     batch, rows, columns = given["batch"], given["length"], given["columns"]
     inputs = {"x": normal(1, batch, rows, columns), "z": normal(1, batch, rows, columns)}
     before = "t = Transpose <perm = [0, 1, 3, 2]> (z) p = MatMul (x, t) y = Mul (p, k)"
     after = f"y = {MICROSOFT}.FusedMatMul <alpha = 0.125, transB = 1> (x, z)"
-    return TwoForms(inputs, before, after, scalars(k=0.125))
+    return FormComparison(inputs, before, after, scalars(k=0.125))
 
 
-def _transposed_first(given: Given) -> TwoForms:
+def _transposed_first(given: Given) -> FormComparison:
     batch, rows, columns = given["batch"], given["length"], given["columns"]
     inputs = {"x": normal(batch, columns, rows), "z": normal(batch, columns, columns)}
     before = "t = Transpose <perm = [0, 2, 1]> (x) y = MatMul (t, z)"
-    return TwoForms(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transA = 1> (x, z)")
+    return FormComparison(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transA = 1> (x, z)")
 
 
-def _transposed_batch(given: Given) -> TwoForms:
+def _transposed_batch(given: Given) -> FormComparison:
     """Matrices that lie between rows, of the first operand or (``second``) of the other one."""
     batch, rows, columns = given["batch"], given["length"], given["columns"]
     if given.get("second"):
         inputs = {"x": normal(batch, rows, columns), "z": normal(columns, batch, columns)}
         before = "t = Transpose <perm = [1, 0, 2]> (z) y = MatMul (x, t)"
-        return TwoForms(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transBatchB = 1> (x, z)")
+        return FormComparison(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transBatchB = 1> (x, z)")
     inputs = {"x": normal(rows, batch, columns), "z": normal(batch, columns, columns)}
     before = "t = Transpose <perm = [1, 0, 2]> (x) y = MatMul (t, z)"
-    return TwoForms(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transBatchA = 1> (x, z)")
+    return FormComparison(inputs, before, f"y = {MICROSOFT}.FusedMatMul <transBatchA = 1> (x, z)")
 
 
-def _einsum(given: Given) -> TwoForms:
+def _einsum(given: Given) -> FormComparison:
     batch, rows, columns = given["batch"], given["length"], given["columns"]
     inputs = {"x": normal(1, rows, batch, columns), "z": normal(1, rows, batch, columns)}
     before = """a = Transpose <perm = [0, 2, 1, 3]> (x) b = Transpose <perm = [0, 2, 3, 1]> (z) y = MatMul (a, b)"""
-    return TwoForms(inputs, before, 'y = Einsum <equation = "bshd,bthd->bhst"> (x, z)')
+    return FormComparison(inputs, before, 'y = Einsum <equation = "bshd,bthd->bhst"> (x, z)')
 
 
-def _few_bits(bits: int, *, unpacked: bool = False) -> Callable[[Given], TwoForms]:
+def _few_bits(bits: int, *, unpacked: bool = False) -> Callable[[Given], FormComparison]:
     """A product with a weight of few bits in blocks, whose outputs are rows of the packed weight.
 
     Args:
@@ -99,7 +99,7 @@ def _few_bits(bits: int, *, unpacked: bool = False) -> Callable[[Given], TwoForm
     """
     import ml_dtypes
 
-    def build(given: Given) -> TwoForms:
+    def build(given: Given) -> FormComparison:
         rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
         blocks = columns // _BLOCK
         packed = integers(np.uint8, 0, 256, outputs, blocks, _BLOCK * bits // 8)
@@ -118,27 +118,27 @@ def _few_bits(bits: int, *, unpacked: bool = False) -> Callable[[Given], TwoForm
         attributes = f"K = {columns}, N = {outputs}, bits = {bits}, block_size = {_BLOCK}"
         after = f"y = {MICROSOFT}.MatMulNBits <{attributes}> (x, q, s)"
         before = "y = MatMul (x, f)" if unpacked else before
-        return TwoForms({"x": normal(rows, columns)}, before, after, weights, opset=21)
+        return FormComparison({"x": normal(rows, columns)}, before, after, weights, opset=21)
 
     return build
 
 
-def _conv(given: Given) -> TwoForms:
+def _conv(given: Given) -> FormComparison:
     channels, side = given["channels"], given["side"]
     weights = {"w": weight(channels, channels, 3, 3)}
     after = f'y = {MICROSOFT}.FusedConv <pads = [1, 1, 1, 1], activation = "Relu"> (x, w)'
     before = "c = Conv <pads = [1, 1, 1, 1]> (x, w) y = Relu (c)"
-    return TwoForms({"x": normal(1, channels, side, side)}, before, after, weights, repeats=True)
+    return FormComparison({"x": normal(1, channels, side, side)}, before, after, weights, repeats=True)
 
 
-def _conv_with_sum(given: Given) -> TwoForms:
+def _conv_with_sum(given: Given) -> FormComparison:
     channels, side = given["channels"], given["side"]
     weights = {"w": weight(channels, channels, 3, 3), "b": normal(channels)}
     conv = "Conv <pads = [1, 1, 1, 1]>"
     before = f"c = {conv} (x, w, b) d = {conv} (c, w, b) a = Add (d, c) r = Relu (a) y = {conv} (r, w, b)"
     fused = f'{MICROSOFT}.FusedConv <pads = [1, 1, 1, 1], activation = "Relu">'
     after = f"c = {conv} (x, w, b) r = {fused} (c, w, b, c) y = {conv} (r, w, b)"
-    return TwoForms({"x": normal(1, channels, side, side)}, before, after, weights)
+    return FormComparison({"x": normal(1, channels, side, side)}, before, after, weights)
 
 
 _IMAGES: Final = cases(channels=(16, 32, 64), side=(56, 28, 14))

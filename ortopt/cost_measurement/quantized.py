@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from ortopt.analysis.costs import Form
-from ortopt.cost_measurement.entries import MICROSOFT, Array, Entry, Given, TwoForms, cases, integers, normal, scalars
+from ortopt.cost_measurement.entries import Array, Entry, FormComparison, Given, cases, integers, normal, scalars
+from ortopt.semantics.domains import MICROSOFT
 
 _SAME_AT_LOAD: Final = "of which ONNX Runtime makes the same kernel when it loads a model"
 _SIGNED: Final = "of signed integers"
@@ -18,7 +19,7 @@ _PREFERS_UNSIGNED: Final = (
 )
 
 _Kind = type[np.generic]
-_Builder = Callable[[Given, Any], TwoForms]
+_Builder = Callable[[Given, Any], FormComparison]
 
 _ELEMENTS: Final = cases(rows=(16, 64), columns=(256, 3136))
 _IMAGES: Final = cases(channels=(32, 128, 512), side=(56, 28, 7))
@@ -46,23 +47,23 @@ def _result(kind: _Kind) -> str:
 def _unary(op: str, attributes: str = "", extra: str = "") -> _Builder:
     """An op of one operand; `extra` are attributes of the quantized kernel alone."""
 
-    def build(given: Given, kind: _Kind) -> TwoForms:
+    def build(given: Given, kind: _Kind) -> FormComparison:
         image = (1, *(given[name] for name in ("channels", "side", "side") if name in given))
         x = _numbers(kind, *(image if "side" in given else (given["rows"], given["columns"])))
         own = f"<{attributes}>" if attributes else ""
         both = ", ".join(part for part in (attributes, extra) if part)
         before = f"f = DequantizeLinear (x, {_IN}) g = {op} {own} (f) y = QuantizeLinear (g, {_OUT})"
         after = f"y = {MICROSOFT}.QLinear{op} {f'<{both}>' if both else ''} (x, {_IN}, {_OUT})"
-        return TwoForms({"x": x}, before, after, _scales(kind), _result(kind))
+        return FormComparison({"x": x}, before, after, _scales(kind), _result(kind))
 
     return build
 
 
-def _apart(op: str, attributes: str) -> Callable[[Given], TwoForms]:
+def _apart(op: str, attributes: str) -> Callable[[Given], FormComparison]:
     """An op that a Sum keeps apart from its quantization, against the kernel that ONNX Runtime makes of the unit."""
     kernel = _unary(op, attributes)
 
-    def build(given: Given) -> TwoForms:
+    def build(given: Given) -> FormComparison:
         forms = kernel(given, np.uint8)
         return replace(forms, after=_with_sum(forms.before))
 
@@ -73,7 +74,7 @@ def _slow(op: str, attributes: str, extra: str) -> _Builder:
     """A kernel against the ops on floats that a Sum keeps apart."""
     kernel = _unary(op, attributes, extra)
 
-    def build(given: Given, kind: _Kind) -> TwoForms:
+    def build(given: Given, kind: _Kind) -> FormComparison:
         forms = kernel(given, kind)
         return replace(forms, before=_with_sum(forms.before))
 
@@ -88,55 +89,55 @@ def _with_sum(unit: str) -> str:
 
 
 def _binary(op: str) -> _Builder:
-    def build(given: Given, kind: _Kind) -> TwoForms:
+    def build(given: Given, kind: _Kind) -> FormComparison:
         shape = given["rows"], given["columns"]
         inputs = {"x": _numbers(kind, *shape), "z": _numbers(kind, *shape)[::-1].copy()}
         before = f"""f = DequantizeLinear (x, {_IN}) e = DequantizeLinear (z, zs, zz) g = {op} (f, e)
             y = QuantizeLinear (g, {_OUT})"""
         after = f"y = {MICROSOFT}.QLinear{op} (x, {_IN}, z, zs, zz, {_OUT})"
-        return TwoForms(inputs, before, after, _scales(kind), _result(kind))
+        return FormComparison(inputs, before, after, _scales(kind), _result(kind))
 
     return build
 
 
-def _concat(given: Given, kind: _Kind) -> TwoForms:
+def _concat(given: Given, kind: _Kind) -> FormComparison:
     shape = given["rows"], given["columns"]
     inputs = {"x": _numbers(kind, *shape), "z": _numbers(kind, *shape)[::-1].copy()}
     before = f"""f = DequantizeLinear (x, {_IN}) e = DequantizeLinear (z, zs, zz) g = Concat <axis = 1> (f, e)
         y = QuantizeLinear (g, {_OUT})"""
     after = f"y = {MICROSOFT}.QLinearConcat <axis = 1> ({_OUT}, x, {_IN}, z, zs, zz)"
-    return TwoForms(inputs, before, after, _scales(kind), _result(kind))
+    return FormComparison(inputs, before, after, _scales(kind), _result(kind))
 
 
-def _where(given: Given, kind: _Kind) -> TwoForms:
+def _where(given: Given, kind: _Kind) -> FormComparison:
     shape = given["rows"], given["columns"]
     inputs = {"c": normal(*shape) > 0, "x": _numbers(kind, *shape), "z": _numbers(kind, *shape)[::-1].copy()}
     before = f"""f = DequantizeLinear (x, {_IN}) e = DequantizeLinear (z, zs, zz) g = Where (c, f, e)
         y = QuantizeLinear (g, {_OUT})"""
     after = f"y = {MICROSOFT}.QLinearWhere (c, x, {_IN}, z, zs, zz, {_OUT})"
-    return TwoForms(inputs, before, after, _scales(kind), _result(kind))
+    return FormComparison(inputs, before, after, _scales(kind), _result(kind))
 
 
-def _conv(given: Given, kind: _Kind) -> TwoForms:
+def _conv(given: Given, kind: _Kind) -> FormComparison:
     channels, side = given["channels"], given["side"]
     weights = _scales(kind) | {"w": integers(np.int8, -64, 64, channels, channels, 3, 3)}
     pads = "<pads = [1, 1, 1, 1]>"
     before = f"""f = DequantizeLinear (x, {_IN}) e = DequantizeLinear (w, ws, wz) g = Conv {pads} (f, e)
         y = QuantizeLinear (g, {_OUT})"""
     after = f"y = QLinearConv {pads} (x, {_IN}, w, ws, wz, {_OUT})"
-    return TwoForms({"x": _numbers(kind, 1, channels, side, side)}, before, after, weights, _result(kind))
+    return FormComparison({"x": _numbers(kind, 1, channels, side, side)}, before, after, weights, _result(kind))
 
 
-def _matmul(given: Given, kind: _Kind) -> TwoForms:
+def _matmul(given: Given, kind: _Kind) -> FormComparison:
     rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
     weights = _scales(kind) | {"w": integers(np.int8, -64, 64, columns, outputs)}
     before = f"""f = DequantizeLinear (x, {_IN}) e = DequantizeLinear (w, ws, wz) g = MatMul (f, e)
         y = QuantizeLinear (g, {_OUT})"""
     after = f"y = QLinearMatMul (x, {_IN}, w, ws, wz, {_OUT})"
-    return TwoForms({"x": _numbers(kind, rows, columns)}, before, after, weights, _result(kind))
+    return FormComparison({"x": _numbers(kind, rows, columns)}, before, after, weights, _result(kind))
 
 
-def _gemm(given: Given, kind: _Kind) -> TwoForms:
+def _gemm(given: Given, kind: _Kind) -> FormComparison:
     rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
     weights = _scales(kind) | {
         "w": integers(np.int8, -64, 64, columns, outputs),
@@ -146,28 +147,28 @@ def _gemm(given: Given, kind: _Kind) -> TwoForms:
     before = f"""f = DequantizeLinear (x, {_IN}) e = DequantizeLinear (w, ws, wz) d = DequantizeLinear (b, bs, bz)
         g = Gemm (f, e, d) y = QuantizeLinear (g, {_OUT})"""
     after = f"y = {MICROSOFT}.QGemm (x, {_IN}, w, ws, wz, b, {_OUT})"
-    return TwoForms({"x": _numbers(kind, rows, columns)}, before, after, weights, _result(kind))
+    return FormComparison({"x": _numbers(kind, rows, columns)}, before, after, weights, _result(kind))
 
 
-def _dynamic(given: Given) -> TwoForms:
+def _dynamic(given: Given) -> FormComparison:
     rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
     weights = _scales(np.uint8) | {"w": integers(np.int8, -64, 64, columns, outputs)}
     before = """q, s, z = DynamicQuantizeLinear (x) i = MatMulInteger (q, w, z, wz) c = Cast <to = 1> (i)
         m = Mul (s, ws) y = Mul (c, m)"""
     after = f"y = {MICROSOFT}.DynamicQuantizeMatMul (x, w, ws, wz)"
-    return TwoForms({"x": normal(rows, columns)}, before, after, weights)
+    return FormComparison({"x": normal(rows, columns)}, before, after, weights)
 
 
-def _to_float(given: Given, kind: _Kind) -> TwoForms:
+def _to_float(given: Given, kind: _Kind) -> FormComparison:
     rows, columns, outputs = given["rows"], given["columns"], given["outputs"]
     weights = _scales(kind) | {"w": integers(np.int8, -64, 64, columns, outputs)}
     weights["both"] = weights["xs"] * weights["ws"]
     before = "i = MatMulInteger (x, w, xz, wz) c = Cast <to = 1> (i) y = Mul (c, both)"
     after = f"y = {MICROSOFT}.MatMulIntegerToFloat (x, w, xs, ws, xz, wz)"
-    return TwoForms({"x": _numbers(kind, rows, columns)}, before, after, weights)
+    return FormComparison({"x": _numbers(kind, rows, columns)}, before, after, weights)
 
 
-def _depthwise(given: Given) -> TwoForms:
+def _depthwise(given: Given) -> FormComparison:
     """The same integers in a ConvInteger and in a Conv of floats, each with its own weight for each channel."""
     channels, side = given["channels"], given["side"]
     w = integers(np.int8, -64, 64, channels, 1, 3, 3)
@@ -176,19 +177,19 @@ def _depthwise(given: Given) -> TwoForms:
     attributes = f"<group = {channels}, pads = [1, 1, 1, 1]>"
     before = f"i = ConvInteger {attributes} (x, w, xz, xz) y = Cast <to = 1> (i)"
     after = f"d = DequantizeLinear (x, one, xz) y = Conv {attributes} (d, f)"
-    return TwoForms({"x": _numbers(np.uint8, 1, channels, side, side)}, before, after, weights)
+    return FormComparison({"x": _numbers(np.uint8, 1, channels, side, side)}, before, after, weights)
 
 
-def _integer_conv(given: Given) -> TwoForms:
+def _integer_conv(given: Given) -> FormComparison:
     channels, side = given["channels"], given["side"]
     w = integers(np.int8, -64, 64, channels, channels, 3, 3)
     weights = _scales(np.uint8) | {"w": w, "u": (w.astype(np.int16) + 128).astype(np.uint8)}
     pads = "<pads = [1, 1, 1, 1]>"
     before, after = (f"y = ConvInteger {pads} (x, {operands})" for operands in ("w, xz, wz", "u, xz, xz"))
-    return TwoForms({"x": _numbers(np.uint8, 1, channels, side, side)}, before, after, weights, "int32[]")
+    return FormComparison({"x": _numbers(np.uint8, 1, channels, side, side)}, before, after, weights, "int32[]")
 
 
-def _of(build: _Builder, kind: _Kind) -> Callable[[Given], TwoForms]:
+def _of(build: _Builder, kind: _Kind) -> Callable[[Given], FormComparison]:
     return lambda given: build(given, kind)
 
 
@@ -288,7 +289,7 @@ ENTRIES: Final = (
         Form("", "Conv", "instead of ConvInteger"),
         "ConvInteger with at most 3 channels a group",
         _depthwise,
-        _IMAGES,
+        cases(channels=(32, 128, 512), side=(56, 28, 7), group=(1, 1, 1)),
         as_loaded=True,
     ),
     Entry(Form("", "ConvInteger", "of unsigned weights"), "ConvInteger by signed weights", _integer_conv, _IMAGES),

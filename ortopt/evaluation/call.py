@@ -15,7 +15,7 @@ from ortopt.semantics import strings_of
 Array = np.ndarray[Any, Any]
 
 
-class ElsewhereError(Exception):
+class UnsupportedHereError(Exception):
     """This op with these operands is not computed here; ONNX Runtime may."""
 
 
@@ -146,4 +146,4 @@ def _is_allowed(
     return True
 
 
-__all__ = ["Array", "Call", "ElsewhereError", "HazardError", "Operand", "check_signature", "dtype_of"]
+__all__ = ["Array", "Call", "HazardError", "Operand", "UnsupportedHereError", "check_signature", "dtype_of"]

@@ -23,7 +23,7 @@ from ortopt.analysis.providers import CPU
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
 from ortopt.evaluation.batch import STRING_BYTES, Batch, Inferred, has_subgraphs
-from ortopt.evaluation.call import Call, ElsewhereError, HazardError, Operand
+from ortopt.evaluation.call import Call, HazardError, Operand, UnsupportedHereError
 from ortopt.evaluation.execution import run_in_child, run_model
 from ortopt.evaluation.lazy_tensors import on_demand
 from ortopt.evaluation.numpy_kernels import KERNELS, ONLY_HERE, compute, tensor_of
@@ -194,7 +194,7 @@ class _Evaluation:
             call = Call(node, operands, self._opset, self._limit)
             try:
                 results = _constant(node) or on_demand(call) or [Operand(array) for array in compute(call)]
-            except ElsewhereError:
+            except UnsupportedHereError:
                 left.append(node)
             except HazardError:
                 continue

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.evaluation.call import Call, ElsewhereError, Operand, check_signature
+from ortopt.evaluation.call import Call, Operand, UnsupportedHereError, check_signature
 from ortopt.evaluation.numpy_kernels import (
     LAZY_BYTES,
     RESHAPES,
@@ -29,7 +29,7 @@ def on_demand(call: Call, from_bytes: int = LAZY_BYTES) -> list[Operand] | None:
         from_bytes: Operands and results that are smaller are computed at once.
 
     Raises:
-        ElsewhereError: It is not computed here.
+        UnsupportedHereError: It is not computed here.
         HazardError: It must not be computed.
     """
     name = call.node.op_type
@@ -68,7 +68,7 @@ def _casts_whatever_it_holds(operand: Operand, target: np.dtype[Any]) -> bool:
         return True
     try:
         cast(operand.array, target)
-    except ElsewhereError:
+    except UnsupportedHereError:
         return False
     return True
 

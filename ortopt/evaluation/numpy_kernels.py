@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.slice_bounds import taken
-from ortopt.evaluation.call import Array, Call, ElsewhereError, HazardError, Operand, check_signature, dtype_of
+from ortopt.evaluation.call import Array, Call, HazardError, Operand, UnsupportedHereError, check_signature, dtype_of
 from ortopt.evaluation.partial_kernels import power, resized
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, BOUNDS_ARE_INPUTS_FROM, SIZES_ARE_AN_INPUT_FROM
 
@@ -28,12 +28,12 @@ def compute(call: Call) -> tuple[Array, ...]:
     """The outputs of a node.
 
     Raises:
-        ElsewhereError: It is not computed here.
+        UnsupportedHereError: It is not computed here.
         HazardError: It must not be computed.
     """
     kernel = KERNELS.get(call.node.op_type)
     if kernel is None:
-        raise ElsewhereError(call.node.op_type)
+        raise UnsupportedHereError(call.node.op_type)
     check_signature(call)
     with _refusals(), np.errstate(all="ignore"):
         return kernel(call)
@@ -51,7 +51,7 @@ def reshaped_dims(call: Call) -> tuple[int, ...]:
     """The shape that one of `RESHAPES` gives its operand.
 
     Raises:
-        ElsewhereError: It is not computed here.
+        UnsupportedHereError: It is not computed here.
         HazardError: There is no such shape.
     """
     with _refusals():
@@ -82,7 +82,7 @@ _MOST = 2**56
 
 def _reshape(call: Call) -> tuple[int, ...]:
     if call.opset < 5:
-        raise ElsewhereError("Reshape-1 has its shape as an attribute")
+        raise UnsupportedHereError("Reshape-1 has its shape as an attribute")
     shape = call.operand(0).shape
     target = call.integers(1)
     if call.attributes.get_int("allowzero", 0) != 1:
@@ -257,7 +257,7 @@ def _expand(call: Call) -> tuple[Array, ...]:
 
 def _tile(call: Call) -> tuple[Array, ...]:
     if call.opset < 6:
-        raise ElsewhereError("Tile-1")
+        raise UnsupportedHereError("Tile-1")
     data, repeats = call.array(0), call.integers(1)
     if len(repeats) != data.ndim or any(repeat < 0 for repeat in repeats):
         raise HazardError("Tile with repeats that do not fit")
@@ -280,7 +280,7 @@ def _constant_of_shape(call: Call) -> tuple[Array, ...]:
     if fill.size != 1:
         raise HazardError("ConstantOfShape with several values")
     if value is not None and len(value.shape) != 1:
-        raise ElsewhereError("ConstantOfShape of a value that is no vector")
+        raise UnsupportedHereError("ConstantOfShape of a value that is no vector")
     call.allow(shape, fill.itemsize)
     return (np.full(shape, fill[0], fill.dtype),)
 
@@ -288,7 +288,7 @@ def _constant_of_shape(call: Call) -> tuple[Array, ...]:
 def _range(call: Call) -> tuple[Array, ...]:
     start, limit, delta = (call.array(i) for i in range(3))
     if start.dtype.kind != "i" or not start.dtype == limit.dtype == delta.dtype:
-        raise ElsewhereError("Range of floats accumulates in a way of its own")
+        raise UnsupportedHereError("Range of floats accumulates in a way of its own")
     first, last, step = int(start.reshape(-1)[0]), int(limit.reshape(-1)[0]), int(delta.reshape(-1)[0])
     if step == 0:
         raise HazardError("Range with a step of 0")
@@ -302,7 +302,7 @@ def _range(call: Call) -> tuple[Array, ...]:
 def _non_zero(call: Call) -> tuple[Array, ...]:
     data = call.array(0)
     if data.ndim == 0 or data.dtype.kind not in "biuf":
-        raise ElsewhereError("NonZero of a scalar")
+        raise UnsupportedHereError("NonZero of a scalar")
     return (np.stack(np.nonzero(data)).astype(np.int64),)
 
 
@@ -315,7 +315,7 @@ def cast(array: Array, target: np.dtype[Any]) -> Array:
     """A cast whose result the standard leaves no choice about.
 
     Raises:
-        ElsewhereError: ORT may round, saturate or spell it in a way of its own.
+        UnsupportedHereError: ORT may round, saturate or spell it in a way of its own.
     """
     with np.errstate(all="ignore"):
         return _cast_exactly(array, target)
@@ -331,13 +331,13 @@ def _cast_exactly(array: Array, target: np.dtype[Any]) -> Array:
     if target == half and source == np.float32 and not np.isnan(array).any():
         return array.astype(target)
     if source not in _NATIVE or target not in _NATIVE:
-        raise ElsewhereError(f"Cast of {source} to {target}")
+        raise UnsupportedHereError(f"Cast of {source} to {target}")
     if source.kind == "f" and target.kind in "iu" and array.size:
         low, high = float(np.iinfo(target).min), float(np.iinfo(target).max)
         if not (array.min() >= low and array.max() < high):  # false for NaN too
-            raise ElsewhereError("Cast of floats that do not fit")
+            raise UnsupportedHereError("Cast of floats that do not fit")
     if source.kind == "f" and target.kind == "f" and np.isnan(array).any():
-        raise ElsewhereError("Cast of NaN keeps or loses its payload")
+        raise UnsupportedHereError("Cast of NaN keeps or loses its payload")
     return array.astype(target)
 
 
@@ -347,10 +347,10 @@ def cast_target(call: Call) -> np.dtype[Any]:
         number = int(call.operand(1).dtype)
     else:
         if call.opset < 6:
-            raise ElsewhereError("Cast-1 spells its type")
+            raise UnsupportedHereError("Cast-1 spells its type")
         number = call.attributes.get_int("to", 0)
     if number in (0, ir.DataType.STRING) or call.operand(0).dtype == ir.DataType.STRING:
-        raise ElsewhereError("Cast of strings")
+        raise UnsupportedHereError("Cast of strings")
     return np.dtype(ir.DataType(number).numpy())
 
 
@@ -370,9 +370,9 @@ def _pair(call: Call, kinds: str) -> tuple[Array, Array]:
     if a.dtype != b.dtype:
         raise HazardError(f"{call.node.op_type} of {a.dtype} and {b.dtype}")
     if a.dtype not in _NATIVE or a.dtype.kind not in kinds:
-        raise ElsewhereError(f"{call.node.op_type} of {a.dtype}")
+        raise UnsupportedHereError(f"{call.node.op_type} of {a.dtype}")
     if call.opset < 7 and call.node.op_type not in ("Min", "Max"):
-        raise ElsewhereError("broadcasting by attribute")
+        raise UnsupportedHereError("broadcasting by attribute")
     call.allow(np.broadcast_shapes(a.shape, b.shape), a.itemsize)
     return a, b
 
@@ -427,7 +427,7 @@ def _unary(function: Callable[[Array], Array], kinds: str) -> Callable[[Call], t
     def kernel(call: Call) -> tuple[Array, ...]:
         x = call.array(0)
         if x.dtype not in _NATIVE or x.dtype.kind not in kinds:
-            raise ElsewhereError(f"{call.node.op_type} of {x.dtype}")
+            raise UnsupportedHereError(f"{call.node.op_type} of {x.dtype}")
         return (np.asarray(function(x)),)
 
     return kernel
@@ -437,7 +437,7 @@ def _extreme(function: Callable[[Array, Array], Array]) -> Callable[[Call], tupl
     def kernel(call: Call) -> tuple[Array, ...]:
         arrays = [call.array(i) for i in range(len(call.operands))]
         if any(array.dtype.kind not in "iu" for array in arrays):
-            raise ElsewhereError("floats have NaN and two zeros")
+            raise UnsupportedHereError("floats have NaN and two zeros")
         call.allow(np.broadcast_shapes(*(array.shape for array in arrays)), arrays[0].itemsize)
         result = arrays[0]
         for array in arrays[1:]:
@@ -454,16 +454,16 @@ def _guard_reduction(op: str, x: Array, over: tuple[int, ...]) -> None:
     magnitudes = np.abs(x.astype(np.float64))
     reach = magnitudes.sum(axis=over) if op == "ReduceSum" else np.maximum(magnitudes, 1).prod(axis=over)
     if (reach >= min(_EXACT_IN_DOUBLE, np.iinfo(x.dtype).max)).any():
-        raise ElsewhereError("a sum or product that may not fit")
+        raise UnsupportedHereError("a sum or product that may not fit")
 
 
 def _reduce(function: Any) -> Callable[[Call], tuple[Array, ...]]:
     def kernel(call: Call) -> tuple[Array, ...]:
         x = call.array(0)
         if x.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
-            raise ElsewhereError("only integers reduce in any order")
+            raise UnsupportedHereError("only integers reduce in any order")
         if not x.size:
-            raise ElsewhereError("a reduction of nothing")
+            raise UnsupportedHereError("a reduction of nothing")
         axes = _axes(call)
         noop: int = call.attributes.get_int("noop_with_empty_axes", 0)
         if not axes and call.opset >= AXES_ARE_AN_INPUT_FROM[call.node.op_type] and noop:
@@ -540,9 +540,9 @@ __all__ = [
     "RESHAPES",
     "Array",
     "Call",
-    "ElsewhereError",
     "HazardError",
     "Operand",
+    "UnsupportedHereError",
     "axis_of",
     "cast",
     "cast_target",

@@ -15,6 +15,7 @@ from ortopt.graph.model_edits import ModelEdits
 from ortopt.graph.names import set_name
 from ortopt.graph.node_edits import Accept
 from ortopt.graph.order import in_order, is_sorted
+from ortopt.graph.refusal import Code
 from ortopt.graph.symbolic import canonical, is_known
 from ortopt.onnx_ir_internals import first_use, get_meta, initializers_of, use_count
 
@@ -25,6 +26,8 @@ class TooLarge(Conflict):
     Args:
         nbytes: How much it would add.
     """
+
+    code = Code.SIZE
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes

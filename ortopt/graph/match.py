@@ -34,7 +34,7 @@ from ortopt.graph.constants import (
     small_array,
     tensor_of,
 )
-from ortopt.graph.refusal import ONLY_DECLARED, Refusal, need
+from ortopt.graph.refusal import ONLY_DECLARED, Absent, Code, Refusal, need, need_present
 from ortopt.graph.walk import Question, walk
 from ortopt.onnx_ir_internals import attributes_of, first_use, use_count
 from ortopt.semantics.op_traits import MOVING
@@ -116,7 +116,7 @@ def producer(value: ir.Value | None, *ops: str, domain: str = "") -> ir.Node:
     """
     node = None if value is None else value.producer()
     if node is None or node.domain != domain or node.op_type not in ops:
-        raise Refusal(f"no {' or '.join(ops)} comes before", value)
+        raise Absent(f"no {' or '.join(ops)} comes before", value)
     return node
 
 
@@ -171,7 +171,7 @@ def operand_from(node: ir.Node, *ops: str, domain: str = "") -> tuple[ir.Node, i
         if behind is not None and is_op(behind, *ops, domain=domain):
             pairs.append((behind, a))
     if not pairs:
-        raise Refusal(f"no operand comes from {' or '.join(ops)}", node)
+        raise Absent(f"no operand comes from {' or '.join(ops)}", node)
     return choose(pairs)
 
 
@@ -208,7 +208,7 @@ def only_user(value: ir.Value, *ops: str, domain: str = "") -> ir.Node:
     if use.node.graph is not value.graph and value.producer() is not None:
         raise Refusal("a subgraph uses the value", value)
     if ops and not is_op(use.node, *ops, domain=domain):
-        raise Refusal(f"no {' or '.join(ops)} comes after", value)
+        raise Absent(f"no {' or '.join(ops)} comes after", value)
     node: ir.Node = use.node
     return node
 
@@ -277,6 +277,31 @@ def dtype(value: ir.Value) -> ir.DataType:
     return value.dtype
 
 
+def need_float32(value: ir.Value, why: str = "it is") -> None:
+    """Go on only with a value of single precision.
+
+    Args:
+        value: The value.
+        why: What is for that type only, with its verb: "the gain was measured".
+
+    Raises:
+        Refusal: If its elements are of another type.
+    """
+    need(dtype(value) == FLOAT, f"{why} for single precision only", value, code=Code.TYPE)
+
+
+def need_float(value: ir.Value) -> None:
+    """Go on only with a value of floating-point numbers.
+
+    Args:
+        value: The value.
+
+    Raises:
+        Refusal: If its elements are of another type.
+    """
+    need(dtype(value) in FLOATS, "it is no float", value, code=Code.TYPE)
+
+
 def dims(value: ir.Value, rank: int | None = None) -> tuple[Dim, ...]:
     """The dimensions of a value; each an int, a symbolic expression, or unknown.
 
@@ -291,7 +316,7 @@ def dims(value: ir.Value, rank: int | None = None) -> tuple[Dim, ...]:
     if shape is None:
         raise Refusal("the shape is unknown", value)
     if rank is not None and len(shape) != rank:
-        raise Refusal(f"the rank is not {rank}", value)
+        raise Absent(f"the rank is not {rank}", value)
     return shape
 
 
@@ -370,23 +395,6 @@ def dims_broadcast_to(own: Sequence[Dim], shape: Sequence[Dim]) -> bool:
     )
 
 
-def axis(node: ir.Node, of: int, default: int, name: str = "axis") -> int:
-    """An axis attribute of a node, counted from the front.
-
-    Args:
-        node: A node.
-        of: The rank that the axis counts in.
-        default: The axis where the attribute is left out.
-        name: The attribute's name.
-
-    Raises:
-        Refusal: If it is out of range, or the function's caller decides it.
-    """
-    index = attribute(node, name, default)
-    need(-of <= index < of, "the axis is out of range", node)
-    return index % of if of else 0
-
-
 # -- constants --------------------------------------------------------------------------------------------------------
 
 
@@ -463,11 +471,12 @@ __all__ = [
     "MAX_ALTERNATIVES",
     "ONLY_DECLARED",
     "SMALL",
+    "Absent",
+    "Code",
     "Dim",
     "Refusal",
     "array_of",
     "attribute",
-    "axis",
     "broadcasts_to",
     "choose",
     "dims",
@@ -484,6 +493,9 @@ __all__ = [
     "is_vector_of",
     "keeps_rank",
     "need",
+    "need_float",
+    "need_float32",
+    "need_present",
     "only_user",
     "operand_constant",
     "operand_from",

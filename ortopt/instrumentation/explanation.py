@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortopt.fusions import Decision
+from ortopt.framework.fusions import Decision
+from ortopt.graph.refusal import Code, code_of
 from ortopt.observers import Observer
 from ortopt.terminal_text import node_name
 from ortopt.transformer import GraphTransformer
@@ -22,12 +23,14 @@ class RefusedCandidate:
         node: The node's name, or its first result's where it has none.
         op: The node's op.
         reason: Reason of the refusal.
+        code: What kind of reason it is.
     """
 
     transformer: str
     node: str
     op: str
     reason: str
+    code: Code = Code.CONDITION
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ class Explanation(Observer):
             self.rewrites.pop()
             self._latest = None
         self._refusals[transformer.name, node] = RefusedCandidate(
-            transformer.name, node_name(node), node.op_type, reason
+            transformer.name, node_name(node), node.op_type, str(reason), code_of(reason)
         )
 
 

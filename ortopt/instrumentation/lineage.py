@@ -65,7 +65,7 @@ class _Offer:
 class Lineage(Observer):
     """Records the original, every rewrite with the nodes that went and came, and every refusal.
 
-    ``OptimizeResult.to_html`` makes its page from one that has observed the run.
+    `ortopt.reporting.page.pages.page_of` makes its page from one that has observed the run.
 
     Attributes:
         original: The original; None before it is loaded.
@@ -152,7 +152,7 @@ class Lineage(Observer):
 
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
         """Record a refusal; of several at one node, the last reason of each transformer stays."""
-        self._refusals[transformer.name, self._known(node)] = reason
+        self._refusals[transformer.name, self._known(node)] = str(reason)
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 

@@ -7,15 +7,13 @@ from round to round, so that changes of the machine's speed affect all versions 
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from ortopt.analysis.providers import CPU
-from ortopt.system import child_processes
+from ortopt.measurement.asking import MeasurementBudget, ask
 
 _PLAIN: Final = "ortopt.measurement.child"
 _KEYS: Final = ("call", "open", "first", "anonymous", "peak")
@@ -36,29 +34,6 @@ class Version:
     path: Path
     child: str = _PLAIN
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much is measured.
-
-    Attributes:
-        rounds: Processes of each version.
-        repeat: Timed calls in each, at most.
-        seconds: Seconds of timed calls in each, about, at most.
-        threads: Intra-op threads; 0 leaves ONNX Runtime's default.
-        providers: Full names, in order.
-        libraries: Shared libraries of ops that the versions need.
-        patience: Seconds after which a process is ended.
-    """
-
-    rounds: int = 5
-    repeat: int = 50
-    seconds: float = 2.0
-    threads: int = 0
-    providers: tuple[str, ...] = (CPU,)
-    libraries: tuple[str, ...] = ()
-    patience: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +114,7 @@ class Failure:
     kind: str = ""
 
 
-def attempt(version: Version, inputs: Path, effort: Effort) -> Failure | None:
+def attempt(version: Version, inputs: Path, effort: MeasurementBudget) -> Failure | None:
     """Run a version once; why it fails, or None.
 
     Args:
@@ -153,7 +128,7 @@ def attempt(version: Version, inputs: Path, effort: Effort) -> Failure | None:
     return Failure(answer["error"], answer.get("opens", False), answer.get("kind", ""))
 
 
-def measure_in_turns(versions: Sequence[Version], inputs: Path, effort: Effort) -> list[Figures]:
+def measure_in_turns(versions: Sequence[Version], inputs: Path, effort: MeasurementBudget) -> list[Figures]:
     """Measure versions of a model in turns.
 
     Args:
@@ -176,7 +151,7 @@ def measure_in_turns(versions: Sequence[Version], inputs: Path, effort: Effort) 
     return every
 
 
-def measure_once(version: Version, inputs: Path, effort: Effort) -> dict[str, Any]:
+def measure_once(version: Version, inputs: Path, effort: MeasurementBudget) -> dict[str, Any]:
     """The answer of one process that measures a version; its ``error`` where it does not run.
 
     Args:
@@ -184,25 +159,7 @@ def measure_once(version: Version, inputs: Path, effort: Effort) -> dict[str, An
         inputs: An .npz file.
         effort: How much; ``rounds`` does not matter.
     """
-    order = {
-        **version.settings,
-        "model": str(version.path),
-        "inputs": str(inputs),
-        "providers": list(effort.providers),
-        "libraries": list(effort.libraries),
-        "threads": effort.threads,
-        "repeat": effort.repeat,
-        "seconds": effort.seconds,
-    }
-    request = json.dumps(order).encode()
-    answered, status = child_processes.run(version.child, request=request, seconds=effort.patience)
-    if status is None:
-        return {"error": f"it took longer than {effort.patience:.0f} s"}
-    try:
-        answer: dict[str, Any] = json.loads(answered)
-    except ValueError:
-        return {"error": f"its process died ({status})"}
-    return answer
+    return ask(version.child, {**version.settings, "model": str(version.path), "inputs": str(inputs)}, effort)
 
 
 def _spread(values: Sequence[float]) -> Spread:
@@ -212,9 +169,9 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 __all__ = [
-    "Effort",
     "Failure",
     "Figures",
+    "MeasurementBudget",
     "Spread",
     "Version",
     "attempt",

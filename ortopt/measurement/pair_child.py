@@ -1,4 +1,4 @@
-"""The process that times two models against each other: on each set of inputs, one call of each in turns.
+"""The process that times models against each other: of each pair, on each of its inputs, one call of each in turns.
 
 ``python -m ortopt.measurement.pair_child PARENT`` reads one JSON object from standard input and answers with one. With
 a single thread on the CPU, the time is that of the thread, which other processes hardly disturb; else the clock's.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ortopt._deferred_sympy import defer_sympy
-from ortopt.measurement.child import Order, failure, serve
+from ortopt.measurement.child import Order, failure, open_plain, serve
 
 WARM_UP = 2
 
@@ -22,30 +22,29 @@ def compare(order: Order) -> dict[str, Any]:
 
     Args:
         order: ``models`` are two paths, ``inputs`` folders of stored inputs, ``providers`` full names, ``threads`` is 0
-            for ONNX Runtime's default, ``seconds`` and ``pairs`` bound the timed calls on each of the inputs.
+            for ONNX Runtime's default, ``seconds`` and ``repeat`` bound the timed calls on each of the inputs.
             ``as_loaded`` is false where ONNX Runtime must not optimize the models.
 
     Returns:
         For each of the inputs the ratios of the first model's time to the second's, and the median of the first's, in
-        seconds; or ``error``.
+        seconds.
     """
     import onnxruntime
 
     from ortopt.analysis.providers import CPU, usable
-    from ortopt.evaluation.sessions import quiet_options
+    from ortopt.evaluation.sessions import quiet_options, register_libraries
     from ortopt.verification.input_sets import inputs_from
 
     options, quiet = quiet_options(order["threads"])
-    if not order.get("as_loaded", True):
+    if not order["as_loaded"]:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     for provider in order["providers"]:
         usable(provider)  # loads the libraries that the provider looks for
     alone = order["threads"] == 1 and order["providers"] == [CPU]
     if not alone:  # else the threads of one session spin while the other one is timed
         options.add_session_config_entry("session.force_spinning_stop", "1")
-    sessions = [
-        onnxruntime.InferenceSession(path, options, order["providers"], enable_fallback=0) for path in order["models"]
-    ]
+    register_libraries(options, order["libraries"])
+    sessions = [open_plain({**order, "model": path}, options) for path in order["models"]]
     clock = time.thread_time if alone else time.perf_counter
 
     def pairs(feeds: dict[str, Any]) -> dict[str, Any]:
@@ -60,17 +59,14 @@ def compare(order: Order) -> dict[str, Any]:
 
 
 def answer(order: Order) -> dict[str, Any]:
-    """Time two models, or several pairs of them one after the other.
+    """Time pairs of models, one after the other.
 
     Args:
-        order: As `compare` takes it; or ``each`` is a list of ``models``, ``inputs`` and ``as_loaded``, and the rest is
-            the same for all.
+        order: ``each`` is a list of ``models``, ``inputs`` and ``as_loaded``; the rest is the same for all.
 
     Returns:
-        As `compare` does; or ``each`` is a list of such answers, of a pair that does not run with its ``error``.
+        ``each`` is a list of what `compare` returns, of a pair that does not run with its ``error``.
     """
-    if "each" not in order:
-        return compare(order)
     answers = []
     for one in order["each"]:
         try:
@@ -86,7 +82,7 @@ def _pairs(timed: Callable[[int], float], order: Order) -> dict[str, Any]:
     ratios: list[float] = []
     times: list[float] = []
     end = time.monotonic() + order["seconds"]
-    while len(ratios) < order["pairs"] and (time.monotonic() < end or not ratios):
+    while len(ratios) < order["repeat"] and (time.monotonic() < end or not ratios):
         turn = len(ratios) % 2
         both = {which: timed(which) for which in ((0, 1) if turn == 0 else (1, 0))}
         times.append(both[0])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from ortopt.errors import InvalidModelError
-from ortopt.measurement.in_turns import Effort
+from ortopt.measurement.asking import MeasurementBudget, ask
 from ortopt.serialization.load import SOURCE_KEY, load
-from ortopt.system import child_processes
 from ortopt.system.temporary_files import temporary_folder
 
 _MAX_ROUNDS: Final = 3
@@ -67,7 +65,7 @@ class Profile:
         return {op: pair for op, pair in counts.items() if pair[0] != pair[1]}
 
 
-def in_turns(paths: Sequence[Path], inputs: Path, effort: Effort) -> list[Profile]:
+def in_turns(paths: Sequence[Path], inputs: Path, effort: MeasurementBudget) -> list[Profile]:
     """Profile models in turns, each in a few processes; of each the quickest process counts.
 
     Args:
@@ -83,7 +81,7 @@ def in_turns(paths: Sequence[Path], inputs: Path, effort: Effort) -> list[Profil
     return [min(every, key=lambda one: one.ms) for every in zip(*rounds, strict=True)]
 
 
-def profile(path: Path, inputs: Path, effort: Effort) -> Profile:
+def profile(path: Path, inputs: Path, effort: MeasurementBudget) -> Profile:
     """Profile a model in a process of its own.
 
     Args:
@@ -102,28 +100,12 @@ def profile(path: Path, inputs: Path, effort: Effort) -> Profile:
             "bytes": model.meta[SOURCE_KEY].nbytes,
             "inputs": str(inputs),
             "loaded": str(loaded),
-            "providers": list(effort.providers),
-            "libraries": list(effort.libraries),
-            "threads": effort.threads,
-            "repeat": effort.repeat,
-            "seconds": effort.seconds,
         }
-        answered, status = child_processes.run(_MODULE, request=json.dumps(order).encode(), seconds=effort.patience)
-        answer = _answer(answered, status, effort.patience)
+        answer = ask(_MODULE, order, effort)
         if "error" in answer:
             raise InvalidModelError(f"it cannot be profiled: {answer['error']}")
         counts = _ops(loaded) if loaded.is_file() else {}
     return Profile(_times(answer["ops"], counts), _count(model), counts, answer["calls"])
-
-
-def _answer(answered: bytes, status: Any, patience: float) -> dict[str, Any]:
-    if status is None:
-        return {"error": f"it took longer than {patience:.0f} s"}
-    try:
-        answer: dict[str, Any] = json.loads(answered)
-    except ValueError:
-        return {"error": f"its process died ({status})"}
-    return answer
 
 
 def _ops(path: Path) -> dict[str, int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ortopt._deferred_sympy import defer_sympy
-from ortopt.measurement.child import Order, failure, feeds_of, serve
+from ortopt.measurement.child import Order, failure, feeds_of, open_plain, serve
 from ortopt.semantics.op_traits import CONTROL_FLOW
 
 _WARM_UP: Final = 2
@@ -26,8 +26,6 @@ _LARGE: Final = 1 << 30
 
 def profile(order: Order) -> dict[str, Any]:
     """Open a session that records what each kernel takes, and run it."""
-    import onnxruntime
-
     from ortopt.evaluation.sessions import quiet_options, register_libraries
 
     options, quiet = quiet_options(order["threads"])
@@ -40,7 +38,7 @@ def profile(order: Order) -> dict[str, Any]:
     feeds = feeds_of(order["inputs"])
     try:
         register_libraries(options, order["libraries"])
-        session = onnxruntime.InferenceSession(order["model"], options, order["providers"], enable_fallback=0)
+        session = open_plain(order, options)
     except Exception as error:  # whatever ONNX Runtime raises: the parent reports it in one line
         return failure(error, opens=False)
     calls, end = 0, time.perf_counter() + order["seconds"]

@@ -6,16 +6,15 @@ not: where the difference appears, disappears and appears again, one of the rewr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, OrtoptError
-from ortopt.observers import Observer
-from ortopt.optimization.pipeline import Pipeline, Run
-from ortopt.optimization.replay import NumberedRewrite, RewriteKey
+from ortopt.optimization.replay import NumberedRewrite
+from ortopt.optimization.transformation import Transformation
 from ortopt.verification.inputs import Inputs
 from ortopt.verification.verify import Reference, Verification
 
@@ -63,41 +62,28 @@ class NotFound(Exception):  # noqa: N818 -- an answer
 
 
 class Bisection:
-    """Finds culprits in the runs of one pipeline.
+    """Finds culprits in the runs of a transformation.
 
     Args:
-        pipeline: The pipeline.
+        transformation: The transformation; its latest run is searched.
         reference: The original; its outputs are computed once.
-        observers: Observers of the run.
         token: Cancellation token, with the deadline for all of the search.
 
     Attributes:
         equal: The largest number of rewrites, in the latest search, after which the outputs are known to agree.
     """
 
-    def __init__(
-        self, pipeline: Pipeline, reference: Reference, observers: Iterable[Observer], token: CancellationToken
-    ) -> None:
-        self._pipeline = pipeline
+    def __init__(self, transformation: Transformation, reference: Reference, token: CancellationToken) -> None:
+        self._transformation = transformation
         self._reference = reference
-        self._observers = tuple(observers)
         self._token = token
         self.equal = 0
 
-    def find(
-        self,
-        total: int,
-        outcome: Verification,
-        left_out: Collection[str] = (),
-        without: Collection[RewriteKey] = (),
-    ) -> Culprit:
-        """Search a run whose result differs.
+    def find(self, outcome: Verification) -> Culprit:
+        """Search the latest run, whose result differs.
 
         Args:
-            total: Number of rewrites that it offered.
             outcome: How its result compares with the original; the last comparison of `reference`.
-            left_out: Names of transformers that it left out.
-            without: Keys of rewrites that it left out.
 
         Returns:
             The culprit.
@@ -109,10 +95,10 @@ class Bisection:
         """
         wrong = frozenset(row.name for row in outcome.outputs if not row.agrees) or None
         sets = frozenset(self._reference.differing) or None
-        search = _Search(self, wrong, sets, left_out, without, as_deployed=outcome.as_deployed is False)
+        search = _Search(self, wrong, sets, as_deployed=outcome.as_deployed is False)
         self.equal = 0
         before: Verification | None = None
-        different, after = total, None
+        different, after = self._transformation.state.offered, None
         while different - self.equal > 1:
             middle = (self.equal + different) // 2
             probe = search.probe(middle)
@@ -132,33 +118,30 @@ class Bisection:
         error_before = 0.0 if before is None else before.worst
         return Culprit(run.last, verification, error_before, search.probes, search.outputs, search.sets)
 
-    def show(self, culprit: Culprit, left_out: Collection[str] = ()) -> Blame:
+    def show(self, culprit: Culprit) -> Blame:
         """The models around a culprit, and inputs that tell them apart.
 
         Args:
             culprit: From `find`.
-            left_out: As `find` had it.
 
         Raises:
             NotFound: It did not come out again.
         """
         number = culprit.rewrite.number
-        before, after = self.replay(number - 1, left_out), self.replay(number, left_out)
+        before, after = self.replay(number - 1), self.replay(number)
         as_deployed = culprit.verification.as_deployed is False
         if self.compare(after, culprit.outputs, culprit.sets, as_deployed=as_deployed).status != "differs":
             raise NotFound("it did not come out again: a transformer does not do the same each time")
         inputs = self._reference.inputs_of(self._reference.differing[0])
         return Blame(culprit, before.model, after.model, inputs)
 
-    def replay(self, limit: int, left_out: Collection[str] = (), without: Collection[RewriteKey] = ()) -> Run:
+    def replay(self, limit: int) -> Transformation:
         """The model after some rewrites."""
-        return self._pipeline.replay(
-            self._observers, limit=limit, left_out=left_out, without=without, token=self._token
-        )
+        return self._transformation.replay(limit=limit, token=self._token)
 
     def compare(
         self,
-        run: Run,
+        run: Transformation,
         outputs: Collection[str] | None,
         sets: Collection[int] | None,
         *,
@@ -181,12 +164,12 @@ class Bisection:
             outputs=outputs,
             sets=sets,
             timeout=self._token.left,
-            spreading=run.is_for_finite_numbers,
+            spreading=run.state.is_for_finite_numbers,
             as_deployed=as_deployed,
         )
         if outcome.status == "impossible":
             self._token.check()
-            raise NotFound(f"after {run.offered} rewrites it cannot be compared: {outcome.reason}")
+            raise NotFound(f"after {run.state.offered} rewrites it cannot be compared: {outcome.reason}")
         return outcome
 
     def check(self) -> None:
@@ -202,25 +185,21 @@ class _Search:
         bisection: Bisection,
         outputs: frozenset[str] | None,
         sets: frozenset[int] | None,
-        left_out: Collection[str],
-        without: Collection[RewriteKey],
         *,
         as_deployed: bool,
     ) -> None:
         self._bisection = bisection
         self._as_deployed = as_deployed
-        self._left_out = left_out
-        self._without = without
         self.outputs = outputs
         self.sets = sets
         self.probes = 0
 
-    def probe(self, limit: int) -> tuple[Run, Verification]:
+    def probe(self, limit: int) -> tuple[Transformation, Verification]:
         """The model after some rewrites, and how it compares."""
         self._bisection.check()
         self.probes += 1
         try:
-            run = self._bisection.replay(limit, self._left_out, self._without)
+            run = self._bisection.replay(limit)
         except OptimizationCancelled:
             raise
         except OrtoptError as error:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ortopt.errors import OutputError, UsageError
-from ortopt.serialization.save import Saved, save, to_bytes
+from ortopt.serialization.save import ExternalData, Saved, save, to_bytes
 from ortopt.system.temporary_files import temporary_folder
 from ortopt.terminal_text import quoted
 
@@ -58,9 +58,9 @@ def check(path: Path, external_data: str) -> None:
 
 def save_as(
     model: ir.Model,
-    path: Path,
+    target: str | os.PathLike[str] | BinaryIO,
     *,
-    external_data: Literal["auto", "inline", "copy", "reuse"] = "auto",
+    external_data: ExternalData = "auto",
     provenance: bool = False,
     libraries: Iterable[str] = (),
 ) -> Saved:
@@ -68,7 +68,7 @@ def save_as(
 
     Args:
         model: The model.
-        path: The file.
+        target: The file, or a binary stream, which takes ONNX's usual format.
         external_data: Where weights go; other formats than .onnx hold them.
         provenance: Whether nodes get metadata about which transformer made them, from what.
         libraries: Shared libraries of ops that the model needs.
@@ -77,9 +77,11 @@ def save_as(
         UsageError: Weights are to go beside a file that holds them.
         OutputError: It cannot be written, or it is too large for the format.
     """
-    check(path, external_data)
-    if not is_other_format(path):
-        return save(model, path, external_data=external_data, provenance=provenance)
+    path = Path(target) if isinstance(target, str | os.PathLike) else None
+    if path is not None:
+        check(path, external_data)
+    if path is None or not is_other_format(path):
+        return save(model, target, external_data=external_data, provenance=provenance)
     try:
         data = to_bytes(model, provenance=provenance)
     except OutputError as error:

@@ -11,8 +11,8 @@ from typing import Final
 import onnx_ir as ir
 
 from ortopt import semantics
+from ortopt.framework.workspace import Workspace
 from ortopt.options import Options
-from ortopt.workspace import Workspace
 
 KEY: Final = "ortopt.growth_left"
 """The model's metadata that says for which `Options.max_growth` how many bytes are left."""

@@ -110,7 +110,7 @@ class HalfPrecisionOptimization(Optimization):
             converted, self.half_precision = conversion.result()
         limit = self._asked.limit
         if limit is not None:
-            limit = max(0, limit - self._transformation.run.offered)
+            limit = max(0, limit - self._transformation.state.offered)
         options = dataclasses.replace(self._asked, opset=None, dims={}, input_shapes={}, limit=limit, timeout=None)
         self._behind = _RunBehind(
             converted,
@@ -141,7 +141,7 @@ class HalfPrecisionOptimization(Optimization):
         }
         return type(inputs)(changed)  # type: ignore[call-arg]
 
-    def result(self, verification: Verification | None, token: CancellationToken = NEVER) -> OptimizeResult:
+    def result(self, verification: Verification | None = None, token: CancellationToken = NEVER) -> OptimizeResult:
         """The result so far: what was done before the conversion, and behind it."""
         before = super().result(verification, token)
         if self._behind is None:

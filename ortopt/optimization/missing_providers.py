@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortopt import placement
 from ortopt.analysis.providers import CPU
+from ortopt.framework import placement
 from ortopt.graph import scope
 from ortopt.graph.provenance import PASS_KEY
 

@@ -1,37 +1,28 @@
-"""From a source to a transformed model: what a run executes once, and a search replays."""
+"""What a run executes once, and a search replays: the original, the transformers, and the order of levels."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
-from msgspec import Struct, field
 
 from ortopt.analysis import dimensions
-from ortopt.analysis.costs import Cost
-from ortopt.cancellation import NEVER, CancellationToken, DeadlineForced, DeadlinePassed
-from ortopt.errors import InvalidModelError, OptimizationCancelled
-from ortopt.graph import scope
-from ortopt.instrumentation.check_each import is_sound
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.framework.workspace import RunState, Workspace
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer
 from ortopt.optimization.declared_shapes import declare
-from ortopt.optimization.growth_record import allowed_growth, record_growth
-from ortopt.optimization.replay import CompletedRuns, NumberedRewrite, Replay, RewriteKey, StopPointReached
-from ortopt.optimization.watchdog import Watchdog
-from ortopt.options import Numerics, Options, TransformerLevel
-from ortopt.partition import groups
+from ortopt.optimization.growth_record import allowed_growth
+from ortopt.options import Options, TransformerLevel
 from ortopt.registry import Selected
 from ortopt.serialization import load_time_names, shadowed_names, sparse_tensors
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import Kept, load
-from ortopt.workspace import Workspace
 
 if TYPE_CHECKING:
     from ortopt.serialization.load import Source
-    from ortopt.transformer import GraphTransformer
 
 MAX_ROUNDS = 10
 """How often levels run again while those above them change something."""
@@ -39,60 +30,8 @@ MAX_ROUNDS = 10
 _ENDLESS = f"all {MAX_ROUNDS} rounds of levels changed the graph"
 
 
-class Run(Struct):
-    """One run of all levels.
-
-    Attributes:
-        content: The model; where it has yet to be rolled back, `model` does so.
-        manager: The manager, with its history and failures.
-        observers: Observers of the run.
-        left_out: Names of transformers that do not run.
-        completed: Counter of completed runs of transformers.
-        offered: Number of rewrites that were offered.
-        too_large: See `RunState`.
-        declined: See `RunState`.
-        numerics: See `RunState`.
-        stopped: Whether the deadline ended it.
-        last: The last rewrite of a replay.
-        roll_back: Restores the model of a cancelled run: valid, with exactly the rewrites that had completed.
-        group_fault: What was wrong with the model's groups before the first transformer.
-    """
-
-    content: ir.Model
-    manager: GraphTransformerManager
-    observers: tuple[Observer, ...]
-    left_out: frozenset[str]
-    completed: CompletedRuns
-    offered: int = 0
-    too_large: dict[tuple[str, ir.Node], int] = field(default_factory=dict)
-    declined: dict[tuple[str, ir.Node], Cost] = field(default_factory=dict)
-    numerics: set[tuple[str, Numerics]] = field(default_factory=set)
-    stopped: bool = False
-    last: NumberedRewrite | None = None
-    roll_back: Callable[[], ir.Model] | None = None
-    group_fault: str | None = None
-
-    @property
-    def is_for_finite_numbers(self) -> bool:
-        """Whether a NaN or an infinity may have spread to its neighbours in the result."""
-        return any(numerics is Numerics.FINITE for _, numerics in self.numerics)
-
-    def numerics_of(self, transformer: GraphTransformer) -> Numerics:
-        """What a transformer may have done to numbers: that of a rule may be more for some matches."""
-        rewrote_finite = (transformer.name, Numerics.FINITE) in self.numerics
-        return Numerics.FINITE if rewrote_finite else transformer.numerics
-
-    @property
-    def model(self) -> ir.Model:
-        """The result."""
-        if self.roll_back is not None:
-            roll_back, self.roll_back = self.roll_back, None
-            self.content = roll_back()
-        return self.content
-
-
 class Pipeline:
-    """Executes and replays runs of the same transformers, with the same options, on the same original.
+    """The same transformers, with the same options, on the same original, as often as it is wanted.
 
     Transformers are the same instances each time: an `apply` that does not do the same to the same graph each time
     cannot be replayed.
@@ -137,7 +76,13 @@ class Pipeline:
         dimensions.check_names(model, self.options.dim_hints)
         return model
 
-    def _manager(self, observers: Iterable[Observer], left_out: Collection[str]) -> GraphTransformerManager:
+    def manager(self, observers: Iterable[Observer], left_out: Collection[str]) -> GraphTransformerManager:
+        """A manager of the selected transformers.
+
+        Args:
+            observers: Observers of the run.
+            left_out: Names of transformers that do not run.
+        """
         manager = GraphTransformerManager(
             self.options.steps,
             options=self.options,
@@ -151,110 +96,42 @@ class Pipeline:
                     manager.register(chosen.transformer, level)
         return manager
 
-    def new_run(self, model: ir.Model, observers: Iterable[Observer] = (), left_out: Collection[str] = ()) -> Run:
-        """A run that has yet to be executed.
+    def workspace(self, model: ir.Model, state: RunState, token: CancellationToken) -> Workspace:
+        """What transformers work in.
 
         Args:
-            model: The original, loaded.
-            observers: Observers of the run.
-            left_out: Names of transformers that do not run.
+            model: The original, loaded; its sparse tensors become dense ones.
+            state: What the run keeps.
+            token: Cancellation token.
         """
-        completed = CompletedRuns()
-        observers = tuple(observers)
-        return Run(model, self._manager((*observers, completed), left_out), observers, frozenset(left_out), completed)
+        allowance = allowed_growth(model, self.original_bytes, self.options)
+        allowance -= sparse_tensors.make_dense(model, allowance, token)
+        return Workspace(model, self.options, allowance, token, state)
 
-    def execute(self, run: Run, token: CancellationToken) -> None:
-        """Apply the levels to a run's model, in place.
+    def finish(self, model: ir.Model, token: CancellationToken) -> None:
+        """What follows the last transformer: names and declared shapes as they are written, and a check.
 
         Args:
-            run: From `new_run`; it holds the results.
+            model: The model.
             token: Cancellation token.
 
         Raises:
-            TransformerError: If a transformer raised, with `Options.strict`, or corrupted the graph.
-            InvalidModelError: If the result is broken.
-            OptimizationCancelled: If it was stopped; the model is valid and holds what was completed.
+            InvalidModelError: If it is broken.
         """
-        watchdog = self._watchdog(token)
-        corrupted = False
-        try:
-            self._execute(run, token, watchdog)
-        except DeadlinePassed as passed:
-            run.stopped = True
-            corrupted = watchdog.fired and (isinstance(passed, DeadlineForced) or not is_sound(run.model))
-        except Exception as error:
-            if not watchdog.fired or isinstance(error, MemoryError):
-                raise
-            corrupted = True  # the interrupt came in mid-edit, and the roll-back failed
-        if corrupted:
-            replayed = self.replay(run.observers, runs=run.completed.count, left_out=run.left_out)
-            run.content, run.manager, run.offered = replayed.model, replayed.manager, replayed.offered
-            run.numerics = replayed.numerics
-            run.stopped = True
-        self._close(run, token.with_timeout(None))
-
-    def _close(self, run: Run, token: CancellationToken) -> None:
-        """What follows the last transformer: names and declared shapes as they are written, and a check."""
-        model = run.model
         declare(model, self.options, token)
         shadowed_names.restore(model, token)
         if self.options.level:
             load_time_names.avoid(model, token)
         validate(model, token=token)
-        fault = groups.fault_of(model, token)
-        if fault is not None and fault != run.group_fault:
-            raise InvalidModelError(fault)
 
-    def _watchdog(self, token: CancellationToken) -> Watchdog:
-        return Watchdog(token if self.options.enforce_timeout else NEVER)
+    def apply(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
+        """Apply the levels until they find nothing, even once all is inferred anew.
 
-    def _execute(self, run: Run, token: CancellationToken, watchdog: Watchdog) -> None:
-        try:  # without a deadline: there is no model to return before
-            workspace = self._prepare(run, token.with_timeout(None))
-        except OptimizationCancelled:
-            run.roll_back = lambda: self.replay(run.observers, limit=0, left_out=run.left_out).model
-            raise
-        if workspace is None:
-            return
-        try:
-            with watchdog:
-                self._apply(run.manager, workspace, token)
-            record_growth(workspace)
-        except StopPointReached:
-            workspace.state.offered -= 1
-            workspace.roll_back_to_mark()
-        except DeadlinePassed:
-            workspace.roll_back_to_mark()
-            raise
-        except OptimizationCancelled:
-            run.roll_back = workspace.roll_back_to_mark
-            raise
-        finally:
-            run.offered = workspace.state.offered
-            run.too_large = workspace.state.too_large
-            run.declined = workspace.state.declined
-            run.numerics = workspace.state.numerics
-
-    def _prepare(self, run: Run, token: CancellationToken) -> Workspace | None:
-        """What precedes the first transformer; None at level 0, which has none."""
-        options = self.options
-        run.manager.observers.loaded(run.model)
-        if options.opset is not None:
-            from ortopt.opset_conversion import conversion
-
-            run.content = conversion.convert(run.model, options.opset, token)
-        token.check()
-        if options.level == 0:
-            scope.attach(run.model, options, token)  # a report names graphs by where they stand
-            return None
-        run.manager.begin(run.model)
-        run.group_fault = groups.fault_of(run.model, token)
-        allowance = allowed_growth(run.model, self.original_bytes, options)
-        allowance -= sparse_tensors.make_dense(run.model, allowance, token)
-        return Workspace(run.model, options, allowance, token)
-
-    def _apply(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:
-        """Apply the levels until they find nothing, even once all is inferred anew."""
+        Args:
+            manager: From `manager`.
+            workspace: From `workspace`.
+            token: Cancellation token.
+        """
         for _ in range(MAX_ROUNDS):
             self._apply_levels(manager, workspace, token)
             if not workspace.calls_are_outdated:
@@ -293,40 +170,5 @@ class Pipeline:
             (lowest, *higher)[-1], f"{_ENDLESS}, the levels up to {(lowest, *higher)[-1].value} in the last one too"
         )
 
-    def replay(
-        self,
-        observers: Iterable[Observer],
-        *,
-        limit: int | None = None,
-        runs: int | None = None,
-        left_out: Collection[str] = (),
-        without: Collection[RewriteKey] = (),
-        token: CancellationToken | None = None,
-    ) -> Run:
-        """Load the original again and repeat what a run has done, up to a point.
 
-        Args:
-            observers: Those of the run; those that decide are asked again.
-            limit: Number of the last rewrite that is made.
-            runs: Number of times that a transformer, or a sweep of rules, may run to its end.
-            left_out: Names of transformers that do not run.
-            without: Keys of rewrites that are left out.
-            token: Cancellation token.
-
-        Returns:
-            The run; its model is valid.
-
-        Raises:
-            OptimizationCancelled: If it was stopped, by its deadline too.
-        """
-        replay = Replay(limit, 0 if limit == 0 else runs, without)
-        deciding = [observer for observer in observers if observer.decides and type(observer) is not Replay]
-        token = token or CancellationToken()
-        run = self.new_run(self.load(token.with_timeout(None)), (*deciding, replay), left_out)
-        self._execute(run, token, self._watchdog(token))
-        self._close(run, token.with_timeout(None))
-        run.last = replay.last
-        return run
-
-
-__all__ = ["Pipeline", "Run"]
+__all__ = ["Pipeline"]

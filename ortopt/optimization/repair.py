@@ -66,8 +66,12 @@ class Repairer:
 
     def compared(self) -> Verification:
         """Compare, and repair nothing."""
-        run = self._transformation.run
-        return self._reference.compare(run.model, timeout=self._deadline.left, spreading=run.is_for_finite_numbers)
+        return self._compared(self._deadline.left)
+
+    def _compared(self, timeout: float | None) -> Verification:
+        result = self._transformation
+        spreading = result.state.is_for_finite_numbers
+        return self._reference.compare(result.model, timeout=timeout, spreading=spreading)
 
     def blame(self, outcome: Verification) -> Blame:
         """Find the first rewrite after which the result differs; repair nothing.
@@ -79,38 +83,30 @@ class Repairer:
             VerificationError: If no rewrite can be blamed.
             OptimizationCancelled: If it was stopped.
         """
-        bisection = self._new_bisection()
-        left_out = self._transformation.left_out
+        bisection = Bisection(self._transformation, self._reference, self._deadline)
         try:
-            culprit = bisection.find(self._transformation.run.offered, outcome, left_out)
-            return bisection.show(culprit, left_out)
+            return bisection.show(bisection.find(outcome))
         except (NotFound, DeadlinePassed) as error:
             reason = error if isinstance(error, NotFound) else "there was no time left to find it"
             raise VerificationError(
                 f"the result differs from the original: {outcome.reason}; no rewrite can be blamed: {reason}"
             ) from error
 
-    def _new_bisection(self) -> Bisection:
-        transformation = self._transformation
-        return Bisection(transformation.pipeline, self._reference, transformation.run.observers, self._deadline)
-
     def _repaired(self, outcome: Verification) -> Verification:
         """Leave out what makes the result differ, one culprit after the other, until it agrees."""
         transformation = self._transformation
-        bisection = self._bisection = self._new_bisection()
+        bisection = self._bisection = Bisection(transformation, self._reference, self._deadline)
         for _ in range(MAX_REPAIRS):
             started = time.perf_counter()
             try:
-                culprit = bisection.find(
-                    transformation.run.offered, outcome, transformation.left_out, transformation.without
-                )
+                culprit = bisection.find(outcome)
             except NotFound as reason:
                 self.not_repaired = f"; no rewrite can be blamed: {reason}"
                 return outcome
             self._leave_out(culprit, time.perf_counter() - started)
             transformation.restart()
             transformation.execute(self._execution_token())
-            outcome = bisection.compare(transformation.run, None, None)
+            outcome = bisection.compare(transformation, None, None)
             if outcome.status != "differs":
                 return outcome
         self.not_repaired = f"; it still does after {MAX_REPAIRS} repairs"
@@ -147,10 +143,9 @@ class Repairer:
         """Where there is no time left: the most rewrites that are known to agree, or else the original."""
         transformation = self._transformation
         for limit in (self._bisection.equal if self._bisection is not None else 0, 0):
-            transformation.replay(limit)
-            transformation.run.stopped = True
-            spreading = transformation.run.is_for_finite_numbers
-            outcome = self._reference.compare(transformation.model, timeout=TIME_TO_CHECK, spreading=spreading)
+            transformation.go_back(limit)
+            transformation.stopped = True
+            outcome = self._compared(TIME_TO_CHECK)
             if outcome.status == "verified":
                 return outcome
             if limit == 0:

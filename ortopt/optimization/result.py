@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import onnx_ir as ir
@@ -24,7 +22,6 @@ from ortopt.observers import HistoryEntry
 from ortopt.onnx_ir_internals import initializers_of
 from ortopt.optimization.replay import NumberedRewrite
 from ortopt.options import Numerics
-from ortopt.system.files import write_atomically
 
 if TYPE_CHECKING:
     import onnx
@@ -172,7 +169,7 @@ class OptimizeResult:
         stopped: Whether the deadline ended the run.
         repairs: What was left out because the result differed from the original, in order.
         provenance: Whether `save` writes into each new node which pass made it, from which nodes.
-        lineage: The `Lineage` among the observers of the run, if there was one: what `to_html` shows beside the result.
+        lineage: The `Lineage` among the observers of the run, if there was one: what a page shows beside the result.
         half_precision: What became of a conversion to 16 bits; None if none was asked for.
         verified_on: The providers that the verification ran on; empty without one.
         not_shown: What of the model could not be run here, because a provider is not here; None where all of it was.
@@ -210,13 +207,9 @@ class OptimizeResult:
         Raises:
             OutputError: If it cannot be written.
         """
-        from ortopt.optimization import formats
-        from ortopt.serialization.save import save
+        from ortopt.optimization.formats import save_as
 
-        if isinstance(path, str | os.PathLike):
-            formats.save_as(self.model, Path(path), external_data=external_data, provenance=self.provenance)
-        else:
-            save(self.model, path, external_data=external_data, provenance=self.provenance)
+        save_as(self.model, path, external_data=external_data, provenance=self.provenance)
 
     def to_bytes(self) -> bytes:
         """The model as the bytes of a file, weights inside.
@@ -263,31 +256,6 @@ class OptimizeResult:
         }
         ops = {op: (before.ops.get(op, 0), after.ops.get(op, 0)) for op in {*before.ops, *after.ops}}
         return result_text.as_html(repr(self), totals, ops)
-
-    def html(self, title: str = "model") -> str:
-        """The report as a page for a browser, which needs nothing else.
-
-        It shows what each node was made of only where a `Lineage` has observed the run:
-        ``optimize(model, observers=[ortopt.Lineage()]).html()``.
-
-        Args:
-            title: The page's title.
-        """
-        pages = importlib.import_module("ortopt.reporting.page.pages")  # by name: it stands above what it shows
-        page: str = pages.page_of(self, title)
-        return page
-
-    def to_html(self, path: str | os.PathLike[str], title: str | None = None) -> None:
-        """Write the report as a page for a browser, atomically (see `html`).
-
-        Args:
-            path: The file.
-            title: The page's title; the file's name if None.
-
-        Raises:
-            OutputError: If it cannot be written.
-        """
-        write_atomically(path, self.html(Path(path).stem if title is None else title).encode("utf-8"))
 
 
 def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:

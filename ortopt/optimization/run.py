@@ -7,29 +7,31 @@ import dataclasses
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
 
 import onnx_ir as ir
 
-from ortopt import fusions, registry
+from ortopt import registry
 from ortopt.analysis import dimensions, releases
 from ortopt.analysis import providers as execution
 from ortopt.analysis.costs import Cost
 from ortopt.analysis.load_time_fusions import slow_residuals
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, VerificationError
+from ortopt.framework import fusions
 from ortopt.graph import scope
 from ortopt.graph.interface_names import check_names, rename
 from ortopt.instrumentation.check_each import CheckEach
 from ortopt.observers import Observer
-from ortopt.optimization.own_rules import OwnRules
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import StopPointReached
 from ortopt.optimization.result import CostRefusal, OptimizeResult, PassTotal, Repair, SizeRefusal, Summary, figures
 from ortopt.optimization.transformation import Transformation
-from ortopt.options import Options
+from ortopt.optimization.user_rules import UserRules
+from ortopt.options import Numerics, Options
 from ortopt.transformer import GraphTransformer
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from ortopt.instrumentation.lineage import Lineage
     from ortopt.optimization.bisection import Blame
     from ortopt.optimization.missing_providers import NotShown
+    from ortopt.serialization.save import ExternalData, Saved
     from ortopt.verification.verify import Reference, Verification
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
@@ -59,6 +62,7 @@ class Optimization:
         required: The runtimes that can load the original.
         seconds: Seconds by phase.
         verification: How the result compares with the original; None before it is verified.
+        saved: What `run` has written where, if it has.
         repairs: What was left out because the result differed.
         is_thorough: Whether many more input sets are verified.
         not_shown: What of the result could not be run here, because a provider is not here.
@@ -87,7 +91,7 @@ class Optimization:
         self.selected = registry.select(options, own)
         if options.force_forms:  # all passes are imported for that
             fusions.check_taken(options, (op for kind in registry.installed() for op in getattr(kind, "produces", ())))
-        self._own = OwnRules(own)
+        self._own = UserRules(own)
         self.observers = (*observers, *self._own.observers)
         if options.limit is not None:
             from ortopt.instrumentation.limit import RewriteLimit
@@ -106,6 +110,7 @@ class Optimization:
         check_names(self.model, options.rename, self.token.with_timeout(None))
         pipeline.original_bytes = self.before.nbytes
         self.verification: Verification | None = None
+        self.saved: Saved | None = None
         self.repairs: list[Repair] = []
         self._prepared: Reference | None = None
         self._inputs: Mapping[str, np.ndarray] | None = None
@@ -121,30 +126,74 @@ class Optimization:
     @property
     def stopped(self) -> bool:
         """Whether the deadline ended the run."""
-        return self._transformation.run.stopped
+        return self._transformation.stopped
 
     def run(
-        self, *, verify: bool | Literal["thorough"] = True, inputs: Mapping[str, np.ndarray] | None = None
+        self,
+        *,
+        verify: bool | Literal["thorough"] = True,
+        require_verified: bool = False,
+        inputs: Mapping[str, np.ndarray] | None = None,
+        save_to: str | os.PathLike[str] | BinaryIO | None = None,
+        external_data: ExternalData = "auto",
+        metadata: Mapping[str, str] = MappingProxyType({}),
+        phase: Callable[[str], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> OptimizeResult:
-        """Transform, validate, verify.
+        """Transform, verify, repair, name, save: the one conductor of a run.
 
         Args:
             verify: Whether to run the result against the original, and how thoroughly.
+            require_verified: Whether a result that could not be verified is an error.
             inputs: Inputs to verify with.
+            save_to: The file or stream that the result is written to.
+            external_data: Where its weights go.
+            metadata: Metadata that it has beside the original's.
+            phase: Called with ``optimize``, ``verify`` and ``save``: each runs inside of what it returns.
 
         Returns:
             The result.
+
+        Raises:
+            VerificationError: If it differs from the original; nothing has been written then, and `result` tells what
+                has been done.
+            TransformerError: If a transformer raised, with `Options.strict`.
+            OutputError: If it cannot be written.
+            OptimizationCancelled: If it was stopped.
         """
-        if verify and (absent := execution.in_place_of(self.options.providers)):
-            warnings.warn(absent, RuntimeWarning, stacklevel=3)
         with contextlib.closing(self):
             self.is_thorough = verify == "thorough"
             if verify:
                 self.begin_verification(inputs)
-            result = self._run(verify=bool(verify), inputs=inputs)
-        for message in self._own.complaints(result.repairs):
+            left: Callable[[], OptimizeResult] = self.result
+            try:
+                with phase("optimize"):
+                    self.transform()
+                if verify:
+                    left = self._original_as_result  # what is not verified may be wrong: the original is not
+                    with phase("verify"):
+                        outcome = self.verify(inputs)
+                    if require_verified and outcome.status != "verified":
+                        raise VerificationError(f"the result could not be verified: {outcome.reason} (--strict)")
+                if save_to is not None:
+                    with phase("save"), self._timed("save"):
+                        self._save(save_to, external_data, metadata)
+                result = self.result(self.verification, self.token.with_timeout(None))
+            except OptimizationCancelled as cancelled:
+                cancelled.leave(left)
+                raise
+        for message in self._own.warnings(result.repairs):
             warnings.warn(message, RuntimeWarning, stacklevel=3)
         return result
+
+    def _save(
+        self, to: str | os.PathLike[str] | BinaryIO, external_data: ExternalData, metadata: Mapping[str, str]
+    ) -> None:
+        from ortopt.optimization.formats import save_as
+
+        self.name_interface()
+        self.model.metadata_props.update(metadata)
+        provenance, libraries = self.options.provenance, self.options.custom_op_libraries
+        self.saved = save_as(self.model, to, external_data=external_data, provenance=provenance, libraries=libraries)
 
     def begin_verification(self, inputs: Mapping[str, np.ndarray] | None = None) -> None:
         """Start running the original in a process of its own, so that `verify` has less to do; `close` ends it.
@@ -167,23 +216,9 @@ class Optimization:
             self._prepared.close()
             self._prepared = None
 
-    def _run(self, *, verify: bool, inputs: Mapping[str, np.ndarray] | None) -> OptimizeResult:
-        try:
-            self.transform()
-            if not verify:
-                return self.result(None, self.token.with_timeout(None))
-        except OptimizationCancelled as cancelled:
-            cancelled.leave(lambda: self.result(None))
-            raise
-        try:
-            return self.result(self.verify(inputs), self.token.with_timeout(None))
-        except OptimizationCancelled as cancelled:  # what is not verified may be wrong: the original is not
-            cancelled.leave(self._original_as_result)
-            raise
-
     def _original_as_result(self) -> OptimizeResult:
-        self._transformation.replay(0)
-        return self.result(None)
+        self._transformation.go_back(0)
+        return self.result()
 
     def transform(self) -> None:
         """Apply the levels, in place.
@@ -262,10 +297,7 @@ class Optimization:
         assert hidden is not None
         makers = set(hidden.transformers)
         while True:
-            other = Transformation(result.pipeline, (), self.token)
-            other.left_out |= result.left_out | makers
-            other.without |= result.without
-            other.restart()
+            other = Transformation(result.pipeline, (), self.token, result.left_out | makers, result.without)
             other.execute(self.token)
             more = missing_providers.not_shown(other.model, execution.here(self.options.providers))
             if more is None or makers.issuperset(more.transformers):
@@ -385,9 +417,9 @@ class Optimization:
         """
         transformation = self._transformation
         left_out = transformation.left_out - {failure.transformer}
-        return transformation.pipeline.replay((*self.observers, _StopBefore(failure)), left_out=left_out).model
+        return transformation.replay(left_out=left_out, besides=[_StopBefore(failure)]).model
 
-    def result(self, verification: Verification | None, token: CancellationToken = NEVER) -> OptimizeResult:
+    def result(self, verification: Verification | None = None, token: CancellationToken = NEVER) -> OptimizeResult:
         """The result so far.
 
         Args:
@@ -395,16 +427,24 @@ class Optimization:
             token: Cancellation token.
         """
         self.name_interface()
-        run = self._transformation.run
+        run = self._transformation
         totals: dict[str, list[float]] = {}
         for entry in run.manager.history:
             total = totals.setdefault(entry.transformer, [0, 0.0, 0])
             total[0] += entry.rewrites
             total[1] += entry.seconds
             total[2] += entry.visits
-        kinds = {chosen.transformer.name: chosen.transformer for chosen in self._transformation.pipeline.selected}
+        kinds = {chosen.transformer.name: chosen.transformer for chosen in run.pipeline.selected}
+        finite = {name for name, numerics in run.state.numerics if numerics is Numerics.FINITE}  # for some matches
         passes = [
-            PassTotal(name, int(t[0]), t[1], int(t[2]), run.numerics_of(kinds[name]), kinds[name].error_bound)
+            PassTotal(
+                name,
+                int(t[0]),
+                t[1],
+                int(t[2]),
+                Numerics.FINITE if name in finite else kinds[name].numerics,
+                kinds[name].error_bound,
+            )
             for name, t in totals.items()
             if t[0]
         ]
@@ -415,11 +455,11 @@ class Optimization:
             tuple(passes),
             dict(self.seconds),
             tuple(level.value for level in run.manager.bound_reached),
-            (*self._transformation.failures, *run.manager.failures),
-            run.offered,
-            _size_refusals(run.too_large),
+            (*run.failures, *run.manager.failures),
+            run.state.offered,
+            _size_refusals(run.state.too_large),
             releases.requirement(self.model, token),
-            _cost_refusals(run.declined),
+            _cost_refusals(run.state.declined),
             self.required,
         )
         return OptimizeResult(

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ortopt.analysis import kernels
 from ortopt.graph import facts, scope
 from ortopt.semantics import STANDARD_DOMAINS, subgraphs
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
 
 CALL = 10e-6
@@ -66,7 +67,7 @@ def is_heavy(node: ir.Node) -> bool:
     """Whether a node is worth a session, or a device, of its own."""
     if node.domain in STANDARD_DOMAINS:
         return node.op_type in _HEAVY
-    return node.domain != "com.microsoft" or node.op_type not in _LIGHT_CONTRIB
+    return node.domain != MICROSOFT or node.op_type not in _LIGHT_CONTRIB
 
 
 def host_can(node: ir.Node) -> bool:

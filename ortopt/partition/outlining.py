@@ -12,6 +12,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.constants import FLOATS
 from ortopt.graph.edit import Editor, constant
+from ortopt.graph.match import is_op
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 from ortopt.onnx_ir_internals import use_count
 from ortopt.partition import groups
@@ -22,6 +23,9 @@ from ortopt.semantics.opset_changes import CONSTANTS_OF_ANY_TYPE_FROM
 
 _CONTRIB_NORMALIZATIONS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 """Ops that ONNX Runtime adds to ai.onnx, where it does not define them."""
+
+_NORMALIZED_AXES = ir.AttrInt64s("axes", (0, 2, 3))
+"""The axes of a MeanVarianceNormalization that names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +209,8 @@ def _spell_out_defaults(edit: Editor, nodes: Iterable[ir.Node]) -> None:
     for node in nodes:
         inside = (inner for graph in scope.nested(node) for inner in graph) if node.attributes else ()
         for member in (node, *inside):
-            if not member.domain and member.op_type == "MeanVarianceNormalization" and "axes" not in member.attributes:
-                edit.set_attribute(member, ir.AttrInt64s("axes", (0, 2, 3)))
+            if is_op(member, "MeanVarianceNormalization") and _NORMALIZED_AXES.name not in member.attributes:
+                edit.set_attribute(member, _NORMALIZED_AXES)
             if member.domain or member.op_type not in _CONTRIB_NORMALIZATIONS or "stash_type" in member.attributes:
                 continue
             version = scope.of(scope.graph_of(member)).opset_imports.get("", 1)

@@ -20,8 +20,9 @@ from ortopt.graph.index import op_key
 from ortopt.onnx_ir_internals import attributes_of
 from ortopt.partition.settings import PartitionOptions
 from ortopt.semantics import GROUP_DOMAIN, subgraphs
+from ortopt.semantics.domains import MICROSOFT
 
-_NEVER_IN_FUNCTIONS: Final = frozenset({("com.microsoft", "QLinearConcat")})
+_NEVER_IN_FUNCTIONS: Final = frozenset({(MICROSOFT, "QLinearConcat")})
 """Ops that ONNX Runtime 1.31 loads in a graph only: in a function it takes QLinearConcat's result for a float."""
 
 

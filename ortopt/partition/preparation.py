@@ -18,10 +18,11 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, symbolic
 from ortopt.graph.edit import Conflict, Editor, constant
-from ortopt.graph.match import Refusal, attribute, axis, dims, is_op, need, opset, rank, tensor_of
+from ortopt.graph.match import Absent, Refusal, attribute, dims, is_op, need, opset, rank, tensor_of
 from ortopt.onnx_ir_internals import use_count
 from ortopt.partition.shape_only_outputs import Attempt
 from ortopt.semantics.op_traits import ELEMENTWISE, UNARY_WITH_PARAMETERS
@@ -128,11 +129,11 @@ def _above_split(split: ir.Node, clusters: ClusterOf) -> Preparation:
     source = split.inputs[0]
     node = None if source is None else source.producer()
     if source is None or node is None or node not in clusters:
-        raise Refusal("no cluster's node comes before the Split", split)
+        raise Absent("no cluster's node comes before the Split", split)
     need(is_op(node, *POINTWISE), f"{node.op_type} is not pointwise", node)
     need(use_count(source) == 1 and not source.is_graph_output(), "the value is used elsewhere", source)
     need(node.graph is split.graph, "they are in two graphs", split)
-    at = axis(split, rank(source), 0)
+    at = ops.Split(split).axis_of(rank(source))
     operands = [None if value is None else _part_of(value, source, at) for value in node.inputs]
     need(any(place is not None for place in operands), "nothing is to be split", split)
 
@@ -142,16 +143,12 @@ def _above_split(split: ir.Node, clusters: ClusterOf) -> Preparation:
             value = node.inputs[position]
             if place is None or value is None:
                 continue
-            attributes = [item for item in split.attributes.values() if item.name != "axis"]
-            attributes.append(ir.AttrInt64("axis", place))
+            attributes = ops.changed(split.attributes.values(), axis=place)
             again = ir.Node("", "Split", [value, *split.inputs[1:]], attributes, num_outputs=len(split.outputs))
             parts[position] = list(again.outputs)
         replaced = {
-            part: ir.Node(
-                "",
-                node.op_type,
-                [parts[place][index] if place in parts else value for place, value in enumerate(node.inputs)],
-                list(node.attributes.values()),
+            part: ops.copied(
+                node, [parts[place][index] if place in parts else value for place, value in enumerate(node.inputs)]
             ).outputs[0]
             for index, part in enumerate(split.outputs)
             if use_count(part) or part.is_graph_output()
@@ -193,7 +190,7 @@ def _without_bias(node: ir.Node) -> Preparation:
         form = (1, -1) + (1,) * (rank(result) - 2)
 
     def apply(edit: Editor) -> list[ir.Node]:
-        bare = ir.Node("", node.op_type, list(node.inputs[:2]), list(node.attributes.values()))
+        bare = ops.copied(node, list(node.inputs[:2]))
         bare.outputs[0].type, bare.outputs[0].shape = result.type, facts.shape_of(result)
         added = bias if form is None else _reshaped(bias, form)
         addition = ir.Node("", "Add", [bare.outputs[0], added], ())

@@ -19,8 +19,9 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.partition.placement import Placement
 from ortopt.semantics import constant_tensor, subgraphs
+from ortopt.semantics.domains import MICROSOFT
 
-_DOMAINS: Final = frozenset({"", "com.microsoft"})
+_DOMAINS: Final = frozenset({"", MICROSOFT})
 _MAX_BETWEEN: Final = 2
 """How many nodes there may be between the op and QuantizeLinear."""
 

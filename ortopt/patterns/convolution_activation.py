@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import attribute, is_op, need, opset, optional, scalar
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
-MICROSOFT = "com.microsoft"
 ACTIVATIONS = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Clip")
 LIMITS = (float(np.finfo(np.float32).min), float(np.finfo(np.float32).max))
 

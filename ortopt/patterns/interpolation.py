@@ -10,16 +10,16 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import (
-    FLOAT,
     Dim,
     Refusal,
     attribute,
     dims,
-    dtype,
     inputs,
     is_never_zero,
     need,
+    need_float32,
     optional,
     plain_attributes,
     same_dim,
@@ -177,7 +177,7 @@ def interpolated(root: ir.Node) -> Image:
     need(attribute(root, "antialias", 0) == 0, "it is smoothed before (antialias)", root)
     need(attribute(root, "keep_aspect_ratio_policy", "stretch") == "stretch", "the sizes are only bounds", root)
     (x,) = inputs(root, 1)
-    need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+    need_float32(x, "the gain was measured")
     before, after = dims(x, rank=4), dims(root.outputs[0], rank=4)
     need(all(map(same_dim, before[:2], after[:2])), "it resizes batch or channels", root)
     excludes = mode == "cubic" and attribute(root, "exclude_outside", 0) == 1
@@ -190,7 +190,7 @@ def interpolated(root: ir.Node) -> Image:
 
 def _scales(root: ir.Node, before: tuple[Dim, ...], after: tuple[Dim, ...]) -> tuple[float, float]:
     """How many times as high and as wide the image becomes, as single precision has it."""
-    axes = [axis % 4 for axis in attribute(root, "axes", (0, 1, 2, 3))]
+    axes = ops.Resize(root).axes
     given = optional(root, 2)
     if given is not None and tensor_of(given).size > 0:
         numbers = small_array(given).astype(np.float32).reshape(-1)  # ONNX Runtime takes them in any shape

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.graph.axes import axes_of, order_of
+from ortopt import ops
 from ortopt.graph.match import (
     Refusal,
-    axis,
     dims,
     inputs,
     integers,
@@ -36,7 +35,7 @@ def axis_behind(node: ir.Node, axes: Sequence[int | None]) -> int:
     if node.op_type in UNARY or node.op_type in BROADCASTING:
         return _elementwise(node, axes)
     if node.op_type == "Gather" and axes[0] is None and axes[1] is not None:
-        return axis(node, rank(inputs(node, 2)[0]), 0) + axes[1]
+        return ops.Gather(node).axis + axes[1]
     along = axes[0]
     if along is None or any(other is not None for other in axes[1:]):
         raise Refusal("the parts are no data of it", node)
@@ -64,31 +63,27 @@ def _elementwise(node: ir.Node, axes: Sequence[int | None]) -> int:
 
 
 def _gather(node: ir.Node, along: int) -> int:
-    data, places = inputs(node, 2)
-    by = axis(node, rank(data), 0)
+    _, places = inputs(node, 2)
+    by = ops.Gather(node).axis
     need(by != along, "it selects of the parts", node)
     return along if along < by else along - 1 + rank(places)
 
 
 def _transpose(node: ir.Node, along: int) -> int:
-    return order_of(node).index(along)
+    return ops.Transpose(node).order.index(along)
 
 
 def _reranked(node: ir.Node, along: int) -> int:
-    before = rank(inputs(node, 1)[0])
-    listed = axes_of(node)
-    need(bool(listed), "it names no axes", node)
+    listed = set(ops.Axes(node).axes)
     if node.op_type == "Squeeze":
-        gone = {one % before for one in listed}
-        need(along not in gone, "it drops the axis of the parts", node)
-        return along - sum(one < along for one in gone)
-    after = before + len(listed)
-    new = {one % after for one in listed}
-    return [one for one in range(after) if one not in new][along]
+        need(along not in listed, "it drops the axis of the parts", node)
+        return along - sum(one < along for one in listed)
+    after = rank(inputs(node, 1)[0]) + len(listed)
+    return [one for one in range(after) if one not in listed][along]
 
 
 def _split(node: ir.Node, along: int) -> int:
-    need(axis(node, rank(inputs(node, 1)[0]), 0) != along, "it splits the parts", node)
+    need(ops.Split(node).axis != along, "it splits the parts", node)
     return along
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -20,19 +21,17 @@ from ortopt.graph.match import (
     FLOAT,
     FLOAT16,
     FLOATS,
-    attribute,
     dims,
     dtype,
     inputs,
-    integers,
     is_constant,
     is_op,
     is_scalar,
     is_used_once,
     keeps_rank,
     need,
+    need_float,
     only_user,
-    opset,
     optional,
     producer,
     scalar,
@@ -200,17 +199,12 @@ def mean_over_last_axes(value: ir.Value) -> Mean:
         Refusal: If it is none, or over other axes than the last ones.
     """
     node = producer(value, "ReduceMean")
-    need(attribute(node, "keepdims", 1) == 1, "the mean drops its axes", node)
+    mean = ops.Reduce(node)
+    need(mean.keeps_axes, "the mean drops its axes", node)
+    need(not mean.does_nothing, "the mean is over no axis", node)
     (of,) = inputs(node, 1)
-    rank = len(dims(of))
-    if opset(node) >= 18:
-        axes_value = optional(node, 1)
-        axes = () if axes_value is None else integers(axes_value)
-    else:
-        axes = attribute(node, "axes", ())
-    need(bool(axes) or not attribute(node, "noop_with_empty_axes", 0), "the mean is over no axis", node)
-    taken = sorted({axis % rank for axis in axes}) if axes and rank else list(range(rank))
-    need(bool(taken) and taken == list(range(taken[0], rank)), "the mean is not over the last axes", node)
+    taken = sorted(mean.axes)
+    need(bool(taken) and taken == list(range(taken[0], len(dims(of)))), "the mean is not over the last axes", node)
     return Mean(node, of, taken[0])
 
 
@@ -282,7 +276,7 @@ def affine(division: Quotient, x: ir.Value, *, with_bias: bool) -> Affine:
     Raises:
         Refusal: If the result has another type than what is normalized, or something is computed in a narrower one.
     """
-    need(dtype(x) in FLOATS, "it is no float", x)
+    need_float(x)
     shape = static_dims_from(x, division.axis)
     nodes: list[ir.Node] = []
     y, scale, bias = division.y, None, None

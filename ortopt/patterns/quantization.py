@@ -6,13 +6,22 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import semantics
+from ortopt import ops, semantics
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, FLOAT16, Refusal, array_of, attribute, dtype, inputs, need, optional, shape_of
+from ortopt.graph.match import (
+    FLOAT,
+    FLOAT16,
+    Absent,
+    array_of,
+    attribute,
+    dtype,
+    inputs,
+    need,
+    optional,
+    shape_of,
+)
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-MICROSOFT = "com.microsoft"
-
 RANGES = {
     getattr(ir.DataType, f"{sign}INT{bits}"): (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     for bits in (4, 8, 16)
@@ -77,7 +86,7 @@ def dequantizer(value: ir.Value | None) -> ir.Node:
     """
     node = None if value is None else value.producer()
     if node is None or not is_dequantizer(node):
-        raise Refusal("no DequantizeLinear comes before", value)
+        raise Absent("no DequantizeLinear comes before", value)
     return node
 
 
@@ -89,7 +98,7 @@ def quantizer(value: ir.Value | None) -> ir.Node:
     """
     node = None if value is None else value.producer()
     if node is None or not is_quantizer(node):
-        raise Refusal("no QuantizeLinear comes before", value)
+        raise Absent("no QuantizeLinear comes before", value)
     return node
 
 
@@ -135,10 +144,7 @@ def scaling(node: ir.Node) -> Scaling:
     block = attribute(node, "block_size", 0)
     if scales.size == 1 and not block:
         return Scaling(integers, numbers, scales.reshape(()), zeros.reshape(()), 0, 0)
-    rank = len(shape_of(source) or ())
-    axis = attribute(node, "axis", 1)
-    need(-rank <= axis < rank, "the axis is out of range", node)
-    return Scaling(integers, numbers, scales, zeros, axis % rank, block)
+    return Scaling(integers, numbers, scales, zeros, ops.OneAxis(node).axis_of(len(shape_of(source) or ())), block)
 
 
 def same_scale(a: Scaling, b: Scaling) -> bool:

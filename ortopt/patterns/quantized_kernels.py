@@ -16,6 +16,7 @@ from msgspec import Struct
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
+    Absent,
     Refusal,
     array_of,
     dims,
@@ -27,8 +28,9 @@ from ortopt.graph.match import (
     plain_attributes,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT, Scaling, dequantizer, is_dequantizer, scaling
+from ortopt.patterns.quantization import Scaling, dequantizer, is_dequantizer, scaling
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 QUANTIZERS = ("QuantizeLinear", f"{MICROSOFT}::QuantizeLinear")
 """Roots of rules that find a unit by its end."""
@@ -163,7 +165,7 @@ def unit_before(root: ir.Node, *ops: str) -> ir.Node:
     (numbers,) = inputs(root, 2)[:1]
     node = numbers.producer()
     if node is None or node.domain != "" or node.op_type not in ops:
-        raise Refusal(f"no {' or '.join(ops)} comes before", numbers)
+        raise Absent(f"no {' or '.join(ops)} comes before", numbers)
     only_user(numbers, "QuantizeLinear", domain=root.domain)
     return node
 

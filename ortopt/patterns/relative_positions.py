@@ -9,6 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Dim,
@@ -207,7 +208,7 @@ def _unit_axis(node: ir.Node) -> int:
 def _copy(node: ir.Node, made: dict[ir.Value, ir.Value]) -> None:
     """A pointwise op of vectors instead of matrices."""
     operands = [made.get(value, value) if value is not None else None for value in node.inputs]
-    copy = ir.Node(node.domain, node.op_type, operands, list(node.attributes.values()))
+    copy = ops.copied(node, operands)
     made[node.outputs[0]] = copy.outputs[0]
 
 

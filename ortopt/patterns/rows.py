@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.match import (
-    FLOAT,
     Dim,
     Refusal,
-    attribute,
     dims,
-    dtype,
     inputs,
     is_op,
     need,
+    need_float32,
     opset,
     optional,
     rank,
     same_dim,
 )
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import CASTS, UNARY
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
-MICROSOFT = "com.microsoft"
 ACTIVATIONS = ("FastGelu", "Gelu", "QuickGelu")
 """Elementwise ops of ONNX Runtime."""
 
@@ -54,7 +53,7 @@ def rows_of(node: ir.Node) -> tuple[ir.Value, ...]:
     rows, shared = _operands(node)
     need(all(rank(value) <= 1 for value in shared), "an operand has more than one axis, and other rows", node)
     for value in (*rows, result):
-        need(dtype(value) == FLOAT, "its numbers are not single-precision", value)
+        need_float32(value)
         shape = dims(value, len(of))
         need(all(map(same_dim, shape[:-1], of[:-1])), "an operand has other rows", value)
         need(isinstance(shape[-1], int) and shape[-1] > 0, "the size of a row is not fixed", value)
@@ -69,8 +68,7 @@ def _operands(node: ir.Node) -> tuple[tuple[ir.Value, ...], tuple[ir.Value, ...]
         dims(matrix, 2)
         return (x,), ()
     if is_op(node, *NORMALIZATIONS):
-        of = rank(present[0])
-        need(attribute(node, "axis", -1) in (-1, of - 1), "it normalizes more than the last axis", node)
+        need(ops.OneAxis(node).is_last, "it normalizes more than the last axis", node)
         return present[:1], present[1:]
     if is_op(node, *COMBINING):
         need(opset(node) >= BROADCASTS_FROM, "an attribute says how its operands broadcast", node)

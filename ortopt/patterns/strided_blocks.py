@@ -7,9 +7,9 @@ import math
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.integer_ranges import is_endless
 from ortopt.graph.match import Refusal, dims, inputs, need, producer, same_dim
-from ortopt.patterns.slice import cuts
 
 RANK = 4
 
@@ -61,7 +61,7 @@ def _offsets(operand: ir.Value, size: int, axes: tuple[int, int]) -> tuple[ir.Va
         node = producer(at, "Slice")
         (above,) = inputs(node, 1)
         shape = dims(above, RANK)
-        for cut in cuts(node):
+        for cut in ops.Slice(node).cuts:
             dim, end = shape[cut.axis], cut.end
             beyond = is_endless(end) or (isinstance(end, int) and isinstance(dim, int) and end >= dim)
             need(beyond or same_dim(end, dim), "a block ends before the image", node)

@@ -12,9 +12,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import semantics
+from ortopt import ops, semantics
 from ortopt.graph import scope
-from ortopt.graph.match import FLOAT, Refusal, attribute, dtype, is_constant, is_used_once, need, static_dims
+from ortopt.graph.match import Refusal, is_constant, is_used_once, need, need_float32, static_dims
 from ortopt.graph.walk import Question, walk
 from ortopt.patterns.quantized_blocks import LEAST_BLOCK, Blocks
 from ortopt.semantics.op_traits import RESHAPING
@@ -120,7 +120,7 @@ def _size(value: ir.Value) -> int:
 
 def _steps(value: ir.Value) -> Question[ir.Value, Steps]:
     """What a value of float32 is, as integers and scales."""
-    need(dtype(value) == FLOAT, "the weight is not computed in float32", value)
+    need_float32(value)
     node = value.producer()
     need(node is not None and node.domain == "", "no arithmetic unpacks the weight", value)
     assert node is not None
@@ -141,7 +141,7 @@ def _steps(value: ir.Value) -> Question[ir.Value, Steps]:
 def _moved(node: ir.Node, steps: Steps) -> Steps:
     scales = np.broadcast_to(steps.scales, steps.integers.shape)
     if node.op_type == "Transpose":
-        perm = attribute(node, "perm", tuple(reversed(range(steps.integers.ndim))))
+        perm = ops.Transpose(node).order
         return Steps(steps.integers.transpose(perm), scales.transpose(perm))
     shape = static_dims(node.outputs[0])
     flat = steps.scales if steps.scales.size == 1 else scales.reshape(shape)

@@ -30,7 +30,7 @@ class Runner(Protocol):
         """Run all jobs; ``done`` and ``begun`` are called for each, in one thread at a time."""
 
 
-class Watcher(Protocol):
+class ProgressListener(Protocol):
     """Is told how a check goes on."""
 
     def expect(self, models: int, seconds: float) -> None:
@@ -43,7 +43,7 @@ class Watcher(Protocol):
         """Something is known of a model."""
 
 
-class Silence:
+class NullReporter:
     """Is told, and says nothing."""
 
     def expect(self, models: int, seconds: float) -> None:
@@ -57,7 +57,7 @@ class Silence:
 
 
 @dataclass(slots=True)
-class Plan:
+class Schedule:
     """How a check goes about it.
 
     Attributes:
@@ -84,7 +84,7 @@ class Plan:
     versions: dict[str, str] = field(default_factory=versions)
 
 
-class Running:
+class RunningCheck:
     """One check.
 
     Args:
@@ -96,10 +96,10 @@ class Running:
         results: What is known so far, by name.
     """
 
-    def __init__(self, cases: Sequence[Case], plan: Plan, gone: Sequence[Case] = ()) -> None:
+    def __init__(self, cases: Sequence[Case], plan: Schedule, gone: Sequence[Case] = ()) -> None:
         self._plan = plan
         self._gone = list(gone)
-        self._watcher: Watcher = Silence()
+        self._watcher: ProgressListener = NullReporter()
         self._all = list(cases)
         self._cases = list(cases) if plan.shard is None else shards.part_of(cases, plan.shard, plan.baseline)
         self._by_number: dict[int, Case] = {}
@@ -107,7 +107,7 @@ class Running:
         self._results_of: dict[str, Path] = {}
         self.results: dict[str, Result] = {}
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: ProgressListener) -> None:
         """Tell somebody how it goes on.
 
         Args:
@@ -282,4 +282,4 @@ def _options(case: Case) -> str:
     return options_text(api.make_options(**case.settings.options))
 
 
-__all__ = ["Plan", "Runner", "Running", "Watcher"]
+__all__ = ["ProgressListener", "Runner", "RunningCheck", "Schedule"]

@@ -37,6 +37,7 @@ from msgspec import Meta
 from ortopt.documents import Amount, Count, typed
 from ortopt.options import Options, as_arguments
 from ortopt.semantics import GROUP_DOMAIN
+from ortopt.semantics.domains import ML, TRAINING
 from ortopt.terminal_text import one_line
 
 Facts: TypeAlias = dict[str, Any]
@@ -114,7 +115,7 @@ def checked(data: Any, *, whole: bool) -> Facts:
 
 _CHUNK: Final = 1 << 22
 _ROUNDED: Final = 3  # significant digits of what is measured
-_STANDARD: Final = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
+_STANDARD: Final = frozenset({"", "ai.onnx", ML, "ai.onnx.training", TRAINING})
 
 
 def versions(costs: Iterable[str | None] = (None,)) -> dict[str, str]:

@@ -13,17 +13,18 @@ import numpy as np
 from ortopt import api
 from ortopt.benchmarking.benchmark import version_of
 from ortopt.errors import OrtoptError
-from ortopt.measurement.in_turns import Effort, Version, attempt, measure_in_turns
+from ortopt.measurement.asking import MeasurementBudget
+from ortopt.measurement.in_turns import Version, attempt, measure_in_turns
 from ortopt.measurement.intervals import CONFIDENCE, interval
 from ortopt.regression.facts import rounded
 
 ROUNDS: Final = 9
 
-Measure = Callable[[Sequence[Version], Path, Effort], Sequence[float]]
+Measure = Callable[[Sequence[Version], Path, MeasurementBudget], Sequence[float]]
 """The ratios of the rounds, from the original and the result, and inputs; none where one of them does not run."""
 
 
-def in_turns(versions: Sequence[Version], inputs: Path, effort: Effort) -> Sequence[float]:
+def in_turns(versions: Sequence[Version], inputs: Path, effort: MeasurementBudget) -> Sequence[float]:
     """The ratio of the result's time to the original's in each round.
 
     Args:
@@ -48,7 +49,7 @@ class Latency:
     def __init__(
         self, rounds: int = ROUNDS, *, seconds: float = 0.5, threads: int = 1, measure: Measure = in_turns
     ) -> None:
-        self._effort = Effort(rounds=rounds, seconds=seconds, threads=threads)
+        self._effort = MeasurementBudget(rounds=rounds, seconds=seconds, threads=threads)
         self._measure = measure
 
     def __call__(self, order: Mapping[str, Any], result: Path) -> dict[str, Any] | None:

@@ -15,7 +15,6 @@ from typing import Any, BinaryIO, Final, TypeAlias, cast
 from ortopt import api
 from ortopt.errors import InvalidModelError, OrtoptError, VerificationError
 from ortopt.measurement.child import memory as memory_of_process
-from ortopt.options import Options
 from ortopt.regression import facts as of_facts
 from ortopt.reporting import report
 from ortopt.serialization.load import SOURCE_KEY
@@ -90,28 +89,19 @@ def run(order: Mapping[str, Any]) -> Answer:
 
 def _run(order: Mapping[str, Any], facts: of_facts.Facts) -> None:
     options = api.make_options(**order["options"])
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(start.early())
+    with start.early():
         source = _source(order)
-        run = stack.enter_context(contextlib.closing(api.new_optimization(source, options)))
+        run = api.new_optimization(source, options)
         origin = run.model.meta[SOURCE_KEY]
         facts["model"] = of_facts.hash_of([source, *map(Path, origin.data)])
         if order.get("hash", facts["model"]) != facts["model"]:
             raise InvalidModelError(f"{source}: it is not the model that was asked for")
         facts["options"] = of_facts.options_text(options)
-        _optimize(run, order, facts, options)
-
-
-def _optimize(run: api.Optimization, order: Mapping[str, Any], facts: of_facts.Facts, options: Options) -> None:
-    run.is_thorough = order["thorough"]
-    inputs = _inputs(order)
-    run.begin_verification(inputs)
-    run.transform()
-    outcome = run.verify(inputs)
-    data = report.as_dict(run.result(outcome), options=options)
-    facts |= of_facts.facts_of(data, run.model, options)
-    facts |= _written(run, order.get("result"))
-    facts["reasons"] = _reasons(data)
+        result = run.run(verify="thorough" if order["thorough"] else True, inputs=_inputs(order))
+        data = report.as_dict(result, options=options)
+        facts |= of_facts.facts_of(data, run.model, options)
+        facts |= _written(run, order.get("result"))
+        facts["reasons"] = _reasons(data)
 
 
 def _reasons(data: Mapping[str, Any]) -> list[str]:

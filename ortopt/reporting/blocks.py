@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortopt.analysis.attention_facts import facts_of
 from ortopt.analysis.blocks import FAMILIES, Block, blocks
 from ortopt.graph import scope
+from ortopt.graph.refusal import Code
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.reporting.tables import say, table
 from ortopt.terminal_text import node_name, one_line
@@ -63,7 +64,10 @@ def _reasons(block: Block, listener: Explanation, order: list[str]) -> list[dict
     counting = sorted(
         (one for one in refusals if one.transformer in order), key=lambda one: order.index(one.transformer)
     )
-    return [{"pass": one.transformer, "node": one.node, "op": one.op, "reason": one.reason} for one in counting]
+    return [
+        {"pass": one.transformer, "node": one.node, "op": one.op, "reason": one.reason, "code": one.code.value}
+        for one in counting
+    ]
 
 
 def show(data: Mapping[str, Any], out: Console) -> None:
@@ -100,7 +104,7 @@ def _why(reasons: list[dict[str, str]]) -> tuple[str, str]:
     """Why a block is left, by pass if several say different things; and where, which differs at every block."""
     told: dict[str, str] = {}
     places: dict[str, None] = {}
-    unfit = [refusal for refusal in reasons if "--fusions" not in refusal["reason"]]
+    unfit = [refusal for refusal in reasons if refusal["code"] != Code.COST.value]
     for refusal in unfit or reasons:  # that another pass would not pay says nothing where the block does not fit
         reason, _, place = refusal["reason"].rpartition(" (")
         has_place = bool(reason) and place.endswith(")")

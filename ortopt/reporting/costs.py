@@ -68,14 +68,15 @@ def table_in_words(data: Mapping[str, Any]) -> str:
     return f"{name} over {table_in_words({**data['over'], 'over': None})}" if data["over"] else name
 
 
-def known(ops: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+def known(ops: Iterable[tuple[str, str]], forms: Iterable[tuple[str, str, str]] = ()) -> list[dict[str, Any]]:
     """What the table that ships knows of some ops, in all their forms, as data that json can write.
 
     Args:
         ops: The ops, as (domain, op type).
+        forms: Further forms, as (domain, op type, variant).
     """
-    wanted = frozenset(ops)
-    return [as_row(cost) for cost in costs.shipped().costs if cost.form[:2] in wanted]
+    wanted = frozenset((*ops, *forms))
+    return [as_row(cost) for cost in costs.shipped().costs if not wanted.isdisjoint((cost.form, cost.form[:2]))]
 
 
 def on_each(row: Mapping[str, Any]) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
+from ortopt.graph.refusal import Code
 from ortopt.instrumentation.explanation import Explanation, RefusedCandidate
 
-_OPTION: Final = re.compile(r"--[a-z]")
-"""A reason that names an option."""
-
-_ABSENT: Final = re.compile(r"no .* come(s|) (before|after|from)\b|the rank is not")
-"""A reason that says that the pattern is not there."""
+_RANKS = {Code.ABSENT: 2, Code.CONDITION: 1, Code.TYPE: 1, Code.NUMERICS: 1}
+"""How much a reader can do about a reason: 0, what options of the run decide, is most."""
 
 
 def split(reason: str) -> tuple[str, str]:
@@ -31,16 +28,14 @@ def by_pass(refusals: Iterable[RefusedCandidate]) -> list[dict[str, Any]]:
     Args:
         refusals: The refusals.
     """
-    counts = Counter((refusal.transformer, split(refusal.reason)[0]) for refusal in refusals)
-    rows = sorted(counts.items(), key=lambda item: (_rank(item[0][1]), -item[1], item[0]))
+    counts: Counter[tuple[str, str]] = Counter()
+    ranks: dict[tuple[str, str], int] = {}
+    for refusal in refusals:
+        row = refusal.transformer, split(refusal.reason)[0]
+        counts[row] += 1
+        ranks[row] = _RANKS.get(refusal.code, 0)
+    rows = sorted(counts.items(), key=lambda item: (ranks[item[0]], -item[1], item[0]))
     return [{"pass": name, "count": count, "reason": reason} for (name, reason), count in rows]
-
-
-def _rank(reason: str) -> int:
-    """How much a reader can do about a reason: 0 is most."""
-    if _OPTION.search(reason):
-        return 0
-    return 2 if _ABSENT.match(reason) else 1
 
 
 def summary(listener: Explanation, passes: Iterable[str]) -> list[dict[str, Any]]:

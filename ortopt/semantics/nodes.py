@@ -10,12 +10,13 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.onnx_ir_internals import attributes_of, get_meta, graph_attributes, initializers_of
 from ortopt.semantics.constants import constant_tensor
+from ortopt.semantics.domains import BLOCKED, MICROSOFT, ML, TRAINING
 from ortopt.semantics.op_traits import CASTS, CONTROL_FLOW, DEQUANTIZERS, RANDOM_OPS
 
-STANDARD_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.preview"})
+STANDARD_DOMAINS = frozenset({"", ML, TRAINING, "ai.onnx.preview"})
 """Domains whose ops are defined by the ONNX specification: pure functions of their inputs, but for `RANDOM_OPS`."""
 
-PURE_DOMAINS = STANDARD_DOMAINS | {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
+PURE_DOMAINS = STANDARD_DOMAINS | {MICROSOFT, BLOCKED, "com.ms.internal.nhwc"}
 """Domains whose ops have no side effects. Others are impure unless they are local functions of pure ops."""
 
 GROUP_DOMAIN = "ortopt.group"

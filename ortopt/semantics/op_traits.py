@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from ortopt.semantics.domains import MICROSOFT
+
 # -- elementwise ------------------------------------------------------------------------------------------------------
 
 UNARY: Final = frozenset(
@@ -121,10 +123,10 @@ REDUCTIONS: Final = frozenset(
 
 # -- quantization -----------------------------------------------------------------------------------------------------
 
-DEQUANTIZERS: Final = frozenset({("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear")})
+DEQUANTIZERS: Final = frozenset({("", "DequantizeLinear"), (MICROSOFT, "DequantizeLinear")})
 """Ops that turn few bits into many: their results are computed at run time, never stored."""
 
-QUANTIZERS: Final = frozenset({("", "QuantizeLinear"), ("com.microsoft", "QuantizeLinear")})
+QUANTIZERS: Final = frozenset({("", "QuantizeLinear"), (MICROSOFT, "QuantizeLinear")})
 """Ops that turn many bits into few: their results are worth storing."""
 
 # -- running ----------------------------------------------------------------------------------------------------------
@@ -140,13 +142,13 @@ RANDOM_OPS: Final = frozenset(
         ("", "RandomUniformLike"),
         ("", "Multinomial"),
         ("", "Bernoulli"),
-        ("com.microsoft", "BiasDropout"),
-        ("com.microsoft", "BitmaskBiasDropout"),
-        ("com.microsoft", "BitmaskDropout"),
-        ("com.microsoft", "DropoutGrad"),
-        ("com.microsoft", "RandomNormal"),
-        ("com.microsoft", "Sampling"),
-        ("com.microsoft", "UniqueRandom"),
+        (MICROSOFT, "BiasDropout"),
+        (MICROSOFT, "BitmaskBiasDropout"),
+        (MICROSOFT, "BitmaskDropout"),
+        (MICROSOFT, "DropoutGrad"),
+        (MICROSOFT, "RandomNormal"),
+        (MICROSOFT, "Sampling"),
+        (MICROSOFT, "UniqueRandom"),
     }
 )
 """Ops whose results differ between two runs, seeded or not: never folded, merged, duplicated or reordered."""
@@ -175,9 +177,9 @@ SPARE_OUTPUTS: Final = frozenset(
         ("", "LSTM"),
         ("", "LayerNormalization"),
         ("", "RNN"),
-        ("com.microsoft", "DynamicQuantizeLSTM"),
-        ("com.microsoft", "SkipLayerNormalization"),
-        ("com.microsoft", "SkipSimplifiedLayerNormalization"),
+        (MICROSOFT, "DynamicQuantizeLSTM"),
+        (MICROSOFT, "SkipLayerNormalization"),
+        (MICROSOFT, "SkipSimplifiedLayerNormalization"),
     }
 )
 """Ops whose other outputs do not depend on whether an optional one is asked for.
@@ -193,8 +195,8 @@ OPTIONAL_OUTPUTS: Final = {
     ("", "LayerNormalization"): frozenset({1, 2}),
     ("", "RNN"): frozenset({0, 1}),
     ("", "Unique"): frozenset({1, 2, 3}),
-    ("com.microsoft", "DynamicQuantizeLSTM"): frozenset({0, 1, 2}),
-    ("com.microsoft", "SkipLayerNormalization"): frozenset({1, 2, 3}),
-    ("com.microsoft", "SkipSimplifiedLayerNormalization"): frozenset({1, 2, 3}),
+    (MICROSOFT, "DynamicQuantizeLSTM"): frozenset({0, 1, 2}),
+    (MICROSOFT, "SkipLayerNormalization"): frozenset({1, 2, 3}),
+    (MICROSOFT, "SkipSimplifiedLayerNormalization"): frozenset({1, 2, 3}),
 }
 """The positions of outputs that may be left out, by op; the others do not depend on whether they are asked for."""

@@ -18,6 +18,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 from ortopt.onnx_ir_internals import fill
 from ortopt.semantics import GROUP_DOMAIN, QUANTIZATION_KEY
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.serialization import opset_imports, sparse_tensors
 from ortopt.serialization.duplicate_names import DuplicateNameError, without_duplicates
 from ortopt.serialization.external_files import ExternalFiles
@@ -27,8 +28,6 @@ from ortopt.serialization.tensor_decoding import TensorDecoder
 from ortopt.serialization.type_decoding import apply_types_of_functions, properties, state_type, text, type_and_shape
 from ortopt.serialization.wire import Stripped
 from ortopt.terminal_text import quoted
-
-_CONTRIB: Final = "com.microsoft"
 
 _Type = ir.AttributeType
 _KINDS: Final = {kind.value: kind for kind in _Type}
@@ -110,8 +109,8 @@ class _Decoder:
             imports, (opset_imports.canonical(domain) for domain, _, _ in self._operators), proto.ir_version
         )
         functions = [self._function(function, imports) for function in proto.functions]
-        if any(domain == _CONTRIB for domain, _, _ in self._operators):  # functions take it for granted too
-            imports.setdefault(_CONTRIB, 1)
+        if any(domain == MICROSOFT for domain, _, _ in self._operators):  # functions take it for granted too
+            imports.setdefault(MICROSOFT, 1)
         model = ir.Model(
             graph,
             ir_version=proto.ir_version,

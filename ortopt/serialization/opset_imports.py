@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ortopt.errors import InvalidModelError
+from ortopt.semantics.domains import BLOCKED, MICROSOFT, ML, TRAINING
 from ortopt.terminal_text import quoted
 
 NEWEST_OF_ONNX_RUNTIME: Final = {
     "": 26,
-    "ai.onnx.ml": 5,
-    "ai.onnx.preview.training": 1,
-    "com.microsoft": 1,
+    ML: 5,
+    TRAINING: 1,
+    MICROSOFT: 1,
     "com.microsoft.experimental": 1,
-    "com.microsoft.nchwc": 1,
+    BLOCKED: 1,
 }
 """The version of a domain that a model means if it imports others and not this one: the newest that the runtime has."""
 
-_CONTRIB: Final = "com.microsoft"
 _OPSETS_FROM_IR: Final = 3
 
 
@@ -76,7 +76,7 @@ def complete(imports: dict[str, int], domains: Iterable[str], ir_version: int) -
         imports[""] = 1
     some = bool(imports)
     for domain in used:
-        if domain in NEWEST_OF_ONNX_RUNTIME and (some or domain == _CONTRIB):
+        if domain in NEWEST_OF_ONNX_RUNTIME and (some or domain == MICROSOFT):
             imports.setdefault(domain, NEWEST_OF_ONNX_RUNTIME[domain])
 
 

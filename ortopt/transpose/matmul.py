@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOATS, attribute, is_op, need, opset, optional, rank, shape_of
+from ortopt import ops
+from ortopt.graph.match import FLOATS, is_op, need, opset, optional, rank, shape_of
 from ortopt.semantics import DEQUANTIZERS, key
 from ortopt.transpose.elementwise import demand_of
 from ortopt.transpose.layout import normal
@@ -19,7 +20,7 @@ _SWAP = (1, 0)
 def flexible_inputs(node: ir.Node) -> frozenset[int]:
     """The inputs that a node can take in either orientation, by becoming a Gemm with other attributes."""
     if is_op(node, "Gemm"):
-        fixed = any(node.attributes[name].is_ref() for name in ("transA", "transB") if name in node.attributes)
+        fixed = any(entry.is_ref() for entry in node.attributes.values())
         return frozenset() if fixed else frozenset({0, 1})
     if is_op(node, "MatMul") and _becomes_gemm(node):
         return frozenset({0, 1})
@@ -47,12 +48,11 @@ def in_place(node: ir.Node) -> Plan:
 def _gemm(node: ir.Node, operands: Operands, *, turned: bool) -> Sequence[ir.Value]:
     """The Gemm that a Gemm or MatMul becomes; turned, its result is the transposed one."""
     a, b, *rest = operands.values
-    trans_a = bool(attribute(node, "transA", 0)) != operands.swapped[0]
-    trans_b = bool(attribute(node, "transB", 0)) != operands.swapped[1]
+    trans_a = ops.Gemm(node).transposes_a != operands.swapped[0]
+    trans_b = ops.Gemm(node).transposes_b != operands.swapped[1]
     if turned:
         a, b, trans_a, trans_b = b, a, not trans_b, not trans_a
-    flags = {name: 1 for name, on in (("transA", trans_a), ("transB", trans_b)) if on}
-    return rebuilt(node, [a, b, *rest], flags, op_type="Gemm", drop=("transA", "transB"))
+    return rebuilt(node, [a, b, *rest], op_type="Gemm", transA=int(trans_a) or None, transB=int(trans_b) or None)
 
 
 @handles("Gemm")

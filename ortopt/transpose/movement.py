@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -48,12 +49,6 @@ COPY = 64
 relative positions, [32, heads], is read 4 to 8 times as slowly along its second axis."""
 
 
-def _follows(node: ir.Node, default: int | None, of: int) -> int:
-    axis = attribute(node, "axis", of if default is None else default)
-    need(-of <= axis < of, "the axis is out of range", node)
-    return axis % of
-
-
 def _data_only(node: ir.Node, at: At) -> None:
     need(at.is_output or at.position == 0, f"it is a parameter of {node.op_type}", node)
 
@@ -65,11 +60,11 @@ def _as_is(node: ir.Node) -> tuple[None, ...]:
 @handles("Concat")
 def concat(node: ir.Node, at: At) -> Plan:
     """All operands take the layout; the axis follows."""
-    axis = _follows(node, None, len(at.layout))
+    axis = ops.OneAxis(node).axis_of(len(at.layout))
     return Plan(
         (at.layout,) * len(node.inputs),
         (at.layout,),
-        lambda operands: rebuilt(node, operands.values, {"axis": at.layout[axis]}),
+        lambda operands: rebuilt(node, operands.values, axis=at.layout[axis]),
     )
 
 
@@ -77,22 +72,22 @@ def concat(node: ir.Node, at: At) -> Plan:
 def split(node: ir.Node, at: At) -> Plan:
     """All parts take the layout; the axis follows."""
     _data_only(node, at)
-    axis = _follows(node, 0, len(at.layout))
+    axis = ops.OneAxis(node).axis_of(len(at.layout))
     return Plan(
         (at.layout, *_as_is(node)),
         (at.layout,) * len(node.outputs),
-        lambda operands: rebuilt(node, operands.values, {"axis": at.layout[axis]}),
+        lambda operands: rebuilt(node, operands.values, axis=at.layout[axis]),
     )
 
 
 @handles("GatherElements", "ScatterElements", "Scatter")
 def by_element(node: ir.Node, at: At) -> Plan:
     """Data, indices and updates take the layout; the axis follows."""
-    axis = _follows(node, 0, len(at.layout))
+    axis = ops.OneAxis(node).axis_of(len(at.layout))
     return Plan(
         (at.layout,) * len(node.inputs),
         (at.layout,),
-        lambda operands: rebuilt(node, operands.values, {"axis": at.layout[axis]}),
+        lambda operands: rebuilt(node, operands.values, axis=at.layout[axis]),
     )
 
 
@@ -104,7 +99,7 @@ def gather(node: ir.Node, at: At) -> Plan:
     assert data is not None
     assert indices is not None
     count = rank(indices)
-    axis = _follows(node, 0, rank(data))
+    axis = ops.OneAxis(node).axis_of(rank(data))
     block = range(axis, axis + count)
     if at.is_output:
         places = tuple(at.layout[at_block] for at_block in block)
@@ -117,7 +112,7 @@ def gather(node: ir.Node, at: At) -> Plan:
     return Plan(
         (normal(layout), *_as_is(node)),
         (output,),
-        lambda operands: rebuilt(node, operands.values, {"axis": layout[axis]}),
+        lambda operands: rebuilt(node, operands.values, axis=layout[axis]),
         _more_copies(shape_of(data), shape_of(indices), axis, layout) * COPY,
     )
 
@@ -149,23 +144,9 @@ def _joined(layout: Perm, axis: int, count: int) -> Perm:
 def slice_axes(node: ir.Node, at: At) -> Plan:
     """Axes follow; where none are named they are the first ones."""
     _data_only(node, at)
-    of = len(at.layout)
+    new_axes = [at.layout[axis] for axis in ops.Slice(node).axes]
     if opset(node) < BOUNDS_ARE_INPUTS_FROM["Slice"]:
-        starts = attribute(node, "starts", ())
-        named = attribute(node, "axes", tuple(range(len(starts))))
-        new = tuple(at.layout[axis % of] for axis in _checked(node, named, of))
-        return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, {"axes": new}))
-    axes = optional(node, 3)
-    if axes is not None:
-        named = integers(axes)
-    else:
-        starts_value = node.inputs[1]
-        assert starts_value is not None
-        shape = shape_of(starts_value)
-        if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
-            raise Refusal("the axes are not known", node)
-        named = tuple(range(shape[0]))
-    new_axes = [at.layout[axis] for axis in _checked(node, named, of)]
+        return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, axes=new_axes))
     dtype = ir.DataType.INT64
     if len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].dtype is not None:
         dtype = node.inputs[1].dtype
@@ -191,10 +172,10 @@ def pad(node: ir.Node, at: At) -> Plan:
     assert back is not None
     both = (*back, *(axis + of for axis in back))
     if opset(node) < PADS_ARE_AN_INPUT_FROM["Pad"]:
-        pads = attribute(node, "pads", ())
+        pads = ops.Pad(node).amounts
         need(len(pads) == 2 * of, "the paddings are not known", node)
         new = tuple(pads[place] for place in both)
-        return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, {"pads": new}))
+        return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, pads=new))
     axes = optional(node, 3)
     if axes is None:
         widths = node.inputs[1]
@@ -261,7 +242,7 @@ def shape(node: ir.Node, at: At) -> Plan:
     picked = list(at.layout[start:end])
 
     def build(operands: Operands) -> Sequence[ir.Value]:
-        (whole,) = rebuilt(node, operands.values, drop=("start", "end"))
+        (whole,) = rebuilt(node, operands.values, start=None, end=None)
         return ir.node("Gather", [whole, constant(picked)], attributes={"axis": 0}).outputs
 
     return Plan((at.layout,), (None,), build, SMALL_NODE)
@@ -292,15 +273,14 @@ def resize(node: ir.Node, at: At) -> Plan:
     (vector,) = vectors
     value = node.inputs[vector]
     assert value is not None
-    named = attribute(node, "axes", ())
-    if named:
-        axes = _checked(node, named, of)
+    if ops.Resize(node).names_axes:
+        axes = ops.Resize(node).axes
         _check_kernel(node, mode, axes, at.layout)
         new_axes = tuple(at.layout[axis] for axis in axes)
         return Plan(
             (at.layout, *_as_is(node)),
             (at.layout,),
-            lambda operands: rebuilt(node, operands.values, {"axes": new_axes}),
+            lambda operands: rebuilt(node, operands.values, axes=new_axes),
         )
     if mode != "nearest":
         _check_kernel(node, mode, _resized(node, value, sizes=vector == 3), at.layout)
@@ -326,7 +306,7 @@ def _upsample_by_attribute(node: ir.Node, at: At) -> Plan:
     _check_kernel(node, attribute(node, "mode", "nearest"), resized, at.layout)
 
     def build(operands: Operands) -> Sequence[ir.Value]:
-        outputs = rebuilt(node, operands.values, drop=("scales",))
+        outputs = rebuilt(node, operands.values, scales=None)
         upsample = outputs[0].producer()
         assert upsample is not None
         upsample.attributes["scales"] = moved
@@ -394,7 +374,7 @@ def reshape(node: ir.Node, at: At) -> Plan:
     target = _target(node, source, wanted)
 
     def build(operands: Operands) -> Sequence[ir.Value]:
-        return rebuilt(node, [operands.values[0], constant(target)], op_type="Reshape", drop=("allowzero", "axis"))
+        return rebuilt(node, [operands.values[0], constant(target)], op_type="Reshape", allowzero=None, axis=None)
 
     return Plan((normal(layout[0]), *_as_is(node)), (normal(layout[1]),), build)
 

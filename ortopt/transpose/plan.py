@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -14,6 +14,7 @@ from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, integers, is_constant, need, opset, shape_of
 from ortopt.onnx_ir_internals import use_count
+from ortopt.ops import Setting, changed
 from ortopt.transpose.layout import Layout, Perm, inverse
 
 SMALL_NODE = 1024
@@ -172,26 +173,21 @@ def is_one(value: ir.Value | None) -> bool:
 def rebuilt(
     node: ir.Node,
     inputs: Sequence[ir.Value | None],
-    attributes: Mapping[str, int | tuple[int, ...]] | None = None,
     *,
     op_type: str = "",
-    drop: Sequence[str] = (),
+    **settings: Setting,
 ) -> Sequence[ir.Value]:
     """A node as another one, on other inputs.
 
     Args:
         node: The other node.
         inputs: The inputs.
-        attributes: Attributes that differ.
         op_type: The op, if another one.
-        drop: Attributes left out.
+        settings: Attributes that differ (see `ortopt.ops.changed`).
 
     Returns:
         Its outputs; optional ones that nobody uses are left out.
     """
-    kept = {name: attribute for name, attribute in node.attributes.items() if name not in drop}
-    for name, content in (attributes or {}).items():
-        kept[name] = ir.AttrInt64(name, content) if isinstance(content, int) else ir.AttrInt64s(name, content)
     count = len(node.outputs)
     while count > 1 and node.op_type in _OPTIONAL_OUTPUTS:
         last = node.outputs[count - 1]
@@ -202,7 +198,7 @@ def rebuilt(
         node.domain,
         op_type or node.op_type,
         inputs,
-        kept.values(),
+        changed(node.attributes.values(), **settings),
         overload=node.overload,
         num_outputs=count,
         name=node.name,

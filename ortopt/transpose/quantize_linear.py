@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.match import attribute, need, opset, rank
 from ortopt.transpose.plan import At, Plan, handles, rebuilt
 
@@ -20,9 +21,7 @@ def quantize_linear(node: ir.Node, at: At) -> Plan:
         need(at.is_output or at.position == 0, "it is a scale", node)
         return Plan((at.layout, None, *[None] * count), (at.layout,), lambda operands: rebuilt(node, operands.values))
     need(opset(node) >= 13, "scales have no axis before opset 13", node)
-    axis = attribute(node, "axis", 1)
-    need(-of <= axis < of, "the axis is out of range", node)
-    new = {"axis": at.layout[axis]}
+    axis = at.layout[ops.OneAxis(node).axis_of(of)]
     blocks = bool(attribute(node, "block_size", 0))
     need(own == 1 or (blocks and own == of), "the scales are of another rank", node)
     need(at.is_output or at.position == 0 or (blocks and own == of), "it is a scale", node)
@@ -31,7 +30,7 @@ def quantize_linear(node: ir.Node, at: At) -> Plan:
     return Plan(
         (at.layout, scales, *[scales] * count),
         (at.layout,),
-        lambda operands: rebuilt(node, operands.values, new),
+        lambda operands: rebuilt(node, operands.values, axis=axis),
     )
 
 

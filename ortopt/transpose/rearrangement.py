@@ -7,8 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import onnx_ir as ir
 
-from ortopt import semantics
-from ortopt.graph.axes import unsqueezed
+from ortopt import ops, semantics
 from ortopt.graph.edit import constant, discard, new_nodes
 from ortopt.graph.match import is_constant, is_used, opset
 from ortopt.options import MEGABYTE
@@ -231,4 +230,4 @@ def _unsqueezed(value: ir.Value, axes: tuple[int, ...], node: ir.Node) -> ir.Val
         for axis in axes:
             dims.insert(axis, 1)
         return constant(_derived(tensor, tuple(dims), None))
-    return unsqueezed(value, axes, opset(node))
+    return ops.unsqueezed(value, axes, opset(node))

@@ -6,34 +6,19 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.edit import constant
-from ortopt.graph.match import attribute, integers, need, opset, optional, rank
+from ortopt.graph.match import integers, need, optional, rank
 from ortopt.semantics.op_traits import REDUCTIONS
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, ONE_AXIS_FROM
+from ortopt.semantics.opset_changes import ONE_AXIS_FROM
 from ortopt.transpose.layout import Perm, normal, with_axes, without_axes
 from ortopt.transpose.plan import At, Plan, axes_by, handles, rebuilt
 
 
-def _axes_are_input(node: ir.Node) -> bool:
-    return opset(node) >= AXES_ARE_AN_INPUT_FROM[node.op_type]
-
-
-def _axes(node: ir.Node, of: int) -> tuple[int, ...] | None:
-    """The axes of a node, counted from the front; None where it names none."""
-    if _axes_are_input(node):
-        if optional(node, 1) is None:
-            return None
-        axes = integers(node.inputs[1])
-    else:
-        axes = attribute(node, "axes", ())
-    need(all(-of <= axis < of for axis in axes), "the axis is out of range", node)
-    return tuple(axis % of for axis in axes)
-
-
 def _with(node: ir.Node, x: ir.Value | None, axes: Sequence[int]) -> Sequence[ir.Value]:
-    if _axes_are_input(node):
+    if optional(node, 1) is not None:
         return rebuilt(node, [x, constant(list(axes))])
-    return rebuilt(node, [x], {"axes": tuple(axes)})
+    return rebuilt(node, [x], axes=tuple(axes))
 
 
 def _data(node: ir.Node) -> ir.Value:
@@ -51,15 +36,15 @@ def reduction(node: ir.Node, at: At) -> Plan:
     """Axes follow the layout; without ``keepdims`` the axes that are left may even be in order."""
     need(at.is_output or at.position == 0, "it is a list of axes", node)
     of = rank(_data(node))
-    keeps = bool(attribute(node, "keepdims", 1))
-    axes = _axes(node, of)
-    if not axes and attribute(node, "noop_with_empty_axes", 0):
+    reduce = ops.Reduce(node)
+    keeps = reduce.keeps_axes
+    if reduce.does_nothing:
         return Plan((at.layout, *_none(node)), (at.layout,), lambda operands: rebuilt(node, operands.values))
-    if not axes:
+    if not reduce.stated_axes:
         layout = _input_layout(at, range(of), keeps=keeps)
         output = normal(layout) if keeps else None
         return Plan((layout, *_none(node)), (output,), lambda operands: rebuilt(node, operands.values))
-    return _dropping(node, at, axes, keeps=keeps)
+    return _dropping(node, at, reduce.axes, keeps=keeps)
 
 
 def _none(node: ir.Node) -> tuple[None, ...]:
@@ -77,19 +62,14 @@ def _dropping(node: ir.Node, at: At, axes: Sequence[int], *, keeps: bool) -> Pla
 def squeeze(node: ir.Node, at: At) -> Plan:
     """The axes that are left keep their order, or take another."""
     need(at.is_output or at.position == 0, "it is a list of axes", node)
-    axes = _axes(node, rank(_data(node)))
-    need(bool(axes), "the axes are not known", node)
-    assert axes is not None
-    return _dropping(node, at, axes, keeps=False)
+    return _dropping(node, at, ops.Squeeze(node).axes, keeps=False)
 
 
 @handles("Unsqueeze")
 def unsqueeze(node: ir.Node, at: At) -> Plan:
     """New axes stay where they are, unless the layout comes from below."""
     need(at.is_output or at.position == 0, "it is a list of axes", node)
-    count = len(attribute(node, "axes", ())) if not _axes_are_input(node) else len(integers(optional(node, 1)))
-    axes = _axes(node, rank(_data(node)) + count)
-    assert axes is not None
+    axes = ops.Unsqueeze(node).axes
     layout = at.layout if at.is_output else with_axes(at.layout, axes)
     new_axes = axes_by(axes, layout)
     return Plan(
@@ -99,20 +79,14 @@ def unsqueeze(node: ir.Node, at: At) -> Plan:
     )
 
 
-def _axis(node: ir.Node, default: int, of: int) -> int:
-    axis = attribute(node, "axis", default)
-    need(-of <= axis < of, "the axis is out of range", node)
-    return axis % of
-
-
 @handles("ArgMax", "ArgMin")
 def arg_extremum(node: ir.Node, at: At) -> Plan:
     """As a reduction of one axis."""
-    keeps = bool(attribute(node, "keepdims", 1))
-    axis = _axis(node, 0, rank(_data(node)))
+    keeps = ops.Reduce(node).keeps_axes
+    axis = ops.OneAxis(node).axis_of(rank(_data(node)))
     layout = _input_layout(at, (axis,), keeps=keeps)
     output = normal(layout if keeps else without_axes(layout, (axis,)))
-    return Plan((layout,), (output,), lambda operands: rebuilt(node, operands.values, {"axis": layout[axis]}))
+    return Plan((layout,), (output,), lambda operands: rebuilt(node, operands.values, axis=layout[axis]))
 
 
 @handles(*ONE_AXIS_FROM)
@@ -122,20 +96,20 @@ def softmax(node: ir.Node, at: At) -> Plan:
     It does not leave the last place: over another axis, ONNX Runtime's kernel takes up to three times as long.
     """
     of = len(at.layout)
-    flattens = opset(node) < ONE_AXIS_FROM[node.op_type]
-    axis = _axis(node, 1 if flattens else -1, of)
+    flattens = ops.Softmax(node).flattens
+    axis = ops.OneAxis(node).axis_of(of)
     new_axis = at.layout[axis]
     last = axis == new_axis == of - 1
     need(axis != of - 1 or last, f"{node.op_type} would no longer be over the last axis", node)
     need(not flattens or last, f"{node.op_type} flattens before opset {ONE_AXIS_FROM[node.op_type]}", node)
-    return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, {"axis": new_axis}))
+    return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, axis=new_axis))
 
 
 @handles("LpNormalization")
 def lp_normalization(node: ir.Node, at: At) -> Plan:
     """The axis follows."""
-    axis = _axis(node, -1, len(at.layout))
-    return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, {"axis": at.layout[axis]}))
+    axis = ops.OneAxis(node).axis_of(len(at.layout))
+    return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, axis=at.layout[axis]))
 
 
 @handles("LayerNormalization", "RMSNormalization")
@@ -143,13 +117,13 @@ def layer_normalization(node: ir.Node, at: At) -> Plan:
     """The axes that are normalized, and so the scale's, stay; those before them may change."""
     need(at.is_output or at.position == 0, f"it is a parameter of {node.op_type}", node)
     of = len(at.layout)
-    axis = _axis(node, -1, of)
+    axis = ops.OneAxis(node).axis_of(of)
     stay = at.layout[axis:] == tuple(range(axis, of))
     need(stay, "the axes that are normalized would move", node)
     return Plan(
         (at.layout, *_none(node)),
         (at.layout,) * len(node.outputs),
-        lambda operands: rebuilt(node, operands.values, {"axis": axis}),
+        lambda operands: rebuilt(node, operands.values, axis=axis),
     )
 
 
@@ -176,11 +150,11 @@ def cumulative_sum(node: ir.Node, at: At) -> Plan:
 def top_k(node: ir.Node, at: At) -> Plan:
     """The axis follows; both outputs have the data's layout."""
     need(at.is_output or at.position == 0, "it is a count", node)
-    axis = _axis(node, -1, len(at.layout))
+    axis = ops.OneAxis(node).axis_of(len(at.layout))
     return Plan(
         (at.layout, *_none(node)),
         (at.layout,) * len(node.outputs),
-        lambda operands: rebuilt(node, operands.values, {"axis": at.layout[axis]}),
+        lambda operands: rebuilt(node, operands.values, axis=at.layout[axis]),
     )
 
 

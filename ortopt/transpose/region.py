@@ -17,8 +17,9 @@ from typing import NamedTuple
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import Refusal, is_constant, shape_of
-from ortopt.onnx_ir_internals import attributes_of, use_count
+from ortopt.onnx_ir_internals import use_count
 from ortopt.transpose.layout import Layout, compose, inverse, normal
 from ortopt.transpose.matmul import flexible_inputs
 from ortopt.transpose.min_cut import UNBOUNDED, Network
@@ -35,17 +36,14 @@ def permutation(node: ir.Node | None, graph: ir.Graph) -> tuple[int, ...] | None
     """The axes that a Transpose of a graph permutes; None if it is none, or does not tell."""
     if node is None or node.op_type != "Transpose" or node.domain or node.graph is not graph:
         return None
-    attribute = attributes_of(node).get("perm")
     x = node.inputs[0]
     shape = None if x is None else shape_of(x)
-    if x is None or (attribute is not None and attribute.is_ref()):
-        return None
     if shape is not None and is_one(x):
         return tuple(range(len(shape)))
-    if attribute is not None:
-        perm = tuple(attribute.value)
-        return perm if sorted(perm) == list(range(len(perm))) else None
-    return None if shape is None else tuple(reversed(range(len(shape))))
+    try:
+        return ops.Transpose(node).order
+    except Refusal:
+        return None
 
 
 class Cost(Struct, frozen=True):

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortopt import registry
 from ortopt.analysis.speeds import between
-from ortopt.fusions import Decision
+from ortopt.framework.fusions import Decision
 from ortopt.observers import Observer
 from ortopt.optimization.result import Summary
 from ortopt.options import Fusions, March, Numerics, TransformerLevel

@@ -17,7 +17,8 @@ from ortopt.analysis.costs import HYSTERESIS
 from ortopt.analysis.providers import CPU
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, OrtoptError
-from ortopt.measurement.pairs import Contest, Speed, compare
+from ortopt.measurement.asking import MeasurementBudget
+from ortopt.measurement.pairs import BRIEF, Speed, compare
 from ortopt.observers import Observer
 from ortopt.optimization.kinds import new_optimization
 from ortopt.optimization.run import Source
@@ -117,9 +118,9 @@ def tune(
     tuning = Tuning(Choices.of(options))
     with tempfile.TemporaryDirectory(prefix="ortopt-tune-") as folder:
         used = 1 if threads is None else threads
-        contest = Contest(options.providers, used if tuple(options.providers) == (CPU,) else 0)
+        effort = replace(BRIEF, providers=options.providers, threads=used if tuple(options.providers) == (CPU,) else 0)
         token = cancellation or CancellationToken()
-        tuner = _Tuner(source, options, Path(folder), contest, started + seconds, token, tuning)
+        tuner = _Tuner(source, options, Path(folder), effort, started + seconds, token, tuning)
         tuner.one_thread = threads == 1
         try:
             tuner.run(inputs)
@@ -145,7 +146,7 @@ class _Tuner:
         source: Source,
         options: Options,
         folder: Path,
-        contest: Contest,
+        effort: MeasurementBudget,
         deadline: float,
         token: CancellationToken,
         tuning: Tuning,
@@ -153,7 +154,7 @@ class _Tuner:
         self._source = source
         self._options = options
         self._folder = folder
-        self._contest = contest
+        self._effort = effort
         self._deadline = deadline
         self._token = token
         self._tuning = tuning
@@ -220,8 +221,8 @@ class _Tuner:
             best = other
 
     def _compared(self, first: _Model, second: _Model, rounds: int | None = None) -> tuple[Speed, ...] | None:
-        contest = self._contest if rounds is None else replace(self._contest, rounds=rounds)
-        return compare(first.path, second.path, self._inputs, contest, deadline=self._deadline, token=self._token)
+        effort = self._effort if rounds is None else replace(self._effort, rounds=rounds)
+        return compare(first.path, second.path, self._inputs, effort, deadline=self._deadline, token=self._token)
 
     def _made(self, choices: Choices, *observers: Observer) -> _Model | None:
         """The model with some choices, or None where that fails."""
@@ -231,8 +232,7 @@ class _Tuner:
         options = choices.applied_to(self._options)
         try:
             run = new_optimization(self._source, options, observers=observers, cancellation=self._token)
-            result = run.run(verify=False)
-            result.save(path)
+            result = run.run(verify=False, save_to=path)
         except OptimizationCancelled:
             raise
         except OrtoptError:
@@ -241,7 +241,7 @@ class _Tuner:
 
     def _draw(self, original: _Model, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
         """Write inputs that the original runs on, at each of the sizes."""
-        brief = replace(self._contest, rounds=1, pairs=1, seconds=0.0)
+        brief = replace(self._effort, rounds=1, repeat=1, seconds=0.0)
 
         def runs(folder: Path) -> bool:
             return compare(original.path, original.path, [folder], brief, token=self._token) is not None

@@ -13,9 +13,8 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import QUANTIZERS
-
-MICROSOFT: Final = "com.microsoft"
 
 _FROM_THIRD: Final = ("Sigmoid", "LeakyRelu", "Softmax", "AveragePool", "GlobalAveragePool")
 

@@ -19,6 +19,7 @@ from ortopt import semantics
 from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BITWISE, SHAPE_QUERIES
 from ortopt.serialization.load import load
 from ortopt.verification.quantizers import is_blockwise, rounds
@@ -136,8 +137,8 @@ _ALWAYS: Final = frozenset(
     {
         ("", "MatMulInteger"),
         ("", "ConvInteger"),
-        ("com.microsoft", "MatMulIntegerToFloat"),
-        ("com.microsoft", "QAttention"),
+        (MICROSOFT, "MatMulIntegerToFloat"),
+        (MICROSOFT, "QAttention"),
     }
 )
 """Ops whose result would be of integers, or of other numbers, where no operand is."""

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.terminal_text import quoted
 from ortopt.verification.node_writer import NodeWriter
-from ortopt.verification.quantizers import MICROSOFT
 
 _RANGES: Final = {
     getattr(ir.DataType, f"{sign}INT{bits}"): (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)

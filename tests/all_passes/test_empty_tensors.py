@@ -70,7 +70,7 @@ def cases(name: str) -> Iterator[tuple[ModelProto, Options, dict[str, Any]]]:
             yield changed, options, more
         expected = dict.fromkeys(names_of(model), (0, 0))
         if expected:
-            yield model, dataclasses.replace(options, expect=expected), more
+            yield model, dataclasses.replace(options, dim_hints=expected), more
 
 
 @pytest.mark.parametrize("name", PASSES)

@@ -11,6 +11,7 @@ from onnx import ModelProto, helper, numpy_helper
 
 from ortopt import RewriteRule, optimize, registry
 from ortopt.errors import InvalidModelError
+from ortopt.framework.workspace import Workspace
 from ortopt.graph.match import inputs, producer
 from ortopt.options import Numerics, Options
 from ortopt.rule import Forwarded
@@ -18,7 +19,6 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import all_fusions, run
 from ortopt.verification.inputs import draw_inputs
-from ortopt.workspace import Workspace
 from tests.all_passes.pass_examples import examples
 from tests.all_passes.test_rounding import on_a_path
 

@@ -8,12 +8,12 @@ import pytest
 
 from ortopt.analysis import whole_numbers
 from ortopt.analysis.exactness import Exactness
+from ortopt.framework.workspace import Workspace
 from ortopt.graph.constants import is_constant
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal
 from ortopt.options import Options
 from ortopt.testing import parse
-from ortopt.workspace import Workspace
 
 
 def step_behind(text: str, name: str = "v") -> str:

@@ -6,9 +6,9 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.analysis.node_sizes import NAMES, sizes_of
+from ortopt.framework.workspace import Workspace
 from ortopt.options import Options
 from ortopt.testing import parse
-from ortopt.workspace import Workspace
 
 
 def nodes_of(text: str) -> list[ir.Node]:

@@ -16,7 +16,7 @@ from ortopt.regression import page as check_page
 from ortopt.regression.results import EXIT_CODES, Check, Result, Status
 from ortopt.reporting.model_diff import compare
 from ortopt.reporting.page.document import document
-from ortopt.reporting.page.pages import diff_page, index_page, run_page
+from ortopt.reporting.page.pages import diff_page, index_page, page_of, run_page
 from ortopt.reporting.report import as_dict
 from ortopt.testing import parse
 
@@ -365,7 +365,7 @@ def test_a_profile_is_shown_where_one_was_taken(browser: Chromium, opened: Opene
 
 
 def test_a_result_without_its_lineage_is_shown_alone(browser: Chromium, opened: Opened) -> None:
-    opened(ortopt.optimize(network(2), verify=False).html())
+    opened(page_of(ortopt.optimize(network(2), verify=False)))
     assert browser.run("document.querySelectorAll('figure').length") == 1
     assert texts(browser, "figcaption")[0].startswith("Model")
 

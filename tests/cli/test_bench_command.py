@@ -15,7 +15,8 @@ import pytest
 from ortopt.analysis.providers import CUDA, usable
 from ortopt.benchmarking.benchmark import compare, require_original, version_of
 from ortopt.errors import InvalidModelError
-from ortopt.measurement.in_turns import Effort, Figures
+from ortopt.measurement.asking import MeasurementBudget
+from ortopt.measurement.in_turns import Figures
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
 TEXTS = {
@@ -124,7 +125,7 @@ GROUPED_BYTES = onnx.parser.parse_model(GROUPED).SerializeToString()
 def test_groups_are_on_the_trace(files: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.ones((2, 4), np.float32))
     versions = [version_of(4, files / "grouped.onnx")]
-    found, trace = compare(versions, tmp_path / "x.npz", Effort(rounds=1, repeat=2), tmp_path)
+    found, trace = compare(versions, tmp_path / "x.npz", MeasurementBudget(rounds=1, repeat=2), tmp_path)
     assert trace is not None
     kinds = [(event.get("cat"), event["name"]) for event in trace["traceEvents"]]
     for name in ("group_0", "leftover_0", "group_1"):

@@ -17,14 +17,14 @@ from ortopt.analysis import costs
 from ortopt.analysis.costs import Form
 from ortopt.cli.group import commands
 from ortopt.cost_measurement import catalog, measuring
-from ortopt.cost_measurement.entries import Entry, TwoForms, cases, normal
+from ortopt.cost_measurement.entries import Entry, FormComparison, cases, normal
 from ortopt.measurement.pairs import Pair, Sample
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
 FORM = Form("com.microsoft", "BiasGelu")
 ENTRY = Entry(
-    FORM, "Add and Gelu", lambda given: TwoForms({"x": normal(given["rows"], 4)}, "y = Neg (x)", "y = Abs (x)"),
+    FORM, "Add and Gelu", lambda given: FormComparison({"x": normal(given["rows"], 4)}, "y = Neg (x)", "y = Abs (x)"),
     cases(rows=(1, 128)),
 )  # fmt: skip
 WEIGHTS = ",".join(["0.5"] * 8)

@@ -11,15 +11,16 @@ import pytest
 from ortopt.analysis.costs import Form
 from ortopt.cancellation import CancellationToken
 from ortopt.cost_measurement import measuring
-from ortopt.cost_measurement.entries import Entry, Given, TwoForms, cases, normal
+from ortopt.cost_measurement.entries import Entry, FormComparison, Given, cases, normal
 from ortopt.cost_measurement.measuring import Case, Measurement, measure
 from ortopt.cost_measurement.processor import processor
 from ortopt.errors import OptimizationCancelled
-from ortopt.measurement.pairs import Contest, Pair, Sample
+from ortopt.measurement.asking import MeasurementBudget
+from ortopt.measurement.pairs import Pair, Sample
 
 
-def build(given: Given) -> TwoForms:
-    return TwoForms({"x": normal(given["rows"], 4)}, "t = Neg (x) y = Neg (t)", "y = Abs (x)", repeats=True)
+def build(given: Given) -> FormComparison:
+    return FormComparison({"x": normal(given["rows"], 4)}, "t = Neg (x) y = Neg (t)", "y = Abs (x)", repeats=True)
 
 
 def entry(op: str = "Abs", rows: Sequence[int] = (1, 8)) -> Entry:
@@ -36,11 +37,11 @@ class Fake:
         self.now = 0.0
 
     def sample(
-        self, pairs: Sequence[Pair], contest: Contest, *, swapped: bool, token: CancellationToken
+        self, pairs: Sequence[Pair], effort: MeasurementBudget, *, swapped: bool, token: CancellationToken
     ) -> list[Sample]:
         token.check()
-        assert contest.threads == 1
-        assert all(path.exists() for pair in pairs for path in (pair.first, pair.second, pair.inputs))
+        assert effort.threads == 1
+        assert all(path.exists() for pair in pairs for path in (pair.first, pair.second, *pair.inputs))
         self.asked.append((len(pairs), swapped))
         self.now += 1.0
         if self.error and len(pairs) > 1:
@@ -138,7 +139,7 @@ def test_two_forms_are_run() -> None:
 
 def test_a_form_that_does_not_run_is_an_error_of_its_own() -> None:
     broken = Entry(
-        Form("", "Abs"), "nothing", lambda _: TwoForms({"x": normal(1, 2)}, "y = Neg (x)", "y = Nag (x)"), [{}]
+        Form("", "Abs"), "nothing", lambda _: FormComparison({"x": normal(1, 2)}, "y = Neg (x)", "y = Nag (x)"), [{}]
     )
     done = once(broken, entry(rows=(1,)))
     assert "Nag" in done.cases[0].error

@@ -11,7 +11,7 @@ import pytest
 from ortopt.analysis import costs
 from ortopt.analysis.costs import Form, Verdict
 from ortopt.analysis.kernels import CPU
-from ortopt.cost_measurement.entries import Entry, TwoForms, cases, normal
+from ortopt.cost_measurement.entries import Entry, FormComparison, cases, normal
 from ortopt.cost_measurement.measuring import Case, Measurement
 from ortopt.cost_measurement.tables import as_file, differences, rows_of, verdict_of
 from ortopt.measurement.pairs import Sample, Speed
@@ -21,7 +21,7 @@ GELU = Form("com.microsoft", "BiasGelu")
 
 def case(form: Form, rows: int, *ratios: float) -> Case:
     entry = ENTRIES.setdefault(
-        form, Entry(form, "others", lambda _: TwoForms({"x": normal(1)}, "", ""), cases(rows=(1, 128)))
+        form, Entry(form, "others", lambda _: FormComparison({"x": normal(1)}, "", ""), cases(rows=(1, 128)))
     )
     made = Case(entry, {"rows": rows})
     if ratios:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,7 +102,12 @@ def test_short_messages_stay() -> None:
     assert one_line("a short message") == "a short message"
 
 
-def test_a_mutant_is_killed_by_its_test_and_survives_others() -> None:
+@pytest.mark.skipif("CODE_MUTANTS_TRIAL" not in os.environ, reason="fails, and so proves nothing in a trial")
+def test_fails_in_a_trial() -> None:
+    raise AssertionError
+
+
+def test_a_mutant_is_killed_by_its_test_and_survives_others(tmp_path: Path) -> None:
     """In a process of its own, as it forks."""
     code = """
 from fuzzing.code_mutants import trial
@@ -110,10 +116,16 @@ from fuzzing.code_mutants.mutants import mutants_of
     found for found in mutants_of("ortopt/terminal_text.py")
     if found.address.function == "_shortened" and found.address.kind == "guard"
 ]
+import sys
+from pathlib import Path
 tests = "tests/fuzzing/test_code_mutants.py::"
-print(trial.tried(mutant, [tests + "test_short_messages_stay"]))
-print(trial.tried(mutant, [tests + "test_guards_are_dropped"]))
-print(trial.tried(mutant, [tests + "no_such_test"]))
+trials = trial.Trials(Path(sys.argv[1]))
+print(trials.tried(mutant, [tests + "test_short_messages_stay"]))
+print(trials.tried(mutant, [tests + "test_guards_are_dropped"]))
+print(trials.tried(mutant, [tests + "no_such_test"]))
+print(trials.tried(mutant, [tests + "test_fails_in_a_trial"]))
 """
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert run.stdout.split("\n")[:3] == ["killed", "survived", "invalid"], run.stderr
+    command = [sys.executable, "-c", code, str(tmp_path / "failure")]
+    environment = {**os.environ, "CODE_MUTANTS_TRIAL": "1"}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["killed", "survived", "invalid", "invalid"], run.stderr

@@ -11,13 +11,13 @@ import pytest
 
 from ortopt import registry
 from ortopt.cancellation import CancellationToken
+from ortopt.framework.workspace import Workspace
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, constant
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options, TransformerLevel
 from ortopt.serialization import save
 from ortopt.testing import parse
-from ortopt.workspace import Workspace
 
 MODEL = """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
 main (float[N,2] x, bool c) => (float[N,2] y, float[N,2] z)

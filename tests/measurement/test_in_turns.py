@@ -10,7 +10,8 @@ import onnx
 import pytest
 
 from ortopt.measurement import in_turns
-from ortopt.measurement.in_turns import Effort, Version, attempt, measure_in_turns, measure_once
+from ortopt.measurement.asking import MeasurementBudget
+from ortopt.measurement.in_turns import Version, attempt, measure_in_turns, measure_once
 from ortopt.system import child_processes
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
@@ -31,7 +32,7 @@ def files(tmp_path: Path) -> Path:
 
 def test_a_plain_session_is_measured(files: Path) -> None:
     version = Version("plain", files / "plain.onnx")
-    (figures,) = measure_in_turns([version], files / "x.npz", Effort(rounds=1, repeat=3))
+    (figures,) = measure_in_turns([version], files / "x.npz", MeasurementBudget(rounds=1, repeat=3))
     assert figures.error == ""
     row = figures.as_dict()
     for key in ("call", "open", "first", "ratio"):
@@ -41,7 +42,7 @@ def test_a_plain_session_is_measured(files: Path) -> None:
 
 
 def test_an_attempt_says_whether_other_inputs_may_help(files: Path) -> None:
-    effort = Effort(rounds=1)
+    effort = MeasurementBudget(rounds=1)
     assert attempt(Version("plain", files / "plain.onnx"), files / "x.npz", effort) is None
     failure = attempt(Version("plain", files / "plain.onnx"), files / "wrong.npz", effort)
     assert failure is not None
@@ -65,7 +66,7 @@ def test_versions_are_measured_in_turn_and_compared_round_by_round(monkeypatch: 
         return answer(mood * {"a": 1.0, "b": 0.5, "c": 2.0}[version.name])
 
     monkeypatch.setattr(in_turns, "measure_once", measured)
-    found = measure_in_turns([Version(name, Path()) for name in "abc"], Path(), Effort(rounds=4))
+    found = measure_in_turns([Version(name, Path()) for name in "abc"], Path(), MeasurementBudget(rounds=4))
     assert "".join(order) == "abcbcacababc"
     assert [one.ratio.median for one in found if one.ratio] == [1, 0.5, 2]
     assert found[0].call is not None
@@ -78,15 +79,15 @@ def test_a_version_that_fails_is_a_line_and_no_figures(monkeypatch: pytest.Monke
         return {"error": "it is broken"} if version.name == "b" else answer(1)
 
     monkeypatch.setattr(in_turns, "measure_once", measured)
-    found = measure_in_turns([Version("a", Path()), Version("b", Path())], Path(), Effort(rounds=2))
+    found = measure_in_turns([Version("a", Path()), Version("b", Path())], Path(), MeasurementBudget(rounds=2))
     assert found[1].error == "it is broken"
     assert found[1].as_dict()["call"] is None
 
 
 def test_a_process_that_dies_or_takes_too_long_is_told(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     version = Version("plain", files / "plain.onnx")
-    assert "no file.npz" in measure_once(version, files / "no file.npz", Effort())["error"]
-    late = measure_once(version, files / "x.npz", Effort(patience=0.01))
+    assert "no file.npz" in measure_once(version, files / "no file.npz", MeasurementBudget())["error"]
+    late = measure_once(version, files / "x.npz", MeasurementBudget(patience=0.01))
     assert late["error"] == "it took longer than 0 s"
     monkeypatch.setattr(child_processes.sys, "executable", "/bin/false")
-    assert measure_once(version, files / "x.npz", Effort())["error"] == "its process died (1)"
+    assert measure_once(version, files / "x.npz", MeasurementBudget())["error"] == "its process died (1)"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ortopt.measurement import pairs
+from ortopt.measurement import asking
 from ortopt.measurement.intervals import interval
-from ortopt.measurement.pairs import Contest, compare
+from ortopt.measurement.pairs import BRIEF, compare
 from ortopt.serialization.save import save
 from ortopt.system.child_processes import Outcome
 from ortopt.testing import parse
@@ -27,16 +28,16 @@ class Answers:
 
     def run(self, module: str, *, request: bytes, **_: Any) -> Outcome:
         assert module == "ortopt.measurement.pair_child"
-        order = json.loads(request)
+        (order,) = json.loads(request)["each"]
         self.orders.append(order)
         first = order["models"][0] == "a"
         rows = [{"ratios": [ratio if first else 1 / ratio for ratio in own], "seconds": 0.5} for own in self.ratios]
-        return Outcome(json.dumps({"inputs": rows}).encode(), 0)
+        return Outcome(json.dumps({"each": [{"inputs": rows}]}).encode(), 0)
 
 
 def contest_of(monkeypatch: pytest.MonkeyPatch, answers: Answers, **more: Any) -> Any:
-    monkeypatch.setattr(pairs.child_processes, "run", answers.run)
-    return compare(Path("a"), Path("b"), [Path("i")] * len(answers.ratios), Contest(**more))
+    monkeypatch.setattr(asking.child_processes, "run", answers.run)
+    return compare(Path("a"), Path("b"), [Path("i")] * len(answers.ratios), replace(BRIEF, **more))
 
 
 def test_it_ends_early_where_it_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,21 +58,21 @@ def test_the_models_change_places(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_process_is_started_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers([1.0, 1.5])
-    monkeypatch.setattr(pairs.child_processes, "run", answers.run)
-    assert compare(Path("a"), Path("b"), [Path("i")], Contest(), deadline=0.0) is not None
+    monkeypatch.setattr(asking.child_processes, "run", answers.run)
+    assert compare(Path("a"), Path("b"), [Path("i")], deadline=0.0) is not None
     assert len(answers.orders) == 1
 
 
 def test_a_process_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs.child_processes, "run", lambda *_, **__: Outcome(b"", -9))
-    assert compare(Path("a"), Path("b"), [Path("i")], Contest()) is None
+    monkeypatch.setattr(asking.child_processes, "run", lambda *_, **__: Outcome(b"", -9))
+    assert compare(Path("a"), Path("b"), [Path("i")]) is None
 
 
 def test_two_models_that_run(tmp_path: Path) -> None:
     small = tmp_path / "small.onnx"
     save(parse("main (float[N,4] x) => (float[N,4] y) { y = Neg (x) }"), small)
     store_inputs({"x": np.ones((2, 4), np.float32)}, tmp_path / "inputs")
-    brief = Contest(rounds=2, pairs=3)
+    brief = replace(BRIEF, rounds=2, repeat=3)
     (speed,) = compare(small, small, [tmp_path / "inputs"], brief) or ()
     assert 0 < speed.low <= speed.median <= speed.high
     assert speed.seconds > 0

@@ -10,13 +10,13 @@ import pytest
 
 from ortopt.errors import InvalidModelError
 from ortopt.measurement import profiling
-from ortopt.measurement.in_turns import Effort
+from ortopt.measurement.asking import MeasurementBudget
 from ortopt.measurement.profiling import OpTime, Profile
 from ortopt.measurement.profiling_child import by_call, by_op, typical
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
-EFFORT = Effort(repeat=2, seconds=0.1, threads=1)
+EFFORT = MeasurementBudget(repeat=2, seconds=0.1, threads=1)
 
 
 def kernel(op: str, start: int, duration: int) -> dict[str, Any]:

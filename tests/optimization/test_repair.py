@@ -21,7 +21,7 @@ from ortopt.api import Optimization, make_options
 from ortopt.graph import scope
 from ortopt.observers import Observer
 from ortopt.optimization import repair as repair_module
-from ortopt.optimization.pipeline import Pipeline
+from ortopt.optimization.transformation import Transformation
 from ortopt.options import TransformerLevel
 from ortopt.reporting.report import as_dict, describe_repair
 from ortopt.testing import parse
@@ -366,14 +366,13 @@ def test_without_repair_a_wrong_result_is_an_error() -> None:
 
 
 def test_what_differs_before_the_first_rewrite_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = Pipeline._prepare
+    prepare = Transformation._prepare
 
-    def wrong(self: Any, attempt: Any, token: CancellationToken) -> Any:
-        workspace = prepare(self, attempt, token)
-        next(node for node in attempt.model.graph if node.op_type == "Tanh").op_type = "Sin"
-        return workspace
+    def wrong(self: Any, token: CancellationToken) -> None:
+        prepare(self, token)
+        next(node for node in self.model.graph if node.op_type == "Tanh").op_type = "Sin"
 
-    monkeypatch.setattr(Pipeline, "_prepare", wrong)
+    monkeypatch.setattr(Transformation, "_prepare", wrong)
     with pytest.raises(VerificationError, match="differs before the first rewrite"):
         repaired(MAIN.format(n="N"), [WrongRelu()])
 

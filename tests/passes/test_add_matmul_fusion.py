@@ -35,10 +35,10 @@ def test_one_number() -> None:
 
 KEPT = {
     "is used elsewhere": model().replace("y)", "y, float[N,S,2] s)", 1),
-    "no constants": "main (float[N,2] x, float[2,3] w) => (float[N,3] y) <float[2] c = {3, -1}, float[3] b = {1, 2, 3}> { " + LAYER + " }",  # noqa: E501
-    "would be enlarged": model(x="float[N,S,1]"),
-    "not one number for each row": model(constants=CONSTANTS.replace("float[2] c = {3, -1}", "float[2,1] c = {3, -1}"), x="float[N,2,2]", y="float[N,2,3]"),  # noqa: E501
-    "not one number for each column": model(constants=CONSTANTS.replace("float[3] b", "float[3,1] b"), x="float[N,3,2]", y="float[N,3,3]"),  # noqa: E501
+    "it is not a constant": "main (float[N,2] x, float[2,3] w) => (float[N,3] y) <float[2] c = {3, -1}, float[3] b = {1, 2, 3}> { " + LAYER + " }",  # noqa: E501
+    "the number of channels is not fixed": model(x="float[N,S,1]"),
+    "it is not one number a channel (c)": model(constants=CONSTANTS.replace("float[2] c = {3, -1}", "float[2,1] c = {3, -1}"), x="float[N,2,2]", y="float[N,2,3]"),  # noqa: E501
+    "it is not one number a channel (b)": model(constants=CONSTANTS.replace("float[3] b", "float[3,1] b"), x="float[N,3,2]", y="float[N,3,3]"),  # noqa: E501
     "would not be finite": model(constants=CONSTANTS.replace("3, -1", "3e38, 3e38")),
     "it would be enlarged": model(x="float[N,S,2]", constants=CONSTANTS.replace("float[2] c = {3, -1}", "float[5,1,1,2] c = {3, -1, 3, -1, 3, -1, 3, -1, 3, -1}"), y="float[5,N,S,3]"),  # noqa: E501
 }  # fmt: skip

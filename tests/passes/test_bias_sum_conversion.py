@@ -45,7 +45,7 @@ def test_onnxruntime_leaves_the_result_alone(tmp_path: Path) -> None:
 KEPT = {
     "no Gelu comes after": TEXT.replace("Gelu", "Erf"),
     "the value is used elsewhere": TEXT.replace("y)", "y, float[B,S,4] t)"),
-    "its numbers are not single-precision": TEXT.replace("float[", "double["),
+    "it is for single precision only": TEXT.replace("float[", "double["),
     "it is no bias of the last dimension": TEXT.replace("float[4] b", "float[1,4] b"),
     "no operand is a constant": TEXT.replace("4] x)", "4] x, float[4] b)").replace("<float[4] b = {1, 2, 3, 4}>", ""),
 }

@@ -8,6 +8,7 @@ from onnx import helper
 
 import ortopt
 from ortopt.cancellation import CancellationToken
+from ortopt.framework.workspace import Workspace
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.manager import GraphTransformerManager
@@ -16,7 +17,6 @@ from ortopt.semantics import constant_tensor
 from ortopt.serialization.load import load
 from ortopt.testing import check_keeps, check_rewrites, parse
 from ortopt.transformers.cleanup.constant_folding import ConstantFolding
-from ortopt.workspace import Workspace
 
 PASS = "constant_folding"
 

@@ -212,8 +212,8 @@ def test_lazy_constants_are_not_computed() -> None:
 
 def test_bytes_of_shared_constants_are_freed() -> None:
     from ortopt.cancellation import CancellationToken
+    from ortopt.framework.workspace import Workspace
     from ortopt.options import Options, TransformerLevel
-    from ortopt.workspace import Workspace
 
     model = with_constants(large, large, large)
     manager = GraphTransformerManager()

@@ -76,10 +76,10 @@ KEPT = {
     .replace("float[32,32,3]", "float[32,32,3,1]"),
     "for single precision only": model(dtype="double"),
     "the channels fill no blocks": model(channels=8, weight=(32, 8, 3)),
-    "the signals are short": model(length="64"),
-    "its kernel would run on one thread": model(length="L"),
-    "a matrix product is as fast": model("group = 1", weight=(32, 32, 1)),
-    "the input has too few channels": model(channels=16, weight=(64, 16, 3)),
+    "length 100 or more or": model(length="64"),
+    "Conv of pieces of signals is": model(length="L"),
+    "nobody has measured whether Conv of signals as images is faster": model("group = 1", weight=(32, 32, 1)),
+    "group 16, kernel 3 or more": model(channels=16, weight=(64, 16, 3)),
     "it is not a constant": "main (float[N,32,L] x, float[32,32,3] w) => (float[N,32,M] y) { y = Conv (x, w) }",
     "a form for ONNX Runtime": (model(), {"target": "onnx"}),
     "it serves the CPU": (model(), {"options": Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"))}),
@@ -91,11 +91,18 @@ test_keeps = keeps(PASS, KEPT)
 
 @pytest.mark.parametrize(
     ("channels", "weight", "group"),
-    [(32, (8, 32, 3), 1), (24, (24, 1, 3), 24), (1, (32, 1, 63), 1), (1, (24, 1, 64), 1), (32, (32, 4, 3), 8)],
+    [(32, (8, 32, 3), 1), (24, (24, 1, 3), 24), (1, (24, 1, 64), 1), (32, (32, 4, 3), 8)],
 )
 def test_keeps_channels_that_fill_no_blocks(channels: int, weight: tuple[int, int, int], group: int) -> None:
     text = model(f"group = {group}", channels=channels, weight=weight)
     check_keeps(PASS, text, "the channels fill no blocks")
+
+
+def test_keeps_a_short_kernel_of_one_channel() -> None:
+    text = model("group = 1", channels=1, weight=(32, 1, 63))
+    check_keeps(
+        PASS, text, "but with channels 1, groups 2 or more, kernel 2 or more or channels 1, groups 1, kernel 64"
+    )
 
 
 @pytest.mark.parametrize(("outputs", "length"), [(16, 1960), (32, 330), (96, 110)])
@@ -103,12 +110,12 @@ def test_work_that_two_threads_divide(outputs: int, length: int) -> None:
     """The blocked kernel gives a thread 64 channels of a row: of two, one has everything, or two thirds."""
     check_rewrites(PASS, model(weight=(outputs, 32, 3), length=str(length - 10)), ops=IMAGE)
     longer = model(weight=(outputs, 32, 3), length=str(length + 10))
-    check_keeps(PASS, longer, "its kernel would run on one thread")
+    check_keeps(PASS, longer, "Conv of pieces of signals is")
 
 
 @pytest.mark.parametrize("outputs", [80, 96, 160, 192])
 def test_keeps_an_uneven_division(outputs: int) -> None:
-    check_keeps(PASS, model(weight=(outputs, 32, 3), length="L"), "its kernel would run on one thread")
+    check_keeps(PASS, model(weight=(outputs, 32, 3), length="L"), "Conv of pieces of signals is")
 
 
 LONG = {"channels": 16, "weight": (16, 16, 32)}
@@ -124,10 +131,14 @@ PIECES = {
 }
 
 
+def is_little(_root: object, _form: object, *, multiplications: int, **_sizes: int) -> bool:
+    return multiplications < 100_000
+
+
 @pytest.mark.parametrize("case", PIECES)
 def test_pieces_of_the_result_are_rows(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a long kernel the pieces of the signal, which overlap by it, are copied for little beside it."""
-    monkeypatch.setattr("ortopt.transformers.lowering.onnxruntime_cpu.conv1d_conversion.DIVIDED_OF_ONE_BLOCK", 100_000)
+    monkeypatch.setattr("ortopt.transformers.lowering.onnxruntime_cpu.conv1d_conversion.is_faster", is_little)
     text, count = PIECES[case]
     ops = {"Conv": 1, "Unsqueeze": 1, "Slice": count, "Concat": 1, "Reshape": 1, "Pad": int("pads" in text)}
     check_rewrites(PASS, text, ops=ops)
@@ -141,7 +152,7 @@ def test_what_reads_padding_is_no_work() -> None:
 
 NO_PIECES = {
     "the result is in no equal pieces": model("pads = [15, 16]", **LONG, length="15001"),
-    "its kernel would run on one thread": model("pads = [10, 10]", channels=16, weight=(16, 16, 21), length="8000"),
+    "Conv of pieces of signals is": model("pads = [10, 10]", channels=16, weight=(16, 16, 21), length="8000"),
     "its padding is not written out": model('auto_pad = "SAME_UPPER"', **LONG, length="8000"),
     "pads are no input in this opset": model("pads = [15, 16]", **LONG, length="8000"),
 }

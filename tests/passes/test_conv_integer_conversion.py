@@ -42,11 +42,11 @@ WIDE = f"int8[2,1,17,16] w = {{{', '.join(['1'] * 544)}}}"
 test_keeps = keeps(
     PASS,
     [
-        ("integers are faster",
+        ("but with group 1 to 3",
          f"(uint8[N,4,4,4] x) => (float[N,1,A,B] y) <{MANY}> {{ c = ConvInteger (x, w) {CAST} }}"),
         ("hold all sums", f"(uint8[N,2,32,32] x) => (float[N,2,A,B] y) <{WIDE}> {{ {DEPTHWISE} (x, w) {CAST} }}"),
         ("used elsewhere", f"{HEAD[:-1]}, int32[N,2,A,B] c) <{WEIGHT}> {{ {DEPTHWISE} (x, w) {CAST} }}"),
-        ("not float32",
+        ("single precision only",
          f"{HEAD.replace('float', 'float16')} <{WEIGHT}> {{ {DEPTHWISE} (x, w) y = Cast <to = 10> (c) }}"),
         ("no constant", f"{HEAD[:17]}, int8[2,1,2,2] w{HEAD[17:]} {{ {DEPTHWISE} (x, w) {CAST} }}"),
     ],

@@ -28,6 +28,8 @@ def model(
     return convolution(attributes, image=image, weight=weight, **more)
 
 
+NOT_MEASURED = "nobody has measured whether Conv behind a Pad"
+
 REWRITTEN = {
     "a signal": model(),
     "a signal of any length": model(image="N,4,1,L"),
@@ -76,15 +78,16 @@ def test_signals_of_every_length(length: int) -> None:
 KEPT = {
     "no padding": ("no columns are padded", model("strides = [1, 1]")),
     "rows alone": ("no columns are padded", model("pads = [1, 0, 1, 0]", weight=(16, 4, 3, 16))),
-    "a narrow kernel": ("the kernel is narrow", model("pads = [0, 3, 0, 4]", weight=(16, 4, 1, 8))),
-    "a long signal": ("too few columns read padding", model(image="N,4,1,400")),
-    "a signal of zeros": ("almost all", model(image="N,4,1,2")),
+    "a narrow kernel": (NOT_MEASURED, model("pads = [0, 3, 0, 4]", weight=(16, 4, 1, 8))),
+    "a long signal": (NOT_MEASURED, model(image="N,4,1,400")),
+    "a signal of zeros": (NOT_MEASURED, model(image="N,4,1,2")),
     "any length and a smaller kernel": (
-        "too few columns read padding",
+        NOT_MEASURED,
         model("pads = [0, 4, 0, 4]", image="N,4,1,L", weight=(32, 4, 1, 9)),
     ),
-    "single channels": ("its groups have few outputs", model("pads = [0, 7, 0, 8], group = 4", weight=(4, 1, 1, 16))),
-    "few products": ("few products", model("pads = [0, 5, 0, 5]", weight=(8, 4, 1, 11))),
+    "single channels": (NOT_MEASURED, model("pads = [0, 7, 0, 8], group = 4", weight=(4, 1, 1, 16))),
+    "few products": (NOT_MEASURED, model("pads = [0, 5, 0, 5]", weight=(8, 4, 1, 11))),
+    "no image": ("the rank", model("pads = [15, 16]", image="N,4,40", weight=(16, 4, 32))),
     "gaps": ("its kernel has gaps", model("pads = [0, 15, 0, 15], dilations = [1, 2]")),
     "automatic padding": ("its padding is not written out", model('auto_pad = "SAME_UPPER"')),
     "double precision": ("single precision", model(dtype="double")),

@@ -63,7 +63,8 @@ KEPT = {
     "it is cut or padded": LENGTH,
     "there is a fast kernel for powers of two": model("B,8,1", "B,8,2"),
     "half of the frequencies is asked for otherwise": model("B,6,2", "B,4,2", "axis = 1, onesided = 1"),
-    "it is long": model("B,600,2", "B,600,2"),
+    "but with columns 1 to 768": model("B,600,2", "B,600,2"),
+    "its matrix would be large": model("B,5000,2", "B,5000,2"),
 }
 
 

@@ -39,6 +39,7 @@ def model(
 
 
 DONE = {"Conv": 1, "DepthToSpace": 1}
+NOT_MEASURED = "nobody has measured whether Conv with four pixels as channels is faster"
 REWRITTEN = {
     "two outputs": (model(), DONE),
     "three outputs of many channels": (model(kernel=(3, 32, 3, 3), image="1,32,16,16"), DONE),
@@ -84,14 +85,14 @@ def test_before_opset_11_there_is_no_such_depth_to_space() -> None:
 
 
 KEPT = {
-    "nine outputs": ("it has many outputs", model(kernel=(9, 8, 3, 3))),
+    "nine outputs": (NOT_MEASURED, model(kernel=(9, 8, 3, 3))),
     "eight outputs": (
-        "four pixels fill more blocks than they save",
+        NOT_MEASURED,
         model("pads = [2, 2, 2, 2]", kernel=(8, 16, 5, 5), image="1,16,16,16"),
     ),
-    "three outputs of few channels": ("each element reads few numbers", model(kernel=(3, 8, 3, 3))),
-    "single points": ("the kernel would grow too much", model("group = 1", kernel=(2, 8, 1, 1))),
-    "few inputs": ("each element reads few numbers", model(kernel=(2, 3, 3, 3), image="1,3,16,16")),
+    "three outputs of few channels": (NOT_MEASURED, model(kernel=(3, 8, 3, 3))),
+    "single points": (NOT_MEASURED, model("group = 1", kernel=(2, 8, 1, 1))),
+    "few inputs": (NOT_MEASURED, model(kernel=(2, 3, 3, 3), image="1,3,16,16")),
     "inputs that fill no block": ("take input channels by four", model(kernel=(2, 18, 3, 3), image="1,18,16,16")),
     "strides": ("groups, strides or dilations", model("pads = [1, 1, 1, 1], strides = [2, 2]", image="1,8,32,32")),
     "dilations": ("groups, strides or dilations", model("pads = [2, 2, 2, 2], dilations = [2, 2]")),
@@ -99,7 +100,7 @@ KEPT = {
     "padding by name": ("padding is not written out", model('auto_pad = "SAME_UPPER"')),
     "an odd width": ("not known to be even", model(image="1,8,16,17")),
     "an image of any size": ("not known to be even", model(image="1,8,H,W")),
-    "a small image": ("the image is small", model(image="1,8,14,16")),
+    "a small image": (NOT_MEASURED, model(image="1,8,14,16")),
     "a sum": (
         "it adds another value",
         model(conv="com.microsoft.FusedConv", more=", z", given=", float[2,2,16,18] z"),

@@ -4,12 +4,12 @@ import pytest
 
 from ortopt import registry
 from ortopt.cancellation import CancellationToken
+from ortopt.framework.workspace import Workspace
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options, TransformerLevel
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_rewrites, parse, run
-from ortopt.workspace import Workspace
 from tests.passes.tables import keeps
 
 PASS = "function_inlining"

@@ -40,9 +40,9 @@ def test_fuses(c: str, gemm: str, transposed: bool, opset: int) -> None:
 
 
 KEPT = [
-    ("C differs from row to row", f"(float[2,2] x) => (float[2,3] y) <{B}, {NORM}, float[2,1] c = {{1, 2}}> {{ t = Gemm (x, w, c) y = {BN} }}"),  # noqa: E501
+    ("it is not one number a channel", f"(float[2,2] x) => (float[2,3] y) <{B}, {NORM}, float[2,1] c = {{1, 2}}> {{ t = Gemm (x, w, c) y = {BN} }}"),  # noqa: E501
     ("it is not a constant", f"(float[N,2] x, float[2,3] w) => (float[N,3] y) <{NORM}> {{ t = Gemm (x, w) y = {BN} }}"),
-    ("it is not a constant", f"(float[N,2] x, float[3] c) => (float[N,3] y) <{B}, {NORM}> {{ t = Gemm (x, w, c) y = {BN} }}"),  # noqa: E501
+    ("the bias is not a constant", f"(float[N,2] x, float[3] c) => (float[N,3] y) <{B}, {NORM}> {{ t = Gemm (x, w, c) y = {BN} }}"),  # noqa: E501
     ("used elsewhere", f"(float[N,2] x) => (float[N,3] y, float[N,3] t) <{B}, {NORM}> {{ t = Gemm (x, w) y = {BN} }}"),
     ("in training mode", f"{HEAD} <{B}, {NORM}> {{ t = Gemm (x, w) y, p, q = BatchNormalization <training_mode = 1> (t, g, b, m, v) }}"),  # noqa: E501
     ("not be finite", f"{HEAD} <{B}, {NORM.replace('{1, 4, 0.25}', '{-1, 4, 0.25}')}> {{ t = Gemm (x, w) y = {BN} }}"),

@@ -5,11 +5,11 @@ import pytest
 
 from ortopt import registry
 from ortopt.cancellation import CancellationToken
+from ortopt.framework.workspace import Workspace
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options, TransformerLevel
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
-from ortopt.workspace import Workspace
 
 PASS = "if_inlining"
 

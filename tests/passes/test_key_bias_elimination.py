@@ -133,4 +133,4 @@ test_keeps = keeps(PASS, KEPT, opset=23)
 
 def test_keeps_half_precision() -> None:
     text = model().replace("0.5", "5").replace("float[", "float16[")
-    check_keeps(PASS, text, "not single-precision", opset=18)
+    check_keeps(PASS, text, "single precision only", opset=18)

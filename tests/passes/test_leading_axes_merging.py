@@ -109,7 +109,7 @@ def test_a_block_with_residuals() -> None:
 @pytest.mark.parametrize("most", (4, 5, 6, 7))
 def test_a_block_in_parts(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has become of a part is read by the next one, also where a product and its bias are in two parts."""
-    monkeypatch.setattr(leading_axes_merging, "MOST_NODES", most)
+    monkeypatch.setattr(leading_axes_merging, "MAX_NODES", most)
     check_rewrites(PASS, model(BLOCK, y="float[N,3,4]", constants=W), opset=20)
 
 
@@ -153,7 +153,7 @@ KEPT = {
     "rows are mixed": model("z = Softmax (x) m = MatMul (x, z) y = Add (m, b)", "float[N,4,4]", "float[N,4,4]", W),
     "the size of a row is not fixed": "main (float[N,3,K] x, float[K,4] w, float[4] b) => (float[N,3,4] y) { m = MatMul (x, w) y = Add (m, b) }",  # noqa: E501
     "fewer than three axes": model("m = MatMul (x, w) y = Add (m, b)", "float[N,4]", "float[N,4]"),
-    "not single-precision": "main (double[N,3,4] x, double[4,4] w, double[4] b) => (double[N,3,4] y) { m = MatMul (x, w) y = Add (m, b) }",  # noqa: E501
+    "single precision only": "main (double[N,3,4] x, double[4,4] w, double[4] b) => (double[N,3,4] y) { m = MatMul (x, w) y = Add (m, b) }",  # noqa: E501
 }  # fmt: skip
 
 

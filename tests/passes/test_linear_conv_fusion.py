@@ -86,9 +86,9 @@ KEPT = {
     "has groups, strides": model(attributes="<strides = [2, 2]>"),
     "strides or padding": model(attributes="<pads = [1, 1, 1, 1]>"),
     "used elsewhere": model(outputs="float[A,B,C,D] y, float[E,F,G,H] i"),
-    "no linear layer": model(layer="s = Mul (x, v)", given="N,6,4", first=floats("v", "4", 4)),
-    "what is added is no constant": model(layer="p = MatMul (x, v) s = Add (p, p)"),
-    "it adds more than a row": model(
+    "no MatMul comes before": model(layer="s = Mul (x, v)", given="N,6,4", first=floats("v", "4", 4)),
+    "MatMul's result is used elsewhere": model(layer="p = MatMul (x, v) s = Add (p, p)"),
+    "it is not one number a channel": model(
         layer="p = MatMul (x, v) s = Add (p, b)", more=", " + floats("b", "6,1", 6), given="2,6,3"
     ),
     "the columns are not the channels": model(

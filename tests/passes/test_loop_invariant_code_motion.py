@@ -2,10 +2,10 @@
 
 import pytest
 
+from ortopt.framework.workspace import Workspace
 from ortopt.options import Options
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
-from ortopt.workspace import Workspace
 
 PASS = "loop_invariant_code_motion"
 

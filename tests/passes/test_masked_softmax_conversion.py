@@ -71,7 +71,7 @@ KEPT = {
         "are a result",
         text(head=HEAD.replace("y)", "y, float[B,4,4] p)")),
     ),
-    "doubles": ("not single-precision", text().replace("float", "double")),
+    "doubles": ("single precision only", text().replace("float", "double")),
     "by default": ("Softmax of held scores", text(), {"options": Options()}),
 }  # fmt: skip
 

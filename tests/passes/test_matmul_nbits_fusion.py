@@ -121,7 +121,7 @@ def test_special_numbers() -> None:
         ({"depth": 80}, "the last block is not whole"),
         ({"by_columns": False, "columns": 32}, "along the result"),
         ({"dtype": "uint16"}, "of so many bits"),
-        ({"numbers": TensorProto.FLOAT16}, "not float32"),
+        ({"numbers": TensorProto.FLOAT16}, "single precision only"),
         ({"rows": ()}, "a vector"),
         ({"op": "Gemm", "alpha": 0.5}, "it scales or transposes"),
         ({"op": "Gemm", "bias": "vector", "beta": 0.5}, "the bias is scaled"),

@@ -23,7 +23,7 @@ test_keeps = keeps(
         ("used elsewhere", TEXT.replace("y)", "y, float[N,S,3] t)", 1)),
         ("not a constant", TEXT.replace("x)", "x, float[2,3] w)", 1).replace("float[2,3] w = {1, 2, 3, 4, 5, 6}, ", "")),  # noqa: E501
         ("no floats", TEXT.replace("float[", "int32[")),
-        ("no matrices", TEXT.replace("float[3,2] v = {1, 0, 2, 1, 0, 3}", "float[3] v = {1, 0, 2}").replace("(float[N,S,2] y)", "(float[N,S] y)")),  # noqa: E501
+        ("no matrix", TEXT.replace("float[3,2] v = {1, 0, 2, 1, 0, 3}", "float[3] v = {1, 0, 2}").replace("(float[N,S,2] y)", "(float[N,S] y)")),  # noqa: E501
         ("would not be finite", TEXT.replace("{1, 2, 3,", "{1e38, 1e38, 1e38,").replace("{1, 0, 2,", "{9, 9, 9,")),
     ],
 )  # fmt: skip

@@ -77,4 +77,4 @@ def test_keeps_parts_of_rows() -> None:
 
 def test_keeps_doubles() -> None:
     text = f"{HEAD} <{WEIGHTS}> {{ a = MatMul (x, w) {SPLIT} }}".replace("float", "double")
-    check_keeps(PASS, text, "not single-precision")
+    check_keeps(PASS, text, "single precision only")

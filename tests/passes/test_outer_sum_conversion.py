@@ -121,17 +121,17 @@ KEPT = {
     "more than one axis is new": model(axes="-1, -2", result="N,1,6,4,5").replace(
         "int64[1] m = {-1}", "int64[2] m = {1, -1}"
     ),
-    "not single-precision": model(kind="double"),
+    "single precision only": model(kind="double"),
     "the axes before them differ": model(lead="2,6", other="1,6"),
     "the axes before them differ ": model(lead="N,6", other="M,6", result="K,6,4,5"),
     "the axes before them differ  ": model(lead="2,6", other="6", result="2,6,4,5"),
     "a size is not fixed": model("H"),
     "a size is not fixed ": model(width="W"),
-    "as fast for long rows": model(width="17"),
-    "as fast for long rows ": model("17"),
+    "but with side 2 to 16": model(width="17"),
+    "but with side 2 to 16 ": model("17"),
     "one of them is a number": model("1", "16"),
     "one of them is a number ": model("16", "1"),
-    "would be too small": model("3", "5"),
+    "elements 16 or more": model("3", "5"),
     "come out of no product": MASK,
     "come out of no product ": model(sum_="y = Add (c, r)").replace(
         "b = MatMul (z, w)", "d = MatMul (z, w) b = Log (d)"

@@ -71,7 +71,7 @@ KEPT = {
     "they differ in dilations": model(f"p = Conv <pads = [2, 0, 2, 0], dilations = [2, 1]> (x, t) q = Conv {PADS} (x, w) y = Add (p, q)"),  # noqa: E501
     "they differ in channels": model("p = Conv (x, o) q = Conv (x, v) y = Add (p, q)"),
     "neither kernel lies inside the other": model("p = Conv (x, u) q = Conv (x, w) y = Add (p, q)", HEAD.replace("H,W", "3,3")),  # noqa: E501
-    "the padding depends on the input": model('p = Conv (x, u) q = Conv <auto_pad = "SAME_UPPER"> (x, w) y = Add (p, q)'),  # noqa: E501
+    "its padding is not written out": model('p = Conv (x, u) q = Conv <auto_pad = "SAME_UPPER"> (x, w) y = Add (p, q)'),
     "would not be finite": model("p = Conv (x, huge) q = Conv (x, huge) y = Add (p, q)".replace("(x, huge) q", "(x, huge) q")),  # noqa: E501
     "neither operand comes from a Conv": model("p = BatchNormalization (x, g, b, c, b) q = BatchNormalization (x, g, b, b, b) y = Add (p, q)"),  # noqa: E501
     "no BatchNormalization or Conv": model("p = Conv (x, u) q = Neg (x) y = Add (p, q)"),

@@ -109,7 +109,7 @@ KEPT = [
         "(int64[1,4] x) => (int64[4] y) { t = ReduceMean <axes = [0], keepdims = 0> (x) y = Neg (t) }",
     ),
     ("rounds integers above 2^53", "(uint64[1] x) => (uint64 y) { t = ReduceProd <keepdims = 0> (x) y = Abs (t) }"),
-    ("its axes are not known", "(float[1,4] x, int64[1] a) => (float[A,B] y) { t = ReduceSum (x, a) y = Neg (t) }"),
+    ("the axes are not known", "(float[1,4] x, int64[1] a) => (float[A,B] y) { t = ReduceSum (x, a) y = Neg (t) }"),
     ("the shape is unknown", "(float[] x) => (float[] y) { t = ReduceMax <axes = [0]> (x) y = Neg (t) }"),
     (None, "(float[1] x) => (float[1] y) { t = ReduceL1 (x) y = Neg (t) }"),
     (None, "(float[1] x) => (float[1] y) { t = ReduceLogSumExp (x) y = Neg (t) }"),

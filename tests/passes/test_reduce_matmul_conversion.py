@@ -93,11 +93,11 @@ KEPT = {
     "a size is not fixed ": model("ReduceMean", "float[N,64,T]", "float[N,T]", "1", "keepdims = 0"),
     "a size is not fixed  ": model("ReduceMean", "float[N,C,T]", "float[N,1,T]", "1"),
     "a size is not fixed   ": model("ReduceMean", "float[N,8,8,T]", "float[N,1,1,T]", "1, 2"),
-    "too small ": model("ReduceMean", "float[N,63,T]", "float[N,1,T]", "1"),
+    "but with length 64 to 65536": model("ReduceMean", "float[N,63,T]", "float[N,1,T]", "1"),
     "axes come before ": model("ReduceMean", "float[2,64,T]", "float[2,1,T]", "1"),
-    "too small": model("ReduceL2", "float[N,4,6,40]", "float[N,1,1,40]"),
+    "elements 8192 or more": model("ReduceL2", "float[N,4,6,40]", "float[N,1,1,40]"),
     "axes come before": model("ReduceSum", "float[2,4,6,400]", "float[2,1,1,400]"),
-    "not single-precision": model("ReduceL2", "double[N,4,6,400]", "double[N,1,1,400]"),
+    "single precision only": model("ReduceL2", "double[N,4,6,400]", "double[N,1,1,400]"),
 }
 
 

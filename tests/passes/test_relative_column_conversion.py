@@ -191,7 +191,7 @@ def test_kept_where_the_product_is_a_result() -> None:
 
 def test_kept_for_integers() -> None:
     body = PLAIN.replace("(q, columns)", "(q, x)")
-    check_keeps(PASS, model(body, "int32[2,N,3] q, int32[2,3,480] x", "int32[2,N,N] y"), "it is of no floats")
+    check_keeps(PASS, model(body, "int32[2,N,3] q, int32[2,3,480] x", "int32[2,N,N] y"), "it is no float")
 
 
 def test_kept_where_there_may_be_no_batch() -> None:

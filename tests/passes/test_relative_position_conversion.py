@@ -100,7 +100,7 @@ KEPT = {
     "positions from 1": (FROM_ONE + PAIRS + BUCKETS + LOOKUP, "the positions do not count from 0"),
     "steps of two": (BY_TWO + PAIRS + BUCKETS + LOOKUP, "the positions do not count from 0"),
     "two ranges": (TWO + BUCKETS + LOOKUP, "the positions are of two ranges"),
-    "little to save": (POSITIONS + PAIRS + DISTANCE.replace("a =", "b =") + LOOKUP, "little is computed"),
+    "little to save": (POSITIONS + PAIRS + DISTANCE.replace("a =", "b =") + LOOKUP, "but with nodes 4 or more"),
     "a number of each row": (
         T5.replace("near = Less (a, eight)", "c = ReduceMax <axes = [1]> (d) near = Less (a, c)"),
         "it is computed of something else than differences of positions",

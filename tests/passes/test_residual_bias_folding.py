@@ -116,7 +116,7 @@ KEPT = {
     "linear layer's bias is no row": model(c=[1.0]),
     "the bias is that of a layer to be changed": model("", "t0 = MatMul (r, k) t = Add (t0, b)", k=np.eye(4) / 2),
     "no operand is a constant": model(inputs=f"{INPUTS}, float[4] b").replace(f", {constants('b')}", ""),
-    "no constant matrix": model(inputs=f"{INPUTS}, float[4,6] w").replace(f", {constants('w')}", ""),
+    "it is not a constant": model(inputs=f"{INPUTS}, float[4,6] w").replace(f", {constants('w')}", ""),
     "no bias of the last dimension": model(b=[0.5]),
     "scale and shift are no constants": model(inputs=f"{INPUTS}, float[4] s").replace(f"{constants('s')}, ", ""),
     "over several dimensions": model(normalized="r = LayerNormalization <axis = 1> (x, g, s)", inputs="float[N,1,4] x", outputs="float[N,1,4] y"),  # noqa: E501

@@ -85,10 +85,10 @@ KEPT = {
     "other coordinates": ("no blocked kernel enlarges so", model(by("pytorch_half_pixel"))),
     "as large": ("it enlarges nothing", model(scales="1, 1, 1, 1")),
     "smoothed": ("no blocked kernel enlarges so", model(HALF + ", antialias = 1")),
-    "few channels": ("its channels are few", model(image="N,16,20,20")),
-    "part of a block": ("its channels are few, or fill no blocks", model(image="N,40,8,7")),
-    "channels of any number": ("its channels are few, or fill no blocks", model(image="N,C,8,7")),
-    "a small image": ("the image is small", model(image="N,32,4,4")),
+    "few channels": ("but with channels 32 or more", model(image="N,16,20,20")),
+    "part of a block": ("its channels fill no blocks", model(image="N,40,8,7")),
+    "channels of any number": ("its channels fill no blocks", model(image="N,C,8,7")),
+    "a small image": ("channels 32 or more, image 6272 or more", model(image="N,32,4,4")),
     "any size": ("the image may have no rows or columns", model(image="N,32,H,W")),
 }
 

@@ -100,7 +100,7 @@ KEPT = {
     "linear": ("linear interpolation has a fast kernel", model(mode="linear")),
     "another scale": ("phases are not alike", model(scales="1, 1, 2, 3")),
     "no whole scale": ("phases are not alike", model(scales="1, 1, 2.5, 2.5")),
-    "a large scale": ("phases are not alike, or many", model(scales="1, 1, 9, 9")),
+    "a large scale": ("but with scale 1 to 8", model(scales="1, 1, 9, 9")),
     "corners aligned": ("phases are not alike", model(by("align_corners"))),
     "outside excluded": ("phases are not alike", model(", exclude_outside = 1")),
     "three times, a large image": ("rounded places may show", model(scales="1, 1, 3, 3")),

@@ -106,8 +106,12 @@ KEPT = {
     "an image of any size": (cubic(image="1,3,H,W"), "not fixed", 17),
     "channels of any number": (cubic(image="2,C,5,6"), "there may be no channels", 17),
     "linear, a batch of any size": (cubic(**LARGE | {"image": "N,64,8,8"}), "", 17),
-    "linear, a large image": (cubic(image="1,3,32,32", scales="1, 1, 4, 4", mode="linear"), "would be large", 17),
-    "linear, few elements": (cubic(mode="linear"), "the image is small", 17),
+    "linear, a large image": (
+        cubic(image="1,3,32,32", scales="1, 1, 4, 4", mode="linear"),
+        "but with multiplications",
+        17,
+    ),
+    "linear, few elements": (cubic(mode="linear"), "but with multiplications 0 to 24, elements 16384 or more", 17),
     "cubic by a whole number, a batch of any size": (
         cubic(image="N,3,5,6", scales="1, 1, 2, 2"),
         "a convolution for each phase is faster",

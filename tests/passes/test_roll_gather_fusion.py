@@ -97,7 +97,7 @@ KEPT = {
         model(f"i = Identity (x) {ROLL.replace('f =', 'y =')}", "float[2,H,6,16]", "float[A,B,C,D]"),
     ),
     "rows of one element": (
-        "rows that stay together are short",
+        "but with columns 16 or more",
         model(f"i = Abs (x) {ROLL.replace('f =', 'y =')}", "float[2,6,6]", "float[2,6,6]"),
     ),
 }

@@ -106,7 +106,11 @@ def test_kept(because: str) -> None:
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_kept_without_a_short_column(name: str) -> None:
-    check_keeps(PASS, model(UNFOLD.replace("column", COLUMNS[name])), "the offsets are no short column")
+    check_keeps(
+        PASS,
+        model(UNFOLD.replace("column", COLUMNS[name])),
+        "but with parts 2 to 16" if name == "many" else "the offsets are no column",
+    )
 
 
 def test_kept_where_the_indices_are_no_sum() -> None:

@@ -61,7 +61,7 @@ test_keeps = keeps(
         ("blocks are used elsewhere", BLOCKS.replace("y)", "y, float[P,Q,R,S,T,U] t)", 1)),
         ("blocks are not of 2x2", TEXT.replace("blocksize = 2", "blocksize = 1")),
         ("number of channels is not fixed", TEXT.replace("[N,3,", "[N,C,")),
-        ("has many channels", TEXT.replace("[N,3,", "[N,5,").replace(W, f"float[2,20,1,1] w = {{{weights(2, 20)}}}")),
+        ("channels 1 to 4", TEXT.replace("[N,3,", "[N,5,").replace(W, f"float[2,20,1,1] w = {{{weights(2, 20)}}}")),
         ("it has groups", TEXT.replace("<pads", "<group = 2, pads").replace(W, f"float[2,6,1,1] w = {{{weights(2, 6)}}}")),  # noqa: E501
         ("it has dilations", TEXT.replace("<pads", "<dilations = [1, 2], pads")),
         ("padding is not written out", TEXT.replace("pads = [1, 0, 1, 2]", 'auto_pad = "SAME_UPPER"')),

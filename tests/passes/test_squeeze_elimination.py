@@ -20,9 +20,9 @@ def test_goes(opset: int, shape: str) -> None:
 
 KEPT = [
     ("a dimension may be 1", "(float[N] x) => (float[] y) { t = Squeeze (x) y = Neg (t) }"),
-    ("a dimension may be 1", "(float[2,1] x) => (float[2] y) { t = Squeeze (x) y = Neg (t) }"),
-    ("it names axes", "(float[2,1] x) => (float[2] y) <int64[1] a = {1}> { t = Squeeze (x, a) y = Neg (t) }"),
-    ("it names axes", "(float[2,1] x, int64[1] a) => (float[] y) { t = Squeeze (x, a) y = Neg (t) }"),
+    ("it moves elements", "(float[2,1] x) => (float[2] y) { t = Squeeze (x) y = Neg (t) }"),
+    ("it moves elements", "(float[2,1] x) => (float[2] y) <int64[1] a = {1}> { t = Squeeze (x, a) y = Neg (t) }"),
+    ("the axes are not known", "(float[2,1] x, int64[1] a) => (float[] y) { t = Squeeze (x, a) y = Neg (t) }"),
     ("the shape is unknown", "(float[] x) => (float[] y) { t = Squeeze (x) y = Neg (t) }"),
 ]
 

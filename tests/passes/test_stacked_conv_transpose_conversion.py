@@ -114,9 +114,9 @@ KEPT = {
     "its result is padded": model(f"{TWO}, output_padding = [1, 1]"),
     "its result is cut": model(second=f"{TWO}, pads = [1, 0, 0, 0]"),
     "its strides differ": model("strides = [2, 1]"),
-    "it has few channels, or they fill no blocks": model(weights=((32, 48, 2, 2), (48, 1, 2, 2)), size="1,32,24,25"),
-    "it has many outputs": model(weights=((48, 48, 2, 2), (48, 3, 2, 2))),
-    "the image is small": model(size="1,48,24,23"),
+    "but with channels 48 or more": model(weights=((32, 48, 2, 2), (48, 1, 2, 2)), size="1,32,24,25"),
+    "but with channels 48 or more, outputs 1 to 2": model(weights=((48, 48, 2, 2), (48, 3, 2, 2))),
+    "outputs 1 to 2, pixels 576 or more": model(size="1,48,24,23"),
     "no ConvTranspose comes before": model(between="r = Relu (t) u = Tanh (r)"),
     "no ConvTranspose or": model(between="u = Elu (t)"),
     "a bound is not a constant": model(between="u = Clip (t, k)").replace("x)", "x, float k)", 1),
@@ -149,7 +149,7 @@ def test_keeps_other_kernels(text: str) -> None:
 @pytest.mark.parametrize("channels", [40, 56])
 def test_keeps_channels_that_fill_no_blocks(channels: int) -> None:
     text = model(weights=((48, channels, 2, 2), (channels, 1, 2, 2)))
-    check_keeps(PASS, text, "they fill no blocks")
+    check_keeps(PASS, text, "its channels fill no blocks")
 
 
 @pytest.mark.parametrize("name", ["t", "u"])

@@ -41,7 +41,7 @@ KEPT = {
     "one axis moves": model("8,16,32,4", (0, 2, 3, 1)),
     "one axis moves, or pieces": model("16,8,16,8", (2, 1, 0, 3)),
     "one axis moves, or": model("1,64,1,64", (2, 1, 0, 3)),
-    "few elements": model("2,8,4,5", (0, 3, 2, 1)),
+    "but with elements 2048 or more": model("2,8,4,5", (0, 3, 2, 1)),
     "more than two": model("6,7,8,9", None),
     "more than two exchanges": model("32,8,16", None),
     "not fixed": model("N,M,8,4,4,16", (0, 5, 1, 3, 2, 4)),

@@ -19,7 +19,7 @@ def test_goes(shape: str, order: str) -> None:
 @pytest.mark.parametrize("order", ["", "<perm = [1, 0]>"])
 def test_keeps(order: str) -> None:
     check_keeps(
-        PASS, f"main (float[3,3] x) => (float[3,3] y) {{ t = Transpose {order} (x) y = Neg (t) }}", "it moves axes"
+        PASS, f"main (float[3,3] x) => (float[3,3] y) {{ t = Transpose {order} (x) y = Neg (t) }}", "it moves elements"
     )
 
 
@@ -42,5 +42,5 @@ def test_an_axis_that_may_have_another_size_moves(shape: str, order: str, result
     check_keeps(
         PASS,
         f"main (float[{shape}] x) => (float[{result}] y) {{ t = Transpose <perm = {order}> (x) y = Neg (t) }}",
-        "it moves axes",
+        "it moves elements",
     )

@@ -270,7 +270,7 @@ KEPT = {
     ),
     "axes that a caller gives": (
         18,
-        "it is not a constant",
+        "the axes are not known",
         f"main (float[1,4,5,3] x, int64[1] k) => (float[1,u,v,w] y)"
         f" {{ a = {DOWN} (x) b = ReduceSum (a, k) y = {BACK} (b) }}",
     ),

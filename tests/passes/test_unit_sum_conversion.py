@@ -50,7 +50,7 @@ KEPT = {
     "no QuantizeLinear comes after": SOFTMAX.replace("t = Softmax (x_x)", "u = Softmax (x_x) t = Exp (u)"),
     "the value is used elsewhere": SOFTMAX.replace("out)", "out, float[8,16,16] t)"),
     "no kernel of these integers": SOFTMAX.replace("uint8 y_z", "int8 y_z"),
-    "are not single-precision": """main (uint8[8,9] x, float16 s, uint8 z) => (float16[8,9] out) {
+    "single precision only": """main (uint8[8,9] x, float16 s, uint8 z) => (float16[8,9] out) {
         d = DequantizeLinear (x, s, z) t = Softmax (d) y = QuantizeLinear (t, s, z)
         out = DequantizeLinear (y, s, z) }""",
 }

@@ -81,8 +81,8 @@ KEPT = {
     "a scale is not whole": model(scales="1, 1, 2.5, 2.5"),
     "it repeats images or channels": model(scales="1, 2, 2, 2", kernel=(3, 32, 3, 3)),
     "it does not repeat pixels": model(resize='mode = "linear"'),
-    "the image is small": model(image="1,16,7,9"),
-    "each element reads few channels": model(image="1,16,H,W"),
+    "but with channels 16 or more, side 8 or more": model(image="1,16,7,9"),
+    "but with channels 32 or more": model(image="1,16,H,W"),
     "no Resize comes before": "main (float[1,16,8,8] x, float[3,16,3,3] w) => (float[A,B,C,D] y) { y = Conv (x, w) }",
     "it is not a constant": "main (float[1,16,8,8] x, float[3,16,3,3] w) => (float[A,B,C,D] y) <float[4] s = {1,1,2,2}>"
     f" {{ u = Resize <{NEAREST}> (x, , s) y = Conv <pads = [1, 1, 1, 1]> (u, w) }}",

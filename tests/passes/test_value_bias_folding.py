@@ -134,9 +134,9 @@ KEPT = {
     "no operand is a constant": model(inputs=f"{INPUTS}, float[8] b").replace(f"{CONSTANTS['b']}, ", ""),
     "the value is used elsewhere": model(outputs=f"{RESULT}, float[2,5,8] vb"),
     "of the attention is used elsewhere": model(outputs=f"{RESULT}, float[2,3,8] x"),
-    "the projection is used elsewhere": model(outputs=f"{RESULT}, float[2,3,4] m"),
-    "no constant matrix": model(inputs=f"{INPUTS}, float[8,4] w").replace(f"{W}, ", ""),
-    "the projection's bias is no row": model(more="float[3,4] o = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}"),
+    "MatMul's result is used elsewhere": model(outputs=f"{RESULT}, float[2,3,4] m"),
+    "it is not a constant": model(inputs=f"{INPUTS}, float[8,4] w").replace(f"{W}, ", ""),
+    "a linear layer's bias is no row": model(more="float[3,4] o = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}"),
     "not the same at each position": model(v="vb = Add (v, h)", more="float[5,1] h = {1, 2, 3, 4, 5}"),
     "masked as a whole": whole(f"{PROJECTED} {QUERIES} {KEYS} {V} {VALUES} {GUARDED} {JOINED} {OUT}", inputs="float[2,3,8] i", more=f"{SQUARE}, float[3,3] a = {{-inf, -inf, -inf, 0, -inf, 0, 0, 0, 0}}"),  # noqa: E501
     "there may be no keys": model(inputs="float[N,S,8] q, float[N,T,8] k, float[N,T,8] v", outputs="float[N,S,4] y"),

@@ -41,8 +41,8 @@ test_keeps = keeps(
         ("weights have more axes", TEXT.replace("float[N,1,4] w", "float[2,N,1,4] w").replace("float[N,3] y", "float[2,N,3] y")),  # noqa: E501
         ("joined along another axis", TEXT.replace("axis = -1", "axis = 1").replace("float[N,1,4] w", "float[N,1,2] w").replace("float[N,3] y", "float[N,6] y")),  # noqa: E501
         ("there is one part", TEXT.replace("Concat <axis = -1> (a, b)", "Concat <axis = -1> (a)").replace("float[N,1,4]", "float[N,1,2]").replace(", float[N,3,2] b", "")),  # noqa: E501
-        ("parts are long", TEXT.replace(",2]", ",17]").replace("[N,1,4]", "[N,1,34]")),
-        ("parts are long", TEXT.replace("N,3,2]", "N,3,K]")),
+        ("but with columns 1 to 16", TEXT.replace(",2]", ",17]").replace("[N,1,4]", "[N,1,34]")),
+        ("of no known length", TEXT.replace("N,3,2]", "N,3,K]")),
         ("different sizes", TEXT.replace("float[N,3,2] b", "float[N,3,3] b").replace("[N,1,4]", "[N,1,5]")),
         ("parts share weights", TEXT.replace("[N,1,4]", "[N,1,1]")),
         ("not stacked", STACK.replace("axis = -2", "axis = 1").replace("float[N,3,6] w", "float[N,9,2] w").replace("{0, 0, -1}", "{0, 9, 2}").replace("[N,3,1] y", "[N,9,1] y")),  # noqa: E501

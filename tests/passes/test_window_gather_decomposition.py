@@ -50,8 +50,8 @@ def test_it_is_slices(case: str) -> None:
 KEPT = {
     "few runs": model(np.random.default_rng(0).integers(0, 200, (100, 3))),
     "few runs of": model(windows(40, 40)),
-    "few numbers": model(windows(20, 3)),
-    "few numbers of one axis": model(np.arange(0, 200, 2), x="2,64,200"),
+    "but with elements 1024 or more": model(windows(20, 3)),
+    "it takes no windows": model(np.arange(0, 200, 2), x="2,64,200"),
     "rows": model(windows(198, 3), x="2,200,8", axis=1),
     "out of range": model(windows(199, 3)),
     "fixed size": model(windows(198, 3), x="2,8,N"),

@@ -3,12 +3,12 @@
 import onnx_ir as ir
 import pytest
 
+from ortopt.framework.workspace import Workspace
 from ortopt.graph import symbolic
 from ortopt.options import Options
 from ortopt.patterns.attention.block import attention
 from ortopt.patterns.attention.masking import Masking, masking
 from ortopt.testing import parse
-from ortopt.workspace import Workspace
 from tests.patterns.test_attention_spellings import model
 
 BLOCK = """kt = Transpose <perm = [0, 1, 3, 2]> (kh) d = MatMul (qh, kt) {mask} p = Softmax <axis = -1> (z)

@@ -6,12 +6,12 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
+from ortopt.framework.workspace import Workspace
 from ortopt.graph.match import Refusal
 from ortopt.options import Options
 from ortopt.patterns.joined_axes import axis_behind
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
-from ortopt.workspace import Workspace
 
 SIZES = (1, 0, 3)
 MIDDLE = "main (float[2,N,3] x) => (float[A,B,C] y)"

@@ -21,7 +21,7 @@ from ortopt.reporting.page import folding
 from ortopt.reporting.page.document import SCRIPT, STYLE, asset, document
 from ortopt.reporting.page.folding import Folding, fold
 from ortopt.reporting.page.module_paths import common, paths
-from ortopt.reporting.page.pages import diff_page, index_page
+from ortopt.reporting.page.pages import diff_page, index_page, page_of, write_page
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 
@@ -156,7 +156,7 @@ def test_blocks_that_repeat_are_found() -> None:
 
 def run(**options: Any) -> dict[str, Any]:
     lineage = ortopt.Lineage()
-    return data_of(ortopt.optimize(parse(MODEL), observers=[lineage], **options).html("a model"))
+    return data_of(page_of(ortopt.optimize(parse(MODEL), observers=[lineage], **options), "a model"))
 
 
 def test_the_page_of_a_run_has_both_graphs_and_what_leads_from_one_to_the_other() -> None:
@@ -175,13 +175,13 @@ def test_a_new_node_folds_with_those_that_it_stands_for() -> None:
     model = parse(MODEL)
     for node, name in zip(model.graph, ("/m/Identity", "/m/head/MatMul", "/m/head/Add"), strict=True):
         node.name = name
-    data = data_of(ortopt.optimize(model, observers=[ortopt.Lineage()], verify=False).html())
+    data = data_of(page_of(ortopt.optimize(model, observers=[ortopt.Lineage()], verify=False)))
     gemm = data["nodes"][data["after"]["nodes"][0][0]]
     assert data["groups"][gemm[3]][1] == "head"
 
 
 def test_without_lineage_the_page_has_the_result_alone() -> None:
-    data = data_of(ortopt.optimize(parse(MODEL), verify=False).html())
+    data = data_of(page_of(ortopt.optimize(parse(MODEL), verify=False)))
     assert data["before"] is None
     assert len(data["after"]["nodes"]) == 1
     assert data["rewrites"] == []
@@ -189,7 +189,7 @@ def test_without_lineage_the_page_has_the_result_alone() -> None:
 
 def test_reasons_stand_with_what_is_left() -> None:
     lineage = ortopt.Lineage()
-    data = data_of(ortopt.optimize(parse(USED_TWICE), observers=[lineage], level=1, verify=False).html())
+    data = data_of(page_of(ortopt.optimize(parse(USED_TWICE), observers=[lineage], level=1, verify=False)))
     reasons = {reason for name, reason, _ in data["refusals"] if name == "matmul_add_fusion"}
     assert reasons == {"MatMul's result is used elsewhere"}
 
@@ -221,7 +221,7 @@ def pages() -> dict[str, str]:
     model = hostile_model()
     result = ortopt.optimize(model, observers=[ortopt.Lineage()], verify=False)
     return {
-        "run": result.html(HOSTILE),
+        "run": page_of(result, HOSTILE),
         "diff": diff_page(model, result.model, compare(model, result.model, HOSTILE, HOSTILE)),
         "index": index_page(HOSTILE, [({"input": HOSTILE, "error": HOSTILE}, "")]),
     }
@@ -284,10 +284,10 @@ def test_a_page_of_thousands_of_nodes_stays_small() -> None:
     assert len(page) < 1_500_000
 
 
-def test_to_html_writes_in_one_step(tmp_path: Path) -> None:
+def test_a_page_is_written_in_one_step(tmp_path: Path) -> None:
     result = ortopt.optimize(to_bytes(parse(MODEL)), verify=False)
-    result.to_html(tmp_path / "a.html")
+    write_page(result, tmp_path / "a.html")
     assert [path.name for path in tmp_path.iterdir()] == ["a.html"]
     assert data_of((tmp_path / "a.html").read_text())["title"] == "a"
     with pytest.raises(ortopt.OutputError, match="cannot write"):
-        result.to_html(tmp_path / "missing" / "a.html")
+        write_page(result, tmp_path / "missing" / "a.html")

@@ -6,6 +6,7 @@ import io
 
 import onnx_ir as ir
 
+from ortopt.graph.refusal import Code, Reason
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.measurement.profiling import OpTime, Profile
 from ortopt.reporting import profiles, report
@@ -30,8 +31,11 @@ class SomePass(GraphTransformer):
 
 def described() -> dict[str, object]:
     model, listener = parse(MODEL), Explanation()
-    for reason in ("no Add comes after (y)", "too large; --max-growth 1MB takes it"):
-        kind = type("Other" if "Add" in reason else "Growing", (SomePass,), {"__doc__": "It."})
+    for reason in (
+        Reason("no Add comes after (y)", Code.ABSENT),
+        Reason("too large; --max-growth 1MB takes it", Code.SIZE),
+    ):
+        kind = type("Other" if reason.code is Code.ABSENT else "Growing", (SomePass,), {"__doc__": "It."})
         listener.refused(kind(), model.graph[0], reason)
     listener.refused(SomePass(), ir.node("MatMul", [], name="gone"), "it is no longer there")
     return profiles.describe(BEFORE, AFTER, model, listener)

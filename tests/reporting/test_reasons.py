@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ortopt.graph.refusal import Code
 from ortopt.instrumentation.explanation import Explanation, OfferedRewrite, RefusedCandidate
 from ortopt.reporting.reasons import by_pass, split, summary
 
@@ -13,8 +14,8 @@ def test_the_value_that_a_reason_is_about_is_apart() -> None:
 
 def test_what_an_option_would_change_comes_first() -> None:
     refusals = [
-        *[RefusedCandidate("a_fusion", f"n{i}", "Add", "no MatMul comes before (x)") for i in range(5)],
-        RefusedCandidate("b_fusion", "n", "Add", "on the CPU, B is slower; --fusions all takes it anyway"),
+        *[RefusedCandidate("a_fusion", f"n{i}", "Add", "no MatMul comes before (x)", Code.ABSENT) for i in range(5)],
+        RefusedCandidate("b_fusion", "n", "Add", "on the CPU, B is slower; --fusions all takes it anyway", Code.COST),
         *[RefusedCandidate("c_fusion", f"n{i}", "Add", f"the type changes (v{i})") for i in range(2)],
     ]
     assert [(row["pass"], row["count"]) for row in by_pass(refusals)] == [

@@ -11,12 +11,12 @@ import pytest
 from onnx import helper, numpy_helper
 
 import ortopt
+from ortopt.framework.workspace import Workspace
 from ortopt.graph.edit import Conflict
 from ortopt.options import Options
 from ortopt.serialization import shadowed_names
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.workspace import Workspace
 from tests.serialization import models
 from tests.whole_models.unverified import LEVELS, check_levels, optimized, results
 

@@ -19,7 +19,8 @@ import pytest
 from fuzzing import campaign
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
-from ortopt.measurement.in_turns import Effort, Version, measure_once
+from ortopt.measurement.asking import MeasurementBudget
+from ortopt.measurement.in_turns import Version, measure_once
 from ortopt.opset_conversion.converter import _run
 from ortopt.system import child_processes
 from ortopt.system.child_processes import GREETING, Outcome, answers_in, end, run, skip_to_answers, spawn
@@ -82,7 +83,9 @@ def test_one_that_dies_is_not_understood_as_anything() -> None:
 def test_a_measurement_is_understood(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {MODEL}'), tmp_path / "a.onnx")
     np.savez(tmp_path / "in.npz", x=np.ones((2, 4), np.float32))
-    found = measure_once(Version("a", tmp_path / "a.onnx"), tmp_path / "in.npz", Effort(repeat=1, seconds=0.01))
+    found = measure_once(
+        Version("a", tmp_path / "a.onnx"), tmp_path / "in.npz", MeasurementBudget(repeat=1, seconds=0.01)
+    )
     assert found.get("error") is None
     assert found["calls"]
 

@@ -8,7 +8,6 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.graph.match import (
-    FLOATS,
     Refusal,
     choose,
     dtype,
@@ -18,6 +17,7 @@ from ortopt.graph.match import (
     is_scalar,
     keeps_rank,
     need,
+    need_float,
     only_user,
     producer,
 )
@@ -61,7 +61,7 @@ def elu(root: ir.Node) -> Elu:
         Refusal: If it is none.
     """
     found = _chosen(root) if is_op(root, "Where") else _of_two_halves(root)
-    need(dtype(found.x) in FLOATS, "it is no float", found.x)
+    need_float(found.x)
     kind = dtype(found.x)
     need(found.rate == 1 or is_near(found.rate * found.alpha, 1.0, kind), NOT_ELU, root)
     need(zeros_have_no_sign(found.x), "a zero would have the other sign", found.x)

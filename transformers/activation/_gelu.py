@@ -7,8 +7,8 @@ from functools import partial
 
 import onnx_ir as ir
 
-from ortopt import placement
 from ortopt.analysis.kernels import CPU
+from ortopt.framework import placement
 from ortopt.graph import scope
 from ortopt.graph.match import (
     FLOAT16,

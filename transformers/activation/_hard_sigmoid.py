@@ -7,7 +7,7 @@ import math
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.match import FLOATS, Refusal, attribute, dtype, inputs, is_op, need
+from ortopt.graph.match import Refusal, attribute, inputs, is_op, need, need_float
 from ortopt.patterns.affine import SMALLEST, Affine, affine_forms
 from ortopt.patterns.clamp import bounds_of
 
@@ -43,7 +43,7 @@ def gates(clamp: ir.Node) -> list[Gate]:
         Refusal: If it is none.
     """
     (inner,) = inputs(clamp, 1)
-    need(dtype(inner) in FLOATS, "it is no float", inner)
+    need_float(inner)
     if is_op(clamp, "HardSigmoid"):
         alpha, beta, height = attribute(clamp, "alpha", 0.2), attribute(clamp, "beta", 0.5), 1.0
         forms = [Affine((), inner, 1.0, 0.0)]

@@ -7,17 +7,16 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.graph.match import (
-    FLOATS,
     array_of,
     broadcasts_to,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     is_scalar,
     keeps_rank,
     need,
+    need_float,
     only_user,
     operand_constant,
     operand_from,
@@ -76,7 +75,7 @@ def sloped_relu(root: ir.Node) -> SlopedRelu:
         case _:
             last = only_user(root.outputs[0], "Add", "Sub")
             nodes, x, slope = _of_two_halves(root, last)
-    need(dtype(x) in FLOATS, "it is no float", x)
+    need_float(x)
     need(bool(np.isfinite(slope).all()) and float(np.abs(slope).max()) <= LARGEST_SLOPE, "a slope is large", x)
     need(bool((slope > 0).all()), "a slope is not positive: zeros would have the other sign", x)
     return SlopedRelu((*nodes, last), x, slope, last.outputs[0])

@@ -10,7 +10,6 @@ from ortopt.graph.match import (
     DOUBLE,
     FLOAT,
     FLOAT16,
-    FLOATS,
     dtype,
     inputs,
     is_constant,
@@ -18,6 +17,7 @@ from ortopt.graph.match import (
     is_scalar,
     keeps_rank,
     need,
+    need_float,
     operand_from,
     operand_scalar,
     producer,
@@ -73,7 +73,7 @@ def _logarithm(log: ir.Node) -> tuple[tuple[ir.Node, ...], ir.Value]:
     total = producer(inputs(log, 1)[0], "Add")
     power = producer(operand_scalar(total, 1.0), "Exp")
     (x,) = inputs(power, 1)
-    need(dtype(x) in FLOATS, "it is no float", x)
+    need_float(x)
     return (power, total, log), x
 
 

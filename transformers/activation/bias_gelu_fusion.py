@@ -6,8 +6,7 @@ from msgspec import Struct
 from ortopt.graph.match import Refusal, attribute, dims, inputs, is_op, is_vector_of, need, optional, producer
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 
 class Found(Struct, frozen=True):

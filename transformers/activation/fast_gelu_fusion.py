@@ -9,6 +9,7 @@ from ortopt.graph.constants import EPSILONS
 from ortopt.graph.match import DOUBLE, FLOAT16, dtype, inputs, need, opset
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.activation._gelu import activation, half_of_one_plus, polynomial
 
 LINEAR = math.sqrt(2 / math.pi)
@@ -45,7 +46,7 @@ class FastGeluFusion(RewriteRule[Found]):
     roots = ("Tanh",)
     lookback = 7
     looks_downstream = True
-    produces = (("com.microsoft", "FastGelu"),)
+    produces = ((MICROSOFT, "FastGelu"),)
     fuses = (("", "Gelu"), *produces)
     numerics = Numerics.REORDERED
 
@@ -68,4 +69,4 @@ class FastGeluFusion(RewriteRule[Found]):
         root = found.nodes[-1]
         if found.standard:
             return {found.y: activation(root, found.x, "Gelu", approximate="tanh")}
-        return {found.y: activation(root, found.x, "FastGelu", "com.microsoft")}
+        return {found.y: activation(root, found.x, "FastGelu", MICROSOFT)}

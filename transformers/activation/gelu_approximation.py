@@ -5,8 +5,7 @@ import onnx_ir as ir
 from ortopt.graph.match import attribute, inputs, need
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import Forwarded, RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 
 class GeluApproximation(RewriteRule[Forwarded]):

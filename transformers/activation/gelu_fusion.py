@@ -8,6 +8,7 @@ from msgspec import Struct
 from ortopt.graph.match import DOUBLE, dtype, inputs, is_op, is_scalar, keeps_rank, need, opset, producer
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.activation._gelu import activation, half_of_one_plus
 
 FEW_DIGITS = 1e-5
@@ -38,7 +39,7 @@ class GeluFusion(RewriteRule[Found]):
     after = ("constant_folding",)
     roots = ("Erf",)
     looks_downstream = True
-    produces = (("com.microsoft", "Gelu"),)
+    produces = ((MICROSOFT, "Gelu"),)
     fuses = (("", "Gelu"), *produces)
     numerics = Numerics.REORDERED
 
@@ -47,7 +48,7 @@ class GeluFusion(RewriteRule[Found]):
         scaling, x = _argument(root)
         nodes = [scaling, root]
         _, y = half_of_one_plus(root, x, nodes)
-        return Found(tuple(dict.fromkeys(nodes)), x, y, "" if opset(root) >= 20 else "com.microsoft")
+        return Found(tuple(dict.fromkeys(nodes)), x, y, "" if opset(root) >= 20 else MICROSOFT)
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
         """Build the Gelu in place of the last product."""

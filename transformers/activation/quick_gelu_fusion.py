@@ -4,6 +4,7 @@ import onnx_ir as ir
 
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.activation._swish import Swish, swish
 
 
@@ -13,7 +14,7 @@ class QuickGeluFusion(RewriteRule[Swish]):
     levels = (TransformerLevel.LEVEL2,)
     roots = ("Sigmoid",)
     looks_downstream = True
-    produces = (("com.microsoft", "QuickGelu"),)
+    produces = ((MICROSOFT, "QuickGelu"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Swish:
@@ -22,5 +23,5 @@ class QuickGeluFusion(RewriteRule[Swish]):
 
     def rewrite(self, found: Swish) -> dict[ir.Value, ir.Value]:
         """Build the activation in place of the product."""
-        node = ir.node("QuickGelu", [found.x], {"alpha": found.alpha}, domain="com.microsoft")
+        node = ir.node("QuickGelu", [found.x], {"alpha": found.alpha}, domain=MICROSOFT)
         return {found.y: node.outputs[0]}

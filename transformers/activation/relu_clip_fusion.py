@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import attribute, inputs, need, opset, optional, producer, scalar, tensor_of
 from ortopt.options import TransformerLevel
@@ -41,8 +42,7 @@ class ReluClipFusion(RewriteRule[Found]):
         (x,) = inputs(relu, 1)
         low, _ = _bounds(clip)
         if opset(clip) < BOUNDS_ARE_INPUTS_FROM["Clip"]:
-            kept = [item for name, item in clip.attributes.items() if name != "min"]
-            return ir.Node("", "Clip", [x], [ir.AttrFloat32("min", 0.0 if np.signbit(low) else low), *kept])
+            return ops.copied(clip, [x], min=0.0 if np.signbit(low) else float(low))
         minimum = optional(clip, 1)
         if minimum is None or np.signbit(low):  # -0.0 too: the Relu gives 0.0
             minimum = _zero(clip, minimum)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOATS, dtype, inputs, is_op, is_scalar, keeps_rank, need, operand_scalar, producer
+from ortopt.graph.match import (
+    inputs,
+    is_op,
+    is_scalar,
+    keeps_rank,
+    need,
+    need_float,
+    operand_scalar,
+    producer,
+)
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.clamp import zeros_have_no_sign
 from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
@@ -41,7 +50,7 @@ class ReluFusion(RewriteRule[Forwarded]):
             need(keeps_rank(zero, x) and keeps_rank(right, x), "the constant would raise the rank", zero)
             need(is_op(comparison, "Less", "Greater") or zeros_have_no_sign(x), "a Relu would let -0.0 through", x)
             nodes = (comparison, root)
-        need(dtype(x) in FLOATS, "it is no float", x)
+        need_float(x)
         return Forwarded(nodes, x)
 
     def rewrite(self, found: Forwarded) -> ir.Node:

@@ -3,7 +3,7 @@
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.match import FLOATS, attribute, dtype, inputs, need
+from ortopt.graph.match import attribute, inputs, need, need_float
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.affine import LARGEST, SMALLEST, need_single, scaled_below
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -40,7 +40,7 @@ class SeluFusion(RewriteRule[Found]):
         need(scaled is not None, "it is not multiplied by one number", root)
         assert scaled is not None
         (x,) = inputs(root, 1)
-        need(dtype(x) in FLOATS, "it is no float", x)
+        need_float(x)
         need(SMALLEST <= scaled.factor <= LARGEST, "the factor is out of range", root)
         alpha = attribute(root, "alpha", 1.0)
         need_single(x)

@@ -7,16 +7,13 @@ import math
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import axes_of
+from ortopt import ops
 from ortopt.graph.match import (
-    FLOATS,
-    attribute,
-    axis,
     dims,
-    dtype,
     inputs,
     is_op,
     need,
+    need_float,
     operand_constant,
     producer,
     scalar,
@@ -48,7 +45,7 @@ class SoftmaxShiftElimination(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A difference between scores and their largest, which may be scaled back."""
         (shifted,) = inputs(root, 1)
-        need(dtype(shifted) in FLOATS, "its numbers are not floats", shifted)
+        need_float(shifted)
         scaling = shifted.producer()
         if scaling is None or not is_op(scaling, "Mul"):
             difference = _difference(root, shifted)
@@ -61,14 +58,14 @@ class SoftmaxShiftElimination(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the Softmax of the scores."""
         root = found.nodes[-1]
-        return ir.node("Softmax", [found.scores], {"axis": attribute(root, "axis", -1)})
+        return ir.node("Softmax", [found.scores], {"axis": ops.Softmax(root).stated_axis})
 
 
 def _difference(root: ir.Node, shifted: ir.Value) -> ir.Node:
     """The Sub that takes the largest off."""
     difference = producer(shifted, "Sub")
     scores, largest = inputs(difference, 2)
-    _check_largest(largest, scores, axis(root, len(dims(scores)), -1))
+    _check_largest(largest, scores, ops.Softmax(root).axis)
     return difference
 
 
@@ -100,6 +97,5 @@ def _check_largest(largest: ir.Value, scores: ir.Value, place: int) -> None:
     """Refuse what is not the largest of each row, in a dimension of 1."""
     maximum = producer(largest, "ReduceMax")
     need(maximum.inputs[0] is scores, "the largest of something else is taken off", maximum)
-    need(attribute(maximum, "keepdims", 1) != 0, "the rows' dimension is gone", maximum)
-    axes = tuple(one % len(dims(scores)) for one in axes_of(maximum))
-    need(axes == (place,), "it is not the largest of a row", maximum)
+    need(ops.Reduce(maximum).keeps_axes, "the rows' dimension is gone", maximum)
+    need(ops.Reduce(maximum).axes == (place,), "it is not the largest of a row", maximum)

@@ -2,7 +2,17 @@
 
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOATS, dtype, inputs, is_constant, is_op, is_scalar, keeps_rank, need, producer, scalar
+from ortopt.graph.match import (
+    inputs,
+    is_constant,
+    is_op,
+    is_scalar,
+    keeps_rank,
+    need,
+    need_float,
+    producer,
+    scalar,
+)
 from ortopt.options import TransformerLevel
 from ortopt.patterns.affine import need_single
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
@@ -27,7 +37,7 @@ class ThresholdedReluFusion(RewriteRule[Match]):
         threshold = scalar(right)
         need(is_scalar(zero, 0.0), "it is not 0 elsewhere", zero)
         need(keeps_rank(right, x) and keeps_rank(zero, x), "the constant would raise the rank", zero)
-        need(dtype(x) in FLOATS, "it is no float", x)
+        need_float(x)
         need(abs(threshold) < float("inf"), "the threshold is not finite", right)
         need_single(x)
         return Match((comparison, root), lambda: ir.node("ThresholdedRelu", [x], {"alpha": threshold}))

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.coordinates import difference, is_never_negative, is_never_positive, linear
-from ortopt.graph.axes import axes_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Dim,
@@ -21,7 +21,6 @@ from ortopt.graph.match import (
     is_constant,
     is_op,
     need,
-    rank,
     same_dim,
     shape_of,
     splat,
@@ -107,7 +106,7 @@ class BroadcastExpandElimination(RewriteRule[Found]):
                 pending.extend(missing)
                 continue
             inputs = [None if operand is None else new.get(operand, operand) for operand in node.inputs]
-            new[value] = ir.Node("", node.op_type, inputs, list(node.attributes.values())).outputs[0]
+            new[value] = ops.copied(node, inputs).outputs[0]
         return {value: new[value] for value in found.replaced}
 
 
@@ -120,9 +119,8 @@ def _narrow(root: ir.Node) -> tuple[ir.Value | np.ndarray, tuple[Dim, ...]]:
         return x, dims(x)
     if is_op(root, "Unsqueeze"):
         x = inputs(root, len(root.inputs))[0]
-        of = rank(root.outputs[0])
-        added = sorted(axis % of for axis in axes_of(root))
-        need(added == list(range(len(added))), "it adds other axes than leading ones", root)
+        added = ops.Unsqueeze(root).axes
+        need(added == tuple(range(len(added))), "it adds other axes than leading ones", root)
         return x, dims(x)
     a, b = inputs(root, 2)
     neutral = bool(NEUTRAL[root.op_type])

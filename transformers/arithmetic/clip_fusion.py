@@ -11,13 +11,13 @@ from msgspec import Struct
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     DOUBLE,
-    FLOATS,
     dtype,
     inputs,
     is_constant,
     is_op,
     keeps_rank,
     need,
+    need_float,
     operand_constant,
     operand_from,
     opset,
@@ -62,7 +62,7 @@ class ClipFusion(RewriteRule[Found]):
             bound, x = operand_constant(inner)
             numbers.append(_number(bound, x))
         low, high = numbers if other == "Min" else numbers[::-1]
-        need(dtype(x) in FLOATS, "it is no float", x)
+        need_float(x)
         need(dtype(x) != DOUBLE or opset(root) >= 12, "before opset 12, a Clip is of single precision", x)
         need(not is_constant(x), "all operands are constants", x)
         need(low <= high, "the bounds are out of order", root)

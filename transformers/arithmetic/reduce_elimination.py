@@ -3,13 +3,12 @@
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.signs import is_never_negative_zero
-from ortopt.graph.axes import node_along
-from ortopt.graph.facts import contents, is_exact_in_doubles
-from ortopt.graph.match import INTEGERS, Refusal, attribute, dims, dtype, inputs, need, opset, optional, same_dim
+from ortopt.graph.facts import is_exact_in_doubles
+from ortopt.graph.match import INTEGERS, dims, dtype, inputs, need, opset, same_dim
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 SUMS = ("ReduceMean", "ReduceSum")
 COMPUTED_IN_DOUBLES = (*SUMS, "ReduceProd")
@@ -38,43 +37,19 @@ class ReduceElimination(RewriteRule[Found]):
         """Axes that are known, each of size 1."""
         (x,) = inputs(root, 1)
         shape = dims(x)
-        axes = _axes(root)
-        if not axes:
-            if _may_read_axes(root) and attribute(root, "noop_with_empty_axes", 0) != 0:
-                return Found((root,), x, ())
-            axes = tuple(range(len(shape)))
-        for axis in axes:
-            need(-len(shape) <= axis < len(shape), "an axis is out of range", root)
-            need(same_dim(shape[axis], 1), "it reduces several elements, or none", root)
+        reduction = ops.Reduce(root)
+        if reduction.does_nothing:
+            return Found((root,), x, ())
+        axes = reduction.axes
+        need(all(same_dim(shape[axis], 1) for axis in axes), "it reduces several elements, or none", root)
         if root.op_type in COMPUTED_IN_DOUBLES and dtype(x) in INTEGERS:
             need(is_exact_in_doubles(x), "ONNX Runtime rounds integers above 2^53 here", x)
         if root.op_type in SUMS:
             need(is_never_negative_zero(x), "it turns -0.0 into +0.0", x)
-        kept = attribute(root, "keepdims", 1) != 0
-        return Found((root,), x, () if kept else tuple(sorted({axis % len(shape) for axis in axes})))
+        return Found((root,), x, () if reduction.keeps_axes else axes)
 
     def rewrite(self, found: Found) -> ir.Node | ir.Value:
         """Let users read the input, without the axes if they go."""
         if not found.dropped:
             return found.source
-        return node_along("Squeeze", found.source, found.dropped, opset(found.nodes[0]))
-
-
-def _may_read_axes(root: ir.Node) -> bool:
-    """Whether the axes are an input here, and no attribute."""
-    return opset(root) >= AXES_ARE_AN_INPUT_FROM[root.op_type]
-
-
-def _axes(root: ir.Node) -> tuple[int, ...]:
-    if not _may_read_axes(root):
-        empty: tuple[int, ...] = ()
-        return attribute(root, "axes", empty)
-    axes = optional(root, 1)
-    if axes is None:
-        return ()
-    known = contents(axes)
-    if known is None:
-        raise Refusal("its axes are not known", axes)
-    numbers = tuple(axis for axis in known if isinstance(axis, int))
-    need(len(numbers) == len(known), "its axes are not known", axes)
-    return numbers
+        return ops.node_along("Squeeze", found.source, found.dropped, opset(found.nodes[0]))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import symbolic
-from ortopt.graph.facts import contents
-from ortopt.graph.match import Refusal, attribute, dims, inputs, need, opset, optional, plain_attributes, producer
+from ortopt.graph.match import dims, inputs, need, plain_attributes, producer
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 from ortopt.semantics.op_traits import REDUCTIONS, RESHAPING
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 OF_ONE_AXIS = ("ArgMax", "ArgMin")
 
@@ -40,8 +39,9 @@ class ReduceReshapeFusion(RewriteRule[Found]):
         (x,) = inputs(reduction, 1)
         plain_attributes(reduction)
         shape = dims(x)
-        axes = _axes(reduction, len(shape))
-        keeps = attribute(reduction, "keepdims", 1) == 0
+        need(not ops.Reduce(reduction).does_nothing, "it reduces nothing", reduction)
+        axes = ops.Reduce(reduction).axes
+        keeps = not ops.Reduce(reduction).keeps_axes
         if keeps:
             wanted = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape))
         else:
@@ -53,22 +53,4 @@ class ReduceReshapeFusion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the reduction."""
         old = found.nodes[0]
-        kept = [each for name, each in old.attributes.items() if name != "keepdims"]
-        return ir.Node("", old.op_type, old.inputs, [*kept, ir.AttrInt64("keepdims", int(found.keeps))])
-
-
-def _axes(reduction: ir.Node, rank: int) -> frozenset[int]:
-    if reduction.op_type in OF_ONE_AXIS:
-        axes: tuple[int, ...] = (attribute(reduction, "axis", 0),)
-    elif opset(reduction) < AXES_ARE_AN_INPUT_FROM[reduction.op_type]:
-        none: tuple[int, ...] = ()
-        axes = attribute(reduction, "axes", none)
-    else:
-        given = optional(reduction, 1)
-        known = () if given is None else contents(given)
-        if known is None or not all(isinstance(axis, int) for axis in known):
-            raise Refusal("the axes are not known", reduction)
-        axes = tuple(axis for axis in known if isinstance(axis, int))
-        need(bool(axes) or attribute(reduction, "noop_with_empty_axes", 0) == 0, "it reduces nothing", reduction)
-    need(all(-rank <= axis < rank for axis in axes), "an axis is out of range", reduction)
-    return frozenset(axis % rank for axis in axes) if axes else frozenset(range(rank))
+        return ops.copied(old, old.inputs, keepdims=int(found.keeps))

@@ -14,7 +14,6 @@ from msgspec import Struct
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOATS,
     Dim,
     array_of,
     choose,
@@ -25,6 +24,7 @@ from ortopt.graph.match import (
     is_constant,
     is_op,
     need,
+    need_float,
     operand_constant,
     producer,
     same_dim,
@@ -83,7 +83,7 @@ class ScaledResidualMerging(RewriteRule[Found]):
         return Found(tuple(reversed(nodes)), x, factor, scale, shift)
 
     def _check(self, x: ir.Value, factor: ir.Value, scale: ir.Value | None, shift: ir.Value | None) -> None:
-        need(dtype(x) in FLOATS, "it is no float", x)
+        need_float(x)
         shape = dims(x)
         small = [factor] if scale is None else [factor, scale]
         fit = all(dims_broadcast_to(dims(value), shape) for value in (*small, *([] if shift is None else [shift])))

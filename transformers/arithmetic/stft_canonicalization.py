@@ -3,6 +3,7 @@
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import need
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -34,4 +35,4 @@ class StftCanonicalization(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Spell it out."""
         (stft,) = found.nodes
-        return ir.Node("", "STFT", stft.inputs, [*stft.attributes.values(), ir.AttrInt64("onesided", 1)])
+        return ops.copied(stft, stft.inputs, onesided=1)

@@ -7,25 +7,27 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
+    Absent,
     Refusal,
     array_of,
-    attribute,
     dims,
     inputs,
     is_constant,
     is_op,
     is_used_once,
     need,
+    need_present,
     optional,
     rank,
     tensor_of,
 )
+from ortopt.linear.weights import MAX_BYTES, SMALL_BYTES
 from ortopt.onnx_ir_internals import use_count
-from ortopt.patterns.scaled_constant import MAX_BYTES, SMALL_BYTES
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 _MATRIX = 1
 """The position of a product's matrix, [width, columns]."""
 
@@ -67,7 +69,7 @@ def columns_of(value: ir.Value) -> tuple[ir.Node, ...]:
             _check_product(node, count)
             return tuple(path)
         value = inputs(node, 1)[0] if is_op(node, "Cast") else _check_elementwise(node, count)
-    raise Refusal("no product with a constant matrix comes before", value)
+    raise Absent("no product with a constant matrix comes before", value)
 
 
 def reordered(path: Sequence[ir.Node], order: np.ndarray) -> ir.Value:
@@ -99,7 +101,7 @@ def _places(node: ir.Node) -> list[int]:
 
 def _axis(node: ir.Node, place: int) -> int:
     """The axis of columns of a constant operand, from the end."""
-    turned = node.op_type == "Gemm" and place == _MATRIX and attribute(node, "transB", 0)
+    turned = node.op_type == "Gemm" and place == _MATRIX and ops.Gemm(node).transposes_b
     return -2 if turned else -1
 
 
@@ -129,7 +131,7 @@ def _check_product(node: ir.Node, count: int) -> None:
 
 def _check_elementwise(node: ir.Node, count: int) -> ir.Value:
     """The operand that has all columns, of a node whose other operand is constant, or the same for all columns."""
-    need(is_op(node, *_ELEMENTWISE), "no product with a constant matrix comes before", node)
+    need_present(is_op(node, *_ELEMENTWISE), "no product with a constant matrix comes before", node)
     a, b = inputs(node, 2)
     source, other = (b, a) if is_constant(a) or a.producer() is None else (a, b)
     need(not is_constant(source) and dims(source)[-1:] == (count,), "the columns are broadcast", source)

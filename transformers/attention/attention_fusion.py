@@ -19,6 +19,7 @@ from ortopt.patterns.attention.emission import (
 )
 from ortopt.patterns.attention.emptiness import guarded, may_be_empty
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 
 class AttentionFusion(RewriteRule[Attention]):
@@ -34,13 +35,13 @@ class AttentionFusion(RewriteRule[Attention]):
     roots = PRODUCTS
     lookback = 12
     looks_downstream = True
-    produces = (("com.microsoft", "MultiHeadAttention"),)
+    produces = ((MICROSOFT, "MultiHeadAttention"),)
     fuses = (("", "Attention"), *produces)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Attention:
         """The block, if there is an op for it."""
-        block = attention(root, occupied=True)  # the kernel runs only there
+        block = attention(root, assumes_nonempty=True)  # the kernel runs only there
         if has_standard_op(block):
             check_layouts(block)
             return block
@@ -91,7 +92,7 @@ def _standard(block: Attention) -> ir.Node:
     if block.bias is not None:
         asked = block.bias.is_cut or (block.past is not None and not block.bias.whole)
         length = key_positions(block) if asked else None
-        bias = mask.lifted(block.bias.build(length), guarded=block.guarded, kind=block.bias.kind)
+        bias = mask.unmasked_bias(block.bias.build(length), guarded=block.guarded, kind=block.bias.kind)
         bias = block.bias.full(bias, block.queries, block.read_keys, length)
     if block.past is None:
         return ir.node("Attention", [query, key, value, *([] if bias is None else [bias])], attributes)
@@ -108,4 +109,4 @@ def _multi_head(block: Attention) -> ir.Node:
     if block.past is not None:
         inputs += [None] * (6 - len(inputs)) + [block.past.key, block.past.value]
     outputs = 1 if block.past is None else 3
-    return ir.node("MultiHeadAttention", inputs, attributes, domain="com.microsoft", num_outputs=outputs)
+    return ir.node("MultiHeadAttention", inputs, attributes, domain=MICROSOFT, num_outputs=outputs)

@@ -8,16 +8,15 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOATS,
-    attribute,
     dims,
-    dtype,
     inputs,
     is_constant,
     need,
+    need_float,
     producer,
     same_dim,
     static_dims,
@@ -56,7 +55,7 @@ class GatherEinsumReordering(RewriteRule[Found]):
         """A product over the last axis of what is multiplied, and of rows that are chosen for pairs of positions."""
         x, chosen = inputs(root, 2)
         need(len(root.inputs) == 2, "it is no product of two", root)
-        need(dtype(x) in FLOATS, "its numbers are not floats", x)
+        need_float(x)
         (own, pairs), result = equation_of(root)
         need(len(pairs) == 3 and len(own) >= 2, "it is no product with rows for pairs of positions", root)
         length, other, summed = pairs
@@ -66,7 +65,7 @@ class GatherEinsumReordering(RewriteRule[Found]):
         need(as_rows, "it is no product with rows for pairs of positions", root)
         gather = producer(chosen, "Gather")
         table, rows = inputs(gather, 2)
-        need(is_constant(table) and attribute(gather, "axis", 0) == 0, "the rows are of no constant table", gather)
+        need(is_constant(table) and ops.Gather(gather).axis == 0, "the rows are of no constant table", gather)
         count, size = static_dims(table)
         need(0 < count <= MOST_ROWS, "the table has rows that may not be read", table)
         need(same_dim(dims(x)[-1], size), "the rows are repeated", x)

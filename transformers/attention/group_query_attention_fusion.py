@@ -8,7 +8,8 @@ from msgspec import Struct, structs
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CUDA
-from ortopt.fusions import preferred
+from ortopt.framework.fusions import preferred
+from ortopt.framework.placement import provider_of
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import array_of, dims, is_constant, need, same_dim
@@ -16,8 +17,8 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.block import Attention, attention, check_sizes_are_positive
 from ortopt.patterns.attention.emission import bias_of_rank_4, has_standard_op, queries, replacements
-from ortopt.placement import provider_of
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 MULTIPLE = 8
 """What the kernel wants the size of a head to be a multiple of."""
@@ -58,7 +59,7 @@ class GroupQueryAttentionFusion(RewriteRule[Found]):
     needs = ("Softmax",)
     lookback = 12
     looks_downstream = True
-    produces = (("com.microsoft", "GroupQueryAttention"),)
+    produces = ((MICROSOFT, "GroupQueryAttention"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import (
     Refusal,
     attribute,
-    axis,
     dims,
     inputs,
     is_constant,
@@ -23,8 +23,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 PAST, COSINES, POSITIONS = 3, 7, 9
 
 
@@ -126,6 +126,6 @@ def _split(root: ir.Node) -> Found:
     assert split is not None
     if len(split.outputs) != 3 or any(a is not b for a, b in zip(split.outputs, parts, strict=True)):
         raise Refusal("queries, keys and values are not the parts of one value", root)
-    need(axis(split, 3, 0) == 2, "they are not parts in the last dimension", split)
+    need(ops.Split(split).axis == 2, "they are not parts in the last dimension", split)
     need(all(map(is_used_once, parts)), "a part is used elsewhere", root)
     return Found((split, root), [split.inputs[0], None, None, *root.inputs[3:]], {})

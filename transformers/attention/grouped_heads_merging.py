@@ -8,19 +8,17 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import facts, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Dim,
     Refusal,
-    attribute,
     dims,
     inputs,
-    integers,
     is_constant,
     is_op,
     need,
-    optional,
     producer,
     same_dim,
     shape_of,
@@ -68,15 +66,19 @@ class GroupedHeadsMerging(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A product with heads that are repeated."""
         left, right = inputs(root, 2)
-        moved = any(attribute(root, name, 0) for name in ("transA", "transBatchA", "transBatchB"))
-        need(not moved, "the product moves other dimensions than the last ones of its second operand", root)
+        product = ops.MatMul(root)
+        need(
+            not (product.transposes_a or product.moves_batches),
+            "the product moves other dimensions than the last ones of its second operand",
+            root,
+        )
         batch, count, _, _ = dims(left, 4)
         whole, heads, *_ = dims(right, 4)
         right, scaling = _unscaled(right)
         once, swapped = _repeated(right)
         need(count == heads and isinstance(count, int), "the heads are broadcast", left)
         need(same_dim(batch, whole), "the batches are not proven to be of one size", left)
-        return Found((root,), left, once, swapped, scaling, bool(attribute(root, "transB", 0)))
+        return Found((root,), left, once, swapped, scaling, product.transposes_b)
 
     def rewrite(self, found: Found) -> ir.Node:
         """The same product with fewer, higher matrices."""
@@ -94,7 +96,7 @@ class GroupedHeadsMerging(RewriteRule[Found]):
         shapes = _Shapes(left, found.nodes[0], batch, length)
         merged = ir.node("Reshape", [left, shapes.of(fewer, count // fewer, width)])
         root = found.nodes[0]
-        product = ir.Node(root.domain, root.op_type, [merged.outputs[0], right], root.attributes.values())
+        product = ops.copied(root, [merged.outputs[0], right])
         return ir.node("Reshape", [product.outputs[0], shapes.of(count, 1, columns)])
 
 
@@ -132,7 +134,7 @@ def _repeated(value: ir.Value) -> tuple[ir.Value, bool]:
     swapped = value.producer()
     if is_op(swapped, "Transpose"):
         assert swapped is not None
-        need(tuple(attribute(swapped, "perm", ())) == SWAPPED, "its second operand is not repeated", value)
+        need(ops.Transpose(swapped).order == SWAPPED, "its second operand is not repeated", value)
         source = swapped.inputs[0]
         assert source is not None
         return _once(source), True
@@ -160,9 +162,7 @@ def _once_transposed(value: ir.Value) -> ir.Value:
     joined = producer(value, "Reshape")
     expand = producer(joined.inputs[0], "Expand")
     unsqueeze = producer(expand.inputs[0], "Unsqueeze")
-    axes = optional(unsqueeze, 1)
-    places = attribute(unsqueeze, "axes", ()) if axes is None else integers(axes)
-    need(tuple(places) in {(2,), (-3,)}, "the group is not the third dimension", value)
+    need(ops.Unsqueeze(unsqueeze).axes == (2,), "the group is not the third dimension", value)
     (source,) = unsqueeze.inputs[:1]
     assert source is not None
     batch, count, size, length = dims(source, 4)

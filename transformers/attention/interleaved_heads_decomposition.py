@@ -10,12 +10,11 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import order_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
-    axis,
     dims,
     inputs,
     is_op,
@@ -28,7 +27,6 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.transformers.attention._product_columns import columns_of, reordered
 
@@ -149,7 +147,7 @@ def _moved(split: ir.Value) -> tuple[tuple[int, ...], ir.Value, tuple[ir.Node, .
     need(not split.is_graph_output(), "what is split is a result", split)
     readers = users(split)
     if is_used_once(split) and is_op(readers[0], "Transpose"):
-        perm = order_of(readers[0])
+        perm = ops.Transpose(readers[0]).order
         need(not readers[0].outputs[0].is_graph_output(), "what is split is a result", split)
         return perm, readers[0].outputs[0], (readers[0],)
     return tuple(range(len(dims(split)))), split, ()
@@ -166,13 +164,13 @@ def _parts(value: ir.Value, place: int, size: int) -> Iterator[Part]:
         if is_op(node, "Split"):
             yield from _split(node, place)
         elif is_op(node, "Slice"):
-            at, start, end = block(node)
+            at, start, end = ops.Slice(node).block
             need(at == place, "another axis is cut", node)
             if not isinstance(start, int) or not isinstance(end, int):
                 raise Refusal("a bound is computed", node)
             yield Part(node.outputs[0], start, end, drops=False)
         else:
-            need(is_op(node, "Gather") and axis(node, len(dims(value)), 0) == place, "all is read together", node)
+            need(is_op(node, "Gather") and ops.Gather(node).axis == place, "all is read together", node)
             index = inputs(node, 2)[1]
             need(shape_of(index) == (), "several parts are read together", node)
             at = int(scalar(index))
@@ -182,8 +180,7 @@ def _parts(value: ir.Value, place: int, size: int) -> Iterator[Part]:
 
 def _split(node: ir.Node, place: int) -> Iterator[Part]:
     """The parts that a Split gives."""
-    rank = len(dims(inputs(node, 1)[0]))
-    need(axis(node, rank, 0) == place, "another axis is cut", node)
+    need(ops.Split(node).axis == place, "another axis is cut", node)
     start = 0
     for value in node.outputs:
         end = start + _size_of(value, place)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.match import attribute, inputs, is_constant, is_op, need, operand_constant
+from ortopt import ops
+from ortopt.graph.match import inputs, is_constant, is_op, need, operand_constant
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention.constant_rows import check_alike
 from ortopt.patterns.attention.reading import behind_keys, reading
@@ -32,7 +33,7 @@ class KeyBiasElimination(RewriteRule[Forwarded]):
         else:
             _, _, bias = inputs(root, 3)
             keys = root.outputs[0]
-            need(is_constant(bias) and attribute(root, "beta", 1.0) != 0, "no constant is added", root)
+            need(is_constant(bias) and ops.Gemm(root).beta != 0, "no constant is added", root)
         block = reading(behind_keys(root.outputs[0]))
         need(block.keys.value is root.outputs[0], "it is not added to the keys of an attention", root)
         check_alike(bias, keys, block.keys, block.positions)
@@ -43,4 +44,4 @@ class KeyBiasElimination(RewriteRule[Forwarded]):
         (root,) = found.nodes
         if is_op(root, "Add"):
             return found.value
-        return ir.Node("", "Gemm", root.inputs[:2], list(root.attributes.values()))
+        return ops.copied(root, root.inputs[:2])

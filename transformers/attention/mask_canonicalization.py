@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.coordinates import difference, linear
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
@@ -23,6 +24,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_present,
     optional,
     producer,
     same_dim,
@@ -141,7 +143,7 @@ def _triangle(root: ir.Node) -> Found:
     trilu, cast = producer(left, "Trilu"), producer(right, "Cast")
     need(attribute(trilu, "upper", 1) == 1, "it is a lower triangle", trilu)
     (held,) = inputs(cast, 1)
-    need(dtype(held) == ir.DataType.BOOL, "no comparison comes before", cast)
+    need_present(dtype(held) == ir.DataType.BOOL, "no comparison comes before", cast)
     number = splat(trilu.inputs[0])
     need(number.dtype.kind == "f" and bool(np.isfinite(number)), "the number is not finite", trilu)
     first = optional(trilu, 1)
@@ -264,7 +266,7 @@ def _integers(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
 
 def _moved(value: ir.Value, moves: Sequence[ir.Node]) -> ir.Value:
     for node in moves:
-        value = ir.Node("", node.op_type, [value, *node.inputs[1:]], list(node.attributes.values())).outputs[0]
+        value = ops.copied(node, [value, *node.inputs[1:]]).outputs[0]
     return value
 
 

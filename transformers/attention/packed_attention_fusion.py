@@ -6,11 +6,11 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
     array_of,
-    axis,
     dims,
     inputs,
     is_constant,
@@ -24,8 +24,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 KEPT = ("mask_filter_value", "num_heads", "scale", "unidirectional")
 """Attributes that mean the same in both ops."""
 
@@ -137,7 +137,7 @@ def _packed(
     assert split is not None
     if len(split.outputs) != 3 or any(one is not other for one, other in zip(split.outputs, values, strict=True)):
         return None
-    need(axis(split, 3, 0) == 2, "the projection is not split in its last dimension", split)
+    need(ops.Split(split).axis == 2, "the projection is not split in its last dimension", split)
     whole = split.inputs[0]
     assert whole is not None
     need(is_used_once(whole) and all(map(is_used_once, values)), "the projection is used elsewhere", whole)

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Dim,
     Refusal,
-    attribute,
-    axis,
     dims,
     inputs,
     is_op,
@@ -31,7 +30,6 @@ from ortopt.graph.match import (
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-NO_ORDER: tuple[int, ...] = ()
 COPY, INFER = 0, -1
 """What a Reshape's target says of a size that is that of the operand, and of one that follows from the others."""
 
@@ -79,7 +77,7 @@ class PackedHeadsDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A Reshape that splits the last axis, and Gathers of all parts or a Split."""
         (packed,) = inputs(root, 1)
-        order = attribute(root, "perm", NO_ORDER)
+        order = ops.Transpose(root).order
         need(bool(order) and 0 < order[0] < len(order) - 1, "no parts are brought to the front", root)
         place = order[0]
         reshape = producer(packed, "Reshape")
@@ -175,11 +173,11 @@ def _parts(packed: ir.Value, count: int) -> tuple[tuple[ir.Node, ...], tuple[ir.
     """
     found: dict[int, ir.Node] = {}
     for node in users(packed):
-        if is_op(node, "Split") and len(node.outputs) == count and axis(node, rank(packed), 0) == 0:
+        if is_op(node, "Split") and len(node.outputs) == count and ops.Split(node).axis == 0:
             need(is_used_once(packed), "the parts are read together", node)
             return (node,), tuple(node.outputs)
         need(is_op(node, "Gather") and node.inputs[0] is packed, "the parts are read together", node)
-        need(attribute(node, "axis", 0) == 0, "the parts are read together", node)
+        need(ops.Gather(node).axis == 0, "the parts are read together", node)
         index = node.inputs[1]
         if index is None or shape_of(index) != ():
             raise Refusal("the parts are read together", node)

@@ -6,11 +6,12 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
+    Absent,
     Refusal,
     attribute,
-    axis,
     dims,
     inputs,
     integers,
@@ -24,8 +25,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 RANK = 3
 SEQUENCE = 1
 MASK = {"Attention": 3, "MultiHeadAttention": 5}
@@ -60,9 +61,9 @@ class QuerySelectionReordering(RewriteRule[Found]):
         need(is_constant(listed) and rank(listed) == 0, "it selects no single place", root)
         node = value.producer()
         if node is None or not (is_op(node, "Attention") or is_op(node, "MultiHeadAttention", domain=MICROSOFT)):
-            raise Refusal("no attention comes before", value)
+            raise Absent("no attention comes before", value)
         need(node.outputs[0] is value, "it selects of a past", value)
-        need(axis(root, rank(value), 0) == SEQUENCE and rank(value) == RANK, "it selects no position", root)
+        need(ops.Gather(root).axis == SEQUENCE and rank(value) == RANK, "it selects no position", root)
         rest = any(other.uses() or other.is_graph_output() for other in node.outputs[1:])
         need(not rest, "more is asked of the attention", node)
         need(not attribute(node, "is_causal", 0) and not attribute(node, "unidirectional", 0), "it is causal", node)
@@ -87,7 +88,7 @@ class QuerySelectionReordering(RewriteRule[Found]):
         if mask is not None and found.masks_differ:
             row = ir.node("Gather", [mask, constant([found.at])], {"axis": rank(mask) - 2})
             operands[place] = row.outputs[0]
-        new = ir.Node(old.domain, old.op_type, operands, list(old.attributes.values()))
+        new = ops.copied(old, operands)
         return ir.node("Squeeze", [new.outputs[0], constant([SEQUENCE])])
 
 

@@ -13,24 +13,22 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.node_sizes import evaluated
-from ortopt.fusions import places_of
+from ortopt.framework.fusions import places_of
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
-    FLOATS,
     Dim,
     Refusal,
-    attribute,
-    axis,
     dims,
-    dtype,
     inputs,
     is_never_zero,
     is_op,
     need,
+    need_float,
     producer,
     same_dim,
 )
@@ -39,7 +37,6 @@ from ortopt.patterns.relative_positions import SPARE, Differences, diagonals, di
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 TURNED = (0, 2, 1)
-NONE: tuple[int, ...] = ()
 
 
 class Table(Struct, frozen=True):
@@ -101,12 +98,12 @@ class RelativeColumnConversion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """Columns or rows of a product, the same for all batches and heads, that differences of positions say."""
         columns, index = inputs(root, 2)
-        place = axis(root, 3, 0)
+        place = ops.Gather(root).axis
         need(place > 0, "it takes of batches or heads", root)
         is_turned = place == 1
         product = producer(columns, "MatMul")
         x, embeddings = reversed(inputs(product, 2)) if is_turned else inputs(product, 2)
-        need(dtype(x) in FLOATS, "it is of no floats", x)
+        need_float(x)
         batch, count, width = _in_order(dims(x, 3), is_turned)
         table = _table(embeddings, batch, is_turned=not is_turned)
         need(same_dim(width, table.width), "an operand may be broadcast", product)
@@ -141,7 +138,7 @@ def _unturned(matrix: ir.Value, *, by_row: bool) -> tuple[ir.Value, bool]:
         return matrix, by_row
     shape = dims(matrix)
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-    need(attribute(node, "perm", NONE) == order, "other axes of the matrix are exchanged", node)
+    need(ops.Transpose(node).order == order, "other axes of the matrix are exchanged", node)
     return inputs(node, 1)[0], not by_row
 
 
@@ -159,7 +156,7 @@ def _table(value: ir.Value, batch: Dim, *, is_turned: bool) -> Table:
             value, repeats = inputs(node, 2)
             known = contents(repeats)
             need(known is not None and tuple(known[1:]) == (1, 1), "it repeats more than heads", node)
-        elif is_op(node, "Transpose") and attribute(node, "perm", NONE) == TURNED:
+        elif is_op(node, "Transpose") and ops.Transpose(node).order == TURNED:
             (value,), is_turned = inputs(node, 1), not is_turned
         else:
             break

@@ -11,8 +11,9 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.match import FLOATS, Refusal, axis, dims, dtype, inputs, is_op, need, rank, same_dim
+from ortopt.graph.match import Refusal, dims, inputs, is_op, need, need_float, rank, same_dim
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.einsum import Letters, equation_of
 from ortopt.patterns.relative_positions import SPARE, Differences, diagonals, differences, op
@@ -62,7 +63,7 @@ class RelativeKeyConversion(RewriteRule[Found]):
         x, pairs = (terms.terms[1 - place], terms.terms[place])
         value = root.inputs[1 - place]
         assert value is not None
-        need(dtype(value) in FLOATS, "it is of no floats", value)
+        need_float(value)
         by_row, is_turned = _roles(x, pairs, terms.result, root)
         need(same_dim(dims(value)[-2], dims(gather.outputs[0])[0]), "an operand may be broadcast", value)
         table, which = inputs(gather, 2)
@@ -91,7 +92,7 @@ def _lookup(root: ir.Node) -> tuple[ir.Node, int]:
         node = None if value is None else value.producer()
         if node is None or value is None or not is_op(node, "Gather") or rank(value) != 3:
             continue
-        if rank(inputs(node, 2)[0]) == 2 and axis(node, 2, 0) == 0:
+        if rank(inputs(node, 2)[0]) == 2 and ops.Gather(node).axis == 0:
             return node, place
     raise Refusal("no operand is looked up for pairs of positions", root)
 

@@ -10,6 +10,7 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.rotary.block import ROOTS, STANDARD_FROM, Rotary, rotary, wants_standard_op
 from ortopt.patterns.rotary.operands import Operand, for_each_sequence, operand, restored, rows_of, table_of
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 ROWS_FROM = 14
 """The version of ai.onnx that can say which rows of one table are whose, where sequences have tables of their own."""
@@ -27,7 +28,7 @@ class RotaryEmbeddingFusion(RewriteRule[Rotary]):
     roots = ROOTS
     lookback = 10
     looks_downstream = True
-    produces = (("com.microsoft", "RotaryEmbedding"),)
+    produces = ((MICROSOFT, "RotaryEmbedding"),)
     fuses = (("", "RotaryEmbedding"), *produces)
     numerics = Numerics.REORDERED
 
@@ -62,4 +63,4 @@ def _embedded(found: Rotary, operand: Operand, tables: list[ir.Value]) -> ir.Val
     positions = constant([0])  # of the first element, in each sequence
     if not found.shared:
         positions, tables = rows_of(tables, found.turned // 2, dtype(found.y))
-    return ir.node("RotaryEmbedding", [x, positions, *tables], attributes, domain="com.microsoft").outputs[0]
+    return ir.node("RotaryEmbedding", [x, positions, *tables], attributes, domain=MICROSOFT).outputs[0]

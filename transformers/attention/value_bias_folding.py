@@ -6,22 +6,18 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    array_of,
-    attribute,
-    dims,
-    inputs,
-    is_constant,
     is_op,
     is_used_once,
     need,
     operand_constant,
     producer,
-    tensor_of,
 )
+from ortopt.linear.layer import ending_in
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.attention.constant_rows import as_row, product
+from ortopt.patterns.attention.constant_rows import as_row
 from ortopt.patterns.attention.reading import (
     above_result,
     check_has_keys,
@@ -51,25 +47,6 @@ class Found(Struct, frozen=True):
         return tuple(node.outputs[0] for node in self.nodes)
 
 
-class Layer(Struct, frozen=True):
-    """``factor · x · weight + bias``, or with the transposed weight, as a MatMul and an Add or a Gemm say it."""
-
-    x: ir.Value
-    weight: ir.Value
-    bias: ir.Value
-    turned: bool
-    factor: float
-
-
-class Projection(Struct, frozen=True):
-    """``factor · x · weight + bias``, for each row of x; what it holds of these are constants."""
-
-    x: ir.Value
-    weight: np.ndarray
-    bias: ir.Value
-    factor: float
-
-
 class ValueBiasFolding(RewriteRule[Found]):
     """``softmax · (v + b) · W + c`` → ``softmax · v · W + (b · W + c)`` for constants b, W and c.
 
@@ -88,13 +65,13 @@ class ValueBiasFolding(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """The bias of the projection of an attention's result, whose values have a bias too."""
-        layer = _layer(root)
+        layer = ending_in(root)
+        need(layer.kind == ir.DataType.FLOAT, "it is not single-precision", layer.weight)
         node = above_result(layer.x)
         need(may_have_biased_values(node), "the values have no bias", node)
-        behind = _projection(layer)
         block = reading(node)
-        alone = block.result.value is behind.x and is_used_once(behind.x)
-        need(alone, "the result of the attention is used elsewhere", behind.x)
+        alone = block.result.value is layer.x and is_used_once(layer.x)
+        need(alone, "the result of the attention is used elsewhere", layer.x)
         total = producer(block.values.value, "Add")
         need(total.graph is root.graph, "the values come from another graph", total)
         check_read_by_it_alone(total.outputs[0], node)
@@ -102,43 +79,12 @@ class ValueBiasFolding(RewriteRule[Found]):
         need(block.adds_up, "where a row is masked as a whole, the result is 0", node)
         check_has_keys(node)
         row = as_row(added, values, block.values, block.result.groups[-1])
-        need(len(row) == len(behind.weight), "the projection does not fit", root)
-        content = array_of(behind.bias)
-        with np.errstate(over="ignore", invalid="ignore"):
-            bias = (content + behind.factor * product(row, behind.weight)).astype(content.dtype)
-        need(bool(np.isfinite(bias).all()), "the projection's bias would not be finite", behind.bias)
-        return Found((total, root), values, bias)
+        need(len(row) == layer.inputs, "the projection does not fit", root)
+        return Found((total, root), values, layer.bias_with(row))
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
         """Build the sum, or the Gemm, with the new bias."""
         total, root = found.nodes
-        bias = constant(found.bias)
-        if is_op(root, "Add"):
-            _, unbiased = operand_constant(root)
-            last = ir.node("Add", [unbiased, bias])
-        else:
-            last = ir.Node("", "Gemm", [*root.inputs[:2], bias], list(root.attributes.values()))
+        unbiased = [operand_constant(root)[1]] if is_op(root, "Add") else root.inputs[:2]
+        last = ops.copied(root, [*unbiased, constant(found.bias)])
         return {total.outputs[0]: found.values, root.outputs[0]: last.outputs[0]}
-
-
-def _layer(root: ir.Node) -> Layer:
-    """The layer that ends in a node, what it holds not looked at yet."""
-    if is_op(root, "Add"):
-        bias, unbiased = operand_constant(root)
-        x, weight = inputs(producer(unbiased, "MatMul"), 2)
-        need(is_used_once(unbiased), "the projection is used elsewhere", unbiased)
-        return Layer(x, weight, bias, False, 1.0)
-    x, weight, bias = inputs(root, 3)
-    need(not attribute(root, "transA", 0), "the projection is of columns", root)
-    turned, beta = attribute(root, "transB", 0), attribute(root, "beta", 1.0)
-    need(is_constant(bias) and beta != 0, "no constant is added", root)
-    return Layer(x, weight, bias, bool(turned), attribute(root, "alpha", 1.0) / beta)
-
-
-def _projection(layer: Layer) -> Projection:
-    weight, bias = layer.weight, layer.bias
-    need(is_constant(weight) and len(dims(weight)) == 2, "the projection's weight is no constant matrix", weight)
-    need(tensor_of(weight).dtype == tensor_of(bias).dtype == ir.DataType.FLOAT, "they are not single-precision", weight)
-    columns = array_of(weight).T if layer.turned else array_of(weight)
-    need(dims(bias) == (columns.shape[1],), "the projection's bias is no row", bias)
-    return Projection(layer.x, columns, bias, layer.factor)

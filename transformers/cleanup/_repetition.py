@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import axes_of, order_of
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -23,7 +23,6 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     attribute,
-    axis,
     dims,
     dtype,
     inputs,
@@ -38,7 +37,6 @@ from ortopt.graph.match import (
     splat,
     static_dims,
 )
-from ortopt.patterns.slice import cuts
 from ortopt.semantics.op_traits import BROADCASTING, REDUCTIONS, UNARY
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
@@ -172,17 +170,13 @@ def _expand(node: ir.Node, known: Shapes) -> Narrow:
 
 def _squeeze(node: ir.Node, known: Shapes) -> Narrow:
     """Of Squeeze and Unsqueeze."""
-    x, listed = node.inputs[0], axes_of(node)
+    x, places = node.inputs[0], ops.Axes(node).axes
     assert x is not None
     own = _shape(x, known)
-    need(bool(listed), "it names no axes", node)
     if node.op_type == "Unsqueeze":
-        of = len(own) + len(listed)
-        places = {place % of for place in listed}
         rest = iter(own)
-        shape = tuple(1 if place in places else next(rest) for place in range(of))
+        shape = tuple(1 if place in places else next(rest) for place in range(len(own) + len(places)))
     else:
-        places = {place % len(own) for place in listed}
         shape = tuple(size for place, size in enumerate(own) if place not in places)
         need(math.prod(shape) == math.prod(own), "an axis has more elements", node)
     return Narrow(shape, lambda built: _copy(node, (built.get(x, x), *node.inputs[1:])))
@@ -191,7 +185,7 @@ def _squeeze(node: ir.Node, known: Shapes) -> Narrow:
 def _transpose(node: ir.Node, known: Shapes) -> Narrow:
     (x,) = inputs(node, 1)
     own = _shape(x, known)
-    order = order_of(node)
+    order = ops.Transpose(node).order
     return Narrow(tuple(own[place] for place in order), lambda built: _copy(node, (built.get(x, x),)))
 
 
@@ -223,7 +217,7 @@ def _slice(node: ir.Node, known: Shapes) -> Narrow:
     own = _shape(x, known)
     if math.prod(own) == 1:
         return Narrow(own, lambda built: built.get(x, x))
-    bounds = cuts(node)
+    bounds = ops.Slice(node).cuts
     full = _in_full(x, [cut.axis for cut in bounds], known)
     shape = list(full.shape)
     for place, *cut in bounds:
@@ -240,7 +234,7 @@ def _gather(node: ir.Node, known: Shapes) -> Narrow:
     own = _shape(data, known)
     if math.prod(own) == 1:
         return _one_number(node, known)
-    place = axis(node, len(own), 0)
+    place = ops.Gather(node).axis
     full, listed = _in_full(data, (place,), known), _shape(indices, known)
     numbers = array_of(indices) if is_constant(indices) else splat(indices)
     inside = numbers.min() >= -full.shape[place] and numbers.max() < full.shape[place]
@@ -268,7 +262,7 @@ def _resize(node: ir.Node, known: Shapes) -> Narrow:
 
 def _concat(node: ir.Node, known: Shapes) -> Narrow:
     operands = inputs(node, len(node.inputs))
-    place = axis(node, rank(operands[0]), 0)
+    place = ops.Concat(node).axis
     along = [_in_full(value, (place,), known) for value in operands]
     common = _broadcast(*((*one.shape[:place], 1, *one.shape[place + 1 :]) for one in along))
     parts = [
@@ -290,9 +284,9 @@ def _cumsum(node: ir.Node, known: Shapes) -> Narrow:
 
 def _along_axis(node: ir.Node, known: Shapes) -> Narrow:
     """Of Softmax and LogSoftmax."""
-    need(opset(node) >= SOFTMAX_ALONG_ONE_AXIS, "it flattens axes", node)
+    need(not ops.Softmax(node).flattens, "it flattens axes", node)
     (x,) = inputs(node, 1)
-    return _along(node, x, (attribute(node, "axis", -1),), known)
+    return _along(node, x, (ops.Softmax(node).axis,), known)
 
 
 def _along(node: ir.Node, x: ir.Value, axes: tuple[int, ...], known: Shapes) -> Narrow:
@@ -301,12 +295,9 @@ def _along(node: ir.Node, x: ir.Value, axes: tuple[int, ...], known: Shapes) -> 
 
 
 def _reduction(node: ir.Node, known: Shapes) -> Narrow:
-    x, listed = node.inputs[0], axes_of(node)
+    x, places = node.inputs[0], ops.Reduce(node).axes
     assert x is not None
-    need(bool(listed), "it names no axes", node)
-    full = _in_full(x, listed, known)
-    places = {place % len(full.shape) for place in listed}
-    keeps = attribute(node, "keepdims", 1) == 1
+    full, keeps = _in_full(x, places, known), ops.Reduce(node).keeps_axes
     sizes = (1 if place in places else size for place, size in enumerate(full.shape) if keeps or place not in places)
     return Narrow(tuple(sizes), lambda built: _copy(node, (full.build(built), *node.inputs[1:])))
 
@@ -314,7 +305,7 @@ def _reduction(node: ir.Node, known: Shapes) -> Narrow:
 def _layer_normalization(node: ir.Node, known: Shapes) -> Narrow:
     x = node.inputs[0]
     assert x is not None
-    first = axis(node, rank(x), -1)
+    first = ops.OneAxis(node).axis
     for value in node.inputs[1:]:
         need(value is None or is_constant(value), "scale and bias are not constant", node)
     return _along(node, x, tuple(range(first, rank(x))), known)
@@ -333,7 +324,7 @@ def _linear(node: ir.Node, known: Shapes) -> Narrow:
     """Of Gemm, whose second and third operand are constants."""
     x, weight = inputs(node, len(node.inputs))[:MATRIX]
     bias = optional(node, MATRIX)
-    need(attribute(node, "transA", 0) == 0, "the first operand is transposed", node)
+    need(not ops.Gemm(node).transposes_a, "the first operand is transposed", node)
     need(is_constant(weight), "the weights are not constant", weight)
     need(bias is None or (is_constant(bias) and rank(bias) <= 1), "the bias is not the same for all rows", node)
     columns = dims(node.outputs[0], MATRIX)[-1]
@@ -345,7 +336,6 @@ def _linear(node: ir.Node, known: Shapes) -> Narrow:
 
 DIVISIONS: Final = ("Div", "Mod")
 MATRIX: Final = 2
-SOFTMAX_ALONG_ONE_AXIS: Final = 13
 
 RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {

@@ -3,6 +3,7 @@
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import FLOATS, INTEGERS, attribute, dtype, inputs, need, plain_attributes, producer
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -67,8 +68,7 @@ class CastChainElimination(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the cast; one to the type of x is `cast_elimination`'s."""
         root = found.nodes[0]
-        kept = [attribute for name, attribute in root.attributes.items() if name != "to"]
-        return ir.Node("", "Cast", [found.source], [ir.AttrInt64("to", found.to.value), *kept])
+        return ir.Node("", "Cast", [found.source], ops.changed(root.attributes.values(), to=found.to.value))
 
 
 def _holds(wide: ir.DataType, narrow: ir.DataType) -> bool:

@@ -10,6 +10,7 @@ from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.provenance import PASS_KEY
+from ortopt.graph.refusal import Code, Reason
 from ortopt.graph.structural_keys import node_key
 from ortopt.onnx_ir_internals import attributes_of, first_use, get_meta, use_count
 from ortopt.options import Target, TransformerLevel
@@ -146,7 +147,9 @@ def _merge(node: ir.Node, first: ir.Node, context: Context) -> bool:
         context.refuse(node, "two runs of it may differ, or it may have effects")
         return False
     if context.options.target is Target.ONNX and semantics.key(node) in semantics.QUANTIZERS | semantics.DEQUANTIZERS:
-        context.refuse(node, "other runtimes match an op within pairs of its own (--target onnx)")
+        context.refuse(
+            node, Reason("other runtimes match an op within pairs of its own (--target onnx)", Code.PLACEMENT)
+        )
         return False
     if get_meta(node, PASS_KEY) == APART:
         context.refuse(node, f"{APART} has made it, for one user")

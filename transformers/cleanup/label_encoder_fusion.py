@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.match import Refusal, attribute, inputs, is_op, is_used_once, need
+from ortopt.graph.match import Absent, Refusal, attribute, inputs, is_op, is_used_once, need
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics import strings_of
+from ortopt.semantics.domains import ML
 
-DOMAIN = "ai.onnx.ml"
 KINDS = ("floats", "int64s", "strings")
 DEFAULTS: dict[str, tuple[str, Any]] = {
     "floats": ("default_float", -0.0),
@@ -42,8 +42,8 @@ class LabelEncoderFusion(RewriteRule[Found]):
         """Values of the first table that can be told apart among the keys of the second."""
         (middle,) = inputs(root, 1)
         first = middle.producer()
-        if first is None or not is_op(first, "LabelEncoder", domain=DOMAIN) or first.graph is not root.graph:
-            raise Refusal("no LabelEncoder comes before", middle)
+        if first is None or not is_op(first, "LabelEncoder", domain=ML) or first.graph is not root.graph:
+            raise Absent("no LabelEncoder comes before", middle)
         need(is_used_once(middle), "the first result is used elsewhere", middle)
         keys, results = _table(root, "keys"), _table(root, "values")
         labels, default = _table(first, "values"), _default(first)
@@ -62,7 +62,7 @@ class LabelEncoderFusion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the one encoder."""
         first = found.nodes[0]
-        return ir.Node(DOMAIN, "LabelEncoder", [first.inputs[0]], found.attributes)
+        return ir.Node(ML, "LabelEncoder", [first.inputs[0]], found.attributes)
 
 
 def _table(node: ir.Node, side: str) -> tuple[Any, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import facts
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, attribute, axis, dims, inputs, is_op, need, optional, producer, rank
+from ortopt.graph.match import Refusal, attribute, dims, inputs, is_op, need, optional, producer, rank
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 
@@ -70,26 +71,26 @@ def _joined(root: ir.Node, sequence: ir.Node) -> Found:
     need(is_op(sequence, "SequenceConstruct"), "the parts of a tensor are joined in another order, or axis", root)
     need(attribute(root, "new_axis", 0) == 0, "the elements are stacked", root)
     elements = inputs(sequence, len(sequence.inputs))
-    return Found((root,), elements, axis(root, rank(elements[0]), 0))
+    return Found((root,), elements, ops.Concat(root).axis_of(rank(elements[0])))
 
 
 def _part(root: ir.Node, split: ir.Node, position: int) -> Found:
     """The part of a tensor at a position of the sequence of all parts."""
     (x,) = inputs(split, 1)
     shape = dims(x)
-    place = axis(split, len(shape), 0)
+    place = ops.SplitToSequence(split).axis
     size, sizes = shape[place], optional(split, 1)
     if sizes is None:
         fixed = isinstance(size, int) and -size <= position < size
         need(fixed, "the dimension is not fixed, or has no such part", x)
         assert isinstance(size, int)
         start = position % size
-        return Found((root,), (x,), place, start, start + 1 if attribute(split, "keepdims", 1) else None)
+        return Found((root,), (x,), place, start, start + 1 if ops.SplitToSequence(split).keeps_axis else None)
     known = facts.contents(sizes)
     numbers = [] if known is None else [number for number in known if isinstance(number, int)]
     need(bool(numbers) and known is not None and len(numbers) == len(known), "the sizes are not known", sizes)
     if rank(sizes) == 0:
-        need(attribute(split, "keepdims", 1) == 1, "parts of size 1 may lose their axis", split)
+        need(ops.SplitToSequence(split).keeps_axis, "parts of size 1 may lose their axis", split)
         numbers = _equal_parts(numbers[0], size, x)
     need(-len(numbers) <= position < len(numbers), "there is no such part", root)
     start = sum(numbers[: position % len(numbers)])

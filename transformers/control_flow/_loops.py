@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import node_along
+from ortopt import ops
 from ortopt.graph.match import Refusal, attribute, is_op, need, opset
 from ortopt.semantics.opset_changes import SCAN_HAS_NO_BATCH_FROM
 
@@ -99,9 +99,9 @@ def without_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
         axis: The axis.
         version: The opset of ai.onnx where the node will stand.
     """
-    return node_along("Squeeze", value, [axis], version)
+    return ops.node_along("Squeeze", value, [axis], version)
 
 
 def with_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
     """A new node that inserts an axis of size 1 (see `without_axis`)."""
-    return node_along("Unsqueeze", value, [axis], version)
+    return ops.node_along("Unsqueeze", value, [axis], version)

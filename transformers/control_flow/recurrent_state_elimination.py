@@ -9,9 +9,10 @@ from ortopt.graph.symbolic import is_invented
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 from ortopt.semantics import key
+from ortopt.semantics.domains import MICROSOFT
 
 FIRST_STATE = 5
-STATES = {("", "GRU"): 1, ("", "LSTM"): 2, ("", "RNN"): 1, ("com.microsoft", "DynamicQuantizeLSTM"): 2}
+STATES = {("", "GRU"): 1, ("", "LSTM"): 2, ("", "RNN"): 1, (MICROSOFT, "DynamicQuantizeLSTM"): 2}
 
 
 class Found(Struct, frozen=True):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Dim, Refusal, attribute, dims, need, optional, same_dim, small_array, tensor_of
+from ortopt.graph.match import Dim, Refusal, dims, need, optional, same_dim, small_array, tensor_of
 
 
 def whole_scales(root: ir.Node, x: ir.Value) -> tuple[int, ...]:
@@ -21,8 +22,7 @@ def whole_scales(root: ir.Node, x: ir.Value) -> tuple[int, ...]:
         Refusal: If that is not known, or is no whole number.
     """
     shape = dims(x)
-    every: tuple[int, ...] = tuple(range(len(shape)))
-    axes = attribute(root, "axes", every)
+    axes = ops.Resize(root).axes
     scales, sizes = optional(root, 2), optional(root, 3)
     if scales is not None and tensor_of(scales).size > 0:
         listed = small_array(scales).astype(np.float64).reshape(-1)
@@ -32,8 +32,7 @@ def whole_scales(root: ir.Node, x: ir.Value) -> tuple[int, ...]:
         known = None if sizes is None else contents(sizes)
         if known is None:
             raise Refusal("the sizes are not known", root)
-        fits = len(known) == len(axes) and all(-len(shape) <= axis < len(shape) for axis in axes)
-        need(fits, "the axes do not fit", root)
+        need(len(known) == len(axes), "the axes do not fit", root)
         numbers = [_times(shape[axis], size, root) for axis, size in zip(axes, known, strict=True)]
     need(len(numbers) == len(axes), "the axes do not fit", root)
     result = [1] * len(shape)

@@ -5,13 +5,12 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.match import FLOAT, dtype, inputs, need, plain_attributes, producer
+from ortopt.graph.match import inputs, need, need_float32, plain_attributes, producer
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.convolution_activation import ACTIVATIONS, fused_convolution, parameters_of
 from ortopt.patterns.quantization import is_unit
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 
 class Found(Struct, frozen=True):
@@ -36,7 +35,7 @@ class ConvActivationFusion(RewriteRule[Found]):
         """A convolution in single precision, whose result no other node needs."""
         convolution = producer(inputs(root, 1)[0], "Conv")
         x, _ = inputs(convolution, 2)
-        need(dtype(x) == FLOAT, "the kernel is for single precision only", x)
+        need_float32(x, "the kernel is")
         clips = root.op_type in ("Clip", "Relu")  # as a QuantizeLinear may do by itself
         need(not (clips and is_unit(convolution, root.outputs[0])), "a quantized kernel can do all of it", root)
         plain_attributes(convolution)

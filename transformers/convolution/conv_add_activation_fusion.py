@@ -8,13 +8,12 @@ from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import (
-    FLOAT,
     dims,
-    dtype,
     inputs,
     is_op,
     is_used_once,
     need,
+    need_float32,
     operand_from,
     plain_attributes,
     same_dim,
@@ -24,8 +23,7 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.convolution_activation import ACTIVATIONS, fused_convolution, parameters_of
 from ortopt.patterns.quantization import is_unit
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 
 class Found(Struct, frozen=True):
@@ -63,7 +61,7 @@ class ConvAddActivationFusion(RewriteRule[Found]):
         """A residual of the convolution's own shape."""
         convolution, residual = operand_from(root, "Conv")
         x, _ = inputs(convolution, 2)
-        need(dtype(x) == FLOAT, "the kernel is for single precision only", x)
+        need_float32(x, "the kernel is")
         shape, other = dims(convolution.outputs[0]), dims(residual)
         alike = len(shape) == len(other) and all(map(same_dim, shape, other))
         need(len(shape) == 4 and alike, "what is added has another shape", residual)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import attribute, inputs, is_constant, need, optional, plain_attributes
 from ortopt.options import TransformerLevel
@@ -48,8 +49,5 @@ class LinearResizeCanonicalization(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the Resize; before opset 13, the region must be there, though nothing reads it."""
         root = found.nodes[0]
-        attributes = [
-            each for name, each in root.attributes.items() if name not in ("axes", "keep_aspect_ratio_policy")
-        ]
-        scales = constant(np.array(found.scales, np.float32))
-        return ir.Node("", "Resize", [root.inputs[0], root.inputs[1], scales], attributes)
+        operands = [root.inputs[0], root.inputs[1], constant(np.array(found.scales, np.float32))]
+        return ops.copied(root, operands, axes=None, keep_aspect_ratio_policy=None)

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import attribute, inputs, need, optional, plain_attributes
 from ortopt.options import TransformerLevel
@@ -55,9 +56,9 @@ class NearestResizeCanonicalization(RewriteRule[Found]):
         )
         need(modes in REPEATING, f"{modes[0]} with {modes[1]} may read from other places", root)
         need(attribute(root, "keep_aspect_ratio_policy", "stretch") == "stretch", "the sizes are only bounds", root)
-        attributes = plain_attributes(root)
+        plain_attributes(root)
         scales = whole_scales(root, x)
-        written = modes == CANONICAL and "axes" not in attributes and optional(root, 3) is None
+        written = modes == CANONICAL and not ops.Resize(root).names_axes and optional(root, 3) is None
         need(not written, "it is written so", root)
         return Found((root,), scales)
 

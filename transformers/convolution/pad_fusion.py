@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.facts import contents
+from ortopt import ops
 from ortopt.graph.match import (
     FLOATS,
     Refusal,
@@ -17,7 +17,6 @@ from ortopt.graph.match import (
     optional,
     plain_attributes,
     producer,
-    rank,
     scalar,
 )
 from ortopt.options import Numerics, TransformerLevel
@@ -58,17 +57,17 @@ class PadFusion(RewriteRule[Found]):
         if between:
             _check_quantized_before(x, between)
         need(dtype(x) in FLOATS, "it pads no floats", pad)
-        need(attribute(pad, "mode", "constant") == "constant", "it does not pad with a constant", pad)
+        need(ops.Pad(pad).mode == "constant", "it does not pad with a constant", pad)
         need(_filling(pad) == 0, "it does not pad with 0", pad)
-        automatic = attribute(root, "auto_pad", "NOTSET")
-        need(automatic in ("NOTSET", "VALID", ""), "the padding depends on the size", root)
-        amounts = _amounts(pad, x)
+        window = ops.Window(root)
+        need(window.auto_pad in ("NOTSET", "VALID"), "the padding depends on the size", root)
+        amounts = ops.Pad(pad).amounts
         spatial = len(amounts) // 2 - 2
         need(spatial >= 1, "there are no spatial axes", pad)
         begins, ends = amounts[: spatial + 2], amounts[spatial + 2 :]
         need(begins[:2] == (0, 0) == ends[:2], "it pads batch or channels", pad)
         need(min(amounts) >= 0, "it takes something away", pad)
-        own = attribute(root, "pads", (0,) * 2 * spatial) if automatic != "VALID" else (0,) * 2 * spatial
+        own = window.pads if window.auto_pad == "NOTSET" else (0,) * 2 * spatial
         need(len(own) == 2 * spatial, "the paddings do not fit one another", root)
         added = begins[2:] + ends[2:]
         pads = tuple(more + less for more, less in zip(added, own, strict=True))
@@ -80,11 +79,9 @@ class PadFusion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the op; an average counts the zeros as the Pad's users did."""
         root = found.nodes[-1]
-        kept = [item for name, item in root.attributes.items() if name not in ("auto_pad", "pads", "count_include_pad")]
-        attributes = [*kept, ir.AttrInt64s("pads", found.pads)]
-        if root.op_type == "AveragePool":
-            attributes.append(ir.AttrInt64("count_include_pad", 1))
-        return ir.Node("", root.op_type, [found.source, *root.inputs[1:]], attributes)
+        counts = 1 if root.op_type == "AveragePool" else None
+        operands = [found.source, *root.inputs[1:]]
+        return ops.copied(root, operands, auto_pad=None, pads=found.pads, count_include_pad=counts)
 
 
 def _before_quantization(padded: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
@@ -125,41 +122,11 @@ def _dequantized(node: ir.Node) -> float:
     return float((integer.astype(np.int64).reshape(()) - mapping.zero_point.reshape(())) * mapping.scale.reshape(()))
 
 
-def _amounts(pad: ir.Node, x: ir.Value) -> tuple[int, ...]:
-    """The paddings before each axis, then after each; negative where elements are removed."""
-    if opset(pad) < PADS_ARE_AN_INPUT_FROM["Pad"]:
-        empty: tuple[int, ...] = ()
-        return attribute(pad, "pads", empty)
-    amounts = _numbers(inputs(pad, 2)[1])
-    axes = optional(pad, 3)
-    if axes is None:
-        return amounts
-    named, size = _numbers(axes), rank(x)
-    need(2 * len(named) == len(amounts), "the paddings do not fit one another", pad)
-    need(all(-size <= axis < size for axis in named), "an axis is out of range", pad)
-    need(len({axis % size for axis in named}) == len(named), "an axis is named twice", pad)
-    full = [0] * 2 * size
-    for index, axis in enumerate(named):
-        full[axis % size] = amounts[index]
-        full[size + axis % size] = amounts[len(named) + index]
-    return tuple(full)
-
-
-def _numbers(value: ir.Value) -> tuple[int, ...]:
-    known = contents(value)
-    if known is None:
-        raise Refusal("the paddings are not known", value)
-    numbers = tuple(dim for dim in known if isinstance(dim, int))
-    need(len(numbers) == len(known), "the paddings are not known", value)
-    return numbers
-
-
 def _check_average(root: ir.Node, own: tuple[int, ...], pads: tuple[int, ...]) -> None:
     """Refuse where an average would divide by another number of elements, or where no kernel pads so far."""
-    counts = attribute(root, "count_include_pad", 0) != 0
-    need(counts or not any(own), "it does not count its own padding", root)
-    need(attribute(root, "ceil_mode", 0) == 0, "a window may begin in the padding", root)
-    empty: tuple[int, ...] = ()
-    kernel = attribute(root, "kernel_shape", empty)
+    pool = ops.Pool(root)
+    need(pool.counts_padding or not any(own), "it does not count its own padding", root)
+    need(not pool.rounds_up, "a window may begin in the padding", root)
+    kernel = pool.kernel
     need(2 * len(kernel) == len(pads), "the kernel does not fit the paddings", root)
     need(all(more < size for more, size in zip(pads, kernel * 2, strict=True)), "a window may lie in the padding", root)

@@ -3,6 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     Refusal,
@@ -80,10 +81,7 @@ def _check_sizes(root: ir.Node, x: ir.Value, sizes: ir.Value) -> None:
     shape, known = dims(x), contents(sizes)
     if known is None:
         raise Refusal("the sizes are not known", sizes)
-    every: tuple[int, ...] = tuple(range(len(shape)))
-    axes = attribute(root, "axes", every)
-    need(
-        len(axes) == len(known) and all(-len(shape) <= axis < len(shape) for axis in axes), "the axes do not fit", root
-    )
+    axes = ops.Resize(root).axes
+    need(len(axes) == len(known), "the axes do not fit", root)
     same = all(same_dim(size, shape[axis]) for size, axis in zip(known, axes, strict=True))
     need(same, "a size may differ from the dimension", sizes)

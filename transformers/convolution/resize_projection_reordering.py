@@ -12,8 +12,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.node_sizes import evaluated
-from ortopt.fusions import places_of
+from ortopt.framework.fusions import places_of
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
@@ -22,7 +23,6 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     attribute,
-    axis,
     dims,
     inputs,
     is_op,
@@ -39,15 +39,14 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.convolution import need_points
 from ortopt.patterns.convolution_activation import separate_activation
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 OLDEST_OPSET = 11
 
 RESIZE, ADD, CONCAT = 40, 15, 15
 """What an element of a result costs, in multiplications with addition of a convolution: measured on a CPU."""
 
-GAIN = 0.9
+MAX_SHARE_OF_WORK = 0.9
 """What the other order must cost at most, compared with this one."""
 
 LAST = 1 << 31
@@ -100,7 +99,11 @@ class ResizeProjectionReordering(RewriteRule[Found]):
         if is_op(x.producer(), "Concat"):
             concat = x.producer()
             assert concat is not None
-            need(is_used_once(x) and axis(concat, rank(x), 0) == 1, "no channels are joined for it alone", concat)
+            need(
+                is_used_once(x) and ops.Concat(concat).axis_of(rank(x)) == 1,
+                "no channels are joined for it alone",
+                concat,
+            )
             nodes.append(concat)
             values = inputs(concat, len(concat.inputs))
         parts = tuple(_part(value) for value in values)
@@ -108,7 +111,11 @@ class ResizeProjectionReordering(RewriteRule[Found]):
         need(len(set(nodes)) == len(nodes), "a part occurs twice", root)
         outputs = tensor_of(weight).shape.numpy()[0]
         need(any(part.resize is not None for part in parts), "nothing is enlarged before", x)
-        need(_cost_after(parts, outputs) <= GAIN * _cost_before(parts, outputs), "it would be no less work", root)
+        need(
+            _cost_after(parts, outputs) <= MAX_SHARE_OF_WORK * _cost_before(parts, outputs),
+            "it would be no less work",
+            root,
+        )
         return Found(tuple(nodes), parts)
 
     def rewrite(self, found: Found) -> ir.Value:
@@ -153,11 +160,11 @@ def _part(value: ir.Value) -> Part:
 def _share(resize: ir.Node, before: Sequence[Dim], after: Sequence[Dim]) -> float:
     """The size before as a share of that after; batch and channels are checked to be left alone."""
     scales = optional(resize, 2)
-    axes = attribute(resize, "axes", tuple(range(len(before))))
+    axes = ops.Resize(resize).axes
     if scales is not None and tensor_of(scales).size > 0:
         listed = small_array(scales).astype(np.float64).reshape(-1)
         need(len(listed) == len(axes), "the axes do not fit", resize)
-        kept = [scale for at, scale in zip(axes, listed, strict=True) if at % len(before) < 2]
+        kept = [scale for at, scale in zip(axes, listed, strict=True) if at < 2]
         need(all(scale == 1 for scale in kept), "it resizes batch or channels", resize)
         return 1 / float(np.prod(listed))
     need(attribute(resize, "keep_aspect_ratio_policy", "stretch") == "stretch", "the sizes are only bounds", resize)
@@ -190,11 +197,10 @@ def _resized(old: ir.Node, value: ir.Value, channels: int) -> ir.Value:
     sizes, source = optional(old, 3), old.inputs[0]
     if sizes is not None and source is not None:
         own = dims(source)
-        axes = attribute(old, "axes", tuple(range(len(own))))
-        named = [position for position, at in enumerate(axes) if at % len(own) == 1]
+        named = [position for position, at in enumerate(ops.Resize(old).axes) if at == 1]
         if named and not same_dim(own[1], channels):
             operands[3] = _with_element(sizes, named[0], channels)
-    return ir.Node("", "Resize", operands, old.attributes.values()).outputs[0]
+    return ops.copied(old, operands).outputs[0]
 
 
 def _with_element(sizes: ir.Value, position: int, number: int) -> ir.Value:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph import symbolic
-from ortopt.graph.match import Refusal, attribute, dims, inputs, is_op, need, same_dim
+from ortopt.graph.match import Refusal, dims, inputs, is_op, same_dim
 from ortopt.semantics.op_traits import RESHAPING
 
 LONGEST_PATH = 4
@@ -31,9 +32,7 @@ def moved(node: ir.Node, position: int) -> int:
     """
     source = dims(inputs(node, 1)[0])
     if node.op_type == "Transpose":
-        order = attribute(node, "perm", tuple(reversed(range(len(source)))))
-        need(sorted(order) == list(range(len(source))), "it is no permutation", node)
-        return order.index(position)
+        return ops.Transpose(node).order.index(position)
     result = dims(node.outputs[0])
     before = symbolic.product(source[:position])
     for axis, dim in enumerate(result):

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import facts, symbolic
-from ortopt.graph.axes import order_of
 from ortopt.graph.match import (
     FLOATS,
     Dim,
     Refusal,
     attribute,
-    axis,
     broadcasts_to,
     dims,
     dtype,
@@ -112,7 +111,7 @@ def slots_of(mask: ir.Value) -> Slots:
     one_hot, order = mask.producer(), tuple(range(MASK_RANK))
     if is_op(one_hot, "Transpose"):
         assert one_hot is not None
-        order = order_of(one_hot)
+        order = ops.Transpose(one_hot).order
         one_hot = inputs(one_hot, 1)[0].producer()
     if one_hot is None or not is_op(one_hot, "OneHot"):
         raise Refusal("no OneHot makes the mask", mask)
@@ -120,14 +119,14 @@ def slots_of(mask: ir.Value) -> Slots:
     need(small_array(values).tolist() == [0, 1], "it marks with other numbers than 0 and 1", values)
     top = producer(names, "TopK")
     need(names is top.outputs[1] and rank(names) == MASK_RANK - 1, "the mask is of no two axes of indices", names)
-    need(axis(top, 2, -1) == 1, "TopK goes along the rows", top)
+    need(ops.OneAxis(top).axis_of(2) == 1, "TopK goes along the rows", top)
     scores, (rows, count) = inputs(top, 1)[0], dims(names)
     experts = dims(scores)[1]
     fits = isinstance(experts, int) and experts <= scalar(depth) == dims(mask)[0]
     need(fits and isinstance(count, int) and count > 0, "it is not known which experts there are", scores)
     assert isinstance(count, int)
     sources = [0, 1]
-    sources.insert(axis(one_hot, MASK_RANK, -1), 2)  # the axes of the OneHot: rows, slots, experts
+    sources.insert(ops.OneAxis(one_hot).axis_of(MASK_RANK), 2)  # the axes of the OneHot: rows, slots, experts
     axes = [sources[place] for place in order]
     need(axes[0] == 2, "the mask's first axis is not that of the experts", mask)
     return Slots(axes.index(0) - 1, rows, count)
@@ -176,7 +175,7 @@ def _scatter(rows: ir.Value, slots: Slots, place: int, parts: ParallelParts) -> 
     indices = expands[0].outputs[0]
     node = only_user(indices, "ScatterElements")
     zeros, listed, updates = inputs(node, 3)
-    need(listed is indices and axis(node, 2, 0) == 0, "it scatters no rows", node)
+    need(listed is indices and ops.OneAxis(node).axis_of(2) == 0, "it scatters no rows", node)
     need(attribute(node, "reduction", "none") == "none", "rows are combined", node)
     need(dtype(zeros) in FLOATS and not splat(zeros).any(), "it does not scatter to zeros", zeros)
     height, width = dims(zeros, 2)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import (
     Refusal,
     attribute,
-    axis,
     dims,
     dtype,
     inputs,
@@ -97,7 +97,11 @@ def _is_of_ones(mask: ir.Value) -> bool:
 def _index(node: ir.Node) -> int:
     """Which part of the first axis a Gather takes."""
     mask, listed = inputs(node, 2)
-    need(rank(listed) == 0 and axis(node, rank(mask), 0) == 0, "it takes no part of the mask's first axis", node)
+    need(
+        rank(listed) == 0 and ops.Gather(node).axis_of(rank(mask)) == 0,
+        "it takes no part of the mask's first axis",
+        node,
+    )
     size = dims(mask)[0]
     index = int(scalar(listed))
     return index % size if isinstance(size, int) and size else index

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import placement
 from ortopt.analysis import kernels
 from ortopt.analysis.costs import Form
+from ortopt.framework import placement
 from ortopt.graph import scope
 from ortopt.graph.match import (
     DOUBLE,
@@ -28,8 +28,8 @@ from ortopt.graph.match import (
     rank,
     same_dim,
 )
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 ROOTS = ("MatMul", f"{MICROSOFT}::FusedMatMul")
 
 Order = tuple[int, ...]

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.signs import is_never_below_zero
-from ortopt.graph.axes import node_along
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOATS, INTEGERS, dims, dtype, is_constant, is_never_zero, need, opset
 from ortopt.options import Numerics, TransformerLevel
@@ -96,4 +96,4 @@ def _node(value: ir.Value, step: Step, version: int) -> ir.Node:
     if step.op == "Reshape":
         return ir.node("Reshape", [value, constant(np.array(step.numbers, np.int64))])
     flags = {"keepdims": 0} if step.op == "ReduceSum" else {}
-    return node_along(step.op, value, step.numbers, version, flags)
+    return ops.node_along(step.op, value, step.numbers, version, flags)

@@ -4,11 +4,11 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.match import FLOAT, attribute, dtype, inputs, need, plain_attributes, producer
+from ortopt.graph.match import attribute, inputs, need_float32, plain_attributes, producer
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 PARAMETERS = {
     "Elu": {"alpha": 1.0},
     "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
@@ -47,7 +47,7 @@ class GemmActivationFusion(RewriteRule[Found]):
         """A Gemm in single precision, whose result no other node needs."""
         gemm = producer(inputs(root, 1)[0], "Gemm")
         a, _ = inputs(gemm, 2)
-        need(dtype(a) == FLOAT, "the kernel is for single precision only", a)
+        need_float32(a, "the kernel is")
         plain_attributes(gemm)
         defaults = PARAMETERS[root.op_type]
         return Found(

@@ -3,6 +3,7 @@
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import broadcasts_to, dims, inputs, need, operand_from, optional, plain_attributes, same_type
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -39,5 +40,4 @@ class GemmSumFusion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the Gemm; the old beta scaled nothing."""
         gemm = found.nodes[0]
-        kept = [attribute for name, attribute in gemm.attributes.items() if name != "beta"]
-        return ir.Node("", "Gemm", [*inputs(gemm, 2), found.c], kept)
+        return ops.copied(gemm, [*inputs(gemm, 2), found.c], beta=None)

@@ -3,16 +3,17 @@
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     array_of,
-    attribute,
     dims,
     dtype,
     inputs,
     is_constant,
     is_op,
     need,
+    need_present,
     optional,
     plain_attributes,
     producer,
@@ -51,19 +52,18 @@ class GemmTransposeFusion(RewriteRule[Found]):
         c = optional(found.gemm, 2)
         if found.turns_c and c is not None:
             c = _turned(c)
-        kept = [item for name, item in found.gemm.attributes.items() if name not in ("transA", "transB")]
-        flags = [ir.AttrInt64(name, 1) for name, on in zip(("transA", "transB"), found.turned, strict=True) if on]
-        return ir.Node("", "Gemm", [found.a, found.b, *([] if c is None else [c])], [*kept, *flags])
+        turns_a, turns_b = (1 if turns else None for turns in found.turned)
+        return ops.copied(found.gemm, [found.a, found.b, *([] if c is None else [c])], transA=turns_a, transB=turns_b)
 
 
 def _flags(gemm: ir.Node) -> tuple[int, int]:
     plain_attributes(gemm)
-    return int(attribute(gemm, "transA", 0) != 0), int(attribute(gemm, "transB", 0) != 0)
+    return int(ops.Gemm(gemm).transposes_a), int(ops.Gemm(gemm).transposes_b)
 
 
 def _turns(transpose: ir.Node) -> bool:
     """Whether a Transpose swaps the axes of a matrix; one that keeps them is none."""
-    return attribute(transpose, "perm", (1, 0)) == (1, 0)
+    return ops.Transpose(transpose).order_of(2) == (1, 0)
 
 
 def _before(gemm: ir.Node) -> Found:
@@ -78,7 +78,7 @@ def _before(gemm: ir.Node) -> Found:
         (operands[position],) = inputs(transpose, 1)
         flags[position] ^= 1
         fused += 1
-    need(fused > 0, "no operand comes from a Transpose that only Gemms read", gemm)
+    need_present(fused > 0, "no operand comes from a Transpose that only Gemms read", gemm)
     return Found((gemm,), gemm, operands[0], operands[1], (flags[0], flags[1]))
 
 

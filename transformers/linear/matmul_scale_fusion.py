@@ -23,16 +23,9 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
-from ortopt.transformers.linear._fused_matmul import (
-    MICROSOFT,
-    ROOTS,
-    Factor,
-    FusedMatMul,
-    check_kernel,
-    has_exact,
-    product_of,
-)
+from ortopt.transformers.linear._fused_matmul import ROOTS, Factor, FusedMatMul, check_kernel, has_exact, product_of
 
 
 class Found(Struct, frozen=True):

@@ -7,22 +7,23 @@ from collections.abc import Mapping
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.fusions import preferred
+from ortopt import ops
+from ortopt.framework.fusions import preferred
 from ortopt.graph.match import (
-    attribute,
     choose,
     inputs,
     is_op,
     is_used_once,
     need,
+    need_present,
     plain_attributes,
     producer,
-    rank,
     users,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
-from ortopt.transformers.linear._fused_matmul import MICROSOFT, ROOTS, Factor, FusedMatMul, check_kernel, product_of
+from ortopt.semantics.domains import MICROSOFT
+from ortopt.transformers.linear._fused_matmul import ROOTS, Factor, FusedMatMul, check_kernel, product_of
 
 
 class Found(Struct, frozen=True):
@@ -61,7 +62,7 @@ class MatmulTransposeFusion(RewriteRule[Found]):
         """An operand that comes from a Transpose which only products read, in an order that the kernel knows."""
         product = product_of(root)
         transposed = [side for side in (0, 1) if _transpose_above(product.sides[side].value) is not None]
-        need(bool(transposed), "no operand comes from a Transpose", root)
+        need_present(bool(transposed), "no operand comes from a Transpose", root)
         alone = [[side] for side in transposed] if len(transposed) > 1 else []
         sides = choose([transposed, *alone])  # the kernel may be right, or fast, for one of them alone
         parts = {side: _turned(product.sides[side]) for side in sides}
@@ -77,7 +78,7 @@ class MatmulTransposeFusion(RewriteRule[Found]):
         """Build the product, and Casts of what was transposed."""
         node = found.product.node()
         for position, cast in found.casts.items():
-            again = ir.Node("", "Cast", [node.inputs[position]], list(cast.attributes.values()))
+            again = ops.copied(cast, [node.inputs[position]])
             node.replace_input_with(position, again.outputs[0])
         return node
 
@@ -101,9 +102,7 @@ def _turned(factor: Factor) -> Turned:
         need(is_used_once(value), "what is transposed is used elsewhere", value)
     transpose = producer(value, "Transpose")
     (source,) = inputs(transpose, 1)
-    none: tuple[int, ...] = ()
-    order = attribute(transpose, "perm", none) or tuple(reversed(range(rank(source))))
-    need(sorted(order) == list(range(len(factor.order))), "it is no permutation", transpose)
+    order = ops.Transpose(transpose).order_of(len(factor.order))
     gone = (transpose,) if is_used_once(value) else ()
     return Turned(factor.turned(source, order), cast, gone if cast is None else (*gone, cast))
 

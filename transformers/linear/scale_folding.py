@@ -9,14 +9,12 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.magnitudes import need_near
-from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
     Dim,
-    Refusal,
     array_of,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -29,17 +27,16 @@ from ortopt.graph.match import (
     optional,
     scalar,
     static_dims,
-    tensor_of,
 )
+from ortopt.linear.folding import Place, layer_alone, node_alone, rebuilt
+from ortopt.linear.weights import scaled
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.scaled_constant import scaled
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 
 REARRANGING = RESHAPING | {"GatherElements", "Identity", "Transpose"}
 REPEATING = ("Expand", "Tile")
-LINEAR = ("Gemm", "MatMul")
-ABOVE = frozenset((*REARRANGING, *LINEAR, "Add"))
+ABOVE = frozenset((*REARRANGING, "Gemm", "MatMul", "Add"))
 MAX_MOVES = 6
 
 
@@ -50,7 +47,7 @@ class Found(Struct, frozen=True):
     """
 
     nodes: tuple[ir.Node, ...]
-    scaled: Mapping[tuple[ir.Node, int], np.ndarray]
+    scaled: Mapping[Place, np.ndarray]
 
 
 class ScaleFolding(RewriteRule[Found]):
@@ -71,16 +68,12 @@ class ScaleFolding(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A factor of one number, and above it a MatMul or Gemm with constant weights that no other node uses."""
         number, at = operand_constant(root) if is_op(root, "Mul") else inputs(root, 2)[::-1]
-        path = [root, _producer_for_it_alone(at, root)]
+        path = [root, _node_alone(at, root)]
         while path[-1].op_type in REARRANGING and len(path) <= MAX_MOVES:
-            path.append(_producer_for_it_alone(inputs(path[-1], 1)[0], root))
-        places = []
-        if is_op(path[-1], "Add"):
-            _, product = operand_constant(path[-1])
-            places.append((path[-1], 1 if path[-1].inputs[0] is product else 0))
-            path.append(_producer_for_it_alone(product, root))
+            path.append(_node_alone(inputs(path[-1], 1)[0], root))
+        nodes, places = layer_alone(path.pop(), root)
+        path += nodes
         layer = path[-1]
-        need(is_op(layer, *LINEAR), "no linear layer is above it alone", layer)
         weights = _weights(layer)
         if weights[0] is not layer:
             path.append(weights[0])
@@ -90,31 +83,18 @@ class ScaleFolding(RewriteRule[Found]):
         plain = factor.size == 1 or weights == (layer, 1)
         need(plain, "it is not one number, and the weights are on the left, or repeated", number)
         need(bool((np.isfinite(factor) & (factor != 0)).all()), "it is no factor", number)
-        if is_op(root, "Div"):
-            factor = 1 / factor
-        places.append(weights)
-        if optional(layer, 2) is not None and attribute(layer, "beta", 1.0) != 0:
-            places.append((layer, 2))
-        contents = {(node, place): scaled(node.inputs[place], _turned(factor, node, place)) for node, place in places}
+        factor = 1 / factor if is_op(root, "Div") else factor
+        factor = np.asarray(factor, np.float64 if dtype(at) == ir.DataType.DOUBLE else np.float32)
+        contents = {
+            (node, place): scaled(node.inputs[place], _turned(factor, node, place))
+            for node, place in (weights, *places)
+        }
         need_near(1.0, (np.abs(factor),), dtype(at), number)
         return Found(tuple(reversed(path)), contents)
 
-    def rewrite(self, found: Found) -> ir.Node:
+    def rewrite(self, found: Found) -> ir.Value:
         """Build the layer and the nodes after it, up to the scaling node."""
-        constants = {
-            (old, position): constant(content, tensor_of(old.inputs[position]).dtype)
-            for (old, position), content in found.scaled.items()
-        }
-        node = found.nodes[0]
-        above: dict[ir.Value | None, ir.Value] = {}
-        for old in found.nodes[:-1]:
-            inputs = [
-                constants[old, position] if (old, position) in constants else above.get(value, value)
-                for position, value in enumerate(old.inputs)
-            ]
-            node = ir.Node("", old.op_type, inputs, list(old.attributes.values()))
-            above[old.outputs[0]] = node.outputs[0]
-        return node
+        return rebuilt(found.nodes[:-1], found.scaled)[found.nodes[-2].outputs[0]]
 
 
 def _factor(number: ir.Value, at: ir.Value, path: Sequence[ir.Node]) -> np.ndarray:
@@ -138,7 +118,7 @@ def _has_columns(node: ir.Node, columns: Dim) -> bool:
     if is_op(node, "Add"):
         return all(dims(value)[-1:] == (columns,) for value in inputs(node, 2))
     weight = dims(inputs(node, len(node.inputs))[1])
-    transposed = is_op(node, "Gemm") and attribute(node, "transB", 0)
+    transposed = is_op(node, "Gemm") and ops.Gemm(node).transposes_b
     summand = optional(node, 2)
     return (
         len(weight) > 1
@@ -149,7 +129,7 @@ def _has_columns(node: ir.Node, columns: Dim) -> bool:
 
 def _turned(factor: np.ndarray, node: ir.Node, place: int) -> np.ndarray:
     """The factor, along the axis of the columns."""
-    turned = factor.size > 1 and is_op(node, "Gemm") and place == 1 and attribute(node, "transB", 0)
+    turned = factor.size > 1 and is_op(node, "Gemm") and place == 1 and ops.Gemm(node).transposes_b
     return factor[:, None] if turned else factor
 
 
@@ -172,14 +152,7 @@ def _weights(layer: ir.Node) -> tuple[ir.Node, int]:
     return layer, 1
 
 
-def _producer_for_it_alone(value: ir.Value, root: ir.Node) -> ir.Node:
-    node = value.producer()
-    if (
-        node is None
-        or node.op_type not in ABOVE
-        or node.domain
-        or node.graph is not root.graph
-        or not is_used_once(value)
-    ):
-        raise Refusal("no linear layer is above it alone", value)
+def _node_alone(value: ir.Value, root: ir.Node) -> ir.Node:
+    node = node_alone(value, root)
+    need(node.op_type in ABOVE and not node.domain, "no linear layer is above it alone", value)
     return node

@@ -8,13 +8,13 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.fusions import check_faster, is_asked_for
+from ortopt.framework.fusions import check_faster, is_asked_for
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, FLOATS, Refusal, dims, is_op, need, opset
+from ortopt.linear.weights import MAX_BYTES
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.parallel_parts import MERGED
-from ortopt.patterns.scaled_constant import MAX_BYTES
 from ortopt.semantics import constant_tensor
 from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 from ortopt.transformer import Context, GraphTransformer
@@ -33,6 +33,7 @@ class SiblingMatmulFusion(GraphTransformer):
     apply_once = True
     numerics = Numerics.REORDERED
     offers_rewrites = True
+    weighs = (MERGED,)
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Join the products of each value that has several."""
@@ -72,10 +73,9 @@ def _check(siblings: list[ir.Node]) -> None:
     assert x is not None
     tensors = _tensors(siblings)
     columns, outputs = (tensors[0].shape.numpy()[0], sum(tensor.shape.numpy()[1] for tensor in tensors))
-    sizes = {"rows": dims(x)[:-1], "columns": (columns,), "outputs": (outputs,), "parts": (len(siblings),)}
     measured = tensors[0].dtype == FLOAT or is_asked_for(first, MERGED)
     need(measured, "the gain was measured for single precision only", first)
-    check_faster(first, MERGED, sizes)
+    check_faster(first, MERGED, rows=dims(x)[:-1], columns=columns, outputs=outputs, parts=len(siblings))
     need(sum(tensor.nbytes for tensor in tensors) <= MAX_BYTES, "the matrices are large", first)
     shared = next((node.inputs[1] for node in siblings if _is_needed_elsewhere(node.inputs[1])), None)
     need(shared is None, "a matrix is used elsewhere, and would be stored twice", first)

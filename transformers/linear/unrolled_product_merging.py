@@ -9,8 +9,9 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import symbolic
-from ortopt.graph.match import Dim, Refusal, attribute, axis, dims, inputs, is_op, need, optional, plain_attributes
+from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, optional, plain_attributes
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
@@ -66,7 +67,7 @@ class UnrolledProductMerging(RewriteRule[Found]):
         """As many operands as there are steps, in their order, each with one and the same product."""
         values = inputs(root, len(root.inputs))
         need(len(values) > 1, "it joins nothing", root)
-        to = axis(root, RANK, 0) if len(dims(root.outputs[0])) == RANK else None
+        to = ops.Concat(root).axis_of(RANK) if len(dims(root.outputs[0])) == RANK else None
         if to is None:
             raise Refusal("it gives no sequence of rows", root)
         steps = [_step(value, to) for value in values]
@@ -78,7 +79,7 @@ class UnrolledProductMerging(RewriteRule[Found]):
         need(all(step.product == steps[0].product for step in steps), "the products are not the same", root)
         x = split.inputs[0]
         assert x is not None
-        of = axis(split, len(dims(x, RANK)), 0)
+        of = ops.Split(split).axis_of(len(dims(x, RANK)))
         for step in steps:
             rows = step.nodes[0].outputs[0]  # what was reshaped to a matrix
             need(_is_without(dims(rows), dims(step.part), of), "its operands are no single steps", root)
@@ -126,11 +127,11 @@ def _product(value: ir.Value) -> tuple[Product, tuple[ir.Node, ...], ir.Value]:
 
 def _gemm(node: ir.Node) -> tuple[Product, tuple[ir.Node, ...], ir.Value]:
     plain_attributes(node)
-    factors = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
-    need(factors == (1.0, 1.0), "the product is scaled", node)
-    need(attribute(node, "transA", 0) == 0, "the rows are transposed", node)
+    gemm = ops.Gemm(node)
+    need(gemm.alpha == gemm.beta == 1.0, "the product is scaled", node)
+    need(not gemm.transposes_a, "the rows are transposed", node)
     rows, weight = inputs(node, 2)
-    is_turned = attribute(node, "transB", 0) != 0
+    is_turned = gemm.transposes_b
     bias = optional(node, 2)
     if bias is not None:
         _check_row(bias, weight, is_turned=is_turned)

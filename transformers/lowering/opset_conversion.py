@@ -7,7 +7,8 @@ import onnx_ir as ir
 from ortopt.analysis import kernels, releases
 from ortopt.analysis.costs import Form
 from ortopt.cancellation import CancellationToken
-from ortopt.fusions import preferred
+from ortopt.framework.fusions import preferred
+from ortopt.framework.placement import meant_providers
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal
 from ortopt.opset_conversion import raising
@@ -19,7 +20,6 @@ from ortopt.patterns.attention.heads import Heads
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
 from ortopt.patterns.rotary.block import ROOTS as ROTARY_ROOTS
 from ortopt.patterns.rotary.block import rotary, wants_standard_op
-from ortopt.placement import meant_providers
 from ortopt.transformer import Context, GraphTransformer
 
 
@@ -53,7 +53,7 @@ def _attention(root: ir.Node) -> None:
     Raises:
         Refusal: If it is none.
     """
-    block = attention(root, occupied=True)
+    block = attention(root, assumes_nonempty=True)
     if may_be_empty(block):
         parts = (block.queries, block.keys, block.values)
         check_guard(block, flat=block.flat or all(part.is_flat or _is_rotated(part) for part in parts))

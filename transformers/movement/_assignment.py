@@ -10,19 +10,17 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import facts
 from ortopt.graph.match import (
     Dim,
     array_of,
     attribute,
-    axis,
     dims,
     inputs,
-    integers,
     is_constant,
     is_op,
     need,
-    optional,
     producer,
     same_dim,
 )
@@ -69,7 +67,7 @@ def first_places(node: ir.Node, shape: tuple[Dim, ...]) -> list[int]:
     """
     joined = producer(node.inputs[1], "Concat")
     parts = inputs(joined, len(shape))
-    last = axis(joined, len(shape) + 1, 0) == len(shape)
+    last = ops.Concat(joined).axis_of(len(shape) + 1) == len(shape)
     need(len(joined.inputs) == len(shape) and last, "the indices are not put together by axis", joined)
     return [_first(_counted(part, place, shape)) for place, part in enumerate(parts)]
 
@@ -133,9 +131,7 @@ def _counted(part: ir.Value, place: int, shape: tuple[Dim, ...]) -> ir.Value:
     if _is_line(part, place, shape):
         return part
     node = producer(part, "Unsqueeze")
-    added = optional(node, 1)
-    axes = tuple(attribute(node, "axes", ()) if added is None else integers(added))
-    need(axes in {(-1,), (len(shape),)}, "the indices have no axis of their own", node)
+    need(ops.Unsqueeze(node).axes == (len(shape),), "the indices have no axis of their own", node)
     expand = producer(node.inputs[0], "Expand")
     whole = dims(expand.outputs[0], len(shape))
     need(all(map(same_dim, whole, shape)), "the indices may be for a part", expand)

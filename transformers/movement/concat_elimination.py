@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.match import attribute, axis, inputs, is_op, need, rank, same_dim, shape_of
+from ortopt import ops
+from ortopt.graph.match import inputs, is_op, need, plain_attributes, rank, same_dim, shape_of
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -29,7 +30,7 @@ class ConcatElimination(RewriteRule[Found]):
         """Fewer operands that give the same."""
         operands = inputs(root, len(root.inputs))
         need(len(operands) > 0, "it has no operands", root)
-        attribute(root, "axis", 0)
+        plain_attributes(root)
         left = _joined(operands, root)
         left = [value for value in left if not _is_empty(value, root)] or [left[0]]
         need(len(left) == 1 or len(left) < len(operands), "each operand is needed", root)
@@ -39,7 +40,7 @@ class ConcatElimination(RewriteRule[Found]):
         """Let users read the one operand, or join those that are left."""
         if len(found.operands) == 1:
             return found.operands[0]
-        return ir.Node("", "Concat", found.operands, list(found.nodes[0].attributes.values()))
+        return ops.copied(found.nodes[0], found.operands)
 
 
 def _joined(operands: Sequence[ir.Value], root: ir.Node) -> list[ir.Value]:
@@ -63,10 +64,10 @@ def _joined(operands: Sequence[ir.Value], root: ir.Node) -> list[ir.Value]:
 
 
 def _same_axis(split: ir.Node, root: ir.Node, source: ir.Value) -> bool:
-    first, second = attribute(split, "axis", 0), attribute(root, "axis", 0)
-    if first == second:
+    before, now = ops.Split(split), ops.Concat(root)
+    if before.stated_axis == now.stated_axis:
         return True
-    return shape_of(source) is not None and axis(split, rank(source), 0) == axis(root, rank(source), 0)
+    return shape_of(source) is not None and before.axis == now.axis_of(rank(source))
 
 
 def _is_empty(value: ir.Value, root: ir.Node) -> bool:
@@ -74,4 +75,4 @@ def _is_empty(value: ir.Value, root: ir.Node) -> bool:
     shape, whole = shape_of(value), shape_of(root.outputs[0])
     if shape is None or (whole is not None and len(whole) != len(shape)):
         return False
-    return same_dim(shape[axis(root, len(shape), 0)], 0)
+    return same_dim(shape[ops.Concat(root).axis_of(len(shape))], 0)

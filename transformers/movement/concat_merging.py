@@ -3,7 +3,8 @@
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.match import attribute, axis, inputs, is_op, is_used_once, need, rank, shape_of
+from ortopt import ops
+from ortopt.graph.match import inputs, is_op, is_used_once, need, shape_of
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -49,14 +50,11 @@ class ConcatMerging(RewriteRule[Found]):
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the one Concat."""
-        return ir.Node("", "Concat", found.operands, list(found.nodes[-1].attributes.values()))
+        return ops.copied(found.nodes[-1], found.operands)
 
 
 def _same_axis(node: ir.Node, root: ir.Node) -> bool:
-    first, second = attribute(node, "axis", 0), attribute(root, "axis", 0)
-    if first == second:
+    before, now, result = ops.Concat(node), ops.Concat(root), shape_of(node.outputs[0])
+    if before.stated_axis == now.stated_axis:
         return True
-    result = node.outputs[0]
-    if shape_of(result) is None:
-        return False
-    return axis(node, rank(result), 0) == axis(root, rank(result), 0)
+    return result is not None and before.axis_of(len(result)) == now.axis_of(len(result))

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     Dim,
     Refusal,
     attribute,
-    axis,
     dims,
     inputs,
     need,
@@ -22,7 +22,6 @@ from ortopt.graph.match import (
     same_dim,
 )
 from ortopt.options import TransformerLevel
-from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 
@@ -46,12 +45,12 @@ class ConcatSliceElimination(RewriteRule[Found]):
         """Bounds that are those of operands, also as symbols; the Concat may have other users."""
         (joined,) = inputs(root, 1)
         concat = producer(joined, "Concat")
-        place = axis(concat, rank(joined), 0)
+        place = ops.Concat(concat).axis_of(rank(joined))
         operands = inputs(concat, len(concat.inputs))
         sizes = [dims(operand, rank(joined))[place] for operand in operands]
         if root.op_type == "Slice":
             return Found((root,), {root.outputs[0]: operands[_position(root, place, sizes)]})
-        need(axis(root, rank(joined), 0) == place, "it is along another axis", root)
+        need(ops.Split(root).axis == place, "it is along another axis", root)
         parts = _sizes(root)
         need(len(parts) == len(sizes) == len(root.outputs), "it makes other parts", root)
         need(all(map(same_dim, parts, sizes)), "it makes other parts", root)
@@ -64,7 +63,7 @@ class ConcatSliceElimination(RewriteRule[Found]):
 
 def _position(root: ir.Node, place: int, sizes: list[Dim]) -> int:
     """Which operand a Slice takes."""
-    along, start, end = block(root)
+    along, start, end = ops.Slice(root).block
     need(along == place, "it is along another axis", root)
     before: Dim = 0
     for position, size in enumerate(sizes):

@@ -2,13 +2,12 @@
 
 import onnx_ir as ir
 
-from ortopt.graph import symbolic
-from ortopt.graph.match import attribute, dims, inputs, need
 from ortopt.options import TransformerLevel
-from ortopt.rule import Forwarded, RewriteRule
+from ortopt.rule import Elimination, Forwarded
+from ortopt.transformers.movement._copies import copied
 
 
-class FlattenElimination(RewriteRule[Forwarded]):
+class FlattenElimination(Elimination):
     """``Flatten`` of a matrix into the same matrix → ``x``."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -16,15 +15,4 @@ class FlattenElimination(RewriteRule[Forwarded]):
 
     def match(self, root: ir.Node) -> Forwarded:
         """Two dimensions, flattened between them, or beside one of size 1."""
-        (x,) = inputs(root, 1)
-        shape = dims(x, rank=2)
-        axis = attribute(root, "axis", 1)
-        need(-2 <= axis <= 2, "the axis is out of range", root)
-        axis += 2 if axis < 0 else 0
-        result = (symbolic.product(shape[:axis]), symbolic.product(shape[axis:]))
-        need(symbolic.same_shape(result, shape), "the shape may change", root)
-        return Forwarded((root,), x)
-
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read what it copies."""
-        return found.value
+        return copied(root)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.match import axis, dims, dtype, inputs, need, producer, same_dim
+from ortopt import ops
+from ortopt.graph.match import dims, dtype, inputs, need, producer, same_dim
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -36,7 +37,7 @@ class GatherElementsCanonicalization(RewriteRule[Found]):
         x, repeated = inputs(root, 2)
         (indices, _) = inputs(producer(repeated, "Expand", "Tile"), 2)
         shape = dims(x)
-        place = axis(root, len(shape), 0)
+        place = ops.OneAxis(root).axis
         need(place == len(shape) - 2, "it selects along another axis than the last but one", root)
         need(dtype(indices) == ir.DataType.INT64, "GatherND takes indices of 64 bits", indices)
         before, after = dims(indices, len(shape)), dims(repeated, len(shape))

@@ -4,10 +4,10 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     array_of,
-    axis,
     dims,
     inputs,
     integers,
@@ -44,7 +44,7 @@ class GatherOfSliceFusion(RewriteRule[Found]):
         cut = producer(positions, "Slice")
         need(is_used_once(positions), "the positions are used elsewhere", positions)
         numbers = inputs(cut, 1)[0]
-        place = axis(root, len(shape), 0)
+        place = ops.Gather(root).axis
         tensor = tensor_of(numbers)
         need(tensor.size == shape[place] and tensor.size > 0, "it is no slice of all rows", numbers)
         counting = np.arange(tensor.size).reshape(tensor.shape.numpy())

@@ -6,11 +6,10 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import squeezed
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
-    axis,
     dims,
     inputs,
     integers,
@@ -18,13 +17,11 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     opset,
-    rank,
     tensor_of,
     users,
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
-from ortopt.patterns.slice import block
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 
@@ -115,7 +112,7 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
             ir.node("Split", [found.source, split], {"axis": found.place}, outputs=outputs)
         result = {}
         for part, value in zip(found.parts, outputs, strict=True):
-            result[part.node.outputs[0]] = squeezed(value, [found.place], version) if part.drops else value
+            result[part.node.outputs[0]] = ops.squeezed(value, [found.place], version) if part.drops else value
         return result
 
 
@@ -131,13 +128,13 @@ def _is_sliced(part: Part) -> bool:
 def _part(node: ir.Node) -> tuple[Part, int]:
     """What a node takes, and along which axis."""
     if is_op(node, "Slice"):
-        place, start, end = block(node)
+        place, start, end = ops.Slice(node).block
         need(isinstance(start, int) and isinstance(end, int), "a bound is computed", node)
         assert isinstance(start, int)
         assert isinstance(end, int)
         return Part(node, start, end, drops=False), place
     x, index = inputs(node, 2)
-    place = axis(node, rank(x), 0)
+    place = ops.Gather(node).axis
     numbers = integers(index)
     need(len(numbers) == 1, "it takes several elements", index)
     size = dims(x)[place]

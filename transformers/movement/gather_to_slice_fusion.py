@@ -9,16 +9,15 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.coordinates import Linear, counts_up, linear
 from ortopt.graph import symbolic
-from ortopt.graph.axes import unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     Dim,
     Refusal,
     attribute,
-    axis,
     dims,
     inputs,
     is_never_zero,
@@ -90,7 +89,7 @@ class GatherToSliceFusion(RewriteRule[Found]):
         x, indices = inputs(root, 2)
         if root.op_type == "GatherND":
             return _by_coordinates(root, x, indices)
-        place = axis(root, len(dims(x)), 0)
+        place = ops.Gather(root).axis
         progression = linear(indices)
         if progression is None:
             raise Refusal("the indices are not known", indices)
@@ -119,7 +118,7 @@ class GatherToSliceFusion(RewriteRule[Found]):
             columns = [[bound[column] for bound in found.bounds] for column in (1, 2, 0, 3)]
             starts, ends, *others = (_list(column, version) for column in columns)
             value = ir.node("Slice", [value, starts, ends, *others]).outputs[0]
-        value = unsqueezed(value, found.ones, version) if found.ones else value
+        value = ops.unsqueezed(value, found.ones, version) if found.ones else value
         if found.stated is not None and ends is not None:
             value = _with_dimension(value, found.stated, len(dims(found.result)), ends)
         return {found.result: value}
@@ -137,7 +136,7 @@ def _list(column: Sequence[int | ir.Value], version: int) -> ir.Value:
     """The bounds of all axes as one value; a computed one stands alone, and has one element and at most one axis."""
     if not isinstance(column[0], ir.Value):
         return constant(np.array(column, np.int64))
-    return column[0] if dims(column[0]) else unsqueezed(column[0], [0], version)
+    return column[0] if dims(column[0]) else ops.unsqueezed(column[0], [0], version)
 
 
 def _bound(indices: ir.Value, progression: Linear, along: int, to: int) -> Bound:
@@ -207,7 +206,7 @@ def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear)
     while shape_of(at) is None or len(dims(at)) != 2 or same_dim(dims(at)[1], 1):
         at = inputs(producer(at, *sorted(RESHAPING)), 1)[0]
     rows, columns = dims(at)
-    need(axis(root, len(dims(x)), 0) == 0, "it takes elements of a matrix along another axis", root)
+    need(ops.Gather(root).axis == 0, "it takes elements of a matrix along another axis", root)
     flat = dims(x)
     need(all(same_dim(dim, 1) for dim in flat[1:]), "it takes more than elements of a matrix", x)
     need(len(progression.moving) == 2, "the indices count along many axes", indices)
@@ -286,7 +285,7 @@ def _coordinates(indices: ir.Value, last: int) -> list[tuple[ir.Value, Linear]]:
     concat = indices.producer()
     each = [indices]
     if concat is not None and is_op(concat, "Concat"):
-        need(axis(concat, last + 1, 0) == last, "the coordinates are joined along another axis", concat)
+        need(ops.Concat(concat).axis == last, "the coordinates are joined along another axis", concat)
         each = list(inputs(concat, len(concat.inputs)))
     coordinates = []
     for value in each:

@@ -1,26 +1,16 @@
 """Exporters join heads and batch, transpose three axes and split them: one Transpose of four axes does the same."""
 
 import onnx_ir as ir
-from msgspec import Struct
 
-from ortopt.graph import symbolic
-from ortopt.graph.axes import order_of
-from ortopt.graph.match import dims, inputs, is_used_once, need, producer
+from ortopt.graph.match import inputs, is_used_once, need, producer
 from ortopt.options import TransformerLevel
-from ortopt.patterns.permutations import runs_of
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.views.emission import chain
+from ortopt.views.reading import through
 
 
-class Found(Struct, frozen=True):
-    """The last Reshape, the input of the first one, and the new order of its axes."""
-
-    nodes: tuple[ir.Node, ...]
-    source: ir.Value
-    order: tuple[int, ...]
-
-
-class ReshapeTransposeFusion(RewriteRule[Found]):
+class ReshapeTransposeFusion(RewriteRule[Match]):
     """``Reshape(Transpose(Reshape(x)))`` → ``Transpose(x)`` where the axes that were joined move together."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -29,8 +19,8 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
     opsets = (5, NEWEST_OPSET)
     lookback = 3
 
-    def match(self, root: ir.Node) -> Found:
-        """Each axis of the transposed value joins neighbouring axes of x, and is split into them again."""
+    def match(self, root: ir.Node) -> Match:
+        """Three moves, of which nothing else reads what is between, that one does."""
         (turned,) = inputs(root, 1)
         transpose = producer(turned, "Transpose")
         need(is_used_once(turned), "the transposed value is used elsewhere", turned)
@@ -38,17 +28,6 @@ class ReshapeTransposeFusion(RewriteRule[Found]):
         first = producer(joined, *sorted(RESHAPING))
         need(is_used_once(joined), "what is transposed is used elsewhere", joined)
         (x,) = inputs(first, 1)
-        need(not root.outputs[0].is_graph_output(), "what a file declares of its result is no proof", root)
-        source, result = dims(x), dims(root.outputs[0])
-        runs = runs_of(source, dims(joined))
-        perm = order_of(transpose)
-        order = tuple(axis for place in perm for axis in runs[place])
-        apart = tuple(source[axis] for axis in order)
-        need(symbolic.same_shape(apart, result), "the axes come apart into others", root)
-        return Found((root,), x, order)
-
-    def rewrite(self, found: Found) -> ir.Node | ir.Value:
-        """Build the one Transpose."""
-        if found.order == tuple(range(len(found.order))):
-            return found.source
-        return ir.node("Transpose", [found.source], {"perm": found.order})
+        fewer = chain(through(x, first, transpose, root), root)
+        need(fewer.nodes <= 1, "no single move does the same", root)
+        return Match((root,), fewer.build)

@@ -12,13 +12,12 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import axes_of, unsqueezed
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
     Refusal,
     array_of,
-    axis,
     dtype,
     inputs,
     integers,
@@ -33,11 +32,9 @@ from ortopt.graph.match import (
     static_dims,
     tensor_of,
 )
+from ortopt.linear.weights import MAX_WORK, rounded
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-
-MAX_WORK = 1 << 30
-"""Multiplications that the product of the constants may take: about a second."""
 
 MOST_GROWTH = 2
 """How many times as large as the matrix the product with all rows may be, whose place it takes."""
@@ -90,9 +87,9 @@ class RowSelectionFolding(RewriteRule[Found]):
         old = found.selection
         kind = tensor_of(inputs(old, 1)[0]).dtype
         operands = [constant(found.table, kind), *old.inputs[1:]]
-        value = ir.Node(old.domain, old.op_type, operands, list(old.attributes.values())).outputs[0]
+        value = ops.copied(old, operands).outputs[0]
         for axes in found.axes:
-            value = unsqueezed(value, axes, opset(old))
+            value = ops.unsqueezed(value, axes, opset(old))
         return value
 
 
@@ -102,7 +99,7 @@ def _selection(rows: ir.Value) -> tuple[ir.Node, tuple[tuple[int, ...], ...]]:
     node = rows.producer()
     while node is not None and is_op(node, "Unsqueeze"):
         size = rank(node.outputs[0])
-        own = tuple(sorted(one % size for one in axes_of(node)))
+        own = tuple(sorted(one % size for one in ops.Axes(node).stated_axes))
         need(size - 1 not in own, "an axis is added behind the rows", node)
         axes.insert(0, own)
         node = inputs(node, 1)[0].producer()
@@ -116,7 +113,7 @@ def _selection(rows: ir.Value) -> tuple[ir.Node, tuple[tuple[int, ...], ...]]:
 def _along(node: ir.Node) -> int:
     """The axis of a matrix along which a node selects, as it is written; the last for several."""
     if node.op_type == "Gather":
-        return axis(node, 2, 0)
+        return ops.Gather(node).axis_of(2)
     starts, axes = inputs(node, 2)[1], optional(node, 3)
     named = tuple(range(*static_dims(starts, 1))) if axes is None else tuple(integers(axes))
     return named[0] if len(named) == 1 else -1
@@ -131,7 +128,7 @@ def _product(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:
     need(count <= MOST_GROWTH * size, "the table has many more rows than the matrix", table)
     need(count * size * columns <= MAX_WORK, "the constants are large", root)
     exact = array_of(table).astype(np.float64) @ array_of(number).astype(np.float64)
-    return _rounded(exact, table)
+    return rounded(exact, dtype(table), table)
 
 
 def _sum(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:
@@ -144,11 +141,5 @@ def _sum(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:
     shape = static_dims(number)
     fits = len(shape) <= rank(rows) and math.prod(shape[:-1]) == 1 and (shape or (1,))[-1] in (1, static_dims(table)[1])
     need(fits, "it is not one number for each column", number)
-    return _rounded(array_of(table).astype(np.float64) + array_of(number).astype(np.float64).reshape(-1), table)
-
-
-def _rounded(exact: np.ndarray, table: ir.Value) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        rounded: np.ndarray = exact.astype(tensor_of(table).dtype.numpy())
-    need(bool(np.isfinite(rounded).all()), "a folded number would not be finite", table)
-    return rounded
+    total = array_of(table).astype(np.float64) + array_of(number).astype(np.float64).reshape(-1)
+    return rounded(total, dtype(table), table)

@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, axis, inputs, integers, is_constant, is_op, need, plain_attributes, rank, users
+from ortopt.graph.match import Refusal, inputs, integers, is_constant, is_op, need, rank, users
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.rows import rows_of
 from ortopt.rule import RewriteRule
@@ -58,12 +59,12 @@ class RowSelectionReordering(RewriteRule[Found]):
         if node is None or node.graph is not root.graph:
             raise Refusal("nothing in this graph computes the rows", value)
         of = rank(value)
-        place = axis(root, of, 0)
+        place = ops.Gather(root).axis
         need(place < of - 1, "it selects no row", root)
         (index,) = integers(listed)
         need(not value.is_graph_output(), "all rows are asked for", value)
         alike = users(value)
-        need(all(_is_same(each, value, place, index, of) for each in alike), "other rows are read", value)
+        need(all(_is_same(each, value, place, index) for each in alike), "other rows are read", value)
         outputs = sum(each.outputs[0].is_graph_output() for each in alike)
         need(outputs < 2, "two outputs are the same row", value)
         rows = rows_of(node)
@@ -77,17 +78,14 @@ class RowSelectionReordering(RewriteRule[Found]):
             for value in dict.fromkeys(found.rows)
         }
         operands = [selected.get(value, value) if value is not None else None for value in old.inputs]
-        attributes = [
-            ir.AttrInt64("axis", -1) if name == "axis" else entry for name, entry in plain_attributes(old).items()
-        ]
-        new = ir.Node(old.domain, old.op_type, operands, attributes)
+        new = ops.copied(old, operands, **({"axis": -1} if ops.OneAxis(old).is_stated else {}))
         return dict.fromkeys(found.replaced, new.outputs[0])
 
 
-def _is_same(node: ir.Node, value: ir.Value, place: int, index: int, of: int) -> bool:
+def _is_same(node: ir.Node, value: ir.Value, place: int, index: int) -> bool:
     """Whether a node selects the same row of a value."""
     if not is_op(node, "Gather") or node.inputs[0] is not value or node.inputs[1] is None:
         return False
     listed = node.inputs[1]
     alone = is_constant(listed) and rank(listed) == 0 and listed is not value
-    return alone and integers(listed) == (index,) and axis(node, of, 0) == place
+    return alone and integers(listed) == (index,) and ops.Gather(node).axis == place

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import order_of, squeezed, unsqueezed
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Dim,
@@ -61,8 +61,8 @@ class ScatterTransposeElimination(RewriteRule[Found]):
         need(is_used_once(scatter.outputs[0]), "others use the result with moved axes", scatter)
         front = producer(moved, "Transpose")
         need(is_used_once(moved), "others use the tensor with moved axes", front)
-        order = order_of(front)
-        need(order_of(root) == _inverse(order), "the axes do not go back to where they were", root, front)
+        order = ops.Transpose(front).order
+        need(ops.Transpose(root).order == _inverse(order), "the axes do not go back to where they were", root, front)
         need(dims(positions, 2)[1] == 1, "the indices name more than one axis", positions)
         need(not is_constant(positions), "the indices are constants, which other passes read as a part", positions)
         (data,) = inputs(front, 1)
@@ -86,7 +86,7 @@ def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
 
 def _places(found: Found, axis: int, version: int) -> ir.Value:
     """The indices of all elements of the axes before one, and of the positions along it: [D, …, S, axis + 1]."""
-    positions = squeezed(found.positions, (1,), version)
+    positions = ops.squeezed(found.positions, (1,), version)
     sizes = [_size(found.data, at) for at in range(axis)]
     count = ir.node("Shape", [positions])
     shape = ir.node("Concat", [*sizes, count.outputs[0]], {"axis": 0}).outputs[0]
@@ -94,7 +94,7 @@ def _places(found: Found, axis: int, version: int) -> ir.Value:
     parts = []
     for part in (*counts, positions):
         spread = ir.node("Expand", [part, shape])
-        parts.append(unsqueezed(spread.outputs[0], (axis + 1,), version))
+        parts.append(ops.unsqueezed(spread.outputs[0], (axis + 1,), version))
     return ir.node("Concat", parts, {"axis": axis + 1}).outputs[0]
 
 
@@ -108,8 +108,8 @@ def _count(dim: Dim, size: ir.Value, behind: int, version: int) -> ir.Value:
     axes = tuple(range(1, behind + 1))
     if isinstance(dim, int):
         return constant(np.arange(dim, dtype=np.int64).reshape(-1, *(1 for _ in axes)))
-    numbers = ir.node("Range", [constant(0), squeezed(size, (0,), version), constant(1)])
-    return unsqueezed(numbers.outputs[0], axes, version)
+    numbers = ir.node("Range", [constant(0), ops.squeezed(size, (0,), version), constant(1)])
+    return ops.unsqueezed(numbers.outputs[0], axes, version)
 
 
 __all__ = ["Found", "ScatterTransposeElimination"]

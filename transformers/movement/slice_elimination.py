@@ -2,10 +2,10 @@
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.integer_ranges import is_endless
 from ortopt.graph.match import dims, inputs, need, same_dim
 from ortopt.options import TransformerLevel
-from ortopt.patterns.slice import cuts
 from ortopt.rule import Forwarded, RewriteRule
 
 
@@ -20,7 +20,7 @@ class SliceElimination(RewriteRule[Forwarded]):
         """Steps of 1 from 0 to the end of each axis."""
         (x,) = inputs(root, 1)
         shape = dims(x)
-        for axis, start, end, step in cuts(root):
+        for axis, start, end, step in ops.Slice(root).cuts:
             need(same_dim(step, 1), "its steps are not 1", root)
             size = shape[axis]
             from_first = isinstance(start, int) and isinstance(size, int) and start <= -size

@@ -3,11 +3,11 @@
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.slice_bounds import taken
 from ortopt.graph.integer_ranges import LARGEST, is_endless
 from ortopt.graph.match import Dim, Refusal, dims, inputs, is_used_once, need, opset, producer
 from ortopt.options import TransformerLevel
-from ortopt.patterns.slice import Cut, cuts, slice_node
 from ortopt.rule import RewriteRule
 
 LAST = 2**63 - 1
@@ -35,8 +35,8 @@ class SliceMerging(RewriteRule[Found]):
         need(is_used_once(middle), "the first part is used elsewhere", middle)
         (x,) = inputs(first, 1)
         shape = dims(x)
-        inner = {cut.axis: cut for cut in cuts(first)}
-        outer = {cut.axis: cut for cut in cuts(root)}
+        inner = {cut.axis: cut for cut in ops.Slice(first).cuts}
+        outer = {cut.axis: cut for cut in ops.Slice(root).cuts}
         taken = []
         for axis in sorted(inner.keys() | outer.keys()):
             first_cut, second_cut = inner.get(axis), outer.get(axis)
@@ -50,7 +50,7 @@ class SliceMerging(RewriteRule[Found]):
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the one Slice."""
-        return slice_node(found.source, found.taken, opset(found.nodes[-1]))
+        return ops.slice_node(found.source, found.taken, opset(found.nodes[-1]))
 
 
 def _number(bound: Dim, root: ir.Node) -> int:
@@ -59,7 +59,7 @@ def _number(bound: Dim, root: ir.Node) -> int:
     return bound
 
 
-def _composed(inner: Cut, outer: Cut, size: Dim, root: ir.Node) -> Taken:
+def _composed(inner: ops.Cut, outer: ops.Cut, size: Dim, root: ir.Node) -> Taken:
     """The bounds of two Slices along the same axis together."""
     a, b, p = (_number(bound, root) for bound in inner[1:])
     c, d, q = (_number(bound, root) for bound in outer[1:])

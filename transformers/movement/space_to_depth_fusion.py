@@ -6,12 +6,11 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
     array_of,
-    attribute,
-    axis,
     dims,
     inputs,
     is_constant,
@@ -66,7 +65,7 @@ class SpaceToDepthFusion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Each offset once, from one value of rank 4."""
-        need(axis(root, len(dims(root.outputs[0], 4)), 0) == CHANNELS, "it does not join channels", root)
+        need(ops.Concat(root).axis_of(len(dims(root.outputs[0], 4))) == CHANNELS, "it does not join channels", root)
         found = strided_blocks(root, HEIGHT, WIDTH)
         source, size, order = found.source, found.size, found.order
         channels = dims(source, 4)[CHANNELS]
@@ -98,8 +97,7 @@ class SpaceToDepthFusion(RewriteRule[Found]):
         moved = by_block[:, np.argsort(found.order)].reshape(content.shape)
         bias = optional(convolution, 2)
         operands = [blocks, constant(np.ascontiguousarray(moved), weight.dtype), *([] if bias is None else [bias])]
-        new = ir.Node("", "Conv", operands, list(convolution.attributes.values()))
-        return {convolution.outputs[0]: new.outputs[0]}
+        return {convolution.outputs[0]: ops.copied(convolution, operands).outputs[0]}
 
 
 def _convolution_below(root: ir.Node) -> ir.Node:
@@ -110,7 +108,7 @@ def _convolution_below(root: ir.Node) -> ir.Node:
     convolution: ir.Node = users(result)[0]
     need(is_op(convolution, "Conv") and convolution.graph is root.graph, reason, convolution)
     need(convolution.inputs[0] is result, reason, convolution)
-    need(attribute(convolution, "group", 1) == 1, "the Conv has groups", convolution)
+    need(ops.Conv(convolution).group == 1, "the Conv has groups", convolution)
     weight = inputs(convolution, 2)[1]
     need(is_constant(weight) and use_count(weight) == 1, "the Conv's weights are no constant of its own", weight)
     return convolution

@@ -3,8 +3,9 @@
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Dim, attribute, axis, dims, inputs, need, opset, optional, same_dim
+from ortopt.graph.match import Dim, attribute, dims, inputs, need, opset, optional, same_dim
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -37,7 +38,7 @@ class SplitElimination(RewriteRule[Found]):
             need(sizes is not None and len(sizes) == len(root.outputs), "the sizes of the parts are not known", root)
             assert sizes is not None
             size = sizes[list(root.outputs).index(part)]
-            need(same_dim(size, shape[axis(root, len(shape), 0)]), "it leaves something out", root)
+            need(same_dim(size, shape[ops.Split(root).axis]), "it leaves something out", root)
         return Found((root,), part, x)
 
     def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import axes_of, unsqueezed
+from ortopt import ops
 from ortopt.graph.match import (
-    axis,
     inputs,
     is_op,
     is_used_once,
@@ -53,8 +52,7 @@ class SplitUnsqueezeReordering(RewriteRule[Found]):
         need(alike, "a part is not unsqueezed", root)
         need(all(node.inputs[0] is part for node, part in zip(nodes, root.outputs, strict=True)), "it is an axis", root)
         plain_attributes(root)
-        of = rank(root.outputs[0])
-        added = {_axes(node, of) for node in nodes}
+        added = {ops.Unsqueeze(node).axes for node in nodes}
         need(len(added) == 1, "the parts get different axes", root)
         return Found((root, *nodes), added.pop())
 
@@ -62,18 +60,8 @@ class SplitUnsqueezeReordering(RewriteRule[Found]):
         """Build the Unsqueeze, and the Split of an axis that is further behind."""
         root, *wider = found.nodes
         (x,) = inputs(root, 1)
-        of = rank(x)
-        behind = [place for place in range(of + len(found.axes)) if place not in found.axes]
-        wide = unsqueezed(x, found.axes, opset(root))
-        kept = [entry for name, entry in root.attributes.items() if name != "axis"]
-        place = ir.AttrInt64("axis", behind[axis(root, of, 0)])
-        split = ir.Node("", "Split", [wide, *root.inputs[1:]], [*kept, place], num_outputs=len(root.outputs))
+        behind = [place for place in range(rank(x) + len(found.axes)) if place not in found.axes]
+        wide = ops.unsqueezed(x, found.axes, opset(root))
+        attributes = ops.changed(root.attributes.values(), axis=behind[ops.Split(root).axis])
+        split = ir.Node("", "Split", [wide, *root.inputs[1:]], attributes, num_outputs=len(root.outputs))
         return {node.outputs[0]: part for node, part in zip(wider, split.outputs, strict=True)}
-
-
-def _axes(node: ir.Node, of: int) -> tuple[int, ...]:
-    """The axes that an Unsqueeze adds to a value of some rank, from the front."""
-    axes = axes_of(node)
-    rank_after = of + len(axes)
-    need(all(-rank_after <= place < rank_after for place in axes), "an axis is out of range", node)
-    return tuple(sorted(place % rank_after for place in axes))

@@ -9,9 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import node_along, unsqueezed
+from ortopt import ops
 from ortopt.graph.edit import constant
-from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     Dim,
     Refusal,
@@ -23,19 +22,19 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_present,
     opset,
-    optional,
     plain_attributes,
     rank,
     users,
 )
+from ortopt.linear.layer import CONVOLUTIONS
 from ortopt.options import TransformerLevel
-from ortopt.patterns.convolution import CONVOLUTIONS
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, UNARY, VARIADIC
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
-MICROSOFT = "com.microsoft"
 OWN_UNARY = frozenset({"Gelu", "QuickGelu"})
 """Ops of ONNX Runtime of one operand: each element of the result is a function of the operand's element there."""
 
@@ -92,7 +91,7 @@ class SqueezeReordering(RewriteRule[Found]):
         need(any(source is not None and _is_of_convolution(source) for source in sources), "it is of no image", root)
         joins = len(set(sources) - {None}) > 1
         joins = joins or _goes_into_convolution(root, values, sources, axis)
-        need(joins or _meets(root.outputs[0], axis), "no Unsqueeze of this axis comes after", root)
+        need_present(joins or _meets(root.outputs[0], axis), "no Unsqueeze of this axis comes after", root)
         return Found((root,), tuple(sources), axis)
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -103,8 +102,8 @@ class SqueezeReordering(RewriteRule[Found]):
             source or _with_axis(value, found.axis, of, old)
             for source, value in zip(found.sources, inputs(old, len(old.inputs)), strict=True)
         ]
-        node = ir.Node(old.domain, old.op_type, operands, list(old.attributes.values()))
-        return node_along("Squeeze", node.outputs[0], [found.axis], opset(old, ""))
+        node = ops.copied(old, operands)
+        return ops.node_along("Squeeze", node.outputs[0], [found.axis], opset(old, ""))
 
 
 def _check_form(root: ir.Node) -> None:
@@ -119,25 +118,17 @@ def _squeezed(value: ir.Value) -> tuple[ir.Value, int] | None:
     node = value.producer()
     if node is None or not is_op(node, "Squeeze") or node.inputs[0] is None:
         return None
-    axes = _axes(node)
-    if axes is None or len(axes) != 1:
-        return None
+    axis = _axis(node)
+    return None if axis is None else (node.inputs[0], axis)
+
+
+def _axis(node: ir.Node) -> int | None:
+    """The one axis of a Squeeze or Unsqueeze; None if there are several, or it is not known."""
     try:
-        return node.inputs[0], axes[0] % rank(node.inputs[0])
+        axes = ops.Axes(node).axes
     except Refusal:
         return None
-
-
-def _axes(node: ir.Node) -> tuple[int, ...] | None:
-    """The axes of a Squeeze or Unsqueeze, if they are known."""
-    if "axes" in node.attributes:
-        entry = node.attributes["axes"]
-        return None if entry.is_ref() else tuple(entry.as_ints())
-    given = optional(node, 1)
-    known = None if given is None else contents(given)
-    if known is None or not all(isinstance(each, int) for each in known):
-        return None
-    return tuple(each for each in known if isinstance(each, int))
+    return axes[0] if len(axes) == 1 else None
 
 
 def _is_of_convolution(value: ir.Value) -> bool:
@@ -183,8 +174,7 @@ def _meets(value: ir.Value, axis: int) -> bool:
     while pending and len(seen) < FURTHEST:
         for node in users(pending.popleft()):
             if is_op(node, "Unsqueeze"):
-                axes = _axes(node)
-                if axes is not None and len(axes) == 1 and axes[0] % rank(node.outputs[0]) == axis:
+                if _axis(node) == axis:
                     return True
             elif _is_elementwise(node) and node.outputs[0] not in seen:
                 if any(each is not None and (_squeezed(each) or (None, -1))[1] == axis for each in node.inputs):
@@ -203,7 +193,7 @@ def _is_elementwise(node: ir.Node) -> bool:
 def _with_axis(value: ir.Value, axis: int, of: int, at: ir.Node) -> ir.Value:
     """An operand that broadcasts beside those that have the axis, counted in the rank of the result."""
     if not is_constant(value):
-        return unsqueezed(value, [axis], opset(at, ""))
+        return ops.unsqueezed(value, [axis], opset(at, ""))
     place = axis - (of - len(dims(value)))
     if place <= 0:
         return value  # it has no axis in front of that one

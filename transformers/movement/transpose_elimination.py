@@ -2,13 +2,13 @@
 
 import onnx_ir as ir
 
-from ortopt.graph.axes import order_of
-from ortopt.graph.match import inputs, need, shape_of
+from ortopt import ops
 from ortopt.options import TransformerLevel
-from ortopt.rule import Forwarded, RewriteRule
+from ortopt.rule import Elimination, Forwarded
+from ortopt.transformers.movement._copies import copied
 
 
-class TransposeElimination(RewriteRule[Forwarded]):
+class TransposeElimination(Elimination):
     """``Transpose`` in the order of the axes, or of axes of size 1 alone → ``x``."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -17,13 +17,4 @@ class TransposeElimination(RewriteRule[Forwarded]):
 
     def match(self, root: ir.Node) -> Forwarded:
         """The identity permutation, written or of rank at most 1; or each axis that moves has size 1."""
-        (x,) = inputs(root, 1)
-        order = order_of(root)
-        moved = [axis for axis, source in enumerate(order) if axis != source]
-        dims = shape_of(x) if moved else None
-        need(not moved or (dims is not None and all(dims[axis] == 1 for axis in moved)), "it moves axes", root)
-        return Forwarded((root,), x)
-
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read what it copies."""
-        return found.value
+        return copied(root, len(ops.Transpose(root).order))

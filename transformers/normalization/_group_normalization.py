@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import (
     FLOAT,
     FLOAT16,
@@ -25,8 +26,9 @@ from ortopt.graph.match import (
     splat,
     users,
 )
-from ortopt.patterns.channels import of_channels
+from ortopt.linear.channels import of_channels
 from ortopt.patterns.layer_normalization import quotient
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
 
 
@@ -124,8 +126,7 @@ def _core(root: ir.Node) -> Core:
         plain = float(splat(scale)) == 1 and (shift is None or float(splat(shift)) == 0)
         need(plain, "the groups are scaled or shifted", root)
         need(not any(value.name and value.uses() for value in root.outputs[1:]), "its statistics are needed", root)
-        rank = len(dims(x))
-        need(rank > 2 and attribute(root, "axis", -1) % rank == 2, "it is not over all of a group", root)
+        need(len(dims(x)) > 2 and ops.OneAxis(root).axis == 2, "it is not over all of a group", root)
         return Core((root,), x, root.outputs[0], attribute(root, "epsilon", 1e-5))
     return _spelled(root)
 
@@ -171,7 +172,7 @@ def _silu(value: ir.Value, nodes: list[ir.Node]) -> ir.Value | None:
         return None
     if len(below) == 1:
         (gelu,) = below
-        if not is_op(gelu, "QuickGelu", domain="com.microsoft") or attribute(gelu, "alpha", 1.702) != 1:
+        if not is_op(gelu, "QuickGelu", domain=MICROSOFT) or attribute(gelu, "alpha", 1.702) != 1:
             return None
         nodes.append(gelu)
         return gelu.outputs[0]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import (
     Dim,
-    axis,
     dims,
     inputs,
     is_constant,
@@ -22,6 +22,7 @@ from ortopt.graph.match import (
     shape_of,
 )
 from ortopt.onnx_ir_internals import use_count
+from ortopt.semantics.domains import MICROSOFT
 
 
 class Skip(Struct, frozen=True):
@@ -57,7 +58,7 @@ def skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> Skip:
     need(addition.graph is root.graph, "the sum is computed in another graph", total)
     shape = dims(total)
     need(len(shape) in (2, 3), "the kernel takes two or three dimensions", total)
-    need(axis(root, len(shape), -1) == len(shape) - 1, "it is not over the last axis alone", root)
+    need(ops.OneAxis(root).is_last, "it is not over the last axis alone", root)
     need(
         not any(use_count(value) or value.is_graph_output() for value in root.outputs[1:]),
         "its statistics are used",
@@ -123,7 +124,7 @@ def skip_node(op: str, skip: Skip, parameters: Sequence[ir.Value | None], epsilo
     outputs = [ir.Value()]
     if not is_used_once(skip.total):
         outputs += [ir.Value(name=""), ir.Value(name=""), ir.Value()]
-    return ir.node(op, inputs, {"epsilon": epsilon}, domain="com.microsoft", outputs=outputs)
+    return ir.node(op, inputs, {"epsilon": epsilon}, domain=MICROSOFT, outputs=outputs)
 
 
 __all__ = ["Skip", "skip_above", "skip_node"]

@@ -8,14 +8,13 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import squeezed
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Dim,
     Refusal,
     array_of,
     attribute,
-    axis,
     dims,
     dtype,
     inputs,
@@ -33,6 +32,7 @@ from ortopt.graph.walk import Question, walk
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 MOVES = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 
@@ -83,14 +83,14 @@ class EmbedLayerNormFusion(RewriteRule[Found]):
     after = ("constant_folding", "layer_norm_fusion")
     roots = ("LayerNormalization",)
     lookback = 8
-    produces = (("com.microsoft", "EmbedLayerNormalization"),)
+    produces = ((MICROSOFT, "EmbedLayerNormalization"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """Two or three embeddings that are normalized over the last of three dimensions."""
         total, scale = inputs(root, 2)
         shape = dims(total, 3)
-        need(axis(root, 3, -1) == 2, "it is not over the last axis alone", root)
+        need(ops.OneAxis(root).is_last, "it is not over the last axis alone", root)
         need(
             not any(use_count(value) or value.is_graph_output() for value in root.outputs[1:]),
             "its statistics are used",
@@ -131,7 +131,7 @@ class EmbedLayerNormFusion(RewriteRule[Found]):
         if not is_used_once(found.total):
             outputs += [ir.Value(name=""), ir.Value()]
             replaced[found.total] = outputs[2]
-        ir.node("EmbedLayerNormalization", operands, attributes, domain="com.microsoft", outputs=outputs)
+        ir.node("EmbedLayerNormalization", operands, attributes, domain=MICROSOFT, outputs=outputs)
         return replaced
 
 
@@ -177,7 +177,7 @@ def _lookup(term: ir.Value, shape: tuple[Dim, ...]) -> Lookup | None:
     try:
         rows, hidden = dims(table, 2)
         batch, length = dims(ids, 2)
-        along = axis(node, 2, 0)
+        along = ops.Gather(node).axis
     except Refusal:
         return None
     fits = same_dim(hidden, shape[2]) and same_dim(length, shape[1]) and (batch == 1 or same_dim(batch, shape[0]))
@@ -231,7 +231,7 @@ def _rows(value: ir.Value, version: int) -> ir.Value:
     """A value [length, hidden], out of one that may have a dimension of 1 before these."""
     if len(dims(value)) == 2:
         return value
-    return squeezed(value, [0], version)
+    return ops.squeezed(value, [0], version)
 
 
 def _zeros(scale: ir.Value, table: ir.Value) -> ir.Value:

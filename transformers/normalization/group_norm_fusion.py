@@ -5,17 +5,17 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import placement
 from ortopt.analysis.kernels import CUDA
+from ortopt.framework import placement
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, dims, dtype, is_never_zero, need, opset
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.layer_normalization import ROOTS
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.normalization._group_normalization import GroupNormalization, group_normalization
 
-MICROSOFT = "com.microsoft"
 STANDARD_FROM = 21
 LARGEST_GROUP = 512
 """Channels of a group that CUDA's kernel takes, two at a time."""

@@ -6,19 +6,19 @@ from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOATS,
     array_of,
     attribute,
     dtype,
     inputs,
     is_op,
     need,
+    need_float,
     only_user,
     rank,
 )
+from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.affine import LARGEST, SMALLEST
-from ortopt.patterns.channels import of_channels
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
@@ -58,7 +58,7 @@ class InstanceNormFusion(RewriteRule[Found]):
         if is_op(user, "Add", "Mul") and a is not root.outputs[0]:
             a, other = other, a
         need(a is root.outputs[0], "it divides, or is subtracted", user)
-        need(dtype(x) in FLOATS, "it is no float", x)
+        need_float(x)
         s, b = array_of(scale).astype(np.float64), array_of(bias).astype(np.float64)
         need(s.ndim == 1 and s.shape == b.shape, "its scale is no vector", scale)
         c = of_channels(other, s.size, rank(x))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.match import attribute, axis, dims, inputs, is_used, is_used_once, need, producer
+from ortopt import ops
+from ortopt.graph.match import dims, inputs, is_used, is_used_once, need, producer
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
 
 HEADS_FIRST: tuple[int, ...] = (0, 2, 1, 3)
-NO_ORDER: tuple[int, ...] = ()
 RANK = 4
 
 
@@ -42,9 +42,9 @@ class NormTransposeReordering(RewriteRule[Found]):
         """A normalization of the last dimension, which the Transpose leaves where it is."""
         x, *weights = inputs(root, len(root.inputs))
         transpose = producer(x, "Transpose")
-        need(attribute(transpose, "perm", NO_ORDER) == HEADS_FIRST, "no heads are moved", transpose)
+        need(ops.Transpose(transpose).order == HEADS_FIRST, "no heads are moved", transpose)
         need(is_used_once(x), "the heads are used elsewhere", x)
-        need(axis(root, RANK, -1) == RANK - 1, "more than the last dimension is normalized", root)
+        need(ops.OneAxis(root).is_last, "more than the last dimension is normalized", root)
         need(all(len(dims(value)) == 1 for value in weights), "a weight differs between positions or heads", root)
         need(not any(map(is_used, root.outputs[1:])), "its statistics are asked for", root)
         return Found((transpose, root))
@@ -53,5 +53,5 @@ class NormTransposeReordering(RewriteRule[Found]):
         """Build the normalization of what was not moved, and the Transpose."""
         (x,) = inputs(found.nodes[0], 1)
         root = found.root
-        node = ir.Node(root.domain, root.op_type, [x, *root.inputs[1:]], list(root.attributes.values()))
+        node = ops.copied(root, [x, *root.inputs[1:]])
         return ir.node("Transpose", [node.outputs[0]], {"perm": HEADS_FIRST})

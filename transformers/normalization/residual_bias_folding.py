@@ -9,30 +9,31 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    attribute,
-    axis,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     is_used,
     is_used_once,
     need,
+    need_float32,
     operand_constant,
     operand_from,
     optional,
     users,
 )
+from ortopt.linear.layer import ending_in, linear
+from ortopt.linear.weights import rounded, row_product
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.attention.constant_rows import product
 from ortopt.patterns.attention.reading import behind_keys, reading
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -110,22 +111,21 @@ class ResidualBiasFolding(RewriteRule[Found]):
         """Build all that holds a constant with the new ones."""
         root, _, old = found.nodes[:3]
         operands = [*old.inputs[:2], constant(found.shift)]
-        normalization = ir.Node("", old.op_type, operands, list(old.attributes.values()))
+        normalization = ops.copied(old, operands)
         total = ir.node(root.op_type, [normalization.outputs[0], found.rest])
         made = {root.outputs[0]: total.outputs[0], old.outputs[0]: normalization.outputs[0]}
         for last, bias in found.layers:
             if is_op(last, "Add", "Sum"):
-                _, unbiased = operand_constant(last)
-                node = ir.node(last.op_type, [unbiased, constant(bias)])
+                operands = [operand_constant(last)[1], constant(bias)]
             else:
                 operands = [normalization.outputs[0], last.inputs[1], constant(bias), *last.inputs[3:]]
-                node = ir.Node(last.domain, last.op_type, operands, list(last.attributes.values()))
+            node = ops.copied(last, operands)
             made[last.outputs[0]] = node.outputs[0]
         return made
 
 
 def _row(bias: ir.Value, rest: ir.Value) -> Array:
-    need(dtype(rest) == FLOAT, "its numbers are not single-precision", rest)
+    need_float32(rest)
     need(len(dims(rest)) > 1 and dims(bias) == dims(rest)[-1:], "it is no bias of the last dimension", bias)
     row: Array = array_of(bias).astype(np.float64)
     need(bool(np.isfinite(row).all()), "the bias is not finite", bias)
@@ -137,22 +137,14 @@ def _shifted(normalization: ir.Node, row: Array) -> np.ndarray:
 
     It gives numbers of mean 0 and deviation 1, times the scale, plus the shift.
     """
-    x, scale, shift = inputs(normalization, 3)
-    rank = len(dims(x))
-    need(axis(normalization, rank, -1) == rank - 1, "the normalization is over several dimensions", normalization)
+    _, scale, shift = inputs(normalization, 3)
+    need(ops.OneAxis(normalization).is_last, "the normalization is over several dimensions", normalization)
     need(is_constant(scale) and is_constant(shift), "scale and shift are no constants", normalization)
     need(dims(scale) == dims(shift) == row.shape, "the bias is of another size", shift)
     contents = [array_of(value).astype(np.float64) for value in (scale, shift)]
     size = sum(float(np.square(content).sum()) for content in contents)
     need(float(np.square(row).sum()) <= size, "the bias is larger than what the normalization gives", normalization)
-    return _in_single(contents[1] + row, shift)
-
-
-def _in_single(content: Array, about: ir.Value) -> np.ndarray:
-    with np.errstate(over="ignore", invalid="ignore"):
-        single = content.astype(np.float32)
-    need(bool(np.isfinite(single).all()), "a new constant would not be finite", about)
-    return single
+    return rounded(contents[1] + row, FLOAT, shift)
 
 
 def _layers(readers: list[ir.Node], residual: ir.Value, row: Array) -> Iterator[Layer]:
@@ -164,43 +156,27 @@ def _layers(readers: list[ir.Node], residual: ir.Value, row: Array) -> Iterator[
     for node in readers:
         need(node.graph is residual.graph, "a subgraph uses the normalization's result", residual)
         need(residual not in node.inputs[1:], "the normalization's result is multiplied by what is no constant", node)
-        if is_op(node, "Gemm"):
-            yield _gemm(node, row)
-            continue
-        if is_op(node, "Attention", domain="com.microsoft"):
+        if is_op(node, "Attention", domain=MICROSOFT):
             yield _packed_attention(node, row)
             continue
-        need(is_op(node, "MatMul"), "the normalization's result is used by no linear layer", node)
-        weight = _weight(inputs(node, 2)[1], (row.size,))
-        layer = _biased(node.outputs[0], product(row, weight))
-        if layer is not None:
-            yield layer
-        else:
+        need(is_op(node, "Gemm", "MatMul"), "the normalization's result is used by no linear layer", node)
+        layer = linear(node)
+        need(layer.kind == FLOAT, "its numbers are not single-precision", layer.weight)
+        need(layer.inputs == row.size, "a linear layer is of another width", layer.weight)
+        last = node if is_op(node, "Gemm") else _sum(node.outputs[0])
+        if last is None:
             need(_gives_keys(node.outputs[0]), "a linear layer has no bias", node)
+            continue
+        yield Layer(last, ending_in(last).bias_with(-row))
 
 
-def _biased(unbiased: ir.Value, change: Array) -> Layer | None:
-    """The layer of a product, with a bias that is less by a change; None if nothing constant is added to it alone."""
+def _sum(unbiased: ir.Value) -> ir.Node | None:
+    """What adds a constant to a product that nothing else reads."""
     user = users(unbiased)[0] if is_used_once(unbiased) else None
-    if user is None or not is_op(user, "Add", "Sum") or len(user.inputs) != 2:
+    is_sum = user is not None and is_op(user, "Add", "Sum") and len(user.inputs) == 2
+    if user is None or not is_sum or user.graph is not unbiased.graph:
         return None
-    bias = user.inputs[1] if user.inputs[0] is unbiased else user.inputs[0]
-    if bias is None or not is_constant(bias) or user.graph is not unbiased.graph:
-        return None
-    need(dims(bias) == change.shape, "a linear layer's bias is no row", bias)
-    return Layer(user, _in_single(array_of(bias) - change, bias))
-
-
-def _gemm(node: ir.Node, row: Array) -> Layer:
-    _, weight, bias = inputs(node, 3)
-    beta = attribute(node, "beta", 1.0)
-    need(is_constant(bias) and beta != 0, "a linear layer has no bias", node)
-    need(not attribute(node, "transA", 0), "a linear layer is of columns", node)
-    turned = attribute(node, "transB", 0)
-    columns = _weight(weight, (row.size,), turned=bool(turned))
-    need(dims(bias) == columns.shape[1:], "a linear layer's bias is no row", bias)
-    factor = attribute(node, "alpha", 1.0) / beta
-    return Layer(node, _in_single(array_of(bias) - factor * product(row, columns), bias))
+    return user if any(value is not None and is_constant(value) for value in user.inputs) else None
 
 
 def _packed_attention(node: ir.Node, row: Array) -> Layer:
@@ -209,18 +185,11 @@ def _packed_attention(node: ir.Node, row: Array) -> Layer:
     if weight is None or bias is None:
         raise Refusal("a linear layer has no bias", node)
     need(not any(map(is_used, node.outputs[1:])), "its keys and values are used elsewhere", node)
-    columns = _weight(weight, (row.size,))
+    need_float32(weight)
+    columns = array_of(weight)
+    need(columns.shape[:1] == row.shape and columns.ndim == 2, "a linear layer is of another width", weight)
     need(is_constant(bias) and dims(bias) == columns.shape[1:], "a linear layer's bias is no row", bias)
-    return Layer(node, _in_single(array_of(bias) - product(row, columns), bias))
-
-
-def _weight(value: ir.Value, rows: tuple[int, ...], *, turned: bool = False) -> np.ndarray:
-    need(is_constant(value) and len(dims(value)) == 2, "a linear layer's weight is no constant matrix", value)
-    need(dtype(value) == FLOAT, "its numbers are not single-precision", value)
-    content = array_of(value)
-    content = content.T if turned else content
-    need(content.shape[:1] == rows, "a linear layer is of another width", value)
-    return content
+    return Layer(node, rounded(array_of(bias) - row_product(row, columns), FLOAT, bias))
 
 
 def _gives_keys(value: ir.Value) -> bool:

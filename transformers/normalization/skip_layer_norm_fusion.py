@@ -10,6 +10,7 @@ from msgspec import Struct
 from ortopt.graph.match import attribute, inputs, need, optional
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.normalization._skip_normalization import Skip, skip_above, skip_node
 
 
@@ -36,7 +37,7 @@ class SkipLayerNormFusion(RewriteRule[Found]):
     after = ("layer_norm_fusion",)
     roots = ("LayerNormalization",)
     lookback = 3
-    produces = (("com.microsoft", "SkipLayerNormalization"),)
+    produces = ((MICROSOFT, "SkipLayerNormalization"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from ortopt.graph.match import attribute, inputs, need
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.normalization._skip_normalization import Skip, skip_above, skip_node
 
 
@@ -35,7 +36,7 @@ class SkipRmsNormFusion(RewriteRule[Found]):
     after = ("rms_norm_fusion",)
     roots = ("RMSNormalization", "SimplifiedLayerNormalization")
     lookback = 3
-    produces = (("com.microsoft", "SkipSimplifiedLayerNormalization"),)
+    produces = ((MICROSOFT, "SkipSimplifiedLayerNormalization"),)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:

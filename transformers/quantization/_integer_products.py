@@ -18,6 +18,7 @@ from ortopt.graph.match import (
     is_used_once,
     is_vector_of,
     need,
+    need_present,
     only_user,
     operand_from,
     optional,
@@ -75,7 +76,7 @@ def integer_product(root: ir.Node) -> IntegerProduct:
     (integers,) = inputs(cast, 1)
     need(attribute(cast, "to", 0) == FLOAT, "the integers do not become float32", cast)
     product = integers.producer()
-    need(is_op(product, "MatMulInteger"), "no MatMulInteger comes before", integers)
+    need_present(is_op(product, "MatMulInteger"), "no MatMulInteger comes before", integers)
     assert product is not None
     plain_attributes(product)
     only_user(integers), only_user(cast.outputs[0])

@@ -6,9 +6,11 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, array_of, dtype, is_constant, is_op, need, plain_attributes, users
-from ortopt.patterns.quantization import MICROSOFT, has_one_scale, is_dequantizer, is_quantizer, scaling
+from ortopt.patterns.quantization import has_one_scale, is_dequantizer, is_quantizer, scaling
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import PERMUTING, SELECTING
 
 SHIFT = 128
@@ -162,7 +164,7 @@ def made_unsigned(node: ir.Node, shifted: dict[ir.Value, ir.Value]) -> ir.Node:
         shifted: The unsigned integers for those of the region that come before.
     """
     operands = list(node.inputs)
-    attributes = [item for name, item in node.attributes.items() if name != "output_dtype"]
+    attributes = ops.changed(node.attributes.values(), output_dtype=None)
     if is_quantizer(node) or is_dequantizer(node):
         scale = operands[1]
         assert scale is not None

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOAT, dtype, inputs, need, plain_attributes
+from ortopt import ops
+from ortopt.graph.match import inputs, need, need_float32, plain_attributes
 from ortopt.options import TransformerLevel
 from ortopt.patterns.clamp import bounds_of
 from ortopt.patterns.quantization import RANGES, integer_of, is_near_an_integer, scaling
@@ -30,7 +31,7 @@ class ClipQuantizeElimination(RewriteRule[Forwarded]):
         clip = unit_before(root, "Relu", "Clip")
         plain_attributes(root)
         x = inputs(clip, 1)[0]
-        need(dtype(x) == FLOAT, "the numbers are not float32", x)
+        need_float32(x)
         mapping = scaling(root)
         need(bool(np.all(mapping.scale > 0)), "a scale is not positive", root)
         low, high = (0.0, math.inf) if clip.op_type == "Relu" else bounds_of(clip)
@@ -46,4 +47,4 @@ class ClipQuantizeElimination(RewriteRule[Forwarded]):
     def rewrite(self, found: Forwarded) -> Replacement:
         """Build the QuantizeLinear alone."""
         root = found.nodes[-1]
-        return ir.Node(root.domain, root.op_type, [found.value, *root.inputs[1:]], root.attributes.values())
+        return ops.copied(root, [found.value, *root.inputs[1:]])

@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
-from ortopt.graph.match import array_of, inputs, is_constant, need, only_user, opset, plain_attributes
+from ortopt.graph.match import array_of, inputs, is_constant, need, need_present, only_user, opset, plain_attributes
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.clamp import bounds_of
 from ortopt.patterns.quantization import RANGES, integer_of, is_dequantizer, is_near_an_integer
@@ -65,7 +66,7 @@ class ClipQuantizeReordering(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the QuantizeLinear, and the Clip of integers."""
         root = found.nodes[-1]
-        quantize = ir.Node(root.domain, root.op_type, [found.x, *root.inputs[1:]], root.attributes.values())
+        quantize = ops.copied(root, [found.x, *root.inputs[1:]])
         kind = found.integers.numpy()
         bounds = (constant(np.asarray(bound, kind)) for bound in (found.least, found.greatest))
         return ir.Node("", "Clip", [quantize.outputs[0], *bounds])
@@ -75,7 +76,7 @@ def _check_unit(x: ir.Value) -> None:
     """Refuse numbers that are not those of an op with a quantized kernel, all finite."""
     op = x.producer()
     has_kernel = op is not None and op.domain == "" and op.op_type in WITH_KERNELS
-    need(has_kernel, "no op with a quantized kernel comes before", x)
+    need_present(has_kernel, "no op with a quantized kernel comes before", x)
     assert op is not None
     operands = [value for value in op.inputs if value is not None]
     need(is_dequantizer(operands[0].producer()), "what comes before reads no integers", op)

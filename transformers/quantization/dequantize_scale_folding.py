@@ -6,15 +6,15 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Refusal, inputs, is_constant, keeps_rank, need, plain_attributes, scalar
+from ortopt.graph.match import Refusal, inputs, is_constant, need, plain_attributes
 from ortopt.options import March, Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import DEQUANTIZE, MICROSOFT, dequantizer, is_faithful, is_quantizer, scaling
+from ortopt.patterns.quantization import DEQUANTIZE, dequantizer, is_quantizer
 from ortopt.rule import RewriteRule
-
-FACTORS = (2.0**-20, 2.0**20)
-"""Between these, neither the product nor the new scale overflows or loses digits."""
+from ortopt.semantics.domains import MICROSOFT
+from ortopt.transformers.quantization._scale_factor import factor_of, with_factor
 
 
 class Found(Struct, frozen=True):
@@ -41,29 +41,18 @@ class DequantizeScaleFolding(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """A product of dequantized integers by a constant number."""
-        plain_attributes(root)
-        numbers, other = inputs(root, 2)
-        if root.op_type == "Mul" and is_constant(numbers):
-            numbers, other = other, numbers
-        factor = scalar(other)
+        numbers, factor = factor_of(root)
         dequantize = dequantizer(numbers)
         plain_attributes(dequantize)
-        need(keeps_rank(other, numbers), "the factor would raise the rank", other)
-        need(FACTORS[0] <= factor <= FACTORS[1], "the factor is negative, zero, very small or very large", other)
-        mapping = scaling(dequantize)
-        need(mapping.numbers == FLOAT, "the numbers are not float32", dequantize)
-        need(mapping.scale.ndim == 0, "there are several scales", dequantize)
-        need(is_faithful(mapping), "the scale is too large or too small to be exact", dequantize)
+        scale = with_factor(dequantize, factor, multiplied=root.op_type == "Mul")
         _check_integers(inputs(dequantize, 1)[0], root)
-        scale = np.float64(mapping.scale)
-        folded = scale / factor if root.op_type == "Div" else scale * factor
-        return Found((root,), dequantize, np.array(folded, np.float32))
+        return Found((root,), dequantize, scale)
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the DequantizeLinear by the new scale."""
         old = found.dequantize
         operands = [old.inputs[0], constant(found.scale), *old.inputs[2:]]
-        return ir.Node(old.domain, old.op_type, operands, old.attributes.values())
+        return ops.copied(old, operands)
 
 
 def _check_integers(integers: ir.Value, root: ir.Node) -> None:

@@ -20,9 +20,9 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.options import Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics import key
+from ortopt.semantics.domains import MICROSOFT
 
 LARGEST = 1 << 16
 """How many elements a parameter may have, which grows to four times its size."""

@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import inputs, need
 from ortopt.options import TransformerLevel
 from ortopt.patterns.quantization import dequantizer, is_dequantizer, is_faithful, quantizer, same_scale, scaling
@@ -50,4 +51,4 @@ class DoubleQdqPairsRemover(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the one QuantizeLinear."""
         root = found.nodes[-1]
-        return ir.Node(root.domain, root.op_type, [found.source, *root.inputs[1:]], root.attributes.values())
+        return ops.copied(root, [found.source, *root.inputs[1:]])

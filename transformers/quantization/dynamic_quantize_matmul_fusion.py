@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.match import inputs, is_op, is_used_once, need
+from ortopt.graph.match import inputs, is_op, is_used_once, need, need_present
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.quantization._integer_products import IntegerProduct, integer_product
 
 
@@ -44,7 +44,7 @@ class DynamicQuantizeMatmulFusion(RewriteRule[Found]):
         """A product of integers whose first operand is quantized for it alone."""
         product = integer_product(root)
         quantize = product.a.producer()
-        need(is_op(quantize, "DynamicQuantizeLinear"), "no DynamicQuantizeLinear comes before", product.a)
+        need_present(is_op(quantize, "DynamicQuantizeLinear"), "no DynamicQuantizeLinear comes before", product.a)
         assert quantize is not None
         _, scale, zero_point = quantize.outputs
         own = product.a_scale is scale and product.a_zero_point is zero_point

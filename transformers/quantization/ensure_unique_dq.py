@@ -7,6 +7,7 @@ from functools import partial
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.edit import Editor
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
@@ -51,7 +52,7 @@ def _multiply(node: ir.Node, behind: ir.Node, edit: Editor) -> list[ir.Node]:
     uses = tuple(result.uses())
     copies = []
     for number, use in enumerate(uses if result.is_graph_output() else uses[1:], 1):
-        own = ir.Node(node.domain, node.op_type, node.inputs, node.attributes.values())
+        own = ops.copied(node, node.inputs)
         own.outputs[0].name = own.name = edit.fresh_name(f"{result.name}/{number}")
         edit.insert([own], before=behind, origin=[node])
         edit.set_input(use.node, use.idx, own.outputs[0])

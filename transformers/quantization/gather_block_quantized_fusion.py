@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import (
     FLOAT,
-    attribute,
     inputs,
     is_constant,
     is_used_once,
@@ -17,9 +17,10 @@ from ortopt.graph.match import (
     rank,
 )
 from ortopt.options import Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT, dequantizer, scaling
+from ortopt.patterns.quantization import dequantizer, scaling
 from ortopt.patterns.quantized_blocks import LEAST_BLOCK
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 FOUR_BITS = 4
 
@@ -59,15 +60,13 @@ class GatherBlockQuantizedFusion(RewriteRule[Found]):
         need(power, "the kernel wants blocks of 16, 32, 64 …", node)
         table, scale = inputs(node, 2)
         need(is_constant(table), "the table is no constant", table)
-        of = rank(table)
-        axis = attribute(root, "axis", 0)
-        need(-of <= axis < of, "the axis is out of range", root)
-        need(axis % of != mapping.axis, "it gathers along the blocks", root)
-        need(mapping.axis == of - 1, "the blocks do not lie along the last axis", node)
+        axis = ops.Gather(root).axis
+        need(axis != mapping.axis, "it gathers along the blocks", root)
+        need(mapping.axis == rank(table) - 1, "the blocks do not lie along the last axis", node)
         numbers = {
             "bits": FOUR_BITS,
             "block_size": mapping.block,
-            "gather_axis": axis % of,
+            "gather_axis": axis,
             "quantize_axis": mapping.axis,
         }
         zero_point = optional(node, 2)

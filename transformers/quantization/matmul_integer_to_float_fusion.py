@@ -6,9 +6,10 @@ import onnx_ir as ir
 
 from ortopt.graph.match import dims, inputs, need, plain_attributes, rank
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT, is_quantizer
+from ortopt.patterns.quantization import is_quantizer
 from ortopt.patterns.quantized_kernels import check_columns, operand, terms_of
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.quantization._integer_products import IntegerProduct, bias_behind, integer_product, unless_zero
 
 

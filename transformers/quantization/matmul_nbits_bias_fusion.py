@@ -5,10 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import Refusal, need, optional, plain_attributes
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.quantization._integer_products import bias_behind
 
 BIAS = 5
@@ -50,5 +51,5 @@ class MatmulNbitsBiasFusion(RewriteRule[Found]):
         """Build the product with the bias."""
         root, addition = found.nodes
         operands = [optional(root, index) for index in range(BIAS)]
-        node = ir.Node(root.domain, root.op_type, [*operands, found.bias], root.attributes.values())
+        node = ops.copied(root, [*operands, found.bias])
         return {addition.outputs[0]: node.outputs[0]}

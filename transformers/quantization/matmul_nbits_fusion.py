@@ -8,16 +8,17 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.errors import UsageError
-from ortopt.fusions import preferred
+from ortopt.framework.fusions import preferred
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, attribute, dtype, inputs, is_vector_of, need, optional, plain_attributes, rank
+from ortopt.graph.match import inputs, is_vector_of, need, need_float32, optional, plain_attributes, rank
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT
 from ortopt.patterns.quantized_blocks import Blocks, blocks
 from ortopt.patterns.unpacked_weights import is_unpacked, unpacked
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.quantization._integer_products import bias_behind
 
 ACCURACY_LEVELS = (0, 1, 4)
@@ -87,7 +88,7 @@ class MatmulNbitsFusion(RewriteRule[Found]):
         """A product with a constant matrix in blocks along what is summed up."""
         plain_attributes(root)
         x, floats = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the numbers are not float32", x)
+        need_float32(x)
         need(rank(x) >= 2, "the first operand is a vector", x)
         turned = _check_gemm(root) if root.op_type == "Gemm" else False
         weight, order = self._weight(root, floats, turned)
@@ -142,6 +143,7 @@ class MatmulNbitsFusion(RewriteRule[Found]):
 
 def _check_gemm(root: ir.Node) -> bool:
     """Whether a Gemm transposes its weight; refuses what it does beside."""
-    need(attribute(root, "alpha", 1.0) == 1.0 and attribute(root, "transA", 0) == 0, "it scales or transposes", root)
-    need(optional(root, 2) is None or attribute(root, "beta", 1.0) == 1.0, "the bias is scaled", root)
-    return bool(attribute(root, "transB", 0))
+    gemm = ops.Gemm(root)
+    need(gemm.alpha == 1.0 and not gemm.transposes_a, "it scales or transposes", root)
+    need(optional(root, 2) is None or gemm.beta == 1.0, "the bias is scaled", root)
+    return gemm.transposes_b

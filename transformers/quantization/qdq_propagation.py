@@ -6,21 +6,19 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import semantics
+from ortopt import ops, semantics
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    Refusal,
+    Absent,
+    Code,
     attribute,
     inputs,
     is_constant,
     need,
-    optional,
     plain_attributes,
     rank,
     scalar,
-    shape_of,
-    tensor_of,
 )
 from ortopt.options import March, Target, TransformerLevel
 from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer
@@ -82,26 +80,22 @@ class QdqPropagation(RewriteRule[Found]):
         (source,) = inputs(first, 1)
         moved, scaling = (first, second) if is_quantizer(second) else (second, first)
         parameters = [value for value in scaling.inputs[1:] if value is not None]
-        attributes = [item for name, item in scaling.attributes.items() if name != "axis"]
         if found.axis is None:
             parameters = [_without_axes(value) for value in parameters]
-        else:
-            attributes.append(ir.AttrInt64("axis", found.axis))
         if found.turned is not None:
-            turn = [ir.AttrInt64s("perm", found.turned)]
-            parameters = [ir.Node("", "Transpose", [value], turn).outputs[0] for value in parameters]
+            parameters = [ir.node("Transpose", [value], {"perm": found.turned}).outputs[0] for value in parameters]
         if is_quantizer(second):
-            inner = ir.Node(scaling.domain, scaling.op_type, [source, *parameters], attributes)
-            return ir.Node("", moved.op_type, [inner.outputs[0], *moved.inputs[1:]], moved.attributes.values())
-        inner = ir.Node("", moved.op_type, [source, *moved.inputs[1:]], moved.attributes.values())
-        return ir.Node(scaling.domain, scaling.op_type, [inner.outputs[0], *parameters], attributes)
+            inner = ops.copied(scaling, [source, *parameters], axis=found.axis)
+            return ops.copied(moved, [inner.outputs[0], *moved.inputs[1:]])
+        inner = ops.copied(moved, [source, *moved.inputs[1:]])
+        return ops.copied(scaling, [inner.outputs[0], *parameters], axis=found.axis)
 
 
 def _before_quantizing(root: ir.Node) -> Found:
     (numbers,) = inputs(root, 1)
     op = numbers.producer()
     if op is None or op.domain != "" or op.op_type not in PERMUTED + REPEATED:
-        raise Refusal("no op that keeps values comes before", numbers)
+        raise Absent("no op that keeps values comes before", numbers)
     need(has_one_scale(root), "there are several scales", root)
     _check_axis_free(root)
     need(not is_constant(op.inputs[0]), "it will be folded", op)
@@ -121,18 +115,15 @@ def _behind_dequantizing(root: ir.Node) -> Found:
         _check_axis_free(dequantize)
         return Found((dequantize, root))
     need(root.op_type in _AXES, "there are several scales, which it would scatter", dequantize)
-    integers, scale = inputs(dequantize, 2)
-    of = rank(integers)
-    axis = attribute(dequantize, "axis", 1)
-    need(-of <= axis < of, "the axis is out of range", dequantize)
-    goes_to = _AXES[root.op_type](root, axis % of)
+    _, scale = inputs(dequantize, 2)
+    goes_to = _AXES[root.op_type](root, ops.OneAxis(dequantize).axis)
     if not attribute(dequantize, "block_size", 0):
         need(rank(scale) == 1, "the scales are of another rank", scale)
         return Found((dequantize, root), goes_to)
     need(root.op_type == "Transpose", "there are blocks of scales, which it would scatter", dequantize)
     constants = all(is_constant(value) for value in dequantize.inputs if value is not None)
     need(constants, "the blocks of scales would be turned in every run", dequantize)
-    return Found((dequantize, root), goes_to, _permutation(root))
+    return Found((dequantize, root), goes_to, ops.Transpose(root).order)
 
 
 def _check_pair_unneeded(first: ir.Node, second: ir.Node) -> None:
@@ -142,7 +133,12 @@ def _check_pair_unneeded(first: ir.Node, second: ir.Node) -> None:
     if all(value is None or is_constant(value) for value in operands):
         return  # it will be folded
     options = scope.of(scope.graph_of(scaling)).options
-    need(options.target is not Target.ONNX, "other runtimes match an op within its pairs (--target onnx)", scaling)
+    need(
+        options.target is not Target.ONNX,
+        "other runtimes match an op within its pairs (--target onnx)",
+        scaling,
+        code=Code.PLACEMENT,
+    )
     integers = scaling.outputs[0] if is_quantizer(scaling) else operands[0]
     if integers is None or integers.dtype != ir.DataType.INT8 or options.march is March.NATIVE:
         return
@@ -159,64 +155,37 @@ def _check_order(root: ir.Node, dequantize: ir.Node) -> None:
     need(np.isfinite(factor) and factor > 0, "the scale does not keep the order", scale)
     spare = root.outputs[1:]
     need(not any(value.uses() or value.is_graph_output() for value in spare), "the indices are used", root)
-    need(attribute(root, "auto_pad", "NOTSET") in ("NOTSET", "VALID", ""), "the padding depends on the size", root)
-    need(attribute(root, "ceil_mode", 0) == 0, "a window may begin in the padding", root)
-    empty: tuple[int, ...] = ()
-    kernel = attribute(root, "kernel_shape", empty)
-    need(all(step == 1 for step in attribute(root, "dilations", empty)), "a window may skip over what is there", root)
-    pads = attribute(root, "pads", empty)
-    need(all(pad < size for pad, size in zip(pads, kernel * 2, strict=False)), "a window may lie in the padding", root)
-
-
-def _permutation(root: ir.Node) -> tuple[int, ...]:
-    of = rank(inputs(root, 1)[0])
-    return attribute(root, "perm", tuple(reversed(range(of))))
+    pool = ops.Pool(root)
+    need(pool.auto_pad in ("NOTSET", "VALID"), "the padding depends on the size", root)
+    need(not pool.rounds_up, "a window may begin in the padding", root)
+    need(set(pool.dilations) == {1}, "a window may skip over what is there", root)
+    within = all(pad < size for pad, size in zip(pool.stated_pads, pool.kernel * 2, strict=False))
+    need(within, "a window may lie in the padding", root)
 
 
 def _through_transpose(root: ir.Node, axis: int) -> int:
-    perm = _permutation(root)
-    need(axis in perm, "the axis is out of range", root)
-    return perm.index(axis)
+    return ops.Transpose(root).order.index(axis)
 
 
 def _through_gather(root: ir.Node, axis: int) -> int:
-    data, indices = inputs(root, 2)
-    gathered = attribute(root, "axis", 0) % rank(data)
+    _, indices = inputs(root, 2)
+    gathered = ops.Gather(root).axis
     need(gathered != axis, "it gathers along the scales", root)
     return axis + rank(indices) - 1 if gathered < axis else axis
 
 
 def _through_slice(root: ir.Node, axis: int) -> int:
-    axes = optional(root, 3)
-    if axes is None:
-        raise Refusal("it may slice along the scales", root)
-    of = rank(inputs(root, 1)[0])
-    content = np.asarray(tensor_of(axes).numpy()).reshape(-1).tolist()
-    need(all(sliced % of != axis for sliced in content), "it slices along the scales", root)
+    need(all(sliced != axis for sliced in ops.Slice(root).axes), "it slices along the scales", root)
     return axis
 
 
 def _through_unsqueeze(root: ir.Node, axis: int) -> int:
     """Where an axis is found again among those of the result; dimensions of 1 come and go around it."""
-    before, after = shape_of(inputs(root, 1)[0]), shape_of(root.outputs[0])
-    if before is None or after is None:
-        raise Refusal("the shape is unknown", root)
-    axes = _axes_of(root)
+    axes = ops.Axes(root).axes
     if root.op_type == "Unsqueeze":
-        inserted = {other % len(after) for other in axes}
-        return [index for index in range(len(after)) if index not in inserted][axis]
-    dropped = {other % len(before) for other in axes}
-    need(axis not in dropped, "the axis of the scales is dropped", root)
-    return axis - sum(other < axis for other in dropped)
-
-
-def _axes_of(root: ir.Node) -> tuple[int, ...]:
-    empty: tuple[int, ...] = ()
-    axes = attribute(root, "axes", empty)
-    if len(root.inputs) > 1:
-        axes = tuple(np.asarray(tensor_of(root.inputs[1]).numpy()).reshape(-1).tolist())
-    need(bool(axes), "the axes are not told", root)
-    return axes
+        return [index for index in range(len(axes) + axis + 1) if index not in axes][axis]
+    need(axis not in axes, "the axis of the scales is dropped", root)
+    return axis - sum(other < axis for other in axes)
 
 
 _AXES: dict[str, Callable[[ir.Node, int], int]] = {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.match import attribute, inputs, need, plain_attributes, rank
+from ortopt import ops
+from ortopt.graph.match import inputs, plain_attributes
 from ortopt.options import Numerics
-from ortopt.patterns.quantization import MICROSOFT
 from ortopt.patterns.quantized_kernels import KernelCall, UnitFusion, check_same_type, operand, result, unit_before
+from ortopt.semantics.domains import MICROSOFT
 
 
 class QlinearConcatFusion(UnitFusion):
@@ -26,9 +27,6 @@ class QlinearConcatFusion(UnitFusion):
         plain_attributes(concat)
         parts = [operand(value) for value in inputs(concat, len(concat.inputs))]
         check_same_type(*parts, y)
-        axis = attribute(concat, "axis", 0)
-        of = rank(parts[0].integers)
         triples = [item for part in parts for item in part.triple]
-        need(-of <= axis < of, "the axis is out of range", concat)
-        attributes = (ir.AttrInt64("axis", axis % of),)
+        attributes = tuple(ops.changed((), axis=ops.Concat(concat).axis))
         return KernelCall((concat, root), "QLinearConcat", (y.scale, y.zero_point, *triples), attributes)

@@ -9,11 +9,13 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import fusions
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
+from ortopt.framework import fusions
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
+    Code,
     Refusal,
     array_of,
     attribute,
@@ -74,7 +76,12 @@ class QlinearDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A kernel that no run would make, as slow as it is, where it gives what floats give."""
         options = scope.of(scope.graph_of(root)).options
-        need(options.fusions is Fusions.DEFAULT, "kernels are taken or left whatever they cost (--fusions)", root)
+        need(
+            options.fusions is Fusions.DEFAULT,
+            "kernels are taken or left whatever they cost (--fusions)",
+            root,
+            code=Code.COST,
+        )
         attributes = plain_attributes(root)
         need(dtype(_integers(root)) == ir.DataType.UINT8, "unsigned integers alone have been measured", root)
         before, behind = _scale(root, 1), _scale(root, 3)
@@ -122,7 +129,7 @@ def _check_softmax(root: ir.Node, y: Scale) -> None:
     flattens = attribute(root, "opset", 0) < LAST_AXIS_BY_DEFAULT
     need(not flattens, "before opset 13 it flattens what is behind the axis", root)
     check_step(y.scale, root)
-    check_length(dims(_integers(root)), attribute(root, "axis", -1), y.scale.item(), root)
+    check_length(dims(_integers(root)), ops.OneAxis(root).stated_axis, y.scale.item(), root)
 
 
 def _check_pool(root: ir.Node) -> None:

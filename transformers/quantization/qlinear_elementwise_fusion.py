@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt.graph.match import inputs, need, plain_attributes
-from ortopt.patterns.quantization import MICROSOFT
 from ortopt.patterns.quantized_kernels import (
     Input,
     KernelCall,
@@ -16,6 +15,7 @@ from ortopt.patterns.quantized_kernels import (
     result,
     unit_before,
 )
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.quantization._quantized_broadcasting import operands_of_kernel
 
 KERNELS = {"Add": "QLinearAdd", "LeakyRelu": "QLinearLeakyRelu", "Mul": "QLinearMul", "Relu": "QLinearLeakyRelu"} | {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.match import attribute, dims, inputs, is_never_zero, need, plain_attributes
-from ortopt.patterns.quantization import MICROSOFT
+from ortopt import ops
+from ortopt.graph.match import dims, inputs, is_never_zero, need, plain_attributes
 from ortopt.patterns.quantized_kernels import KernelCall, UnitFusion, check_same_type, operand, result, unit_before
+from ortopt.semantics.domains import MICROSOFT
 
 
 class QlinearPoolFusion(UnitFusion):
@@ -28,10 +29,8 @@ class QlinearPoolFusion(UnitFusion):
         sizes = dims(x.integers)
         need(all(is_never_zero(size, pool) for size in sizes[2:]), "a mean of nothing", pool)
         if not whole:
-            dilations: tuple[int, ...] = ()
-            dilated = any(step != 1 for step in attribute(pool, "dilations", dilations))
-            need(not dilated, "the kernel knows no dilations", pool)
-            need(attribute(pool, "ceil_mode", 0) == 0, "windows beyond the border are counted otherwise", pool)
-        kept = tuple(item for name, item in attributes.items() if name != "dilations")
+            need(set(ops.Pool(pool).dilations) == {1}, "the kernel knows no dilations", pool)
+            need(not ops.Pool(pool).rounds_up, "windows beyond the border are counted otherwise", pool)
+        kept = tuple(ops.changed(attributes.values(), dilations=None))
         operands = (*x.triple, y.scale, y.zero_point)
         return KernelCall((pool, root), f"QLinear{pool.op_type}", operands, kept)

@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from ortopt.graph.match import inputs
 from ortopt.options import Numerics
-from ortopt.patterns.quantization import MICROSOFT
 from ortopt.patterns.quantized_kernels import KernelCall, UnitFusion, check_same_type, operand, result, unit_before
+from ortopt.semantics.domains import MICROSOFT
 
 
 class QlinearWhereFusion(UnitFusion):

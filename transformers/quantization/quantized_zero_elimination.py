@@ -15,6 +15,7 @@ from ortopt.graph.match import (
     inputs,
     is_constant,
     need,
+    need_float32,
     optional,
     tensor_of,
     users,
@@ -45,7 +46,7 @@ class QuantizedZeroElimination(Elimination):
         a, b = inputs(root, 2)
         zeros, x = (a, b) if _is_dequantized_zero(a) else (b, a)
         need(_is_dequantized_zero(zeros), "no operand is dequantized from zeros", root)
-        need(dtype(x) == FLOAT, "its numbers are not single-precision", x)
+        need_float32(x)
         need(broadcasts_to(zeros, dims(x)), "the zeros may enlarge the result", zeros)
         result = root.outputs[0]
         quantized = not result.is_graph_output() and bool(result.uses()) and all(map(is_quantizer, users(result)))

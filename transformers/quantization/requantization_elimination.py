@@ -8,7 +8,8 @@ import onnx_ir as ir
 from ortopt.graph import scope
 from ortopt.graph.match import (
     FLOAT,
-    Refusal,
+    Absent,
+    Code,
     dtype,
     inputs,
     is_constant,
@@ -103,7 +104,7 @@ def _scaled(numbers: ir.Value) -> tuple[ir.Node, float]:
         number = _factor(other, numbers)
         need(FACTORS[0] <= number <= FACTORS[1], "the factor is negative, zero, very small or very large", other)
         factor = factor * number if node.op_type == "Mul" else factor / number
-    raise Refusal("no DequantizeLinear comes before, through constant factors", numbers)
+    raise Absent("no DequantizeLinear comes before, through constant factors", numbers)
 
 
 def _is_factor(value: ir.Value) -> bool:
@@ -137,6 +138,11 @@ def _is_identity(there: Scaling, factor: float, back: Scaling) -> bool:
 def _check_pairs_unneeded(root: ir.Node, mapping: Scaling) -> None:
     """Refuse where whoever runs the model looks for pairs of one scale around each op."""
     options = scope.of(scope.graph_of(root)).options
-    need(options.target is not Target.ONNX, "other runtimes match an op within its pairs (--target onnx)", root)
+    need(
+        options.target is not Target.ONNX,
+        "other runtimes match an op within its pairs (--target onnx)",
+        root,
+        code=Code.PLACEMENT,
+    )
     signed = mapping.integers == ir.DataType.INT8 and options.march is not March.NATIVE
     need(not signed, "ONNX Runtime makes signed integers unsigned only within pairs of one scale", root)

@@ -6,7 +6,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.graph import scope
-from ortopt.graph.match import is_used, need
+from ortopt.graph.match import Code, is_used, need
 from ortopt.options import March, Target, TransformerLevel
 from ortopt.patterns.quantized_kernels import QUANTIZERS
 from ortopt.rule import RewriteRule
@@ -55,5 +55,10 @@ class UnsignedQuantizationConversion(RewriteRule[Found]):
 
 def _check_machine(root: ir.Node) -> None:
     options = scope.of(scope.graph_of(root)).options
-    need(options.march is March.NATIVE, "that is faster on some processors only, and --march native is not given", root)
+    need(
+        options.march is March.NATIVE,
+        "that is faster on some processors only, and --march native is not given",
+        root,
+        code=Code.OPTION,
+    )
     need(processor.is_x86(), "this processor has kernels for signed integers", root)

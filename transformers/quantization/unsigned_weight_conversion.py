@@ -6,11 +6,13 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import scope
-from ortopt.graph.match import array_of, inputs, is_constant, need, optional, plain_attributes
+from ortopt.graph.match import Code, array_of, inputs, is_constant, need, optional, plain_attributes
 from ortopt.options import March, Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import MICROSOFT, as_unsigned
+from ortopt.patterns.quantization import as_unsigned
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.system import processor
 
 SMALL = 64
@@ -58,7 +60,12 @@ class UnsignedWeightConversion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """Constant weights of int8, at least one of them beyond what the processor adds exactly."""
         options = scope.of(scope.graph_of(root)).options
-        need(options.march is March.NATIVE, "that is for some processors only, and --march native is not given", root)
+        need(
+            options.march is March.NATIVE,
+            "that is for some processors only, and --march native is not given",
+            root,
+            code=Code.OPTION,
+        )
         need(processor.saturates_products(), "this processor adds products of bytes without saturation", root)
         plain_attributes(root)
         inputs(root, 1)
@@ -82,4 +89,4 @@ class UnsignedWeightConversion(RewriteRule[Found]):
             zero = operands[zero_index]
             operands[index] = as_unsigned(array_of(operands[index]))
             operands[zero_index] = as_unsigned(np.zeros((), np.int8) if zero is None else array_of(zero))
-        return ir.Node(root.domain, root.op_type, operands, root.attributes.values())
+        return ops.copied(root, operands)

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, array_of, attribute, inputs, need, opset, optional, plain_attributes
 from ortopt.options import Numerics, TransformerLevel
@@ -80,7 +81,7 @@ class WeightBiasQuantization(RewriteRule[Found]):
             operands[1] = _dequantized(array_of(operands[1]), found.weight, ir.DataType.INT8)
         if found.bias is not None:
             operands[2] = _dequantized(array_of(operands[2]), found.bias, ir.DataType.INT32)
-        return ir.Node(root.domain, root.op_type, operands, root.attributes.values())
+        return ops.copied(root, operands)
 
 
 def _is_float(value: ir.Value) -> bool:
@@ -107,7 +108,7 @@ def _channels(root: ir.Node, rank: int) -> int | None:
     if root.op_type == "Conv":
         return 0
     if root.op_type == "Gemm":
-        return 0 if attribute(root, "transB", 0) else 1
+        return 0 if ops.Gemm(root).transposes_b else 1
     return 1 if rank == 2 else None
 
 

@@ -2,6 +2,7 @@
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.match import inputs, is_op, need, producer, users
 from ortopt.options import TransformerLevel
 from ortopt.rule import Forwarded, RewriteRule
@@ -32,4 +33,4 @@ class PreShapeNodeElimination(RewriteRule[Forwarded]):
     def rewrite(self, found: Forwarded) -> ir.Node:
         """Ask the input."""
         (root,) = found.nodes
-        return ir.Node("", root.op_type, [found.value], list(root.attributes.values()))
+        return ops.copied(root, [found.value])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, Unknown, rule
+from ortopt.analysis.shape_rules.registry import Call, Unknown, rule
 from ortopt.graph import symbolic
 from ortopt.graph.facts import Dims
 from ortopt.graph.symbolic import UNKNOWN, Dim
+from ortopt.semantics.domains import MICROSOFT
 
 
 @rule("RotaryEmbedding")

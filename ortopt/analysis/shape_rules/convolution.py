@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, Unknown, rule
+from ortopt.analysis.shape_rules.registry import Call, Unknown, rule
 from ortopt.graph import symbolic
 from ortopt.graph.facts import Dims
 from ortopt.graph.symbolic import UNKNOWN, Dim
+from ortopt.semantics.domains import MICROSOFT
 
 _LONGEST = 200
 

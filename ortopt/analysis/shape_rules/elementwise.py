@@ -12,11 +12,12 @@ from functools import partial
 
 import onnx_ir as ir
 
-from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, broadcast, broadcast_shape, rule
+from ortopt.analysis.shape_rules.registry import Call, broadcast, broadcast_shape, rule
 from ortopt.graph import symbolic
 from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents, dims_of
 from ortopt.graph.integer_ranges import wrapped
 from ortopt.graph.symbolic import UNKNOWN, Dim
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import (
     BOOLEAN_RESULTS,
     BROADCASTING,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, Unknown, broadcast, rule
+from ortopt.analysis.shape_rules.registry import Call, Unknown, broadcast, rule
 from ortopt.graph import symbolic
 from ortopt.graph.facts import Dims
 from ortopt.graph.symbolic import UNKNOWN
+from ortopt.semantics.domains import MICROSOFT
 
 INT32 = ir.DataType.INT32
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, axis_of, rule
+from ortopt.analysis.shape_rules.registry import Call, axis_of, rule
+from ortopt.semantics.domains import MICROSOFT
 
 FLOAT = ir.DataType.FLOAT
 

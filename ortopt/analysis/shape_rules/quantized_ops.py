@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.analysis.shape_rules.registry import MICROSOFT, Call, axis_of, rule
+from ortopt.analysis.shape_rules.registry import Call, axis_of, rule
 from ortopt.graph import symbolic
+from ortopt.semantics.domains import MICROSOFT
 
 UINT8 = ir.DataType.UINT8
 FLOAT = ir.DataType.FLOAT

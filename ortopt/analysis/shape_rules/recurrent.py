@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ortopt.analysis.shape_rules.registry import Call, Unknown, rule
 from ortopt.graph.symbolic import UNKNOWN, Dim
+from ortopt.semantics.domains import MICROSOFT
 
 
 @rule("RNN", "GRU", "LSTM")
@@ -34,7 +35,7 @@ def recurrent(call: Call) -> None:
         call.set(index, dtype, (directions, batch, hidden))
 
 
-@rule("DynamicQuantizeLSTM", domain="com.microsoft")
+@rule("DynamicQuantizeLSTM", domain=MICROSOFT)
 def quantized_lstm(call: Call) -> None:
     """As LSTM."""
     recurrent(call)

@@ -16,8 +16,7 @@ from ortopt.graph.integer_ranges import EXACT_IN_DOUBLES, Sizes
 from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal, is_capped, is_floored, is_one_or_none
 from ortopt.onnx_ir_internals import attributes_of
 from ortopt.semantics import constant_content
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 Steps: TypeAlias = Iterator[ir.Graph]
 """A rule for a node with subgraphs yields each graph that must be inferred before the rule goes on."""

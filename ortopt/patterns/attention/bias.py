@@ -9,16 +9,16 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct, structs
 
+from ortopt import ops
 from ortopt.graph import facts
-from ortopt.graph.axes import unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT16, Dim, Refusal, is_op, need, same_dim
 from ortopt.patterns.attention import mask
-from ortopt.patterns.attention.axes import Axis, Group, View, leaves, size_of
 from ortopt.patterns.attention.heads import Heads
-from ortopt.patterns.attention.layouts import Plan, build, plan, size_along
 from ortopt.patterns.attention.scores import Kind, Step
-from ortopt.patterns.attention.sizes import dims, settled
+from ortopt.patterns.attention.sizes import dims, resolved
+from ortopt.views.axes import Axis, Group, View, leaves, size_of
+from ortopt.views.layouts import Plan, build, plan, size_along
 
 _ENDS = 2
 """The input of Slice that says where it ends."""
@@ -143,7 +143,7 @@ class Bias(Struct, frozen=True):
     def of_rank_4(self, value: ir.Value, version: int) -> ir.Value:
         """The sum with as many dimensions as the scores, in words of an opset; one for each query has two already."""
         missing = 4 - max(2, *(term.rank for term in self.terms))
-        return unsqueezed(value, range(missing), version) if missing else value
+        return ops.unsqueezed(value, range(missing), version) if missing else value
 
     def build(self, length: ir.Value | None = None) -> ir.Value:
         """The sum as a value of rank 4, or as the original has it.
@@ -291,7 +291,7 @@ def _cut(value: ir.Value | None, keys: Axis) -> ir.Node | None:
         return None
     ends = node.inputs[_ENDS]
     known = None if ends is None else facts.all_contents(ends)
-    return node if known is not None and len(known) == 1 and keys.is_size(settled(known[0])) else None
+    return node if known is not None and len(known) == 1 and keys.is_size(resolved(known[0])) else None
 
 
 def check(bias: Bias) -> None:

@@ -9,19 +9,20 @@ from itertools import accumulate
 import onnx_ir as ir
 from msgspec import Struct, structs
 
+from ortopt import ops
 from ortopt.graph import facts, symbolic
-from ortopt.graph.match import Dim, Refusal, attribute, dtype, inputs, is_op, need, only_user, same_dim, users
+from ortopt.graph.match import Dim, Refusal, dtype, inputs, is_op, need, need_present, only_user, same_dim, users
 from ortopt.patterns.attention import bias as biases
-from ortopt.patterns.attention.axes import Axis, Group, View, above, below, leaves, size_of
 from ortopt.patterns.attention.bias import Bias
 from ortopt.patterns.attention.contraction import Contraction, contraction
 from ortopt.patterns.attention.guard import check_nothing_else_is_guarded
 from ortopt.patterns.attention.heads import Heads, Roles, heads_from
-from ortopt.patterns.attention.layouts import Plan, build, plan
 from ortopt.patterns.attention.masking import Masking, masking
 from ortopt.patterns.attention.operands import Operand, operand
 from ortopt.patterns.attention.scores import Kind, Scores, Step, leads_to_softmax, scores
-from ortopt.patterns.attention.sizes import dims, where_there_is_a_batch
+from ortopt.patterns.attention.sizes import assuming_nonempty_batch, dims, shape_of
+from ortopt.views.axes import Axis, Group, View, above, below, leaves, size_of
+from ortopt.views.layouts import Plan, build, plan
 
 _LONGEST = 8
 _MAX_READERS = 256
@@ -107,7 +108,7 @@ class Attention(Struct, frozen=True):
         cap: Where the scaled scores are bent before anything is added: ``cap · tanh(x / cap)``; 0 is nowhere.
         keys_first: Whether `keys` and `values` are read with their heads first, and queries side by side.
         by_head: What the queries of each head are multiplied by beside `scale`; empty for nothing.
-        occupied: Whether this holds only where there is a batch, and a position of it.
+        assumes_nonempty: Whether this holds only where there is a batch, and a position of it.
         finite: Whether this holds for finite numbers only: a NaN of a past key, of which nothing says that the value at
             its position is NaN, too, is set to 0 among the probabilities.
     """
@@ -128,7 +129,7 @@ class Attention(Struct, frozen=True):
     cap: float = 0.0
     keys_first: bool = False
     by_head: tuple[float, ...] = ()
-    occupied: bool = False
+    assumes_nonempty: bool = False
     finite: bool = False
 
     @property
@@ -221,28 +222,27 @@ class Attention(Struct, frozen=True):
         return {self.result.views[place].value: build(structs.replace(made, view=View(value, made.view.parts)))}
 
 
-def attention(root: ir.Node, *, occupied: bool = False) -> Attention:
+def attention(root: ir.Node, *, assumes_nonempty: bool = False) -> Attention:
     """The block whose product of probabilities and values is a MatMul or an Einsum.
 
     Args:
         root: The product.
-        occupied: Whether it need hold only where there is a batch, and a position of it: what cuts a mask to as many
-            positions as the keys have, which they may be asked for, need not wait for them then.
+        assumes_nonempty: Whether it is proven only for inputs that are not empty: with a batch, and a position of it.
 
     Raises:
         Refusal: If it is none, or computes something else.
     """
     softmax = any(leads_to_softmax(value) for value in root.inputs if value is not None)
-    need(softmax, "no Softmax comes before", root.inputs[0])
-    with where_there_is_a_batch(root):
-        return _attention(root, occupied=occupied)
+    need_present(softmax, "no Softmax comes before", root.inputs[0])
+    with assuming_nonempty_batch(root):
+        return _attention(root, assumes_nonempty=assumes_nonempty)
 
 
-def _attention(root: ir.Node, *, occupied: bool) -> Attention:
+def _attention(root: ir.Node, *, assumes_nonempty: bool) -> Attention:
     product = contraction(root)
     need(product.factor == 1, "the product of probabilities and values is scaled", root)
     if not leads_to_softmax(product.left):
-        need(leads_to_softmax(product.right), "no Softmax comes before", product.left)
+        need_present(leads_to_softmax(product.right), "no Softmax comes before", product.left)
         product = product.swapped()
     axes = {letter: Axis(size) for letter, size in product.sizes.items()}
     queries, keys, size = _roles_of(product, axes)
@@ -250,7 +250,7 @@ def _attention(root: ir.Node, *, occupied: bool) -> Attention:
     _learn(product.right, product.right_letters, axes)
     found = scores(View(product.left, _parts(product.left_letters, axes)), queries, keys)
     values = View(product.right, _parts(product.right_letters, axes))
-    return _Block(root, product, axes, found, values, queries, keys, size).attention(occupied=occupied)
+    return _Block(root, product, axes, found, values, queries, keys, size).attention(assumes_nonempty=assumes_nonempty)
 
 
 def _roles_of(product: Contraction, axes: dict[str, Axis]) -> tuple[Axis, Axis, Axis]:
@@ -325,7 +325,7 @@ class _Block:
         pairs = ((self.found.queries, own), (self.found.keys, other))
         return all(set(leaves((axis,))) <= set(_of("".join(letters), groups)) for axis, letters in pairs)
 
-    def attention(self, *, occupied: bool) -> Attention:
+    def attention(self, *, assumes_nonempty: bool) -> Attention:
         """The block, checked."""
         found = self.found
         scale = found.scale * self.product.factor * self.queries.scale * self.keys.scale
@@ -344,7 +344,7 @@ class _Block:
             bias.check_full(queries, read_keys)
         new_keys, new_values, past = _before(keys, values)
         appended = _concatenated(keys) is not None
-        if occupied and bias is not None:
+        if assumes_nonempty and bias is not None:
             bias = biases.cut(bias, self.outer_keys)
         used = [*queries.values, *new_keys.values, *new_values.values, *(() if bias is None else bias.values)]
         if past is not None and not (_has_all(bias, new_keys) and _is_read_by_none(past, used, found.nodes)):
@@ -361,7 +361,7 @@ class _Block:
         result = Result(tuple(self.views), tuple(self.tail), roles)
         return Attention(
             (self.root, *found.nodes), (), queries, new_keys, new_values, read_keys, read_values, scale, bias, shape,
-            found.guarded, past, result, found.cap, by_head=self._by_head(heads), occupied=occupied,
+            found.guarded, past, result, found.cap, by_head=self._by_head(heads), assumes_nonempty=assumes_nonempty,
             finite=hiding and appended,
         )  # fmt: skip
 
@@ -497,7 +497,7 @@ def _followed_down(view: View) -> tuple[list[View], list[ir.Node]]:
             node = only_user(views[-1].value)
         except Refusal:
             break
-        following = below(views[-1], node)
+        following = below(views[-1], node, shape_of)
         if following is None:
             break
         views.append(following)
@@ -564,7 +564,7 @@ def _concatenated(heads: Heads) -> tuple[ir.Value, Heads] | None:
     roles = heads.roles
     if node is None or roles is None or not is_op(node, "Concat"):
         return None
-    if len(node.inputs) != 2 or attribute(node, "axis", 0) not in {2, -2}:
+    if len(node.inputs) != 2 or ops.Concat(node).axis != 2:
         return None
     past, new = inputs(node, 2)
     try:
@@ -577,7 +577,7 @@ def _concatenated(heads: Heads) -> tuple[ir.Value, Heads] | None:
         return None
     view = View(new, (roles.batch, roles.heads, (length,), (roles.size,)))
     views = [view]
-    while (following := above(views[-1])) is not None and len(views) < _LONGEST:
+    while (following := above(views[-1], shape_of)) is not None and len(views) < _LONGEST:
         views.append(following)
     own = structs.replace(roles, length=length)
     return past, heads_from(views, own, batch=heads.batch, length=length.size)

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.match import array_of, attribute, is_constant, is_op, optional
 from ortopt.graph.walk import Question, walk
 
@@ -99,8 +100,7 @@ def _content(value: ir.Value | None) -> np.ndarray | None:
     source = node.inputs[0] if is_op(node, "Transpose") and node is not None else None
     if node is None or source is None or not is_constant(source):
         return None
-    order = attribute(node, "perm", ())
-    return np.transpose(array_of(source), order or None)
+    return np.transpose(array_of(source), ops.Transpose(node).order)
 
 
 def _summed(node: ir.Node, is_second: bool, rank: int) -> tuple[int, ...] | None:
@@ -110,7 +110,7 @@ def _summed(node: ir.Node, is_second: bool, rank: int) -> tuple[int, ...] | None
     if node.op_type == "MatMul":
         return (rank - 2,) if is_second else (rank - 1,)
     if node.op_type == "Gemm":
-        transposed = attribute(node, "transB" if is_second else "transA", 0) != 0
+        transposed = ops.Gemm(node).transposes_b if is_second else ops.Gemm(node).transposes_a
         return (int(is_second == transposed),)
     operands, arrow, result = attribute(node, "equation", "").replace(" ", "").partition("->")
     terms = operands.split(",")

@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOAT, Refusal, array_of, broadcasts_to, dims, dtype, need
-from ortopt.patterns.attention.axes import Axis, Group, View
+from ortopt.graph.match import Refusal, array_of, broadcasts_to, dims, need, need_float32
+from ortopt.views.axes import Axis, Group, View
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
-
-_BLOCK = 256
-"""So many rows of a matrix are converted at a time."""
 
 
 def check_alike(added: ir.Value, to: ir.Value, view: View, positions: Group) -> None:
@@ -52,23 +49,9 @@ def as_row(added: ir.Value, to: ir.Value, view: View, row: Group) -> Array:
     return np.broadcast_to(content.transpose(order).reshape(shape), [_size(one) for one in row]).reshape(-1)
 
 
-def product(row: Array, weight: np.ndarray) -> Array:
-    """A row times a matrix, in double precision, of which the matrix needs no copy as a whole.
-
-    Args:
-        row: As many numbers as the matrix has rows.
-        weight: The matrix.
-    """
-    total = np.zeros(weight.shape[1])
-    for start in range(0, len(row), _BLOCK):
-        rows = slice(start, start + _BLOCK)
-        total += row[rows] @ weight[rows].astype(np.float64)
-    return total
-
-
 def _axes(added: ir.Value, to: ir.Value, view: View) -> tuple[Array, Group]:
     """A constant's content, in as many dimensions as there are axes along which it may differ; and these."""
-    need(dtype(to) == FLOAT, "its numbers are not single-precision", to)
+    need_float32(to)
     need(broadcasts_to(added, dims(to)), "what is added enlarges the sum", added)
     content = array_of(added).astype(np.float64)
     need(bool(np.isfinite(content).all()), "what is added is not finite", added)
@@ -85,4 +68,4 @@ def _size(one: Axis) -> int:
     return one.size
 
 
-__all__ = ["as_row", "check_alike", "product"]
+__all__ = ["as_row", "check_alike"]

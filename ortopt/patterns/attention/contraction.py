@@ -5,16 +5,17 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import scope
-from ortopt.graph.match import Dim, Refusal, attribute, inputs, is_op, need, same_dim
+from ortopt.graph.match import Absent, Code, Dim, attribute, inputs, is_op, need, same_dim
 from ortopt.options import Fusions
 from ortopt.patterns.attention.sizes import dims
+from ortopt.semantics.domains import MICROSOFT
 
 PRODUCTS = ("MatMul", "Einsum")
 FUSED = "FusedMatMul"
 """ONNX Runtime's product with transposes and a factor, which a file may have, or another pass has made."""
 
-_MICROSOFT = "com.microsoft"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -51,7 +52,7 @@ class Contraction(Struct, frozen=True):
 
 def is_product(node: ir.Node | None) -> bool:
     """Whether a node is a product that `contraction` reads."""
-    return is_op(node, *PRODUCTS) or is_op(node, FUSED, domain=_MICROSOFT)
+    return is_op(node, *PRODUCTS) or is_op(node, FUSED, domain=MICROSOFT)
 
 
 def contraction(node: ir.Node | None) -> Contraction:
@@ -61,14 +62,14 @@ def contraction(node: ir.Node | None) -> Contraction:
         Refusal: If it is none of two operands, or sizes are not proven to be the same.
     """
     if node is None or not is_product(node):
-        raise Refusal(f"no {' or '.join(PRODUCTS)} comes before", node)
+        raise Absent(f"no {' or '.join(PRODUCTS)} comes before", node)
     need(len(node.inputs) == 2, "the product is not of two operands", node)
     left, right = inputs(node, 2)
     shapes = dims(left), dims(right)
     names = _equation(node) if is_op(node, "Einsum") else _matmul(len(shapes[0]), len(shapes[1]), node)
     if node.domain:  # by default costs have decided between attention and this product, and are not asked again
         every = scope.of(scope.graph_of(node)).options.fusions is Fusions.ALL
-        need(every, f"{FUSED} stands for the product; --fusions all looks into it", node)
+        need(every, f"{FUSED} stands for the product; --fusions all looks into it", node, code=Code.COST)
     factor = float(attribute(node, "alpha", 1.0)) if node.domain else 1.0
     sizes: dict[str, Dim] = {}
     operands = []
@@ -108,10 +109,9 @@ def _named(
 def _matmul(left: int, right: int, node: ir.Node) -> tuple[str, str, str]:
     need(min(left, right) >= 2, "an operand is a vector", node)
     batch = _LETTERS[: max(left, right) - 2]
-    turned = [bool(attribute(node, name, 0)) for name in ("transA", "transB")] if node.domain else (False, False)
-    moved = node.domain and any(attribute(node, name, 0) for name in ("transBatchA", "transBatchB"))
-    need(not moved, "the batch is transposed", node)
-    first, second = "yx" if turned[0] else "xy", "zy" if turned[1] else "yz"
+    product = ops.MatMul(node)
+    need(not product.moves_batches, "the batch is transposed", node)
+    first, second = "yx" if product.transposes_a else "xy", "zy" if product.transposes_b else "yz"
     return f"{batch[len(batch) - left + 2 :]}{first}", f"{batch[len(batch) - right + 2 :]}{second}", f"{batch}xz"
 
 

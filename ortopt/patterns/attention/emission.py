@@ -11,7 +11,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, dtype, opset
 from ortopt.patterns.attention.block import Attention
 from ortopt.patterns.attention.emptiness import check_standard_op
-from ortopt.patterns.attention.layouts import size_along
+from ortopt.views.layouts import size_along
 
 STANDARD_FROM = 23
 """The version of ai.onnx that has Attention."""

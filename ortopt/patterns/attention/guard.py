@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
-from ortopt.graph.match import Refusal, attribute, is_constant, is_op, is_used, need, only_user, users
+from ortopt import ops
+from ortopt.graph.match import Refusal, is_constant, is_op, is_used, need, only_user, users
+from ortopt.semantics.domains import MICROSOFT
 
 _KEEPS_NAN = frozenset(
     {
@@ -39,8 +41,7 @@ _CHOICES = ("Gather", "GatherND")
 
 _NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 _SKIPS = ("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
-_MICROSOFT = "com.microsoft"
-_DOMAINS = frozenset({"", _MICROSOFT})  # RotaryEmbedding is an op of both
+_DOMAINS = frozenset({"", MICROSOFT})  # RotaryEmbedding is an op of both
 _MAX_VALUES = 64
 _MAX_STEPS = 8
 _MAX_SUMS = 512
@@ -88,7 +89,7 @@ def _is_normalized_with(result: ir.Value, sources: set[ir.Value]) -> bool:
         except Refusal:
             return False
         other = next((value for value in node.inputs[:2] if value is not at and value in sources), None)
-        if is_op(node, *_SKIPS, domain=_MICROSOFT):
+        if is_op(node, *_SKIPS, domain=MICROSOFT):
             return other is not None and _normalizes(node, at) and all(map(_is_normalized, _sums(node)))
         if node.domain not in _DOMAINS or node.op_type not in _KEEPS_NAN:
             return False
@@ -116,11 +117,11 @@ def _is_normalized(value: ir.Value) -> bool:
 
 def _normalizes(node: ir.Node, value: ir.Value) -> bool:
     """Whether a node normalizes the rows of a value, or of a sum with it, or adds to it, and gives nothing else."""
-    if is_op(node, *_SKIPS, domain=_MICROSOFT):
+    if is_op(node, *_SKIPS, domain=MICROSOFT):
         return value in node.inputs[:2] and not any(map(is_used, node.outputs[1:3]))
     if is_op(node, "Add"):
         return True
-    whole = is_op(node, *_NORMALIZATIONS) and attribute(node, "axis", -1) == -1
+    whole = is_op(node, *_NORMALIZATIONS) and ops.OneAxis(node).is_last
     return whole and node.inputs[0] is value and len(node.outputs) == 1
 
 
@@ -143,7 +144,7 @@ def _sources(value: ir.Value) -> set[ir.Value]:
         node = at.producer()
         if node is None:
             continue
-        if is_op(node, *_SKIPS, domain=_MICROSOFT):
+        if is_op(node, *_SKIPS, domain=MICROSOFT):
             pending.extend(one for one in (*node.inputs[:2], *node.outputs[3:4]) if one is not None)
         elif _keeps_nan(node):
             pending.extend(operand for operand in node.inputs if operand is not None)

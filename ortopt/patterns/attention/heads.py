@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, attribute, dims, inputs, integers, is_op, need, optional, same_dim
-from ortopt.patterns.attention.axes import Axis, Group, View, leaves
-from ortopt.patterns.attention.layouts import Plan, build, plan, size_along
+from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, same_dim
+from ortopt.views.axes import Axis, Group, View, leaves
+from ortopt.views.layouts import Plan, build, plan, size_along
 
 HEADS_FIRST = (0, 2, 1, 3)
 """The permutation between [batch, length, heads, size] and [batch, heads, length, size], both ways."""
@@ -272,9 +273,7 @@ def _ungrouped(heads: Heads) -> Heads:
     unsqueeze = None if single is None else single.producer()
     need(is_op(unsqueeze, "Unsqueeze"), "no Unsqueeze makes room for a group", single)
     assert unsqueeze is not None
-    axes = optional(unsqueeze, 1)
-    places = attribute(unsqueeze, "axes", ()) if axes is None else integers(axes)
-    need(tuple(places) in {(2,), (-3,)}, "the group is not the third dimension", single)
+    need(ops.Unsqueeze(unsqueeze).axes == (2,), "the group is not the third dimension", single)
     source = unsqueeze.inputs[0]
     assert source is not None
     original = heads_of(source)
@@ -300,7 +299,7 @@ def _permuted(value: ir.Value, perm: tuple[int, ...]) -> ir.Value | None:
     if not is_op(node, "Transpose"):
         return None
     assert node is not None
-    return node.inputs[0] if tuple(attribute(node, "perm", ())) == perm else None
+    return node.inputs[0] if ops.Transpose(node).order == perm else None
 
 
 def _has_shape(value: ir.Value, shape: tuple[Dim, ...]) -> bool:

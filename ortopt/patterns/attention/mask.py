@@ -162,7 +162,7 @@ def for_each_query(
     return ir.node("Expand", [mask, shape]).outputs[0]
 
 
-def lifted(bias: ir.Value, *, guarded: bool, kind: ir.DataType) -> ir.Value:
+def unmasked_bias(bias: ir.Value, *, guarded: bool, kind: ir.DataType) -> ir.Value:
     """A mask as the kernel of Attention wants it, with the meaning that it has for a softmax.
 
     Args:

@@ -7,9 +7,9 @@ from msgspec import Struct
 
 from ortopt.graph import symbolic
 from ortopt.graph.match import Dim, Refusal, is_op, is_used_once
-from ortopt.patterns.attention.axes import Group, View, above, leaves, unrepeated
 from ortopt.patterns.attention.scores import factor
 from ortopt.patterns.attention.sizes import dims, shape_of
+from ortopt.views.axes import Group, View, above, leaves, unrepeated
 
 _LONGEST = 16
 
@@ -39,7 +39,7 @@ def operand(value: ir.Value, parts: tuple[Group, ...], batch: Group, *, scaled: 
     """
     views, scale = _followed(View(value, parts), batch, scaled=scaled)
     single = views
-    while (before := unrepeated(single[-1])) is not None:
+    while (before := unrepeated(single[-1], shape_of)) is not None:
         single, _ = _followed(before, batch, scaled=False)
     return Operand(tuple(views), tuple(single), scale)
 
@@ -49,7 +49,7 @@ def _followed(view: View, batch: Group, *, scaled: bool) -> tuple[list[View], fl
     views, scale = [view], 1.0
     _learn_if_any(view, batch)
     while len(views) < _LONGEST:
-        following = above(views[-1]) or _above_if_any(views[-1], batch)
+        following = above(views[-1], shape_of) or _above_if_any(views[-1], batch)
         if following is None and scaled:
             unscaled = _unscaled(views[-1])
             if unscaled is not None:
@@ -99,7 +99,7 @@ def _above_if_any(view: View, batch: Group) -> View | None:
     if size is None or symbolic.is_invented(size):
         return None
     strange[0].learn(size)
-    return above(view)
+    return above(view, shape_of)
 
 
 def _unscaled(view: View) -> tuple[View, float] | None:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.graph.match import (
+    Absent,
     Dim,
     Refusal,
     attribute,
@@ -26,12 +27,12 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.patterns.attention import mask
-from ortopt.patterns.attention.axes import Axis, Group, View, above, below, leaves
 from ortopt.patterns.attention.block import attention
 from ortopt.patterns.attention.contraction import is_product
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.views.axes import Axis, Group, View, above, below, leaves
 
-_MICROSOFT = "com.microsoft"
 _OWN_OP = "MultiHeadAttention"
 _MOVES = (*sorted(RESHAPING), "Identity", "Transpose")
 _ON_SCORES = (*_MOVES, "Add", "Div", "Max", "Mul", "Softmax", "Sub", "Tanh", "Where")
@@ -68,7 +69,7 @@ def reading(node: ir.Node) -> Reading:
     """
     if is_op(node, "Attention"):
         return _of_standard_op(node)
-    return _of_own_op(node) if is_op(node, _OWN_OP, domain=_MICROSOFT) else _of_product(node)
+    return _of_own_op(node) if is_op(node, _OWN_OP, domain=MICROSOFT) else _of_product(node)
 
 
 def behind_keys(value: ir.Value) -> ir.Node:
@@ -92,7 +93,7 @@ def behind_keys(value: ir.Value) -> ir.Node:
         if at is None or is_product(at):
             break
     if at is None or not softmax or not is_product(at):
-        raise Refusal("no Softmax comes after", node)
+        raise Absent("no Softmax comes after", node)
     return at
 
 
@@ -107,8 +108,8 @@ def above_result(value: ir.Value) -> ir.Node:
         if node is None or not is_op(node, *_MOVES) or node.inputs[0] is None:
             break
         node = node.inputs[0].producer()
-    if node is None or not (is_product(node) or is_op(node, "Attention") or is_op(node, _OWN_OP, domain=_MICROSOFT)):
-        raise Refusal("no attention comes before", value)
+    if node is None or not (is_product(node) or is_op(node, "Attention") or is_op(node, _OWN_OP, domain=MICROSOFT)):
+        raise Absent("no attention comes before", value)
     return node
 
 

@@ -10,15 +10,16 @@ import numpy.typing as npt
 import onnx_ir as ir
 from msgspec import Struct, field
 
+from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.backtracking import choose
 from ortopt.graph.match import (
     FLOAT,
     FLOAT16,
+    Absent,
     Dim,
     Refusal,
     array_of,
-    attribute,
     dtype,
     inputs,
     is_constant,
@@ -26,16 +27,16 @@ from ortopt.graph.match import (
     is_scalar,
     is_used_once,
     need,
-    opset,
+    need_present,
     same_dim,
     scalar,
     splat,
 )
 from ortopt.onnx_ir_internals import use_count
-from ortopt.patterns.attention.axes import Axis, Group, View, above, leaves, regrouped
 from ortopt.patterns.attention.contraction import FUSED, PRODUCTS, is_product
 from ortopt.patterns.attention.mask import LOWEST, is_zero
 from ortopt.patterns.attention.sizes import dims, shape_of
+from ortopt.views.axes import Axis, Group, View, above, leaves, regrouped
 
 _ELEMENTWISE = ("Add", "Cast", "Div", "Max", "Mul", "Sub", "Tanh", "Where")
 _SHAPES = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
@@ -159,18 +160,16 @@ def _to_softmax(found: Scores) -> None:
             need(is_used_once(value), "the probabilities are used elsewhere", value)
             _pass_shape(found)
         else:
-            raise Refusal("no Softmax comes before", value)
+            raise Absent("no Softmax comes before", value)
     softmax = found.view.value.producer()
     assert softmax is not None
     if not found.guarded:
         need(is_used_once(found.view.value), "the probabilities are used elsewhere", found.view.value)
     found.nodes.append(softmax)
     (logits,) = inputs(softmax, 1)
-    rank = len(dims(logits))
-    default = -1 if opset(softmax) >= _LAST_AXIS_FROM else 1
-    place = attribute(softmax, "axis", default) % rank
-    single = opset(softmax) >= _LAST_AXIS_FROM or place == rank - 1
-    need(single and found.view.groups[place] == leaves((found.keys,)), "the softmax is not over the keys", logits)
+    over = ops.Softmax(softmax)
+    single = over.is_last or not over.flattens
+    need(single and found.view.groups[over.axis] == leaves((found.keys,)), "the softmax is not over the keys", logits)
     found.view = found.softmax = View(logits, found.view.parts)
     _note_type(found)
 
@@ -188,7 +187,7 @@ def _unguarded(value: ir.Value, found: Scores) -> ir.Value:
     need(is_used_once(value), "the probabilities are used elsewhere", value)
     condition, fill, kept = inputs(guard, 3)
     test = condition.producer()
-    need(is_op(test, "IsNaN"), "no IsNaN comes before", condition)
+    need_present(is_op(test, "IsNaN"), "no IsNaN comes before", condition)
     assert test is not None
     need(test.inputs[0] is kept, "the guard tests another value", condition)
     need(is_constant(fill) and is_scalar(fill, 0.0), "the guard's fill is not 0", fill)
@@ -200,7 +199,7 @@ def _unguarded(value: ir.Value, found: Scores) -> ir.Value:
 
 def _pass_shape(found: Scores) -> None:
     node = found.view.value.producer()
-    following = above(found.view) or _above_if_any(found)
+    following = above(found.view, shape_of) or _above_if_any(found)
     if node is None or following is None:
         raise Refusal("the scores are reshaped in a way that is not followed", found.view.value)
     found.nodes.append(node)
@@ -245,7 +244,7 @@ def _back(found: Scores) -> None:
     """Go one node up."""
     node = found.view.value.producer()
     if node is None or not is_op(node, *_ELEMENTWISE, *_SHAPES):
-        raise Refusal(f"no {' or '.join(PRODUCTS)} comes before", found.view.value)
+        raise Absent(f"no {' or '.join(PRODUCTS)} comes before", found.view.value)
     if node.op_type in _SHAPES:
         _pass_shape(found)
     elif node.op_type == "Cast":
@@ -285,7 +284,7 @@ def _product_operand(node: ir.Node, values: Sequence[ir.Value]) -> ir.Value:
     distances = [(leads_to(value, (*PRODUCTS, FUSED), (*_ELEMENTWISE, *_SHAPES)), value) for value in values]
     near = sorted(((d, i) for i, (d, _) in enumerate(distances) if d is not None))
     if not near:
-        raise Refusal(f"no {' or '.join(PRODUCTS)} comes before", node)
+        raise Absent(f"no {' or '.join(PRODUCTS)} comes before", node)
     return values[choose([index for _, index in near])]
 
 

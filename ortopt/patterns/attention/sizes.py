@@ -51,8 +51,8 @@ class _Batch:
             return own
         node = value.producer()
         read = [] if node is None else [operand for operand in node.inputs if operand is not None]
-        settled: list[Dims | None] = yield from each(read)
-        operands = [found or match.shape_of(operand) for operand, found in zip(read, settled, strict=True)]
+        known: list[Dims | None] = yield from each(read)
+        operands = [found or match.shape_of(operand) for operand, found in zip(read, known, strict=True)]
         result = own
         if self.found:
             result = tuple(dim if isinstance(dim, int) else symbolic.substitute(dim, self.found) for dim in own)
@@ -82,7 +82,7 @@ _batch: ContextVar[_Batch | None] = ContextVar("batch", default=None)
 
 
 @contextmanager
-def where_there_is_a_batch(product: ir.Node) -> Iterator[None]:
+def assuming_nonempty_batch(product: ir.Node) -> Iterator[None]:
     """Let `dims` and `shape_of` say what holds where a product has a batch: operands [batch, …, rows, columns]."""
     shapes = (match.shape_of(value) for value in (*product.inputs, *product.outputs) if value is not None)
     outer = [symbolic.canonical(dim) for shape in shapes if shape is not None for dim in tuple(shape)[:-2]]
@@ -118,7 +118,7 @@ def dims(value: ir.Value, rank: int | None = None) -> Dims:
     return batch.dims(value, own)
 
 
-def settled(dim: Dim) -> Dim:
+def resolved(dim: Dim) -> Dim:
     """A dimension, of a value that `dims` was asked for: what it turned out to be where there is a batch."""
     batch = _batch.get()
     return dim if batch is None or isinstance(dim, int) else symbolic.substitute(dim, batch.found)
@@ -152,4 +152,4 @@ def _inferred(result: Dims, source: Dims | None, positive: frozenset[str]) -> Di
     return (*result[: unknown[0]], size, *result[unknown[0] + 1 :])
 
 
-__all__ = ["dims", "settled", "shape_of", "where_there_is_a_batch"]
+__all__ = ["assuming_nonempty_batch", "dims", "resolved", "shape_of"]

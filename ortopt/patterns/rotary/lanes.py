@@ -17,24 +17,21 @@ import numpy.typing as npt
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import (
     Dim,
     Refusal,
     array_of,
-    attribute,
-    axis,
     dims,
     inputs,
     integers,
     is_constant,
     is_op,
     need,
-    optional,
     same_dim,
     small_array,
 )
 from ortopt.graph.walk import Answers, Question, each, walk
-from ortopt.patterns.slice import cuts
 
 Lanes: TypeAlias = "npt.NDArray[np.int64]"
 """Terms of each lane, [terms, 5, …lanes]: for each its sign, and two pairs of a source and a lane of it.
@@ -273,12 +270,12 @@ def _negated(lanes: Lanes) -> Lanes:
 
 def _concat(step: _Step) -> Question[Key, Lanes]:
     parts = inputs(step.node, len(step.node.inputs))
-    at = _need_lanes(axis(step.node, len(dims(step.result)), 0) - step.around)
+    at = _need_lanes(ops.Concat(step.node).axis - step.around)
     return _stacked((yield from each(map(step.of, parts))), at)
 
 
 def _split(step: _Step) -> Question[Key, Lanes]:
-    along = axis(step.node, len(dims(step.result)), 0)
+    along = ops.Split(step.node).axis
     at = _need_lanes(along - step.around)
     before = 0
     for result in step.node.outputs:
@@ -295,7 +292,7 @@ def _split(step: _Step) -> Question[Key, Lanes]:
 def _slice(step: _Step) -> Question[Key, Lanes]:
     lanes = yield step.of(step.source)
     taken: list[slice] = [slice(None)] * lanes.ndim
-    for cut in cuts(step.node):
+    for cut in ops.Slice(step.node).cuts:
         bounds = (cut.start, cut.end, cut.step)
         need(all(isinstance(bound, int) for bound in bounds), "a bound is not known", step.node)
         taken[2 + _need_lanes(cut.axis - step.around)] = slice(*bounds)
@@ -307,7 +304,7 @@ def _gather(step: _Step) -> Question[Key, Lanes]:
     chosen = small_array(indices)
     within = step.rank + 1 - chosen.ndim
     size = len(dims(source))
-    at = _need_lanes(axis(step.node, size, 0) - (size - within))
+    at = _need_lanes(ops.Gather(step.node).axis - (size - within))
     lanes = yield step.of(source, within)
     count = lanes.shape[2 + at]
     need(bool(((chosen >= -count) & (chosen < count)).all()), "an index is out of range", step.node)
@@ -326,39 +323,22 @@ def _reshape(step: _Step) -> Question[Key, Lanes]:
 
 
 def _transpose(step: _Step) -> Question[Key, Lanes]:
-    size = step.around + step.rank
-    perm = attribute(step.node, "perm", tuple(reversed(range(size))))
+    perm = ops.Transpose(step.node).order
     around = _need_lanes(step.around)
     need(tuple(perm[:around]) == tuple(range(around)), "it is no matter of lanes", step.node)
     lanes = yield step.of(step.source)
     return lanes.transpose(0, 1, *(2 + place - around for place in perm[around:]))
 
 
-def places(node: ir.Node, of: int) -> tuple[int, ...]:
-    """The axes of a Squeeze or Unsqueeze, counted from the front, in order.
-
-    Args:
-        node: The node.
-        of: The rank that they count in.
-
-    Raises:
-        Refusal: If they are not known.
-    """
-    given = optional(node, 1)
-    axes = attribute(node, "axes", ()) if given is None else integers(given)
-    need(bool(axes), "the axes are not known", node)
-    return tuple(sorted(one % of for one in axes))
-
-
 def _unsqueeze(step: _Step) -> Question[Key, Lanes]:
-    new = places(step.node, step.around + step.rank)
+    new = ops.Unsqueeze(step.node).axes
     within = [_need_lanes(place - step.around) for place in new]
     lanes = yield step.of(step.source, step.rank - len(new))
     return np.expand_dims(lanes, tuple(2 + place for place in within))
 
 
 def _squeeze(step: _Step) -> Question[Key, Lanes]:
-    gone = places(step.node, len(dims(step.source)))
+    gone = ops.Squeeze(step.node).axes
     within = [_need_lanes(place - step.around) for place in gone]
     lanes = yield step.of(step.source, step.rank + len(gone))
     return np.squeeze(lanes, tuple(2 + place for place in within))

@@ -8,12 +8,12 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.axes import squeezed
+from ortopt import ops
 from ortopt.graph.edit import constant, discard
-from ortopt.graph.match import Dim, attribute, dims, is_op, same_dim, shape_of
+from ortopt.graph.match import Dim, dims, is_op, same_dim, shape_of
 from ortopt.patterns.attention.heads import HEADS_FIRST
 from ortopt.patterns.rotary.block import Rotary, is_row
-from ortopt.patterns.rotary.lanes import outer, places
+from ortopt.patterns.rotary.lanes import outer
 from ortopt.patterns.rotary.layout import Order
 from ortopt.patterns.rotary.tables import Table, cut, taken
 
@@ -39,7 +39,7 @@ def _squeezed(value: ir.Value, axes: list[int], rank: int, version: int) -> ir.V
     """A value without some of its dimensions of size 1; where they were just put in, what it was before."""
     while axes:
         node = value.producer()
-        new = places(node, rank) if node is not None and is_op(node, "Unsqueeze") else ()
+        new = ops.Unsqueeze(node).axes_of(rank) if node is not None and is_op(node, "Unsqueeze") else ()
         if node is None or not new or not set(new) <= set(axes):
             break
         (source,) = node.inputs[:1]
@@ -48,7 +48,7 @@ def _squeezed(value: ir.Value, axes: list[int], rank: int, version: int) -> ir.V
             discard([node])  # it was built, and is needed no more: it must not count as a user
         left = [place for place in range(rank) if place not in new]
         value, axes, rank = source, [left.index(place) for place in axes if place in left], len(left)
-    return squeezed(value, axes, version) if axes else value
+    return ops.squeezed(value, axes, version) if axes else value
 
 
 def for_each_sequence(found: Rotary, table: ir.Value, turned: ir.Value) -> ir.Value:
@@ -169,8 +169,7 @@ def _rows(found: Rotary) -> ir.Value | None:
     if not is_op(node, "Transpose"):
         return None
     assert node is not None
-    perm: tuple[int, ...] = tuple(attribute(node, "perm", ()))
-    return node.inputs[0] if perm == (*HEADS_FIRST[:3], *range(3, 3 + found.x.rank)) else None
+    return node.inputs[0] if ops.Transpose(node).order == (*HEADS_FIRST[:3], *range(3, 3 + found.x.rank)) else None
 
 
 def _side_by_side(value: ir.Value, ahead: tuple[Dim, ...], width: int) -> ir.Value:

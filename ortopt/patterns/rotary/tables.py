@@ -12,13 +12,12 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
     Refusal,
     array_of,
-    attribute,
-    axis,
     dims,
     dtype,
     inputs,
@@ -30,8 +29,7 @@ from ortopt.graph.match import (
     small_array,
 )
 from ortopt.graph.walk import Answers, Question, walk
-from ortopt.patterns.rotary.lanes import LANE, MAX_VALUES, SIGN, SOURCE, Source, Tracer, inner, is_plain, places
-from ortopt.patterns.slice import cuts
+from ortopt.patterns.rotary.lanes import LANE, MAX_VALUES, SIGN, SOURCE, Source, Tracer, inner, is_plain
 
 Key: TypeAlias = tuple[int, int]
 """A sign, and a number that stands for the same elements wherever it is the same."""
@@ -186,25 +184,25 @@ def _across(node: ir.Node, rank: int) -> tuple[Hashable, ir.Value]:
     (data,) = inputs(node, 1)
     around = len(dims(data)) - rank
     if node.op_type == "Unsqueeze":
-        new = places(node, len(dims(result)))
+        new = ops.Unsqueeze(node).axes
         need(new[-1] < len(dims(result)) - rank, "the lanes are others", node)
         return ("Unsqueeze", new), data
     if node.op_type == "Squeeze":
-        gone = places(node, len(dims(data)))
+        gone = ops.Squeeze(node).axes
         need(gone[-1] < around, "the lanes are others", node)
         return ("Squeeze", gone), data
     if node.op_type == "Gather":
-        along = axis(node, len(dims(data)), 0)
+        along = ops.Gather(node).axis
         need(along < around, "the lanes are others", node)
         part = _stacked_part(node, data, along)
         if part is not None:
             return ("Squeeze", (along,)), part
         return ("Gather", along, node.inputs[1]), data
     if node.op_type == "Slice":
-        need(all(cut.axis < around for cut in cuts(node)), "the lanes are others", node)
+        need(all(cut.axis < around for cut in ops.Slice(node).cuts), "the lanes are others", node)
         return ("Slice", *node.inputs[1:], *_attributes(node)), data
     if node.op_type == "Transpose":
-        perm: tuple[int, ...] = tuple(attribute(node, "perm", ()))
+        perm = ops.Transpose(node).order
         need(perm[around:] == tuple(range(around, around + rank)), "the lanes are others", node)
         return ("Transpose", perm), data
     if node.op_type == "Reshape":
@@ -223,9 +221,8 @@ def _stacked_part(node: ir.Node, data: ir.Value, along: int) -> ir.Value | None:
         return None
     assert stack is not None
     parts = inputs(stack, len(stack.inputs))
-    size = len(dims(data))
     chosen = small_array(node.inputs[1])
-    single = axis(stack, size, 0) == along and all(same_dim(dims(part)[along], 1) for part in parts)
+    single = ops.Concat(stack).axis == along and all(same_dim(dims(part)[along], 1) for part in parts)
     return parts[int(chosen)] if single and chosen.ndim == 0 and -len(parts) <= chosen < len(parts) else None
 
 
@@ -288,14 +285,13 @@ def _cut_computed(source: Source, lanes: list[int]) -> Question[Wanted, ir.Value
     except Refusal:
         return taken(source, lanes)
     if data not in node.inputs:  # it is one of several stacked values
-        return ir.node("Gather", [piece, constant(0)], {"axis": attribute(node, "axis", 0)}).outputs[0]
+        return ir.node("Gather", [piece, constant(0)], {"axis": ops.Gather(node).stated_axis}).outputs[0]
     return _again(node, [piece if operand is data else operand for operand in node.inputs])
 
 
 def _again(node: ir.Node, operands: Sequence[ir.Value | None]) -> ir.Value:
     """What a node computes of other operands."""
-    attributes = {name: entry.value for name, entry in node.attributes.items()}
-    return ir.node(node.op_type, operands, attributes).outputs[0]
+    return ops.copied(node, operands).outputs[0]
 
 
 def _size(value: ir.Value) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ortopt.optimization.result import OptimizeResult
@@ -10,6 +12,7 @@ from ortopt.reporting.page.diff_data import describe_diff
 from ortopt.reporting.page.document import document
 from ortopt.reporting.page.run_data import describe_run
 from ortopt.reporting.report import as_dict
+from ortopt.system.files import write_atomically
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -18,14 +21,31 @@ _KINDS: Final = {"verified": "good", "not verified": "unknown", "broken": "bad"}
 """How an index colours what became of a model."""
 
 
-def page_of(result: OptimizeResult, title: str) -> str:
-    """The page of a result, as `OptimizeResult.html` gives it.
+def page_of(result: OptimizeResult, title: str = "model") -> str:
+    """The page of a result for a browser, which needs nothing else.
+
+    It shows what each node was made of only where a `Lineage` has observed the run:
+    ``page_of(optimize(model, observers=[ortopt.Lineage()]))``.
 
     Args:
         result: The result.
         title: The page's title.
     """
     return run_page(result, as_dict(result, source=title))
+
+
+def write_page(result: OptimizeResult, path: str | os.PathLike[str], title: str | None = None) -> None:
+    """Write the page of a result, atomically (see `page_of`).
+
+    Args:
+        result: The result.
+        path: The file.
+        title: The page's title; the file's name if None.
+
+    Raises:
+        OutputError: If it cannot be written.
+    """
+    write_atomically(path, page_of(result, Path(path).stem if title is None else title).encode("utf-8"))
 
 
 def run_page(result: OptimizeResult, report: Mapping[str, Any]) -> str:
@@ -91,4 +111,4 @@ def _row(report: Mapping[str, Any], page: str) -> dict[str, Any]:
     }
 
 
-__all__ = ["diff_page", "index_page", "page_of", "run_page"]
+__all__ = ["diff_page", "index_page", "page_of", "run_page", "write_page"]

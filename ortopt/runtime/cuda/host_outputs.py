@@ -12,15 +12,17 @@ from typing import Final
 
 import onnx
 
+from ortopt.semantics.domains import MICROSOFT
+
 _SEARCH: Final = frozenset({0, 1})
 HOST_OUTPUTS: Final[dict[tuple[str, str], frozenset[int]]] = {
     ("", "Shape"): frozenset({0}),
     ("", "Size"): frozenset({0}),
-    ("com.microsoft", "BeamSearch"): _SEARCH,
-    ("com.microsoft", "GreedySearch"): frozenset({0}),
-    ("com.microsoft", "RemovePadding"): frozenset({3}),  # the largest number of tokens
-    ("com.microsoft", "Sampling"): _SEARCH,
-    ("com.microsoft", "WhisperBeamSearch"): _SEARCH,
+    (MICROSOFT, "BeamSearch"): _SEARCH,
+    (MICROSOFT, "GreedySearch"): frozenset({0}),
+    (MICROSOFT, "RemovePadding"): frozenset({3}),  # the largest number of tokens
+    (MICROSOFT, "Sampling"): _SEARCH,
+    (MICROSOFT, "WhisperBeamSearch"): _SEARCH,
 }
 """The positions of the outputs, by domain and op."""
 

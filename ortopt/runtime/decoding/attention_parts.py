@@ -13,8 +13,9 @@ from typing import Final
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.decoding.cache_pairs import MICROSOFT, Refusal
+from ortopt.runtime.decoding.cache_pairs import Refusal
 from ortopt.runtime.decoding.new_nodes import NewNodes
+from ortopt.semantics.domains import MICROSOFT
 
 _FLOATS: Final = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE})
 _BATCH, _HEADS, _ROWS, _KEYS = range(4)

@@ -9,9 +9,9 @@ from typing import Final
 import onnx_ir as ir
 
 from ortopt.errors import UsageError
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.terminal_text import quoted
 
-MICROSOFT: Final = "com.microsoft"
 ATTENTION: Final = {("", "Attention"): {1: 4, 2: 5}, (MICROSOFT, "MultiHeadAttention"): {1: 6, 2: 7}}
 """Ops that append to a past themselves: from the output that is the present to the input that is the past."""
 

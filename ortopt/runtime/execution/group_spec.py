@@ -20,12 +20,13 @@ from ortopt.graph.symbolic import INVENTED
 from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.runtime.values.element_types import write_type
 from ortopt.semantics import GROUP_DOMAIN
+from ortopt.semantics.domains import ML
 from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
 from ortopt.terminal_text import quoted
 
 _NEWEST_IR: Final = 13  # that ONNX Runtime reads
 _OLDEST_IR: Final = 8  # that has functions
-_STANDARD: Final = frozenset({"", "ai.onnx.ml"})
+_STANDARD: Final = frozenset({"", ML})
 
 _NODE_WORK: Final = 1_000
 """How many weights a node without weights counts for, where threads are divided."""

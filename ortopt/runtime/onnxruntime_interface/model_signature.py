@@ -17,6 +17,7 @@ from ortopt.evaluation.sessions import use_one_thread
 from ortopt.runtime.execution.group_spec import argument_of, free_prefix
 from ortopt.runtime.execution.weights import FOLDER_KEY, place
 from ortopt.runtime.onnxruntime_internals import NativeSession, failure, open_native_session
+from ortopt.semantics.domains import ML
 from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
 
 _ACCEPTED: Final = "accepted"
@@ -133,7 +134,7 @@ def _proto(model: ir.Model, prefix: str) -> onnx.ModelProto:
         doc_string=model.doc_string or "",
     )
     proto.opset_import.add(domain="", version=_OPSET)
-    proto.opset_import.add(domain="ai.onnx.ml", version=1)
+    proto.opset_import.add(domain=ML, version=1)
     for key, text in model.metadata_props.items():
         proto.metadata_props.add(key=key, value=text)
     graph = proto.graph
@@ -164,7 +165,7 @@ def _maps(type_: onnx.TypeProto, name: str, constant: str) -> list[onnx.NodeProt
     make = onnx.helper.make_node
     return [
         make("Constant", [], [constant], value=number),
-        make("ZipMap", [constant], [name], domain="ai.onnx.ml", **labels),
+        make("ZipMap", [constant], [name], domain=ML, **labels),
     ]
 
 

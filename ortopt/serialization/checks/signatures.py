@@ -15,9 +15,10 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.errors import InvalidModelError
+from ortopt.semantics.domains import ML, TRAINING
 from ortopt.terminal_text import quoted
 
-_NEWEST: Final = {"ai.onnx.ml": 5, "ai.onnx.preview.training": 1}
+_NEWEST: Final = {ML: 5, TRAINING: 1}
 """The versions of domains, but for ai.onnx, up to which the schemas are sure to be those that are meant."""
 
 _ENDLESS: Final = 2**31 - 1

@@ -13,20 +13,18 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
+from ortopt.analysis.costs import Form
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, array_of, attribute, dims, inputs, need, opset, static_dims
+from ortopt.graph.match import Refusal, array_of, dims, inputs, need, opset, static_dims
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 
 COUNTS: Final = ((8, 64), (4, 16), (2, 16))
 """How many pieces a result is cut into, and how many positions each of them must have for it."""
 
-LONG: Final = 31
-"""Positions of a kernel, at least: then it is 1.1 to 1.6 times as fast with one thread and 1.0 to 1.6 times with two,
-for 16 to 64 channels and 64 to 8,000 positions. With 21 it was 1.0 times with two threads, with 3 to 15 0.8 to 1.1."""
-
-LONG_OF_ONE: Final = 256
-"""The same where there is one channel: 1.5 and 1.15 times. With 64 it was 0.8 times with two threads."""
+FORM: Final = Form("", "Conv", "of pieces of signals")
 
 
 class Pieces(Struct, frozen=True):
@@ -80,19 +78,19 @@ def pieces_of(convolution: ir.Node) -> Pieces:
     _, weight = inputs(convolution, 2)
     outputs, channels, kernel = static_dims(weight)[:3]
     need(opset(convolution, "") >= PADS_ARE_AN_INPUT_FROM["Pad"], "pads are no input in this opset", convolution)
-    need(attribute(convolution, "group", 1) == 1, "it has groups", convolution)
-    need(attribute(convolution, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", convolution)
+    conv = ops.Conv(convolution)
+    need(conv.group == 1, "it has groups", convolution)
+    pads = conv.pads
     fits = outputs % BLOCK == 0 and (channels == 1 or channels % BLOCK == 0)
     need(fits, "the channels fill no blocks", weight)
-    need(kernel >= (LONG_OF_ONE if channels == 1 else LONG), "its kernel would run on one thread", convolution)
+    check_faster(convolution, FORM, channels=channels, kernel=kernel)
     length = dims(convolution.outputs[0])[2]
     count = _count(length) if isinstance(length, int) else 1
     if not isinstance(length, int) or count == 1:
         raise Refusal("its kernel would run on one thread, and the result is in no equal pieces", convolution)
-    pads = attribute(convolution, "pads", (0, 0))
     padding = (pads[0], pads[len(pads) // 2])
     need(min(padding) >= 0, "its padding crops the signal", convolution)
-    stride, dilation = (attribute(convolution, name, (1,))[0] for name in ("strides", "dilations"))
+    stride, dilation = conv.strides[0], conv.dilations[0]
     need(not any(padding) or bool(np.isfinite(array_of(weight)).all()), "a weight is no finite number", weight)
     positions = length // count
     return Pieces(count, positions, stride, (positions - 1) * stride + dilation * (kernel - 1) + 1, padding)

@@ -11,17 +11,18 @@ from collections.abc import Collection, Iterator, Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.match import (
     FLOAT,
     Dim,
     Refusal,
-    attribute,
     dims,
     dtype,
     inputs,
     is_constant,
     is_op,
     need,
+    need_float32,
     opset,
     optional,
     plain_attributes,
@@ -31,10 +32,10 @@ from ortopt.graph.match import (
     tensor_of,
     users,
 )
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, UNARY, VARIADIC
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
-MICROSOFT = "com.microsoft"
 RANK = 3
 
 MAX_NODES = 400
@@ -90,18 +91,18 @@ def halo_of(convolution: ir.Node, block: int = 1) -> Halo:
         Refusal: If it does not keep the length, or is of another kind.
     """
     x, weight = inputs(convolution, 2)
-    need(dtype(x) == FLOAT, "it is not in single precision", x)
+    need_float32(x)
     need(optional(convolution, 3) is None, "it adds another value", convolution)
     plain_attributes(convolution)
     outputs, channels, kernel = static_dims(weight, RANK)
     tensor_of(weight)
-    need(attribute(convolution, "group", 1) == 1, "it has groups", convolution)
+    conv = ops.Conv(convolution)
+    need(conv.group == 1, "it has groups", convolution)
     need(min(outputs, channels, kernel) > 0, "it is empty", weight)
     need(outputs % block == 0 == channels % block, "the channels fill no blocks", weight)
-    need(attribute(convolution, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", convolution)
-    need(attribute(convolution, "strides", (1,)) == (1,), "it has strides", convolution)
-    before, behind = attribute(convolution, "pads", (0, 0))
-    (dilation,) = attribute(convolution, "dilations", (1,))
+    before, behind = conv.pads
+    need(conv.strides == (1,), "it has strides", convolution)
+    (dilation,) = conv.dilations
     need(before >= 0 and behind >= 0, "its padding cuts away", convolution)
     need(before + behind == dilation * (kernel - 1), "it does not keep the length", convolution)
     return Halo(before, behind)

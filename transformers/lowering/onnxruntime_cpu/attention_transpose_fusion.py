@@ -5,13 +5,13 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU, Support, support
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     FLOAT16,
     Refusal,
-    attribute,
     dims,
     dtype,
     inputs,
@@ -25,7 +25,6 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 HEADS_FIRST: tuple[int, ...] = (0, 2, 1, 3)
-NO_ORDER: tuple[int, ...] = ()
 PAST_VALUE = 5
 SCORES = 3
 
@@ -84,12 +83,11 @@ class AttentionTransposeFusion(RewriteRule[Found]):
             _reshaped(operand, [0, 0, count * size])
             for operand, count, size in zip(found.operands, found.counts, found.sizes, strict=True)
         )
-        heads = [ir.AttrInt64("q_num_heads", found.counts[0]), ir.AttrInt64("kv_num_heads", found.counts[1])]
-        kept = [item for name, item in root.attributes.items() if name not in {one.name for one in heads}]
-        node = ir.Node(
-            "", "Attention", [query, key, value, *root.inputs[3:]], [*kept, *heads], num_outputs=len(root.outputs)
-        )
-        result = _reshaped(node.outputs[0], [0, 0, found.counts[0], found.sizes[2]])
+        count, kv_count = found.counts[:2]
+        attributes = ops.changed(root.attributes.values(), q_num_heads=count, kv_num_heads=kv_count)
+        operands = [query, key, value, *root.inputs[3:]]
+        node = ir.Node("", "Attention", operands, attributes, num_outputs=len(root.outputs))
+        result = _reshaped(node.outputs[0], [0, 0, count, found.sizes[2]])
         pairs = zip(root.outputs[1:SCORES], node.outputs[1:SCORES], strict=True)
         return {found.replaced[0]: result} | {old: new for old, new in pairs if is_used(old)}
 
@@ -102,7 +100,7 @@ def _before(value: ir.Value) -> ir.Value:
 
 
 def _turns(transpose: ir.Node) -> bool:
-    return attribute(transpose, "perm", NO_ORDER) == HEADS_FIRST
+    return ops.Transpose(transpose).order == HEADS_FIRST
 
 
 def _heads(value: ir.Value) -> tuple[int, int]:

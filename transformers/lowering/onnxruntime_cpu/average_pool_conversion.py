@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.match import FLOAT, Refusal, attribute, dims, dtype, inputs, need
+from ortopt.graph.match import Refusal, dims, inputs, need, need_float32
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
 
 CEIL_MODE_FROM = 10
 IMAGES = 2
 """The first axis of an image's size."""
-
-NONE: tuple[int, ...] = ()
 
 
 class AveragePoolConversion(RewriteRule[Forwarded]):
@@ -36,24 +35,22 @@ class AveragePoolConversion(RewriteRule[Forwarded]):
     def match(self, root: ir.Node) -> Forwarded:
         """One window over a whole image of fixed size, without pads: what lies outside is not counted."""
         (x,) = inputs(root, 1)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         sizes = dims(x)[IMAGES:]
         if not all(isinstance(size, int) for size in sizes):
             raise Refusal("the size of the image is not fixed", x)
         image = tuple(size for size in sizes if isinstance(size, int))
         need(bool(image) and min(image) > 0, "the image is empty", x)
-        kernel = attribute(root, "kernel_shape", NONE)
-        need(len(kernel) == len(image), "the window has another rank", root)
-        need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "it is padded", root)
-        need(not any(attribute(root, "pads", NONE)), "it is padded", root)
-        need(all(one == 1 for one in attribute(root, "dilations", NONE)), "the window has gaps", root)
-        over = tuple(window - size for window, size in zip(kernel, image, strict=True))
+        pool = ops.Pool(root)
+        need(len(pool.kernel) == len(image), "the window has another rank", root)
+        need(pool.auto_pad == "NOTSET" and not pool.is_padded, "it is padded", root)
+        need(set(pool.dilations) == {1}, "the window has gaps", root)
+        over = tuple(window - size for window, size in zip(pool.kernel, image, strict=True))
         need(min(over) >= 0, "the window is smaller than the image", root)
         need(max(over) > 0, "the window is as large as the image: the kernels are as fast", root)
         # Without, there is no window that is larger, or its sum is divided by places that are not there.
-        need(attribute(root, "ceil_mode", 0) == 1, "a window must lie within the image", root)
-        strides = attribute(root, "strides", (1,) * len(image))
-        one = all(step > beyond for step, beyond in zip(strides, over, strict=True))
+        need(pool.rounds_up, "a window must lie within the image", root)
+        one = all(step > beyond for step, beyond in zip(pool.strides, over, strict=True))
         need(one, "there is no window", root)
         return Forwarded((root,), x)
 

@@ -9,9 +9,19 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.match import FLOAT, dims, dtype, is_op, need, only_user, operand_constant, rank
+from ortopt.graph.match import (
+    dims,
+    is_op,
+    need,
+    need_float32,
+    need_present,
+    only_user,
+    operand_constant,
+    rank,
+)
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 
 class BiasSumConversion(RewriteRule[Match]):
@@ -28,8 +38,8 @@ class BiasSumConversion(RewriteRule[Match]):
         """A bias, before a Gelu that nothing else shares it with."""
         total = root.outputs[0]
         user = only_user(total)
-        need(is_op(user, "Gelu") or is_op(user, "Gelu", domain="com.microsoft"), "no Gelu comes after", user)
+        need_present(is_op(user, "Gelu") or is_op(user, "Gelu", domain=MICROSOFT), "no Gelu comes after", user)
         bias, x = operand_constant(root)
-        need(dtype(total) == FLOAT, "its numbers are not single-precision", root)
+        need_float32(total)
         need(rank(x) > 1 and dims(bias) == dims(x)[-1:], "it is no bias of the last dimension", bias)
         return Match((root,), lambda: ir.node("Sum", [x, bias]))

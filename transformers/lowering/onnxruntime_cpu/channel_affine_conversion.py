@@ -16,12 +16,23 @@ import onnx_ir as ir
 from ortopt.analysis.blocked_layout import BLOCK, Layout, blocked_layout, is_blocked_convolution
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
-from ortopt.analysis.magnitudes import need_near, need_no_larger
 from ortopt.context import Context
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_constant, is_op, is_used_once, need, opset, users
+from ortopt.graph.match import (
+    FLOAT,
+    Refusal,
+    dims,
+    inputs,
+    is_constant,
+    is_op,
+    is_used_once,
+    need,
+    need_float32,
+    opset,
+    users,
+)
+from ortopt.linear.channels import composed, of_channels
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.channels import of_channels
 from ortopt.transformer import GraphTransformer
 
 RANK = 4
@@ -126,12 +137,7 @@ def _affine(node: ir.Node) -> Affine:
     except Refusal:
         return outer
     need(inner_node.graph is node.graph, "it is in another graph", node)
-    scale, shift = outer.scale * inner.scale, outer.scale * inner.shift + outer.shift
-    need_near(np.abs(inner.scale), (1.0, np.abs(scale)), FLOAT, node)
-    need_no_larger(np.abs(inner.shift), (1.0, np.abs(shift), np.abs(inner.scale)), FLOAT, node)
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(scale.astype(np.float32)).all() and np.isfinite(shift.astype(np.float32)).all()
-    need(bool(finite), "a number is not finite", node)
+    scale, shift = composed((inner.scale, inner.shift), (outer.scale, outer.shift), FLOAT, node)
     return Affine((inner_node, node), inner.x, scale, shift)
 
 
@@ -142,7 +148,7 @@ def _step(node: ir.Node) -> Affine:
     number, x = (b, a) if is_constant(b) else (a, b)
     need(is_constant(number) and not is_constant(x), "no operand is a constant", node)
     need(number is b or is_op(node, "Add", "Mul"), "the constant comes first", node)
-    need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+    need_float32(x, "the blocked kernels are")
     channels = dims(x, RANK)[1]
     if not isinstance(channels, int):
         raise Refusal("the number of channels is not fixed", x)

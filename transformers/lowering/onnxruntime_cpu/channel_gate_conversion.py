@@ -14,11 +14,10 @@ from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import DECLARED
-from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, need, opset, same_dim, users
+from ortopt.graph.match import Refusal, dims, inputs, need, need_float32, opset, same_dim, users
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-MICROSOFT = "com.microsoft"
 RANK = 4
 
 
@@ -57,7 +56,7 @@ class ChannelGateConversion(RewriteRule[Found]):
         if dims(image, RANK)[2:] == (1, 1):
             image, gate = gate, image
         batch, channels, height, width = dims(image, RANK)
-        need(dtype(image) == FLOAT, "the blocked kernels are for single precision only", image)
+        need_float32(image, "the blocked kernels are")
         need(dims(gate, RANK)[2:] == (1, 1), "neither operand is one number a channel", gate)
         both = zip(dims(gate)[:2], (batch, channels), strict=True)
         need(all(same_dim(*pair) for pair in both), "the gate is not one number for each channel", gate)

@@ -9,15 +9,14 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.analysis.costs import Form
-from ortopt.fusions import preferred
+from ortopt.framework.fusions import check_faster, preferred
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
     array_of,
-    dtype,
     inputs,
     is_constant,
     need,
+    need_float32,
     only_user,
     optional,
     plain_attributes,
@@ -27,8 +26,7 @@ from ortopt.graph.match import (
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import RewriteRule
 
-FEW_CHANNELS = 3
-"""Up to which number of channels a group has so few products that floats win: depthwise, and images of colours."""
+FORM = Form("", "Conv", "instead of ConvInteger")
 
 HIGHEST_PRODUCT = 255 * 255
 EXACT_INTEGERS = 2**24
@@ -45,7 +43,8 @@ class Found(Struct, frozen=True):
 class ConvIntegerConversion(RewriteRule[Found]):
     """``Cast(ConvInteger(q, w))`` → ``Conv(DequantizeLinear(q, 1), floats of w)``, where a group has few channels.
 
-    Exact in bits: no sum is beyond the integers that float32 has. The weight grows to four times its size, which is
+    So few are those of depthwise convolutions and of images of colours, with so few products that floats win. Exact in
+    bits: no sum is beyond the integers that float32 has. The weight grows to four times its size, which is
     little for such convolutions.
     """
 
@@ -53,13 +52,14 @@ class ConvIntegerConversion(RewriteRule[Found]):
     roots = ("Cast",)
     targets = (Target.ORT,)
     providers = ("CPUExecutionProvider",)
+    weighs = (FORM,)
 
     def match(self, root: ir.Node) -> Found:
         """A convolution of few products, whose integers become floats at once."""
         (integers,) = inputs(root, 1)
         convolution = producer(integers, "ConvInteger")
         only_user(integers)
-        need(dtype(root.outputs[0]) == FLOAT, "the result is not float32", root)
+        need_float32(root.outputs[0])
         plain_attributes(root)
         plain_attributes(convolution)
         weight = inputs(convolution, 2)[1]
@@ -67,10 +67,10 @@ class ConvIntegerConversion(RewriteRule[Found]):
         need(is_constant(weight) and (zero is None or is_constant(zero)), "the weight is no constant", weight)
         channels, *kernel = static_dims(weight)[1:]
         need(bool(kernel), "it has no spatial axes", weight)
-        need(channels <= FEW_CHANNELS, "it has so many products that integers are faster", convolution)
+        check_faster(root, FORM, group=channels)
         terms = channels * math.prod(kernel)
         need(0 < terms * HIGHEST_PRODUCT <= EXACT_INTEGERS, "floats do not hold all sums", convolution)
-        preferred(root, [Form("", "Conv", "instead of ConvInteger")])
+        preferred(root, [FORM])
         zeros = np.zeros((), np.int32) if zero is None else array_of(zero).astype(np.int32)
         need(zeros.size == 1, "the weight has several zero points", convolution)
         return Found((convolution, root), (array_of(weight).astype(np.int32) - zeros.reshape(())).astype(np.float32))

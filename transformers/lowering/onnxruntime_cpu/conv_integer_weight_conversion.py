@@ -6,14 +6,18 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
-from ortopt.fusions import preferred
+from ortopt.framework.fusions import preferred
 from ortopt.graph.match import array_of, inputs, is_constant, need, optional, plain_attributes
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.quantization import as_unsigned
 from ortopt.rule import RewriteRule
 
 WEIGHT, ZERO_POINT = 1, 3
+
+
+FORM = Form("", "ConvInteger", "of unsigned weights")
 
 
 class Found(Struct, frozen=True):
@@ -33,6 +37,7 @@ class ConvIntegerWeightConversion(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL3,)
     after = ("conv_integer_conversion",)
     roots = ("ConvInteger",)
+    weighs = (FORM,)
     targets = (Target.ORT,)
     providers = ("CPUExecutionProvider",)
 
@@ -45,7 +50,7 @@ class ConvIntegerWeightConversion(RewriteRule[Found]):
         zero = optional(root, ZERO_POINT)
         constants = is_constant(weight) and (zero is None or is_constant(zero))
         need(constants, "the weight or its zero point is no constant", weight)
-        preferred(root, [Form("", "ConvInteger", "of unsigned weights")])
+        preferred(root, [FORM])
         return Found((root,))
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -55,4 +60,4 @@ class ConvIntegerWeightConversion(RewriteRule[Found]):
         zero = operands[ZERO_POINT]
         operands[WEIGHT] = as_unsigned(array_of(inputs(root, 2)[1]))
         operands[ZERO_POINT] = as_unsigned(np.zeros((), np.int8) if zero is None else array_of(zero))
-        return ir.Node("", "ConvInteger", operands, root.attributes.values())
+        return ops.copied(root, operands)

@@ -6,24 +6,24 @@ are computed many at a time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import squeezed, unsqueezed
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
-    Refusal,
     array_of,
-    attribute,
     dims,
-    dtype,
     inputs,
     need,
+    need_float32,
     opset,
     optional,
     plain_attributes,
@@ -31,25 +31,14 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 
-MICROSOFT: Final = "com.microsoft"
 RANK: Final = 4
 LEFT, RIGHT = 1, 3
 """Where the attribute has the columns of zeros."""
 
-WIDE, WIDEST = 9, 16
-"""Columns of a kernel: the second number where the width of the image is not fixed."""
-
-LEAST_PART, LARGEST_PART = 0.1, 2.0
-"""Columns of zeros for each column of the result: with fewer, the copy costs what is saved; with more, the columns that
-are computed one by one read little but zeros, which they leave out."""
-
-LEAST_PRODUCTS: Final = 256
-"""Products of each element of the image, at least: what it costs to copy it is nothing beside them."""
-
-LEAST_OF_GROUP: Final = 8
-"""Outputs of a group: convolutions of single channels have another kernel, in which padding costs nothing."""
+FORM, FORM_OF_ANY_WIDTH = (Form("", "Conv", variant) for variant in ("behind a Pad", "behind a Pad, of any width"))
 
 BESIDE: Final = 0
 """The axis around a Pad. ONNX Runtime makes the Pad of an image a convolution's padding when it loads a model."""
@@ -66,8 +55,9 @@ class Found(Struct, frozen=True):
 class ConvPadDecomposition(RewriteRule[Found]):
     """``Conv(x, w)`` with a wide kernel and padded columns → ``Conv(Pad(x), w)``.
 
-    On ONNX Runtime's CPU 1.05 to 2.0 times as fast for kernels with 9 or more columns, where there is a column of
-    zeros for ten of the result: the fewer outputs there are, the more.
+    With few columns of zeros, or few products of each element, the copy costs what is saved; with many, the columns
+    that are computed one by one read little but zeros, which they leave out. Convolutions of single channels have
+    another kernel, in which padding costs nothing.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -77,29 +67,19 @@ class ConvPadDecomposition(RewriteRule[Found]):
     targets = (Target.ORT,)
     produces = ((MICROSOFT, "FusedConv"),)
     fuses = ()
+    weighs = (FORM, FORM_OF_ANY_WIDTH)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """A dense kernel of constant finite weights."""
         x, weight = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+        need_float32(x, "the blocked kernels are")
         need(optional(root, 3) is None, "it adds another value", root)
         need(opset(root, "") >= PADS_ARE_AN_INPUT_FROM["Pad"], "pads are no input in this opset", root)
         plain_attributes(root)
-        _, _, rows, columns = static_dims(weight, RANK)
-        need(columns >= WIDE, "the kernel is narrow", weight)
-        outputs = dims(weight)[0]
-        groups = attribute(root, "group", 1)
-        if not isinstance(outputs, int) or groups < 1 or outputs // groups < LEAST_OF_GROUP:
-            raise Refusal("its groups have few outputs", root)
-        need(outputs // groups * rows * columns >= LEAST_PRODUCTS, "each element is part of few products", root)
+        kernel = static_dims(weight, RANK)
         left, right = _padded_columns(root)
-        width = dims(root.outputs[0], RANK)[3]
-        if isinstance(width, int):
-            enough = LEAST_PART * width <= left + right <= LARGEST_PART * width
-        else:
-            enough = columns >= WIDEST
-        need(enough, "too few columns read padding, or almost all", root)
+        _check_pays(root, kernel, left + right)
         need(bool(np.isfinite(array_of(weight)).all()), "a weight is no finite number", weight)
         return Found((root,), left, right)
 
@@ -110,22 +90,33 @@ class ConvPadDecomposition(RewriteRule[Found]):
         amounts = np.zeros((2, RANK + 1), np.int64)
         amounts[:, -1] = found.left, found.right
         version = opset(old, "")
-        beside = unsqueezed(x, [BESIDE], version)
+        beside = ops.unsqueezed(x, [BESIDE], version)
         padded = ir.node("Pad", [beside, constant(amounts.reshape(-1))]).outputs[0]
-        node = ir.Node(old.domain, old.op_type, [squeezed(padded, [BESIDE], version), weight, *old.inputs[2:3]])
-        for entry in old.attributes.values():
-            node.attributes.add(entry)
-        pads = list(old.attributes["pads"].as_ints())
+        pads = list(ops.Conv(old).pads)
         pads[LEFT] = pads[RIGHT] = 0
-        node.attributes["pads"] = ir.AttrInt64s("pads", pads)
-        return node
+        return ops.copied(old, [ops.squeezed(padded, [BESIDE], version), weight, *old.inputs[2:3]], pads=pads)
+
+
+def _check_pays(root: ir.Node, kernel: Sequence[int], padded: int) -> None:
+    """Refuse where so many columns of zeros are not known to be written out faster."""
+    outputs, _, rows, columns = kernel
+    groups = ops.Conv(root).group
+    need(groups > 0, "it has no groups", root)
+    of_group = outputs // groups
+    products = of_group * rows * columns
+    width = dims(root.outputs[0], RANK)[3]
+    if not isinstance(width, int):
+        check_faster(root, FORM_OF_ANY_WIDTH, kernel=columns, products=products, outputs=of_group)
+        return
+    need(width > 0, "the result is empty", root)
+    shares = {"zeros": 100 * padded // width, "results": 100 * width // padded}
+    check_faster(root, FORM, kernel=columns, products=products, outputs=of_group, **shares)
 
 
 def _padded_columns(root: ir.Node) -> tuple[int, int]:
     """The columns of zeros on the left and on the right."""
-    need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
-    need(set(attribute(root, "dilations", (1,))) == {1}, "its kernel has gaps", root)
-    pads = attribute(root, "pads", (0, 0, 0, 0))
+    pads = ops.Conv(root).pads
+    need(set(ops.Conv(root).dilations) == {1}, "its kernel has gaps", root)
     need(min(pads) >= 0, "its padding crops the image", root)
     need(pads[LEFT] + pads[RIGHT] > 0, "no columns are padded", root)
     return pads[LEFT], pads[RIGHT]

@@ -12,15 +12,14 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
+    Absent,
     Refusal,
     array_of,
-    attribute,
-    axis,
     dims,
     dtype,
     inputs,
@@ -28,14 +27,14 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_float32,
     optional,
     users,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 ACTIVATIONS = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu")
 MAX_STEPS = 3
@@ -72,17 +71,17 @@ class ConvSplitDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """Parts of channels, out of a convolution and activations that nothing else reads."""
         value = inputs(root, len(root.inputs))[0]
-        need(len(dims(value)) == 4 and axis(root, 4, 0) == 1, "it splits no channels of an image", root)
-        need(dtype(value) == FLOAT, "the blocked kernels are for single precision only", value)
+        need(len(dims(value)) == 4 and ops.Split(root).axis == 1, "it splits no channels of an image", root)
+        need_float32(value, "the blocked kernels are")
         sizes = tuple(_channels(part) for part in root.outputs)
         need(all(size > 0 and size % BLOCK == 0 for size in sizes), "the parts are no whole blocks", root)
         need(any(map(_is_convolved, root.outputs)), "no convolution reads a part", root)
         others = [user for user in users(value) if user is not root]
-        joined = all(is_op(user, "Concat") and axis(user, 4, 1) == 1 for user in others)
+        joined = all(is_op(user, "Concat") and ops.Concat(user).axis == 1 for user in others)
         need(joined and not value.is_graph_output(), "what is split is used elsewhere", value)
         nodes = [root, *_producers(value)]
         convolution = nodes[-1]
-        need(attribute(convolution, "group", 1) == 1, "the convolution has groups", convolution)
+        need(ops.Conv(convolution).group == 1, "the convolution has groups", convolution)
         need(optional(convolution, 3) is None, "it adds another value", convolution)
         weight = convolution.inputs[1]
         need(array_of(weight).shape[0] == sum(sizes), "the parts are not all channels", root)
@@ -130,7 +129,7 @@ def _producers(value: ir.Value) -> list[ir.Node]:
         if is_convolution(node):
             return nodes
         value = inputs(node, len(node.inputs))[0]
-    raise Refusal("no convolution comes before", value)
+    raise Absent("no convolution comes before", value)
 
 
 def _is_activation(node: ir.Node) -> bool:
@@ -146,4 +145,4 @@ def _of_channels(value: ir.Value, start: int, end: int) -> ir.Value:
 
 def _again(old: ir.Node, operands: Sequence[ir.Value | None]) -> ir.Value:
     """The result of the same op for other operands."""
-    return ir.Node(old.domain, old.op_type, operands, old.attributes.values()).outputs[0]
+    return ops.copied(old, operands).outputs[0]

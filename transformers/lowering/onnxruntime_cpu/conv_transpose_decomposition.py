@@ -10,20 +10,21 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import unsqueezed
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     Dim,
     array_of,
-    attribute,
     dims,
-    dtype,
     inputs,
     is_never_zero,
     need,
+    need_float32,
     opset,
     optional,
     static_dims,
@@ -32,15 +33,7 @@ from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution import stride_of_transposed
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-FEWEST_CHANNELS = 2 * BLOCK
-FEWEST_OUTPUTS = {3: 16, 4: 8}
-"""By the rank: with fewer outputs, moving the phases costs more than they save."""
-
-SHORTEST = {3: 64, 4: 16}
-"""By the rank: of shorter signals and smaller images, the phases may cost more than they save."""
-
-MOST_PHASES = 3
-"""The largest stride in images: larger blocks are moved slowly."""
+FORM = Form("", "Conv", "of the phases of a transposed convolution")
 
 TO_THE_END = np.iinfo(np.int64).max
 
@@ -65,8 +58,8 @@ class ConvTransposeDecomposition(RewriteRule[Found]):
     """``ConvTranspose(x)`` → ``Slice(DepthToSpace(Conv(x)))``, of signals with Reshape and Transpose.
 
     The convolution has an output for each phase of the result. This is for kernels of two or more whole strides with
-    numbers of channels that fill whole blocks: 1.05 to 1.45 times as fast. That of signals is one of images of height
-    1, for which ONNX Runtime has blocked kernels.
+    numbers of channels that fill whole blocks. That of signals is one of images of height 1, for which ONNX Runtime has
+    blocked kernels. With few outputs and of small images, moving the phases costs more than they save.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -74,21 +67,25 @@ class ConvTransposeDecomposition(RewriteRule[Found]):
     opsets = (11, NEWEST_OPSET)  # before, a DepthToSpace had no modes, and a Slice attributes
     after = ("conv_add_fusion", "conv_bn_fusion", "conv_mul_fusion")
     providers = (CPU,)
+    weighs = (FORM,)
     targets = (Target.ORT,)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """Constant weights in whole blocks, a kernel of whole strides, and dimensions that Reshape can be told."""
         x, weight = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         batch, _, *sides = dims(x)
         need(len(sides) in (1, 2), "it is of no signals and no images", x)
-        stride = _stride(root, len(sides))
+        stride = stride_of_transposed(root)
         kernel = _check_weight(weight, stride, 2 + len(sides))
-        pads = tuple(attribute(root, "pads", (0, 0) * len(sides)))
+        pads = ops.Conv(root).pads
         cut = max(sum(pads[axis :: len(sides)]) for axis in range(len(sides)))
         need(min(pads) >= 0 and cut < kernel, "its padding is no frame within the kernel", root)
         longest = _check_sides(root, batch, sides, refused=kernel - stride - cut <= 0)
+        channels, outputs, *_ = static_dims(weight)
+        length = min((side for side in sides if isinstance(side, int)), default=None)
+        check_faster(root, FORM, axes=len(sides), channels=channels, outputs=outputs, length=length, scale=stride)
         return Found((root,), stride, pads, None if longest is None else stride * (longest - 1) + kernel)
 
     def rewrite(self, found: Found) -> ir.Value:
@@ -103,23 +100,15 @@ class ConvTransposeDecomposition(RewriteRule[Found]):
         return ir.node("Slice", [whole, *(constant(list(numbers)) for numbers in bounds)]).outputs[0]
 
 
-def _stride(root: ir.Node, axes: int) -> int:
-    """The stride of a transposed convolution whose phases are moved fast."""
-    stride = stride_of_transposed(root, axes)
-    need(axes == 1 or stride <= MOST_PHASES, "its phases are large blocks", root)
-    return stride
-
-
 def _check_weight(weight: ir.Value, stride: int, rank: int) -> int:
-    """The size of a kernel with which the phases are faster."""
+    """The size of a kernel of which the phases are whole."""
     channels, outputs, *kernel = static_dims(weight, rank)
     array_of(weight)
     need(len(set(kernel)) == 1, "its kernel is no square", weight)
     size = kernel[0]
     need(size % stride == 0 and size > stride > 1, "its kernel is not two or more whole strides", weight)
     in_blocks = channels % BLOCK == 0 and outputs * stride ** (rank - 2) % BLOCK == 0
-    need(in_blocks and channels >= FEWEST_CHANNELS, "its channels fill no blocks", weight)
-    need(outputs >= FEWEST_OUTPUTS[rank], "it has few outputs", weight)
+    need(in_blocks and min(channels, outputs) > 0, "its channels fill no blocks", weight)
     return size
 
 
@@ -132,10 +121,8 @@ def _check_sides(root: ir.Node, batch: Dim, sides: list[Dim], *, refused: bool) 
         sides: Their lengths, or heights and widths.
         refused: Whether ONNX Runtime refuses empty ones, as nothing would come out.
     """
-    shortest = SHORTEST[2 + len(sides)]
     if len(sides) == 2:
         need(all(isinstance(side, int) for side in sides), "the size of the images is not fixed", root)
-    need(all(not isinstance(side, int) or side >= shortest for side in sides), "the signals or images are small", root)
     length = sides[0]
     need(refused or is_never_zero(length, root), "the signals may be empty", root)
     fixed = isinstance(length, int) or is_never_zero(batch, root)
@@ -155,7 +142,7 @@ def _convolution(found: Found, axes: int) -> ir.Value:
     steps = kernel[0] // down, kernel[1] // found.stride
     own = own.reshape(channels, outputs, steps[0], down, steps[1], found.stride).transpose(1, 3, 5, 0, 2, 4)
     own = own.reshape(-1, channels, *steps)[:, :, ::-1, ::-1]
-    operands = [x if axes == 2 else unsqueezed(x, [2], opset(root)), constant(np.ascontiguousarray(own), FLOAT)]
+    operands = [x if axes == 2 else ops.unsqueezed(x, [2], opset(root)), constant(np.ascontiguousarray(own), FLOAT)]
     bias = optional(root, 2)
     if bias is not None:
         operands.append(constant(np.repeat(array_of(bias), down * found.stride), FLOAT))

@@ -1,7 +1,6 @@
 """ONNX Runtime's DepthToSpace moves single elements; two transpositions of matrices do the same faster.
 
-On its CPU the kernel is a transposition of six axes, 1.8 to 2.9 times as slow as two of four axes for blocks of 2 and
-3 (for blocks of 4 it is faster: 0.7 to 1.0).
+On its CPU the kernel is a transposition of six axes, which for small blocks is slower than two of four axes.
 """
 
 from __future__ import annotations
@@ -9,13 +8,15 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Refusal, attribute, dims, dtype, inputs, need, opset
+from ortopt.graph.match import Refusal, attribute, dims, inputs, need, need_float32, opset
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import RewriteRule
 
-MAX_BLOCK = 3
+FORM = Form("", "Transpose", "twice in place of DepthToSpace")
 MODES_FROM = 11
 """The version of DepthToSpace with modes: before, all are DCR."""
 
@@ -34,20 +35,22 @@ class Found(Struct, frozen=True):
 
 
 class DepthToSpaceDecomposition(RewriteRule[Found]):
-    """``DepthToSpace(x)`` → two ``Transpose`` of four axes between ``Reshape``, for blocks of 2 and 3."""
+    """``DepthToSpace(x)`` → two ``Transpose`` of four axes between ``Reshape``, for small blocks."""
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("DepthToSpace",)
     after = ("shuffled_conv_fusion",)
     providers = (CPU,)
+    weighs = (FORM,)
     targets = (Target.ORT,)
 
     def match(self, root: ir.Node) -> Found:
         """A small block, and fixed dimensions besides the batch."""
         (x,) = inputs(root, 1)
         block = attribute(root, "blocksize", 0)
-        need(1 < block <= MAX_BLOCK, "the kernel is as fast for such blocks", root)
-        need(dtype(x) == FLOAT, "the kernel was measured for single precision only", x)
+        need(block > 1, "it moves nothing", root)
+        check_faster(root, FORM, scale=block)
+        need_float32(x, "the kernel was measured")
         batch, *image = dims(x, 4)
         if not all(isinstance(dim, int) for dim in image):
             raise Refusal("a dimension is not fixed", x)

@@ -14,17 +14,19 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
+from ortopt.framework.fusions import check_faster
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     array_of,
-    attribute,
     dims,
-    dtype,
     inputs,
     need,
+    need_float32,
     opset,
     optional,
     plain_attributes,
@@ -33,28 +35,15 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import DEPTH_TO_SPACE_HAS_MODES_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._channel_blocks import blocks_that_count
 
-MICROSOFT = "com.microsoft"
-
 BLOCK = 2
-MOST_OUTPUTS = 8
-LEAST_KERNEL = 3
+FORM = Form("", "Conv", "with four pixels as channels")
 
-GAIN = 1.1
-"""How much less work it must be, by blocks of channels: below, the transposition costs what is saved."""
-
-MUCH, LEAST_WORK, LEAST_WORK_OF_MUCH = 2.0, 288, 72
-"""What each element of the result multiplies, at least; the second number where it is this much less work."""
-
-SMALL_IMAGE = 256
-"""Pixels below which it is the number of nodes that counts."""
-
-PLAIN_CHANNELS = 8
+MIN_CHANNELS_OF_BLOCKS = 8
 """Input channels from which their number must be a multiple of 4: the kernels on blocks take no others."""
-
-REPLACED = ("kernel_shape", "strides", "auto_pad")
 
 
 class Found(Struct, frozen=True):
@@ -64,11 +53,11 @@ class Found(Struct, frozen=True):
 
 
 class FewOutputConvUnrolling(RewriteRule[Found]):
-    """``Conv(x)`` with at most 8 outputs → ``DepthToSpace(Conv(x))``, with four pixels as channels and strides of 2.
+    """``Conv(x)`` with few outputs → ``DepthToSpace(Conv(x))``, with four pixels as channels and strides of 2.
 
-    1.1 to 2.5 times as fast on processors that compute 16 channels at once; with --march native there also for 5 to 8
-    outputs and kernels of 5x5 or more, 1.3 to 1.5 times. The larger kernel holds zeros: a NaN or an infinity makes
-    NaN of the pixels beside those that read it.
+    It must be less work by what the transposition costs, on processors that compute 8 channels at once and on those
+    that compute 16; with --march native on this one, which may have more outputs pay. The larger kernel holds zeros: a
+    NaN or an infinity makes NaN of the pixels beside those that read it.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -84,23 +73,24 @@ class FewOutputConvUnrolling(RewriteRule[Found]):
     targets = (Target.ORT,)
     produces = ((MICROSOFT, "FusedConv"),)
     fuses = ()
+    weighs = (FORM,)
     numerics = Numerics.FINITE
 
     def match(self, root: ir.Node) -> Found:
         """A dense kernel, and a result of even height and width."""
         x, weight = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         need(optional(root, 3) is None, "it adds another value", root)
         modes = opset(root, "") >= DEPTH_TO_SPACE_HAS_MODES_FROM
         need(modes, "before opset 11 a DepthToSpace has no modes", root)
-        outputs, channels, *kernel = static_dims(weight, rank=4)
-        _check_pays(root, outputs, channels, kernel)
+        channels = static_dims(weight, rank=4)[1]
+        taken = channels < MIN_CHANNELS_OF_BLOCKS or channels % 4 == 0
+        need(taken, "the kernels on blocks take input channels by four", root)
         _check_plain(root)
         height, width = dims(root.outputs[0], rank=4)[2:]
         even = symbolic.divides(BLOCK, height) and symbolic.divides(BLOCK, width)
         need(even, "height and width of the result are not known to be even", root)
-        large = not (isinstance(height, int) and isinstance(width, int)) or height * width >= SMALL_IMAGE
-        need(large, "the image is small", root)
+        _check_pays(root, height * width if isinstance(height, int) and isinstance(width, int) else None)
         tensor_of(weight)
         if root.inputs[2:3] and root.inputs[2] is not None:
             tensor_of(root.inputs[2])
@@ -118,26 +108,21 @@ class FewOutputConvUnrolling(RewriteRule[Found]):
         operands = [root.inputs[0], constant(own.reshape(-1, channels, rows + 1, columns + 1), FLOAT)]
         if root.inputs[2:3] and root.inputs[2] is not None:
             operands.append(constant(np.repeat(array_of(root.inputs[2]), BLOCK * BLOCK), FLOAT))
-        conv = ir.Node(root.domain, root.op_type, operands)
-        for entry in root.attributes.values():
-            if entry.name not in REPLACED:
-                conv.attributes.add(entry)
-        conv.attributes["strides"] = ir.AttrInt64s("strides", (BLOCK, BLOCK))
+        conv = ops.copied(root, operands, kernel_shape=None, auto_pad=None, strides=(BLOCK, BLOCK))
         return ir.node("DepthToSpace", conv.outputs, {"blocksize": BLOCK, "mode": "CRD"})
 
 
-def _check_pays(root: ir.Node, outputs: int, channels: int, kernel: list[int]) -> None:
+def _check_pays(root: ir.Node, pixels: int | None) -> None:
     """Refuse where the form is not known to be faster, on processors with blocks of 8 channels and with blocks of 16.
 
     With --march native, this processor's count alone.
     """
-    need(0 < outputs <= MOST_OUTPUTS, "it has many outputs", root)
-    need(min(kernel) >= LEAST_KERNEL, "the kernel would grow too much", root)
+    outputs, channels, *kernel = static_dims(inputs(root, 2)[1], rank=4)
+    need(outputs > 0, "it has no outputs", root)
     gain = min(_gain(outputs, kernel, block) for block in blocks_that_count(root))
-    need(gain >= GAIN, "four pixels fill more blocks than they save", root)
-    least = LEAST_WORK_OF_MUCH if gain >= MUCH else LEAST_WORK
-    need(channels * kernel[0] * kernel[1] >= least, "each element reads few numbers", root)
-    need(channels < PLAIN_CHANNELS or channels % 4 == 0, "the kernels on blocks take input channels by four", root)
+    products = channels * kernel[0] * kernel[1]
+    saving = int(100 * gain)
+    check_faster(root, FORM, outputs=outputs, kernel=min(kernel), saving=saving, products=products, pixels=pixels)
 
 
 def _gain(outputs: int, kernel: list[int], block: int) -> float:
@@ -152,7 +137,5 @@ def _gain(outputs: int, kernel: list[int], block: int) -> float:
 def _check_plain(root: ir.Node) -> None:
     """Refuse groups, strides, dilations, and padding that is not written out."""
     plain_attributes(root)
-    plain = set(attribute(root, "strides", (1,))) == {1} == set(attribute(root, "dilations", (1,)))
-    need(plain and attribute(root, "group", 1) == 1, "it has groups, strides or dilations", root)
-    need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
-    need(min(attribute(root, "pads", (0,))) >= 0, "its padding crops the image", root)
+    need(ops.Conv(root).is_plain, "it has groups, strides or dilations", root)
+    need(min(ops.Conv(root).pads) >= 0, "its padding crops the image", root)

@@ -10,17 +10,18 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
+    Code,
     array_of,
-    attribute,
-    dtype,
     inputs,
     is_op,
     need,
+    need_float32,
     optional,
     plain_attributes,
     static_dims,
@@ -29,9 +30,9 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._channel_blocks import blocks_that_count
 
-MICROSOFT = "com.microsoft"
 ELEMENTWISE = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu", "Add", "Mul")
 """What works on blocked layouts, between two convolutions."""
 
@@ -64,12 +65,17 @@ class GroupedConvMerging(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Groups of 2 to 15 channels that fill blocks together, behind a convolution."""
-        need(blocks_that_count(root) == (BLOCK,), "it pays where blocks are of 16 channels (--march native)", root)
+        need(
+            blocks_that_count(root) == (BLOCK,),
+            "it pays where blocks are of 16 channels (--march native)",
+            root,
+            code=Code.OPTION,
+        )
         x, weight = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         need(optional(root, 3) is None, "it adds another value", root)
         plain_attributes(root)
-        groups = attribute(root, "group", 1)
+        groups = ops.Conv(root).group
         outputs, channels, *_ = static_dims(weight, rank=4)
         need(groups > 1 and 1 < channels < BLOCK, "its groups fill blocks, or are of one channel", root)
         need(outputs == groups * channels, "its groups have other numbers of outputs than of inputs", root)
@@ -88,9 +94,7 @@ class GroupedConvMerging(RewriteRule[Found]):
         for place in range(found.merged):
             own[:, place, :, place] = of_groups[:, place]
         operands = [root.inputs[0], constant(own.reshape(outputs, BLOCK, rows, columns), FLOAT), *root.inputs[2:]]
-        conv = ir.Node(root.domain, root.op_type, operands, root.attributes.values())
-        conv.attributes["group"] = ir.AttrInt64("group", outputs // BLOCK)
-        return conv
+        return ops.copied(root, operands, group=outputs // BLOCK)
 
 
 def _is_behind_convolution(x: ir.Value) -> bool:

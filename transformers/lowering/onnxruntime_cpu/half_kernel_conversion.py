@@ -14,9 +14,10 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU, Support, support
-from ortopt.fusions import preferred
+from ortopt.framework.fusions import preferred
 from ortopt.graph import scope
 from ortopt.graph.match import (
     FLOAT,
@@ -63,6 +64,7 @@ class HalfKernelConversion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("Attention", "Clip", "Gelu")
+    weighs = tuple(Form("", op, FORM) for op in roots)
     looks_downstream = True
     numerics = Numerics.REORDERED
     providers = (CPU,)
@@ -83,7 +85,7 @@ class HalfKernelConversion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the op of floats between Casts."""
         (root,) = found.nodes
-        op = ir.Node("", root.op_type, [_single(value) for value in root.inputs], list(root.attributes.values()))
+        op = ops.copied(root, [_single(value) for value in root.inputs])
         return ir.node("Cast", [op.outputs[0]], {"to": FLOAT16})
 
 

@@ -8,16 +8,11 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import unsqueezed
-from ortopt.graph.match import attribute, axis, dims, inputs, is_used_once, need, opset, producer, same_dim
+from ortopt.graph.match import dims, inputs, is_used_once, need, opset, producer, same_dim
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-
-FEWEST = 2
-"""One tensor alone has nothing that it could take turns with."""
-
-NO_ORDER: tuple[int, ...] = ()
 
 
 class Found(Struct, frozen=True):
@@ -55,11 +50,11 @@ class InterleavedConcatConversion(RewriteRule[Found]):
         concat = producer(joined, "Concat")
         need(is_used_once(joined), "what is joined is used elsewhere", joined)
         before, after = dims(joined), dims(apart)
-        along = axis(concat, len(before), 1)
+        along = ops.Concat(concat).axis
         parts = inputs(concat, len(concat.inputs))
-        need(len(parts) >= FEWEST, "it joins nothing", concat)
+        need(len(parts) > 1, "it joins nothing", concat)
         order = [*range(along), along + 1, along, *range(along + 2, len(after))]
-        need(attribute(root, "perm", NO_ORDER) == tuple(order), "it exchanges other axes", root)
+        need(ops.Transpose(root).order == tuple(order), "it exchanges other axes", root)
         kept = (*after[:along], *after[along + 2 :])
         others = (*before[:along], *before[along + 1 :])
         need(len(kept) == len(others) and all(map(same_dim, kept, others)), "other axes come apart, too", reshape)
@@ -72,5 +67,5 @@ class InterleavedConcatConversion(RewriteRule[Found]):
         """Build the new axis of each tensor, behind the one that they share, and join them along it."""
         concat, _, root = found.nodes
         version = opset(root)
-        parts = [unsqueezed(part, [found.axis + 1], version) for part in inputs(concat, len(concat.inputs))]
+        parts = [ops.unsqueezed(part, [found.axis + 1], version) for part in inputs(concat, len(concat.inputs))]
         return ir.node("Concat", parts, {"axis": found.axis + 1})

@@ -14,21 +14,22 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_no_larger
+from ortopt.framework.fusions import is_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    attribute,
-    axis,
     dims,
-    dtype,
     inputs,
     is_op,
     is_used_once,
     need,
+    need_float32,
     optional,
     plain_attributes,
     static_dims,
@@ -37,8 +38,7 @@ from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution_activation import separate_activation
 from ortopt.patterns.interpolation import Image, Matrix, interpolated
 from ortopt.rule import RewriteRule
-
-MICROSOFT = "com.microsoft"
+from ortopt.semantics.domains import MICROSOFT
 
 OLDEST_OPSET = 11
 
@@ -46,8 +46,7 @@ RESIZE, RESIZE_OF_BLOCKS, MOVE, PRODUCT = 90, 25, 15, 1.3
 """What an element costs that is interpolated, by a kernel that has blocks of channels too, that is joined, moved or
 added, and a multiplication of a MatMul, in multiplications of a convolution: measured on a CPU."""
 
-GAIN = 0.85
-"""What the decomposition must cost at most, compared with the convolution."""
+FORM = Form("", "MatMul", "of what a convolution reads of a smaller image")
 
 INFER = -1
 
@@ -111,8 +110,8 @@ class Found(Struct, frozen=True):
 class InterpolatedConvDecomposition(RewriteRule[Found]):
     """``Conv(Concat(x, Resize(z)))`` → ``Conv(x) + MatMul(rows, MatMul(Conv(z), columns))``, where that is less work.
 
-    The convolution of z has single points, and a channel for each place of the kernel. 1.2 to 2 times as fast for a
-    kernel of 3x3 (heads of UPerNet and DeepLabV3+, decoders with skips), 2 to 2.5 times for single points (SegFormer).
+    The convolution of z has single points, and a channel for each place of the kernel. Heads of UPerNet, DeepLabV3+ and
+    SegFormer have such convolutions, and decoders with skips.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -121,12 +120,13 @@ class InterpolatedConvDecomposition(RewriteRule[Found]):
     lookback = 2
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = (FORM,)
     numerics = Numerics.FINITE
 
     def match(self, root: ir.Node) -> Found:
         """A dense convolution, and parts of which some are interpolated to a fixed size along rows and columns."""
         x, weight = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         need(optional(root, 3) is None, "it adds another value", root)
         outputs, channels, *kernel = static_dims(weight, rank=4)
         windows = _windows(root, kernel)
@@ -136,7 +136,7 @@ class InterpolatedConvDecomposition(RewriteRule[Found]):
         if is_op(x.producer(), "Concat"):
             concat = x.producer()
             assert concat is not None
-            need(axis(concat, 4, 0) == 1, "no channels are joined", concat)
+            need(ops.Concat(concat).axis == 1, "no channels are joined", concat)
             values = inputs(concat, len(concat.inputs))
             nodes += [concat] if private else []
         parts = _parts(values, outputs, windows)
@@ -168,14 +168,13 @@ class InterpolatedConvDecomposition(RewriteRule[Found]):
 def _windows(root: ir.Node, kernel: Sequence[int]) -> tuple[Window, Window]:
     """The windows of a dense convolution of images along rows and columns."""
     plain_attributes(root)
-    need(attribute(root, "group", 1) == 1, "it has groups", root)
-    need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
-    pads = attribute(root, "pads", (0, 0, 0, 0))
+    conv = ops.Conv(root)
+    need(conv.group == 1, "it has groups", root)
+    pads = conv.pads
     need(len(pads) == 4 and min(pads) >= 0, "its padding is no frame around the image", root)
-    steps, apart = attribute(root, "strides", (1, 1)), attribute(root, "dilations", (1, 1))
     windows = []
     for size, places, stride, dilation, before in zip(
-        dims(root.outputs[0], rank=4)[2:], kernel, steps, apart, pads, strict=False
+        dims(root.outputs[0], rank=4)[2:], kernel, conv.strides, conv.dilations, pads, strict=False
     ):
         if not isinstance(size, int) or size < 1:
             raise Refusal("height and width of its result are not fixed", root)
@@ -209,11 +208,8 @@ def _image(value: ir.Value, channels: int, outputs: int, windows: tuple[Window, 
     points = windows[0].places == windows[1].places == 1
     if not image.is_fixed or (points and _is_blocked(image)):
         return None  # a blocked kernel interpolates the result of points faster (resize_projection_reordering)
-    return (
-        image
-        if _cost_after(image, channels, outputs, windows) <= GAIN * _cost(image, channels, outputs, windows)
-        else None
-    )
+    before, after = (cost(image, channels, outputs, windows) for cost in (_cost, _cost_after))
+    return image if before and is_faster(resize, FORM, left=math.ceil(100 * after / before)) else None
 
 
 def _cost(image: Image, channels: int, outputs: int, windows: tuple[Window, Window]) -> float:

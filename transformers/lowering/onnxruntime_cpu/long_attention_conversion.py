@@ -7,12 +7,12 @@ from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import check_faster
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.match import FLOAT, Dim, attribute, dims, dtype, inputs, need, same_dim
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 INSTEAD = Form(MICROSOFT, "MultiHeadAttention", "instead of Attention")
 QKV = 3
 
@@ -39,6 +39,7 @@ class LongAttentionConversion(RewriteRule[Found]):
     providers = (CPU,)
     targets = (Target.ORT,)
     produces = ((MICROSOFT, "MultiHeadAttention"),)
+    weighs = (INSTEAD,)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
@@ -58,7 +59,7 @@ class LongAttentionConversion(RewriteRule[Found]):
         scale = attribute(root, "scale", None)
         need(scale is None or scale > 0, "MultiHeadAttention takes such a scale for none", root)
         need(all(dtype(value) == FLOAT for value in operands), "its numbers are not single-precision", root)
-        check_faster(root, INSTEAD, {"length": (_length(operands, root),)})
+        check_faster(root, INSTEAD, length=_length(operands, root))
         return Found((root,), operands, heads, scale)
 
     def rewrite(self, found: Found) -> ir.Node:

@@ -8,21 +8,29 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
+from ortopt.framework.fusions import check_faster
 from ortopt.graph import scope
-from ortopt.graph.axes import squeezed, unsqueezed
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, dims, dtype, inputs, is_never_zero, need, opset, plain_attributes
+from ortopt.graph.match import (
+    FLOAT,
+    Code,
+    dims,
+    inputs,
+    is_never_zero,
+    need,
+    need_float32,
+    opset,
+    plain_attributes,
+)
 from ortopt.options import Fusions, Numerics, Target, TransformerLevel
 from ortopt.patterns.image_sizes import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 RANK = 4
-FEWEST = 256
-"""With fewer elements, more kernels cost more than they save: 1.02 at 128, 1.25 to 1.3 at 256."""
-
-WIDEST = 31
-"""Of larger windows, the pool adds up more than the kernel for LRN, which adds one channel and takes one away."""
+FORM = Form("", "AveragePool", "in place of LRN")
 
 LARGEST = 2.0**60
 """The largest scale: what is infinite after it has an infinite square without it."""
@@ -51,29 +59,30 @@ class Found(Struct, frozen=True):
 class LrnDecomposition(RewriteRule[Found]):
     """``LRN(x)`` → ``x / (AveragePool(alpha · x · x) + bias)^beta`` with a pool that takes channels for depth.
 
-    A power of ¾ is two roots, ½ is one, 1 is none; then 1.3 times as fast for 256 elements, 1.9 to 6 times from 4,096
-    on, and with other powers half of that. What is not finite stays in its window, as the specification has it: ONNX
-    Runtime's kernel carries it on to all channels that follow.
+    A power of ¾ is two roots, ½ is one, 1 is none. For few elements, more kernels cost more than they save; of a large
+    window, the pool adds up more than the kernel for LRN, which adds one channel and takes one away. What is not finite
+    stays in its window, as the specification has it: ONNX Runtime's kernel carries it on to all channels that follow.
     """
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("LRN",)
     opsets = (7, NEWEST_OPSET)  # before, a number broadcasts by an attribute
     providers = (CPU,)
+    weighs = (FORM,)
     targets = (Target.ORT,)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """An image of enough elements, and a sum that is never 0."""
         options = scope.of(scope.graph_of(root)).options
-        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root)
+        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
         (x,) = inputs(root, 1)
-        need(dtype(x) == FLOAT, "it is not of single precision", x)
+        need_float32(x)
         image = dims(x, RANK)[1:]
         need(all(is_never_zero(dim, root) for dim in image), "a pool refuses an image without pixels", x)
-        elements = elements_of_an_image(x)
-        need(elements >= FEWEST, "it has few elements", x)
-        return _numbers(root)
+        found = _numbers(root)
+        check_faster(root, FORM, image=elements_of_an_image(x), window=found.size)
+        return found
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the sums, and divide by their power."""
@@ -101,7 +110,6 @@ def _numbers(root: ir.Node) -> Found:
         for name, default in (("alpha", 0.0001), ("beta", 0.75), ("bias", 1.0))
     )
     need(size > 0 and size % 2 == 1, "ONNX Runtime has no kernel for a window of an even number of channels", root)
-    need(size <= WIDEST, "its window is large", root)
     need(all(map(math.isfinite, (alpha, power, bias))) and power > 0, "it divides by no power", root)
     need(alpha <= LARGEST, "what it scales may be infinite before its square is", root)
     need(bias >= SMALLEST and alpha / size >= SMALLEST, "a sum may be 0 or negative", root)
@@ -111,12 +119,12 @@ def _numbers(root: ir.Node) -> Found:
 def _means(squares: ir.Value, found: Found) -> ir.Value:
     """The mean over the window around each channel; beyond the first and the last one are zeros."""
     version = opset(found.nodes[0])
-    depth = unsqueezed(squares, [1], version)
+    depth = ops.unsqueezed(squares, [1], version)
     side = found.size // 2
     pads = [side, 0, 0, side, 0, 0]
     window: dict[str, int | list[int]] = {"kernel_shape": [found.size, 1, 1], "pads": pads, "count_include_pad": 1}
     pool = ir.node("AveragePool", [depth], window).outputs[0]
-    return squeezed(pool, [1], version)
+    return ops.squeezed(pool, [1], version)
 
 
 def _power(sums: ir.Value, power: float) -> ir.Value:

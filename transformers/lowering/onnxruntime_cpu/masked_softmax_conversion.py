@@ -12,17 +12,29 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.error_bounds import check_bound
-from ortopt.fusions import preferred
+from ortopt.framework.error_bounds import check_bound
+from ortopt.framework.fusions import preferred
 from ortopt.graph import scope
-from ortopt.graph.axes import node_along
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, axis, dims, dtype, inputs, is_never_zero, is_op, need, opset, producer, users
+from ortopt.graph.match import (
+    Code,
+    dims,
+    inputs,
+    is_never_zero,
+    is_op,
+    need,
+    need_float32,
+    opset,
+    producer,
+    users,
+)
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
 FORM = Form("", "Softmax", "of held scores")
 DISTANCE = 80.0
@@ -38,7 +50,7 @@ DEEP = 50.0
 LONGEST = 2**63
 """No row has more elements."""
 
-PRODUCTS = (("", "MatMul"), ("com.microsoft", "FusedMatMul"))
+PRODUCTS = (("", "MatMul"), (MICROSOFT, "FusedMatMul"))
 
 
 class Found(Struct, frozen=True):
@@ -59,6 +71,7 @@ class MaskedSoftmaxConversion(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("Softmax",)
+    weighs = (FORM,)
     opsets = (13, NEWEST_OPSET)  # before, all axes from the given one on are normalized together
     looks_downstream = True
     providers = (CPU,)
@@ -69,26 +82,30 @@ class MaskedSoftmaxConversion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """A mask that goes deep, and probabilities that are only multiplied."""
         (scores,) = inputs(root, 1)
-        need(dtype(scores) == FLOAT, "its numbers are not single-precision", scores)
+        need_float32(scores)
         preferred(root, [FORM])
         added = producer(scores, "Add", "Sum").inputs
         depths = [mask.bound(value) for value in added]
         need(any(depth is not None and depth >= DEEP for depth in depths), "no mask that goes deep is added", scores)
         exact = any(depth == math.inf for depth in depths)
         allowed = scope.of(scope.graph_of(root)).options.bounded_error
-        need(allowed or not exact, "the mask holds -inf, for an exact 0; --bounded-error takes it anyway", scores)
+        need(
+            allowed or not exact,
+            "the mask holds -inf, for an exact 0; --bounded-error takes it anyway",
+            scores,
+            code=Code.OPTION,
+        )
         need(all(map(_multiplies, users(root.outputs[0]))), "a probability of 0 may decide something", root)
         need(not root.outputs[0].is_graph_output(), "the probabilities are a result", root)
-        shape = dims(scores)
-        place = axis(root, len(shape), -1)
-        need(is_never_zero(shape[place], root), "of no scores there is no largest", scores)
+        place = ops.Softmax(root).axis
+        need(is_never_zero(dims(scores)[place], root), "of no scores there is no largest", scores)
         check_bound(root, math.exp(-DISTANCE), LONGEST)
         return Found((root,), scores, place)
 
     def rewrite(self, found: Found) -> ir.Node:
         """Hold the scores, and take their Softmax."""
         (old,) = found.nodes
-        largest = node_along("ReduceMax", found.scores, [found.axis], opset(old))
+        largest = ops.node_along("ReduceMax", found.scores, [found.axis], opset(old))
         size = ir.node("Abs", [largest.outputs[0]])
         share = ir.node("Mul", [size.outputs[0], constant(np.array(SHARE, np.float32))])
         distance = ir.node("Max", [share.outputs[0], constant(np.array(HELD, np.float32))])

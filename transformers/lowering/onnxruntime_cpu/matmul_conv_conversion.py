@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
@@ -17,30 +18,25 @@ from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    attribute,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_never_zero,
     is_op,
     is_used_once,
     need,
+    need_float32,
     plain_attributes,
     static_dims,
     users,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 RANK = 4
-REVERSED = (3, 2, 1, 0)
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
 TO_CHANNELS_LAST = (0, 2, 3, 1)
-
-FEWEST = 2
-"""Of one product alone nothing is gained: the transposition moves from its result to its operand."""
 
 ACTIVATIONS = (
     *("Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"),
@@ -81,9 +77,7 @@ class MatmulConvConversion(RewriteRule[Found]):
         """Products with constant matrices in whole blocks, and between them what works on each element."""
         nodes = [root]
         if root.op_type == "Transpose":
-            need(
-                attribute(root, "perm", REVERSED) == TO_CHANNELS_FIRST, "it does not bring channels to the front", root
-            )
+            need(ops.Transpose(root).order == TO_CHANNELS_FIRST, "it does not bring channels to the front", root)
             operand: ir.Value | None = inputs(root, 1)[0]
         else:
             need(not _goes_on(root.outputs[0]), "what follows belongs to it", root)
@@ -99,12 +93,13 @@ class MatmulConvConversion(RewriteRule[Found]):
             products += node.op_type == "MatMul"
             nodes.append(node)
             value = before
-        need(products >= FEWEST, "fewer than two products come before", root)
+        # Of one product alone nothing is gained: the transposition moves from its result to its operand.
+        need(products > 1, "fewer than two products come before", root)
         while nodes[-1].op_type != "MatMul":
             nodes.pop()
         value, _ = inputs(nodes[-1], 2)
         _, height, width, _ = dims(value, RANK)
-        need(dtype(value) == FLOAT, "the blocked kernels are for single precision only", value)
+        need_float32(value, "the blocked kernels are")
         need(is_never_zero(height, root) and is_never_zero(width, root), "the image may be empty", value)
         return Found(tuple(nodes), value)
 
@@ -124,7 +119,7 @@ def _goes_on(value: ir.Value) -> bool:
         return False
     (user,) = users(value)
     if is_op(user, "Transpose"):
-        return attribute(user, "perm", REVERSED) == TO_CHANNELS_FIRST
+        return ops.Transpose(user).order == TO_CHANNELS_FIRST
     return _operand(user) is value
 
 

@@ -8,30 +8,30 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import check_faster, is_asked_for
+from ortopt.framework.fusions import check_faster, is_asked_for
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
+    Code,
     Refusal,
     array_of,
-    axis,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     is_used,
     is_used_once,
     need,
+    need_float32,
     operand_constant,
     tensor_of,
 )
+from ortopt.linear.weights import MAX_BYTES
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.parallel_parts import MERGED
-from ortopt.patterns.scaled_constant import MAX_BYTES
 from ortopt.rule import RewriteRule
 
 PARTS = Form("", "MatMul", "one for each part")
@@ -69,6 +69,7 @@ class MatmulSplitDecomposition(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("Split",)
+    weighs = (PARTS,)
     providers = (CPU,)
     targets = (Target.ORT,)
     numerics = Numerics.REORDERED  # with fewer columns, a kernel may sum in another order
@@ -77,8 +78,8 @@ class MatmulSplitDecomposition(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """Parts of the columns of a product with a constant matrix, which nothing else reads."""
         value = inputs(root, len(root.inputs))[0]
-        need(axis(root, len(dims(value)), 0) == len(dims(value)) - 1, "it splits no columns", root)
-        need(dtype(value) == FLOAT, "its numbers are not single-precision", value)
+        need(ops.Split(root).is_last, "it splits no columns", root)
+        need_float32(value)
         sizes = [dims(part)[-1] for part in root.outputs]
         widths = [size for size in sizes if isinstance(size, int) and size > 0]
         need(len(widths) == len(sizes) > 1, "the parts' sizes are not known", root)
@@ -95,8 +96,8 @@ class MatmulSplitDecomposition(RewriteRule[Found]):
         need(is_constant(weight) and len(dims(weight)) == 2, "no product with a constant matrix is above it", weight)
         need(use_count(weight) == 1 and not weight.is_graph_output(), "the matrix is used elsewhere", weight)
         need(tensor_of(weight).nbytes <= MAX_BYTES, "the matrix is large", weight)
-        need(not is_asked_for(root, MERGED), "the parts are to be one product (--force-forms)", root)
-        check_faster(root, PARTS, {"rows": dims(x)[:-1]})
+        need(not is_asked_for(root, MERGED), "the parts are to be one product (--force-forms)", root, code=Code.OPTION)
+        check_faster(root, PARTS, rows=dims(x)[:-1])
         bounds = tuple(itertools.accumulate(widths, initial=0))
         return Found(nodes, x, array_of(weight), bias, bounds)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
-from ortopt.graph.axes import node_along, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     DOUBLE,
@@ -60,6 +60,6 @@ class MatmulVectorConversion(RewriteRule[Forwarded]):
         if is_constant(vector):  # at this level, constants are not folded any more
             column = constant(array_of(vector).reshape(-1, 1), dtype(vector))
         else:
-            column = unsqueezed(vector, [1], opset(old))
+            column = ops.unsqueezed(vector, [1], opset(old))
         product = ir.node("MatMul", [old.inputs[0], column])
-        return node_along("Squeeze", product.outputs[0], [-1], opset(old))
+        return ops.node_along("Squeeze", product.outputs[0], [-1], opset(old))

@@ -6,14 +6,13 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import node_along
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    axis,
     dtype,
     inputs,
     is_constant,
@@ -24,7 +23,6 @@ from ortopt.graph.match import (
     need,
     opset,
     producer,
-    rank,
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Target, TransformerLevel
@@ -84,7 +82,7 @@ class NanGuardElimination(RewriteRule[Found]):
         (x,) = inputs(softmax, 1)
         if _is_finite(x):
             return Found(nodes, guarded, None, None)
-        need(axis(softmax, rank(x), -1) == rank(x) - 1, "the Softmax is over other axes", softmax)
+        need(ops.Softmax(softmax).is_last, "the Softmax is over other axes", softmax)
         need(use_count(guarded) == 2 and not guarded.is_graph_output(), "the probabilities are used elsewhere", guarded)
         addition = producer(x, "Add")
         need(is_used_once(x), "the scores are used elsewhere", x)
@@ -98,7 +96,7 @@ class NanGuardElimination(RewriteRule[Found]):
             return found.guarded
         addition, softmax = found.nodes[:2]
         lowest, zero, one = (constant(np.array(number, np.float32)) for number in (-np.inf, 0, 1))
-        most = node_along("ReduceMax", found.mask, [-1], opset(softmax)).outputs[0]
+        most = ops.node_along("ReduceMax", found.mask, [-1], opset(softmax)).outputs[0]
         empty = ir.node("Equal", [most, lowest]).outputs[0]
         keep = ir.node("Where", [empty, zero, one]).outputs[0]
         mask = ir.node("Where", [empty, zero, found.mask]).outputs[0]

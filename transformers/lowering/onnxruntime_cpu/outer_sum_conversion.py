@@ -12,26 +12,25 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
+from ortopt.framework.fusions import check_faster
 from ortopt.graph import symbolic
-from ortopt.graph.axes import axes_of
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, is_op, need, producer
+from ortopt.graph.match import FLOAT, Refusal, dims, inputs, is_op, need, need_float32, producer
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-LONGEST: Final = 16
-"""The longest column and row: with 24 the product loses."""
-
-FEWEST: Final = 16
-"""Elements of the matrix, at least: a product with fewer columns was not measured."""
+FORM: Final = Form("", "MatMul", "of ones in place of a sum")
 
 COLUMN, ROW = -1, -2
 """The axes that an Unsqueeze gives a column and a row, counted from the end of what it gives."""
 
 MOST_MOVES: Final = 8
 MOVES: Final = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
-PRODUCTS: Final = (("", "Einsum"), ("", "Gemm"), ("", "MatMul"), ("com.microsoft", "FusedMatMul"))
+PRODUCTS: Final = (("", "Einsum"), ("", "Gemm"), ("", "MatMul"), (MICROSOFT, "FusedMatMul"))
 
 
 class Found(Struct, frozen=True):
@@ -51,9 +50,8 @@ class Found(Struct, frozen=True):
 class OuterSumConversion(RewriteRule[Found]):
     """``Unsqueeze<-1>(a) + Unsqueeze<-2>(b)`` → ``MatMul(Concat(a, b), ones)`` where a and b end in short axes.
 
-    A column of `ones` has a one for its height and a one for its width. The sum is 1.3 to 4 times as fast for 7x7 to
-    16x16 terms, and 1.3 times for 5x5. Only what comes out of products counts: masks may be infinite, and an infinity
-    times zero is no number.
+    A column of `ones` has a one for its height and a one for its width. For long rows, the kernel of sums is as fast.
+    Only what comes out of products counts: masks may be infinite, and an infinity times zero is no number.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -61,6 +59,7 @@ class OuterSumConversion(RewriteRule[Found]):
     opsets = (5, NEWEST_OPSET)  # before, a Reshape's shape was an attribute
     lookback = 3
     providers = (CPU,)
+    weighs = (FORM,)
     targets = (Target.ORT,)
     numerics = Numerics.FINITE
 
@@ -69,13 +68,12 @@ class OuterSumConversion(RewriteRule[Found]):
         a, b = (_unsqueezed(value) for value in inputs(root, 2))
         need({a[1], b[1]} == {COLUMN, ROW}, "they are no column and row", root)
         column, row = (a[0], b[0]) if a[1] == COLUMN else (b[0], a[0])
-        need(dtype(column) == FLOAT, "its numbers are not single-precision", column)
+        need_float32(column)
         leading, others = dims(column)[:-1], dims(row)[:-1]
         need(bool(leading) and symbolic.same_shape(leading, others), "the axes before them differ", root)
         height, width = _size(column), _size(row)
-        need(max(height, width) <= LONGEST, "the kernel of sums is as fast for long rows", root)
         need(min(height, width) > 1, "one of them is a number", root)
-        need(height * width >= FEWEST, "the product would be too small", root)
+        check_faster(root, FORM, side=max(height, width), elements=height * width)
         _check_product(column)
         _check_product(row)
         return Found((root,), column, row)
@@ -96,9 +94,9 @@ def _unsqueezed(value: ir.Value) -> tuple[ir.Value, int]:
     """What an Unsqueeze takes, and the one axis that it gives, counted from the end."""
     node = producer(value, "Unsqueeze")
     x = inputs(node, len(node.inputs))[0]
-    axes, rank = axes_of(node), len(dims(x)) + 1
+    axes = ops.Unsqueeze(node).axes
     need(len(axes) == 1, "more than one axis is new", node)
-    return x, axes[0] % rank - rank
+    return x, axes[0] - len(dims(x)) - 1
 
 
 def _size(value: ir.Value) -> int:

@@ -12,32 +12,30 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import axes_of
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     Dim,
     Refusal,
-    attribute,
     dims,
-    dtype,
     inputs,
     is_never_zero,
     is_op,
     need,
+    need_float32,
     opset,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 SQUARES = ("ReduceL2", "ReduceSumSquare")
-MEASURED = (1 << 13, 1 << 16)
-"""Elements that are summed up, at least, and the longest sum: the row of ones is stored."""
-
-SHORTEST_OF_FREE_COLUMNS = 64
-"""Elements of a sum, at least, where the number of sums is free: 1.1 times as fast for 32 sums, 6 times for thousands,
-and a microsecond slower for one."""
+FORM, FORM_OF_ANY_NUMBER = (Form("", "MatMul", f"of ones in place of sums{of}") for of in ("", " of any number"))
+MAX_TERMS = 1 << 16
+"""Elements of a sum, at most: the row of ones is stored."""
 
 SHAPE_HAS_AN_END = 15
 
@@ -63,9 +61,8 @@ class Found(Struct, frozen=True):
 class ReduceMatmulConversion(RewriteRule[Found]):
     """``ReduceSum<axes = [1, 2]>(x)`` → ``MatMul([1, 1, …], x)`` for axes before the last, also means and squares.
 
-    2.4 to 4 times as fast for squares, and 1.4 to 10 times for sums over the first axes, from 3x3 rows of 1280 to
-    56x56 of 128; 5 to 10 times for the channels of signals of any length (layer normalization between convolutions).
-    Over axes behind others the kernel of sums is as fast.
+    Also the channels of signals of any length (layer normalization between convolutions). Over axes behind others the
+    kernel of sums is as fast.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -73,24 +70,27 @@ class ReduceMatmulConversion(RewriteRule[Found]):
     opsets = (5, NEWEST_OPSET)  # before, a Reshape's shape was an attribute
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = (FORM, FORM_OF_ANY_NUMBER)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """Neighbouring axes of fixed sizes, and something behind them."""
         x = inputs(root, len(root.inputs))[0]
         shape = dims(x)
-        need(dtype(x) == FLOAT, "its numbers are not single-precision", x)
-        axes = _axes(root, len(shape))
+        need_float32(x)
+        axes = ops.Reduce(root).axes
         neighbours = bool(axes) and axes == tuple(range(axes[0], axes[-1] + 1))
         need(neighbours and axes[-1] < len(shape) - 1, "it sums over no axes in the middle", root)
         behind = axes[-1] + 1
         size, columns = _elements(shape[axes[0] : behind]), _elements(shape[behind:])
-        is_of_matrices = len(axes) == 1 and behind == len(shape) - 1 and attribute(root, "keepdims", 1) == 1
+        is_of_matrices = len(axes) == 1 and behind == len(shape) - 1 and ops.Reduce(root).keeps_axes
         if size is None or (columns is None and not is_of_matrices):
             raise Refusal("a size is not fixed", x)
-        smallest, longest = MEASURED
-        enough = size >= SHORTEST_OF_FREE_COLUMNS if columns is None else size * columns >= smallest
-        need(enough and 1 < size <= longest, "it is too small, or too long", x)
+        need(1 < size <= MAX_TERMS, "it adds nothing up, or too much", x)
+        if columns is None:
+            check_faster(root, FORM_OF_ANY_NUMBER, length=size)
+        else:
+            check_faster(root, FORM, length=size, elements=size * columns)
         need(root.op_type in SQUARES or not _has_batches(shape[: axes[0]]), "axes come before, and it is as fast", x)
         fits = _is_never_empty(x, axes[0], root) or opset(root) >= SHAPE_HAS_AN_END
         need(fits, "there may be nothing, and the opset has no Shape of some axes", root)
@@ -115,13 +115,6 @@ class ReduceMatmulConversion(RewriteRule[Found]):
             return total
         behind = [size for size in dims(root.outputs[0])[found.first :] if isinstance(size, int)]
         return ir.node("Reshape", [total.outputs[0], constant([*leading, *behind])])
-
-
-def _axes(root: ir.Node, rank: int) -> tuple[int, ...]:
-    """The axes, from the front and sorted; empty where they are left out."""
-    axes = axes_of(root)
-    need(all(-rank <= axis < rank for axis in axes), "an axis is out of range", root)
-    return tuple(sorted({axis % rank for axis in axes}))
 
 
 def _elements(shape: tuple[Dim, ...]) -> int | None:

@@ -9,21 +9,20 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import ALIGNED
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
     Refusal,
-    attribute,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     is_used_once,
     need,
+    need_float32,
     producer,
     same_dim,
     users,
@@ -31,11 +30,10 @@ from ortopt.graph.match import (
 from ortopt.graph.symbolic import Dim
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
 
-MICROSOFT = "com.microsoft"
 IMAGE, ROWS = 4, 3
-REVERSED = (2, 1, 0)
 TURNED = (0, 2, 1)
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
 TO_CHANNELS_LAST = (0, 2, 3, 1)
@@ -120,14 +118,14 @@ def _rows_of_image(root: ir.Node) -> Found:
 
 def _turning(transpose: ir.Node) -> ir.Node:
     """The node, if it exchanges the last two of three axes."""
-    need(attribute(transpose, "perm", REVERSED) == TURNED, "it does not exchange rows and channels", transpose)
+    need(ops.Transpose(transpose).order == TURNED, "it does not exchange rows and channels", transpose)
     return transpose
 
 
 def _fixed(image: ir.Value) -> tuple[Dim, int, int, int]:
     """The batch, and the sizes of an image's other axes, which fit blocks."""
     batch, channels, height, width = dims(image, IMAGE)
-    need(dtype(image) == FLOAT, "the blocked kernels are for single precision only", image)
+    need_float32(image, "the blocked kernels are")
     if not (isinstance(channels, int) and isinstance(height, int) and isinstance(width, int)):
         raise Refusal("a size of the image is not fixed", image)
     need(min(channels, height, width) > 0, "the image is empty", image)

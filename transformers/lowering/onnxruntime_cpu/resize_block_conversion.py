@@ -10,18 +10,19 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK, RANK, blocked_layout, is_enlarged_in_blocks
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.context import Context
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Refusal, attribute, dims, dtype, inputs, is_op, need, same_dim
+from ortopt.graph.match import FLOAT, Refusal, attribute, dims, inputs, is_op, need, need_float32, same_dim
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.image_sizes import elements_of_an_image, is_filled_image
 from ortopt.transformer import GraphTransformer
 
-FEWEST_CHANNELS = 2 * BLOCK
-FEWEST_ELEMENTS = FEWEST_CHANNELS * 14 * 14
-"""Elements of an image's result from which the reorders and the convolution cost less than they save."""
+FORM = Form("", "Resize", "of blocks of channels")
 
 
 class Found(Struct, frozen=True):
@@ -35,14 +36,15 @@ class Found(Struct, frozen=True):
 class ResizeBlockConversion(GraphTransformer):
     """``Resize(x)``, linear and by whole numbers → ``Resize(Conv(x))``: single points of weight 1 begin the blocks.
 
-    1.3 to 2.7 times as fast, where x is not in ONNX Runtime's blocked layout (``ortopt.analysis.blocked_layout``). What
-    becomes of infinities at the edges differs.
+    Where x is not in ONNX Runtime's blocked layout (``ortopt.analysis.blocked_layout``), and so large that the reorders
+    and the convolution cost less than they save. What becomes of infinities at the edges differs.
     """
 
     levels = (TransformerLevel.LEVEL3,)
     after = ("resize_matmul_conversion", "interpolated_conv_decomposition", "channel_affine_conversion")
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = (FORM,)
     numerics = Numerics.FINITE
     offers_rewrites = True
 
@@ -55,7 +57,7 @@ class ResizeBlockConversion(GraphTransformer):
                 try:
                     found.append(_found(node))
                 except Refusal as refusal:
-                    context.refuse(node, refusal.reason)
+                    context.refuse(node, refusal)
         for each in found:
             layout = blocked_layout(graph, token=context.cancellation)
             if each.node in layout.kernels:
@@ -72,13 +74,13 @@ def _found(node: ir.Node) -> Found:
         Refusal: If it has none, or if that was not measured to win.
     """
     x = inputs(node, 1)[0]
-    need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+    need_float32(x, "the blocked kernels are")
     channels = dims(x, RANK)[1]
-    if not isinstance(channels, int) or channels < FEWEST_CHANNELS or channels % BLOCK:
-        raise Refusal("its channels are few, or fill no blocks", x)
+    if not isinstance(channels, int) or channels == 0 or channels % BLOCK:
+        raise Refusal("its channels fill no blocks", x)
     need(is_enlarged_in_blocks(node), "no blocked kernel enlarges so", node)
     need(not all(map(same_dim, dims(x), dims(node.outputs[0]))), "it enlarges nothing", node)
-    need(elements_of_an_image(node.outputs[0]) >= FEWEST_ELEMENTS, "the image is small", node)
+    check_faster(node, FORM, channels=channels, image=elements_of_an_image(node.outputs[0]))
     need(is_filled_image(x, node), "the image may have no rows or columns, which a convolution refuses", x)
     return Found(node, x, channels)
 
@@ -88,7 +90,7 @@ def _begin_blocks(found: Found, context: Context) -> bool:
     weights = constant(np.ones((found.channels, 1, 1, 1), np.float32), FLOAT)
     blocks = ir.node("Conv", [found.x, weights], {"group": found.channels})
     node = found.node
-    resize = ir.Node("", "Resize", [blocks.outputs[0], *node.inputs[1:]], list(node.attributes.values()))
+    resize = ops.copied(node, [blocks.outputs[0], *node.inputs[1:]])
     return context.substitute(
         {node.outputs[0]: resize.outputs[0]}, before=node, origin=(node,), why="the blocked kernel is faster"
     )

@@ -10,7 +10,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, dims, need
 from ortopt.options import Numerics, Target, TransformerLevel
@@ -18,7 +20,7 @@ from ortopt.patterns.image_sizes import is_filled_image
 from ortopt.patterns.interpolation import Image, interpolated
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-MAX_SCALE = 8
+FORM = Form("", "Conv", "of the phases of cubic interpolation")
 MARGIN = 2
 """How many elements before and behind the one of a phase are read."""
 
@@ -34,8 +36,7 @@ class Found(Struct, frozen=True):
 class ResizeConvConversion(RewriteRule[Found]):
     """``Resize(x)``, cubic and by a whole number → ``DepthToSpace(Conv(Pad(x)))``.
 
-    10 to 30 times as fast. The kernels hold zeros: a NaN or an infinity makes NaN of the elements beside those that
-    read it.
+    The kernels hold zeros: a NaN or an infinity makes NaN of the elements beside those that read it.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -43,6 +44,7 @@ class ResizeConvConversion(RewriteRule[Found]):
     roots = ("Resize",)
     opsets = (11, NEWEST_OPSET)
     providers = (CPU,)
+    weighs = (FORM,)
     targets = (Target.ORT,)
     numerics = Numerics.FINITE
 
@@ -50,7 +52,8 @@ class ResizeConvConversion(RewriteRule[Found]):
         """A whole scale, and an image that has an edge to repeat."""
         image = interpolated(root)
         need(image.interpolation.mode == "cubic", "linear interpolation has a fast kernel", root)
-        need(image.has_phases and image.scales[0] <= MAX_SCALE, "its phases are not alike, or many", root)
+        need(image.has_phases, "its phases are not alike", root)
+        check_faster(root, FORM, scale=int(image.scales[0]))
         need(not image.is_rounded, "the kernel's rounded places may show: the scale is no power of two", root)
         need(not image.prefers_products, "two products are faster", root)
         channels = dims(image.x)[1]

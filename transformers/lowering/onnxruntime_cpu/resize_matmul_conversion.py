@@ -6,11 +6,15 @@ takes a hundredth of that. Linear interpolation has a fast kernel, and pays for 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, is_op, need, static_dims, users
 from ortopt.options import Numerics, Target, TransformerLevel
@@ -18,12 +22,8 @@ from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.patterns.interpolation import Image, Matrix, interpolated
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-MOST_WORK = {"linear": 24, "cubic": 1024}
-"""Multiplications of an element of the result up to which products are faster."""
-
+LINEAR, CUBIC = (Form("", "MatMul", f"of {mode} interpolation") for mode in ("linear", "cubic"))
 TRANSPOSED = (0, 1, 3, 2)
-FEWEST_ELEMENTS = 1 << 14
-"""Elements of a result of linear interpolation below which the products of small matrices are slow."""
 
 
 class Found(Struct, frozen=True):
@@ -36,9 +36,9 @@ class Found(Struct, frozen=True):
 class ResizeMatmulConversion(RewriteRule[Found]):
     """``Resize(x)`` that interpolates → ``MatMul(rows, MatMul(x, columns))`` for images of fixed sizes.
 
-    Cubic interpolation becomes 10 to 60 times as fast; linear interpolation of small images 1.5 to 4 times, where no
-    convolution is beside it, whose blocked layout would end there. The matrices hold zeros: a NaN or an infinity makes
-    NaN of its row and of its column.
+    Linear interpolation only where no convolution is beside it, whose blocked layout would end there; products of small
+    matrices are slow, and those of large images are many. The matrices hold zeros: a NaN or an infinity makes NaN of
+    its row and of its column.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -48,18 +48,20 @@ class ResizeMatmulConversion(RewriteRule[Found]):
     looks_downstream = True
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = (LINEAR, CUBIC)
     numerics = Numerics.FINITE
 
     def match(self, root: ir.Node) -> Found:
         """An image of fixed height and width."""
         image = interpolated(root)
         need(image.has_products, "height and width are not fixed, or there may be no channels", root)
-        mode = image.interpolation.mode
-        work = image.multiplications
-        need(work <= MOST_WORK[mode], "the products would be large", root)
-        if mode == "linear":
-            _check_linear_pays(root)
-        elif image.has_phases and not image.is_rounded:
+        work = math.ceil(image.multiplications)
+        if image.interpolation.mode == "linear":
+            check_faster(root, LINEAR, multiplications=work, elements=math.prod(static_dims(root.outputs[0])))
+            _check_no_blocks(root)
+            return Found((root,), image)
+        check_faster(root, CUBIC, multiplications=work)
+        if image.has_phases and not image.is_rounded:
             need(image.prefers_products, "a convolution for each phase is faster", root)
         return Found((root,), image)
 
@@ -91,12 +93,8 @@ def _with_rows(x: ir.Value, of_rows: Matrix) -> ir.Value:
     return ir.node("Transpose", product.outputs, {"perm": TRANSPOSED}).outputs[0]
 
 
-def _check_linear_pays(root: ir.Node) -> None:
-    """Refuse where the kernel of linear interpolation is as fast."""
-    elements = 1
-    for size in static_dims(root.outputs[0]):
-        elements *= size
-    need(elements >= FEWEST_ELEMENTS, "the image is small", root)
+def _check_no_blocks(root: ir.Node) -> None:
+    """Refuse where the kernel of linear interpolation works on blocks of channels, and is as fast."""
     readers = users(root.outputs[0])
     joined = [user for reader in readers if is_op(reader, "Concat") for user in users(reader.outputs[0])]
     beside = [root.inputs[0].producer() if root.inputs[0] else None, *readers, *joined]

@@ -13,9 +13,19 @@ from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Refusal, dims, dtype, inputs, need, operand_constant, operand_from, producer
+from ortopt.graph.match import (
+    FLOAT,
+    Refusal,
+    dims,
+    inputs,
+    need,
+    need_float32,
+    operand_constant,
+    operand_from,
+    producer,
+)
+from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.channels import of_channels
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 RANK = 4
@@ -65,7 +75,7 @@ class ScaledDifferenceConversion(RewriteRule[Found]):
         difference = producer(between, "Sub")
         other, image = inputs(difference, 2)
         need(image is x, "it adds something else than what is subtracted", root)
-        need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+        need_float32(x, "the blocked kernels are")
         size = dims(x, RANK)
         need(symbolic.same_shape(size, dims(other, RANK)), "the images are not of the same size", difference)
         channels = size[1]

@@ -16,8 +16,11 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_digits, need_near, need_no_larger
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -28,6 +31,7 @@ from ortopt.graph.match import (
     inputs,
     is_op,
     need,
+    need_present,
     only_user,
     optional,
     plain_attributes,
@@ -35,21 +39,17 @@ from ortopt.graph.match import (
     static_dims,
     tensor_of,
 )
+from ortopt.linear.channels import vector
+from ortopt.linear.weights import rounded
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.convolution import vector
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 AXES = (2, 3)
 BLOCK = 16
 """Channels that a kernel computes at once at most: fewer cost as many."""
 
-MOST_WORK_LEFT = 0.75
-"""Share of the multiplications that may be left."""
-
-LEAST_WORK_SAVED = 1 << 23
-"""Multiplications that are saved at least: some 20 nodes more take tens of microseconds."""
-
+FORM = Form("", "Conv", "of two around a shuffle")
 TYPICAL_SIZE = 128
 """Height and width of an image of any size, for estimates."""
 
@@ -132,6 +132,7 @@ class ShuffledConvFusion(RewriteRule[Found]):
     opsets = (11, NEWEST_OPSET)  # the modes of DepthToSpace; before 10, Slice has its bounds as attributes
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = (FORM,)
     produces = ((MICROSOFT, "FusedConv"),)
     fuses = ()
     numerics = Numerics.FINITE
@@ -143,7 +144,7 @@ class ShuffledConvFusion(RewriteRule[Found]):
         first = producer(image, "Conv")
         second = only_user(root.outputs[0])
         is_conv = is_op(second, "Conv") or is_op(second, "FusedConv", domain=MICROSOFT)
-        need(is_conv, "no convolution comes after", second)
+        need_present(is_conv, "no convolution comes after", second)
         need(second.inputs[0] is root.outputs[0], "the image is a weight", second)
         need(optional(second, 3) is None, "it adds another value", second)
         weights = [_weight(first), _weight(second)]
@@ -181,12 +182,8 @@ def _inner(found: Found) -> ir.Value:
     """The image of the one convolution, which differs at the edges."""
     first, shuffle, second = found.nodes
     operands = [first.inputs[0], constant(found.weight, FLOAT), constant(found.bias, FLOAT)]
-    conv = ir.Node(second.domain, second.op_type, operands)
-    for entry in second.attributes.values():
-        if entry.name not in ("kernel_shape", "pads", "auto_pad"):
-            conv.attributes.add(entry)
     pads = [size for side in zip(*(along.pads for along in found.along), strict=True) for size in side]
-    conv.attributes["pads"] = ir.AttrInt64s("pads", pads)
+    conv = ops.copied(second, operands, kernel_shape=None, auto_pad=None, pads=pads)
     block = attribute(shuffle, "blocksize", 0)
     return ir.node("DepthToSpace", conv.outputs, {"blocksize": block, "mode": "CRD"}).outputs[0]
 
@@ -194,7 +191,7 @@ def _inner(found: Found) -> ir.Value:
 def _as_before(found: Found, x: ir.Value) -> ir.Value:
     """What the convolutions and the shuffle give for another image."""
     for node in found.nodes:
-        x = ir.Node(node.domain, node.op_type, [x, *node.inputs[1:]], list(node.attributes.values())).outputs[0]
+        x = ops.copied(node, [x, *node.inputs[1:]]).outputs[0]
     return x
 
 
@@ -219,11 +216,9 @@ def _bias(node: ir.Node) -> np.ndarray:
 def _check_plain(node: ir.Node, kernel: tuple[int, ...]) -> None:
     """Refuse groups, strides, dilations, and a result of another size than the image."""
     plain_attributes(node)
-    plain = set(attribute(node, "strides", (1,))) == {1} == set(attribute(node, "dilations", (1,)))
-    need(plain and attribute(node, "group", 1) == 1, "it has groups, strides or dilations", node)
-    need(attribute(node, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", node)
+    need(ops.Conv(node).is_plain, "it has groups, strides or dilations", node)
     half = tuple(size // 2 for size in kernel)
-    keeps = all(size % 2 for size in kernel) and attribute(node, "pads", (0,) * 4) == (*half, *half)
+    keeps = all(size % 2 for size in kernel) and ops.Conv(node).pads == (*half, *half)
     need(keeps, "its result is not of the image's size", node)
 
 
@@ -242,8 +237,9 @@ def _check_pays(first: ir.Node, weights: list[np.ndarray], along: tuple[Along, .
     )
     strips = sum(2 * axis.strip / max(size, 1) for axis, size in zip(along, (height, width), strict=True) if axis.edge)
     after = channels * kernel * _whole(outputs * pixels) + strips * before
-    need(after <= MOST_WORK_LEFT * before, "one convolution is not much less work", first)
-    need(height * width * (before - after) >= LEAST_WORK_SAVED, "the image is small", first)
+    need(after < before, "one convolution is no less work", first)  # else the strips would be taken apart again
+    saved = int(height * width * (before - after))
+    check_faster(first, FORM, left=math.ceil(100 * after / before), saved=saved)
 
 
 def _typical(size: Dim) -> int:
@@ -287,11 +283,8 @@ def _folded(
             weight[:, row, column, :, place[0], place[1]] += part
             bias[:, row, column] += behind[:, :, up, left] @ offset[:, own_row, own_column]
     _check_magnitudes(nodes, before, offset, behind, weight)
-    with np.errstate(over="ignore"):
-        rounded = weight.reshape(-1, *weight.shape[3:]).astype(np.float32), bias.reshape(-1).astype(np.float32)
-    finite = all(bool(np.isfinite(array).all()) for array in rounded)
-    need(finite, "a folded number would not be finite", first)
-    return rounded
+    kernel = rounded(weight.reshape(-1, *weight.shape[3:]), FLOAT, first)
+    return kernel, rounded(bias.reshape(-1), FLOAT, first)
 
 
 def _check_magnitudes(

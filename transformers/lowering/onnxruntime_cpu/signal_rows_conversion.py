@@ -16,16 +16,19 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.blocked_threads import CHANNELS_OF_A_THREAD, is_divided
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
+from ortopt.framework.fusions import is_faster
 from ortopt.graph import scope, symbolic
-from ortopt.graph.axes import squeezed, unsqueezed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, array_of, dims, dtype, inputs, is_constant, need, opset, static_dims
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution import convolution_of_images
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import (
     Halo,
     Stage,
@@ -35,7 +38,6 @@ from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import (
     stage_of,
 )
 
-MICROSOFT: Final = "com.microsoft"
 ROWS, COLUMNS = 2, 3
 
 VERSION: Final = 13
@@ -47,29 +49,28 @@ COUNTS: Final = (8, 4, 2)
 GAINS: Final = ((16, 1.5), (32, 1.3), (64, 1.17))
 """How many times as fast the blocked kernel is with one thread, by the channels that it has at most."""
 
-LEAST: Final = 1.01
+MIN_SPEED: Final = 1.01
 """How many times as fast the stage must be, with what is computed twice, cut and joined."""
 
 CROSSING: Final = 110
 """Multiplications in the time that an element takes to be cut out or joined: threads do not divide it, so there are
 nearly three times as many with two threads as with one."""
 
-SHORTEST: Final = 3
+MIN_KERNEL: Final = 3
 """Positions of a kernel, at least, with which the blocked kernel is faster."""
 
-SMALLEST: Final = 1_000_000
-"""Multiplications of a convolution that two threads divide with profit."""
+ON_ONE_THREAD: Final = Form("", "Conv", "of signals as images, on one thread")
 
-SMALL: Final = 4_000_000
+LITTLE_WORK: Final = 4_000_000
 """Multiplications of a convolution that more than two threads hardly divide with profit."""
 
-LEAST_OF_SMALL: Final = 1.2
+MIN_SPEED_OF_LITTLE_WORK: Final = 1.2
 """How many times as fast a stage of such convolutions must be to be cut more often than for two threads."""
 
-MANY: Final = 8
+BUSY_THREADS: Final = 8
 """Threads that must have something to do in other stages."""
 
-PERIODS: Final = 64
+TYPICAL_PERIODS: Final = 64
 """What a symbol in a length is taken for: half a second or a second of spectrogram."""
 
 
@@ -104,6 +105,7 @@ class SignalRowsConversion(RewriteRule[Found]):
     targets = (Target.ORT,)
     produces = ((MICROSOFT, "FusedConv"), (MICROSOFT, "Gelu"), (MICROSOFT, "QuickGelu"))
     fuses = ()
+    weighs = (ON_ONE_THREAD,)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
@@ -115,7 +117,7 @@ class SignalRowsConversion(RewriteRule[Found]):
         need(not isinstance(batch, int) or batch == 1, "the signals of a batch are divided among threads", root)
         likely = _likely(length)
         need(likely > 0, "the signals are empty, or of a length that is not known", root)
-        short = _speed(_sizes(root)[0], halo_of(root, BLOCK), likely, COUNTS[-1]) < LEAST
+        short = _speed(_sizes(root)[0], halo_of(root, BLOCK), likely, COUNTS[-1]) < MIN_SPEED
         need(not short, "its halo is too large for signals of this length", root)
         need(_is_alone(root, math.prod(_sizes(root)) * likely), "its kernel runs on several threads as it is", root)
         stage = stage_of(root, BLOCK)
@@ -149,7 +151,7 @@ class Cuts(Struct, frozen=True):
 
     def cut(self, signal: ir.Value, version: int) -> ir.Value:
         """The image of a signal."""
-        row = unsqueezed(signal, [ROWS], version)
+        row = ops.unsqueezed(signal, [ROWS], version)
         along = constant([COLUMNS])
         parts = [ir.node("Slice", [row, start, stop, along]).outputs[0] for start, stop in self.taken]
         return ir.node("Concat", parts, {"axis": ROWS}).outputs[0]
@@ -158,7 +160,7 @@ class Cuts(Struct, frozen=True):
         """The signal of an image."""
         along = constant([ROWS, COLUMNS])
         parts = [ir.node("Slice", [image, start, stop, along]).outputs[0] for start, stop in self.kept]
-        return squeezed(ir.node("Concat", parts, {"axis": COLUMNS}).outputs[0], [ROWS], version)
+        return ops.squeezed(ir.node("Concat", parts, {"axis": COLUMNS}).outputs[0], [ROWS], version)
 
 
 def _work(stage: Stage, alone_at: int | None = None) -> int:
@@ -176,7 +178,8 @@ def _work(stage: Stage, alone_at: int | None = None) -> int:
 
 def _is_alone(convolution: ir.Node, multiplications: int) -> bool:
     outputs, _, kernel = _sizes(convolution)
-    return kernel >= SHORTEST and not is_divided(convolution, outputs, multiplications, SMALLEST)
+    little = is_faster(convolution, ON_ONE_THREAD, multiplications=multiplications)
+    return kernel >= MIN_KERNEL and not is_divided(convolution, outputs, is_little=little)
 
 
 def _sizes(convolution: ir.Node) -> tuple[int, ...]:
@@ -189,7 +192,7 @@ def _likely(length: Dim) -> int:
     """The length, with usual sizes for symbols."""
     if isinstance(length, int):
         return length
-    sizes = dict.fromkeys(symbolic.symbols(length), PERIODS)
+    sizes = dict.fromkeys(symbolic.symbols(length), TYPICAL_PERIODS)
     size = symbolic.substitute(length, sizes)
     return size if isinstance(size, int) else 0
 
@@ -216,10 +219,15 @@ def _rows(stage: Stage, length: int) -> int:
     channels = max(_sizes(node)[0] for node in stage.convolutions)
     crossing = CROSSING * sum(_channels(value) for value in (*stage.entries, *stage.exits)) / work
     speeds = {rows: 1 / (1 / _speed(channels, stage.halo, length, rows) + crossing) for rows in COUNTS}
-    need(speeds[COUNTS[-1]] >= LEAST, "the halo of the stage is too large, or it is cut and joined for little", root)
-    small = work * length <= SMALL * len(stage.convolutions)
-    rows = next((rows for rows, speed in speeds.items() if speed >= (LEAST_OF_SMALL if small else LEAST)), COUNTS[-1])
-    enough = 1 if small else MANY // -(-channels // CHANNELS_OF_A_THREAD)
+    need(
+        speeds[COUNTS[-1]] >= MIN_SPEED, "the halo of the stage is too large, or it is cut and joined for little", root
+    )
+    small = work * length <= LITTLE_WORK * len(stage.convolutions)
+    rows = next(
+        (rows for rows, speed in speeds.items() if speed >= (MIN_SPEED_OF_LITTLE_WORK if small else MIN_SPEED)),
+        COUNTS[-1],
+    )
+    enough = 1 if small else BUSY_THREADS // -(-channels // CHANNELS_OF_A_THREAD)
     need(rows >= enough, "it would be divided among too few threads", root)
     return rows
 
@@ -234,7 +242,7 @@ def _of_images(old: ir.Node, images: dict[ir.Value, ir.Value]) -> ir.Node:
     if is_convolution(old):
         return convolution_of_images(old, images[operands(old)[0]])
     values = [_beside_images(value) if is_constant(value) else images[value] for value in inputs(old, len(old.inputs))]
-    return ir.Node(old.domain, old.op_type, values, list(old.attributes.values()))
+    return ops.copied(old, values)
 
 
 def _beside_images(value: ir.Value) -> ir.Value:
@@ -282,7 +290,7 @@ def _node(op: str, *values: ir.Value) -> ir.Value:
 
 def _beside(numbers: np.ndarray, value: ir.Value) -> ir.Value:
     """Numbers and the elements of a vector in turns."""
-    column = unsqueezed(value, [1], VERSION)
+    column = ops.unsqueezed(value, [1], VERSION)
     pairs = ir.node("Concat", [constant(numbers[:, None]), column], {"axis": 1}).outputs[0]
     return _node("Reshape", pairs, constant([-1]))
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import axes_of, node_along
 from ortopt.graph.match import (
-    FLOAT,
     Refusal,
-    attribute,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_never_zero,
     is_op,
     need,
+    need_float32,
     opset,
 )
 from ortopt.graph.symbolic import Dim
@@ -42,8 +40,6 @@ SAME_SIZE = (
     "BatchNormalization",
 )
 """Ops that give something of an image's size, if nothing else that they take is computed."""
-
-FEWEST = 2
 
 
 class Found(Struct, frozen=True):
@@ -79,17 +75,16 @@ class SpatialMeanConversion(RewriteRule[Found]):
         """The last two of four axes, which stay as ones, or one of them."""
         x = inputs(root, len(root.inputs))[0]
         batch, channels, height, width = dims(x, RANK)
-        need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
-        axes = axes_of(root)
-        over = {axis % RANK for axis in axes}
+        need_float32(x, "the blocked kernels are")
+        mean = ops.Reduce(root)
+        over, keeps = set(mean.axes), mean.keeps_axes
         need(bool(over) and over <= {2, 3}, "it is no mean over height and width", root)
-        keeps = attribute(root, "keepdims", 1) == 1
         need(keeps or len(over) == 1, "it drops the axes", root)
         kernel = None if len(over) == 2 else _kernel(over, height, width)
         full = is_never_zero(height, root) and is_never_zero(width, root)
         need(full or _is_never_empty(x), "the image may be empty", x)
         # The kernel of the mean gives a result of the image's size for a batch of 0 if axes are counted from the end.
-        need(min(axes) >= 0 or is_never_zero(batch, root), "the batch may be empty", x)
+        need(min(mean.stated_axes) >= 0 or is_never_zero(batch, root), "the batch may be empty", x)
         need(isinstance(channels, int) and channels % BLOCK == 0, "the channels fill no blocks", x)
         need(is_in_blocks(x), "the image is not in the blocked layout", x)
         return Found((root,), x, kernel, None if keeps else over.pop())
@@ -101,7 +96,7 @@ class SpatialMeanConversion(RewriteRule[Found]):
         pooled = ir.node("AveragePool", [found.x], {"kernel_shape": found.kernel})
         if found.dropped is None:
             return pooled
-        return node_along("Squeeze", pooled.outputs[0], [found.dropped], opset(found.nodes[0]))
+        return ops.node_along("Squeeze", pooled.outputs[0], [found.dropped], opset(found.nodes[0]))
 
 
 def _kernel(over: set[int], height: Dim, width: Dim) -> tuple[int, int]:
@@ -109,7 +104,7 @@ def _kernel(over: set[int], height: Dim, width: Dim) -> tuple[int, int]:
     size = height if over == {2} else width
     if not isinstance(size, int):
         raise Refusal("the size of the axis is not fixed")
-    need(size >= FEWEST, "the axis has one element")
+    need(size > 1, "the axis has one element")
     return (size, 1) if over == {2} else (1, size)
 
 
@@ -131,12 +126,12 @@ def _is_never_empty(value: ir.Value) -> bool:
 
 def _is_padded_enough(node: ir.Node) -> bool:
     """Whether a convolution gives an element for each place where its kernel can lie with its first one inside."""
-    if attribute(node, "auto_pad", "NOTSET").startswith("SAME"):
+    conv = ops.Conv(node)
+    if conv.auto_pad.startswith("SAME"):
         return True
     kernel = dims(node.inputs[1])[2:] if node.inputs[1] is not None else ()
-    axes = len(kernel)
-    pads, dilations = attribute(node, "pads", (0,) * (2 * axes)), attribute(node, "dilations", (1,) * axes)
+    pads, axes = conv.stated_pads, len(kernel)
     return bool(kernel) and all(
-        isinstance(size, int) and pads[axis] + pads[axis + axes] >= (size - 1) * dilations[axis]
+        isinstance(size, int) and pads[axis] + pads[axis + axes] >= (size - 1) * conv.dilations[axis]
         for axis, size in enumerate(kernel)
     )

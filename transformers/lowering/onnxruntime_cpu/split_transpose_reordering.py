@@ -11,20 +11,18 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import order_of
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     Dim,
     Refusal,
-    axis,
     dims,
     inputs,
     is_op,
     is_used_once,
     need,
-    optional,
     producer,
     same_dim,
     users,
@@ -72,8 +70,8 @@ class SplitTransposeReordering(RewriteRule[Found]):
         transpose = producer(value, "Transpose")
         need(is_used_once(value), "what is split is used elsewhere", value)
         x = inputs(transpose, 1)[0]
-        perm = order_of(transpose)
-        split = axis(root, len(perm), 0)
+        perm = ops.Transpose(transpose).order
+        split = ops.Split(root).axis
         need(moves_elements(dims(x), perm), "the Transpose is fast", transpose)
         behind = tuple(_behind(part, split) for part in root.outputs)
         rest = (*perm[:split], *perm[split + 1 :])
@@ -89,8 +87,7 @@ class SplitTransposeReordering(RewriteRule[Found]):
         """Build the Transpose, the Split, and what is behind it."""
         transpose, old, *behind = found.nodes
         turned = ir.node("Transpose", [transpose.inputs[0]], {"perm": found.order}).outputs[0]
-        given = [each for name, each in old.attributes.items() if name != "axis"]
-        attributes = [ir.AttrInt64("axis", found.place), *given]
+        attributes = ops.changed(old.attributes.values(), axis=found.place)
         split = ir.Node("", "Split", [turned, *old.inputs[1:]], attributes, num_outputs=len(behind))
         axes = constant([found.place])
         return {
@@ -103,7 +100,7 @@ def _again(node: ir.Node, part: ir.Value, axes: ir.Value) -> ir.Node:
     """A Squeeze or a Reshape of a part whose axis is elsewhere."""
     if node.op_type == "Squeeze":
         return ir.node("Squeeze", [part, axes])
-    return ir.Node("", "Reshape", [part, *node.inputs[1:]], list(node.attributes.values()))
+    return ops.copied(node, [part, *node.inputs[1:]])
 
 
 def _units_in_place(rest: Sequence[int], sizes: Sequence[Dim]) -> tuple[int, ...]:
@@ -126,9 +123,8 @@ def _behind(part: ir.Value, place: int) -> ir.Node:
         need(numbers, "the shape that a part gets is not known, or takes sizes of it", node)
         need(same_dim(dims(part)[place], 1), "a part is larger", part)
         return node
-    axes = optional(node, 1)
-    known = None if axes is None else contents(axes)
-    if not is_op(node, "Squeeze") or known is None or len(known) != 1 or not isinstance(known[0], int):
-        raise Refusal("a part does not lose its axis alone", node)
-    need(known[0] % len(dims(part)) == place, "a part loses another axis", node)
+    need(is_op(node, "Squeeze"), "a part does not lose its axis alone", node)
+    axes = ops.Squeeze(node).axes
+    need(len(axes) == 1, "a part does not lose its axis alone", node)
+    need(axes[0] == place, "a part loses another axis", node)
     return node

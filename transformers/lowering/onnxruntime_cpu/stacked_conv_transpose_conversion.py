@@ -12,19 +12,21 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BEFORE, BLOCK
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     array_of,
-    attribute,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     need,
+    need_float32,
     optional,
     producer,
     static_dims,
@@ -37,14 +39,7 @@ from ortopt.rule import NEWEST_OPSET, RewriteRule
 STRIDE = 2
 PLACES = STRIDE * STRIDE
 
-FEWEST_CHANNELS = 3 * BLOCK
-"""With 24 and 32 channels it was slower with two threads."""
-
-MOST_OUTPUTS = 2
-"""All pixels' channels are multiplied by the weights of each, most of them zeros: 4 outputs were slower."""
-
-SMALLEST_IMAGE = 24 * 24
-"""Pixels of the first image, where their number is fixed; smaller ones were not measured."""
+FORM = Form("", "Conv", "of the phases of two transposed convolutions")
 
 ACTIVATIONS = tuple(sorted(BEFORE | {"HardSwish"}))
 """What may be between: in the blocked layout, or faster there. Others were as fast on small images."""
@@ -63,8 +58,8 @@ class Found(Struct, frozen=True):
 class StackedConvTransposeConversion(RewriteRule[Found]):
     """``ConvTranspose(f(ConvTranspose(x)))`` → ``DepthToSpace(Conv(f(Conv(x))))``, kernels and strides of 2.
 
-    The last has 1 or 2 outputs. 1.03 to 1.3 times as fast, the convolution of 3x3 before included. The second kernel
-    holds zeros: a NaN or an infinity makes NaN of the pixels beside it.
+    All pixels' channels are multiplied by the weights of each, most of them zeros, so the last must have few outputs. A
+    NaN or an infinity makes NaN of the pixels beside it.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -72,13 +67,14 @@ class StackedConvTransposeConversion(RewriteRule[Found]):
     opsets = (11, NEWEST_OPSET)  # before, a DepthToSpace had no modes
     after = ("conv_add_fusion", "conv_bn_fusion", "conv_mul_fusion")
     providers = (CPU,)
+    weighs = (FORM,)
     targets = (Target.ORT,)
     numerics = Numerics.FINITE
 
     def match(self, root: ir.Node) -> Found:
         """Two transposed convolutions that make four pixels of each, and at most an activation between."""
-        need(dtype(root.outputs[0]) == FLOAT, "the gain was measured for single precision only", root)
-        need(_check_transposed(root) <= MOST_OUTPUTS, "it has many outputs", root)
+        need_float32(root.outputs[0], "the gain was measured")
+        channels, outputs = _sizes(root)
         first = producer(inputs(root, 1)[0], "ConvTranspose", *ACTIVATIONS)
         between = []
         if not is_op(first, "ConvTranspose"):
@@ -87,10 +83,10 @@ class StackedConvTransposeConversion(RewriteRule[Found]):
             first = producer(inputs(first, 1)[0], "ConvTranspose")
         here = all(node.graph is root.graph for node in (first, *between))
         need(here, "it is computed in another graph", first)  # a loop's body would compute it again and again
-        _check_transposed(first)
+        channels = min(channels, _sizes(first)[0])
         height, width = dims(inputs(first, 1)[0], rank=4)[2:]
-        large = not (isinstance(height, int) and isinstance(width, int)) or height * width >= SMALLEST_IMAGE
-        need(large, "the image is small", first)
+        pixels = height * width if isinstance(height, int) and isinstance(width, int) else None
+        check_faster(root, FORM, channels=channels, outputs=outputs, pixels=pixels)
         return Found((first, *between, root))
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -99,25 +95,24 @@ class StackedConvTransposeConversion(RewriteRule[Found]):
         value = _points(first, _apart(array_of(first.inputs[1])), inputs(first, 1)[0], PLACES)
         for node in between:
             operands = [value, *node.inputs[1:]]
-            value = ir.Node(node.domain, node.op_type, operands, list(node.attributes.values())).outputs[0]
+            value = ops.copied(node, operands).outputs[0]
         pixels = _points(second, _of_each_place(array_of(second.inputs[1])), value, PLACES**2)
         return ir.node("DepthToSpace", [pixels], {"blocksize": PLACES, "mode": "DCR"})
 
 
-def _check_transposed(node: ir.Node) -> int:
-    """The number of outputs of a transposed convolution that makes four pixels of each, with constant weights."""
+def _sizes(node: ir.Node) -> tuple[int, int]:
+    """Channels and outputs of a transposed convolution that makes four pixels of each, with constant weights."""
     _, weight = inputs(node, 2)
     channels, outputs, *kernel = static_dims(weight, rank=4)
     tensor_of(weight)
     bias = optional(node, 2)
     if bias is not None:
         tensor_of(bias)
-    stride = stride_of_transposed(node, len(kernel))
+    stride = stride_of_transposed(node)
     need(stride == STRIDE and set(kernel) == {STRIDE}, "it does not make two by two pixels of each", node)
-    need(not any(attribute(node, "pads", (0,))), "its result is cut", node)
-    need(channels >= FEWEST_CHANNELS and channels % BLOCK == 0, "it has few channels, or they fill no blocks", node)
-    need(outputs > 0, "it has no outputs", node)
-    return outputs
+    need(not any(ops.Conv(node).pads), "its result is cut", node)
+    need(channels % BLOCK == 0 and outputs > 0, "its channels fill no blocks", node)
+    return channels, outputs
 
 
 def _apart(weight: np.ndarray) -> np.ndarray:

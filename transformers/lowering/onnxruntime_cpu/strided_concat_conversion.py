@@ -8,9 +8,10 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Refusal, axis, dims, dtype, inputs, is_used_once, need
+from ortopt.graph.match import Refusal, dims, inputs, is_used_once, need, need_float32
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.strided_blocks import RANK, strided_blocks
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -52,10 +53,10 @@ class StridedConcatConversion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """All blocks, row by row or column by column, of an image of fixed size."""
-        need(axis(root, len(dims(root.outputs[0], RANK)), 0) == CHANNELS, "it does not join the last axis", root)
+        need(ops.Concat(root).axis_of(RANK) == CHANNELS, "it does not join the last axis", root)
         found = strided_blocks(root, ROWS, COLUMNS)
         source, size = found.source, found.size
-        need(dtype(source) == FLOAT, "the gain was measured for single precision only", source)
+        need_float32(source, "the gain was measured")
         used_once = all(map(is_used_once, inputs(root, len(root.inputs))))
         need(used_once, "a block is used elsewhere", root)
         _, height, width, channels = dims(source, RANK)

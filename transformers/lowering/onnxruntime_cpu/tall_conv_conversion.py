@@ -8,19 +8,20 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.blocked_threads import is_divided
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import node_along, squeezed, unsqueezed
+from ortopt.framework.fusions import check_faster, is_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     array_of,
-    attribute,
     dims,
-    dtype,
     inputs,
     need,
+    need_float32,
     opset,
     optional,
     plain_attributes,
@@ -28,19 +29,13 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
+from ortopt.transformers.lowering.onnxruntime_cpu._signal_pieces import FORM as PIECES
 from ortopt.transformers.lowering.onnxruntime_cpu._signal_pieces import Pieces, pieces_of
 
-MICROSOFT: Final = "com.microsoft"
 RANK: Final = 4
-LONGEST, SHORTEST = 16, 3
-"""Rows of a kernel: of one channel there must be more, for its kernel is another one."""
-
-SHORT: Final = 32
-"""Rows of the result, at least: with fewer the new nodes cost what is saved."""
-
-DIVIDED: Final = 3_000_000
-"""Multiplications that two threads divide with profit: as one row of 64 channels and 500 columns, two threads were 0.87
-times as fast; with less to do 1.2 times and more."""
+FORM: Final = Form("", "Conv", "of columns as rows")
+ON_ONE_THREAD: Final = Form("", "Conv", "of columns as rows, on one thread")
 
 LISTS: Final = ("kernel_shape", "strides", "dilations", "pads")
 ROWS, COLUMNS = 2, 3
@@ -56,7 +51,7 @@ class Found(Struct, frozen=True):
 class TallConvConversion(RewriteRule[Found]):
     """``Conv(x, w)`` of images of width 1 → the same of images of height 1, with the kernel's rows as columns.
 
-    On ONNX Runtime's CPU 1.1 to 1.7 times as fast. Detectors of pitch (CREPE) convolve signals in this way.
+    Detectors of pitch (CREPE) convolve signals in this way.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -65,31 +60,32 @@ class TallConvConversion(RewriteRule[Found]):
     targets = (Target.ORT,)
     produces = ((MICROSOFT, "FusedConv"),)
     fuses = ()
+    weighs = (FORM, ON_ONE_THREAD, PIECES)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """A kernel of one column, images of one column, and no padding beside it."""
         x, weight = inputs(root, 2)
-        need(dtype(x) == FLOAT, "the blocked kernels are for single precision only", x)
+        need_float32(x, "the blocked kernels are")
         need(optional(root, 3) is None, "it adds another value", root)
         plain_attributes(root)
         outputs, channels, rows, columns = static_dims(weight, RANK)
         need(dims(x, RANK)[COLUMNS] == 1 == columns, "the image has several columns, or the kernel has", root)
-        need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
-        pads = attribute(root, "pads", (0, 0, 0, 0))
+        pads = ops.Conv(root).pads
         need(pads[1] == 0 == pads[3], "columns are padded", root)
-        need(attribute(root, "group", 1) == 1, "it has groups", root)
+        need(ops.Conv(root).group == 1, "it has groups", root)
         blocks = outputs % BLOCK == 0 and (channels % BLOCK == 0 or channels == 1)
         need(blocks and channels > 0, "the channels fill no blocks", weight)
-        need(rows >= (LONGEST if channels == 1 else SHORTEST), "the kernel has few rows", weight)
-        batch, _, length, _ = dims(root.outputs[0], RANK)
+        batch, _, size, _ = dims(root.outputs[0], RANK)
+        length = size if isinstance(size, int) else None
+        check_faster(root, FORM, channels=channels, kernel=rows, length=length)
         positions = dims(x)[ROWS]
         read = min(rows, positions) if isinstance(positions, int) else rows  # the blocked kernel skips padding
-        need(not isinstance(length, int) or length >= SHORT, "the signals are short", root)
-        work = outputs * channels * read * length if isinstance(length, int) else None
+        work = None if length is None else outputs * channels * read * length
+        little = work is not None and is_faster(root, ON_ONE_THREAD, multiplications=work)
         several = isinstance(batch, int) and batch > 1
         array_of(weight)
-        pieces = None if several or is_divided(root, outputs, work, DIVIDED) else pieces_of(root)
+        pieces = None if several or is_divided(root, outputs, is_little=little) else pieces_of(root)
         return Found((root,), pieces)
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -98,15 +94,17 @@ class TallConvConversion(RewriteRule[Found]):
         x, weight = inputs(old, 2)
         wide = constant(array_of(weight).swapaxes(ROWS, COLUMNS), FLOAT)
         version = opset(old, "")
-        image = unsqueezed(squeezed(x, [COLUMNS], version), [ROWS], version)
+        image = ops.unsqueezed(ops.squeezed(x, [COLUMNS], version), [ROWS], version)
         if found.pieces is not None:
             image = found.pieces.image(image)
-        node = ir.Node(old.domain, old.op_type, [image, wide, *old.inputs[2:3]], list(old.attributes.values()))
-        for name in LISTS:
-            if name in node.attributes:
-                pairs = np.reshape(node.attributes[name].as_ints(), (-1, 2))[:, ::-1]
-                node.attributes[name] = ir.AttrInt64s(name, [int(number) for number in pairs.reshape(-1)])
+        lists = {
+            name: np.reshape(entry.as_ints(), (-1, 2))[:, ::-1].reshape(-1).tolist()
+            for name, entry in old.attributes.items()
+            if name in LISTS
+        }
         if found.pieces is not None:
-            node.attributes["pads"] = ir.AttrInt64s("pads", (0, 0, 0, 0))
+            lists["pads"] = [0, 0, 0, 0]
+        node = ops.copied(old, [image, wide, *old.inputs[2:3]], **lists)
+        if found.pieces is not None:
             return found.pieces.joined(node.outputs[0], [1])
-        return node_along("Unsqueeze", squeezed(node.outputs[0], [ROWS], version), [COLUMNS], version)
+        return ops.node_along("Unsqueeze", ops.squeezed(node.outputs[0], [ROWS], version), [COLUMNS], version)

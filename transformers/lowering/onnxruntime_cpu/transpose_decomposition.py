@@ -7,30 +7,28 @@ Exports have such transpositions where patches become images, and where Einsum a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
+from ortopt.framework.fusions import check_faster
 from ortopt.graph import symbolic
-from ortopt.graph.axes import order_of
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Dim, Refusal, dims, dtype, inputs, is_op, need, users
+from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, need_float32, users
 from ortopt.graph.symbolic import is_known
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.permutations import Exchange, Order, exchanges, moves_elements, reduced, runs_of
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-MOST_EXCHANGES = 2
-FEWEST_ELEMENTS = 2048
-"""Elements below which it is the number of nodes that counts."""
-
-MOST_COST = 2.0
-"""Nanoseconds an element that the exchanges may take, of the 4 that are saved."""
-
-SINGLE, PIECES, LEAST = 0.5, 2.5, 0.15
-"""What an exchange takes for an element: of single elements; of pieces, divided by their size; and at least."""
+FORM = Form("", "Transpose", "of two exchanges of axes")
+MAX_EXCHANGES = 2
+SINGLE, PIECES, LEAST = 500, 2500, 150
+"""Picoseconds that an exchange takes for an element: of single elements; of pieces, divided by their size; at least."""
 
 LAST = (1,)
 """The axis behind all others. ONNX Runtime merges transpositions when it loads a model, but none of such views."""
@@ -51,7 +49,8 @@ class Found(Struct, frozen=True):
 class TransposeDecomposition(RewriteRule[Found]):
     """``Transpose(x)`` that moves several axes → ``Reshape(Transpose(…Reshape(Transpose(Reshape(x)))))``.
 
-    2 to 5 times as fast, where the last axis moves.
+    Where the last axis moves, and the exchanges move no small pieces. Of few elements, it is the number of nodes that
+    counts.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -60,25 +59,26 @@ class TransposeDecomposition(RewriteRule[Found]):
     opsets = (5, NEWEST_OPSET)  # the first with a Reshape to a shape that is an input
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = (FORM,)
     looks_downstream = True
 
     def match(self, root: ir.Node) -> Found:
         """A transposition of single elements that is one or two exchanges of groups of axes."""
         (x,) = inputs(root, 1)
-        need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         shape = tuple(dims(x))
-        order = order_of(root)
+        order = ops.Transpose(root).order
         need(moves_elements(shape, order), "one axis moves, or pieces of several elements", root)
         split = any(is_op(user, "Split") for user in users(root.outputs[0]))
         need(not split, "what is split may move fewer axes", root)  # split_transpose_reordering
-        _check_size(shape, root)
+        elements = _elements(shape, root)
         result = tuple(shape[axis] for axis in order)
         inner, wanted = reduced(shape, order)
-        ways = [tuple(_views(inner, way)) for way in exchanges(wanted, MOST_EXCHANGES)]
+        ways = [tuple(_views(inner, way)) for way in exchanges(wanted, MAX_EXCHANGES)]
         lasting = [way for way in ways if _lasts(shape, way, result)]
         need(bool(lasting), "it is more than two exchanges, or one Transpose would be made of them again", root)
         best = min(lasting, key=_cost)
-        need(_cost(best) <= MOST_COST, "the exchanges move small pieces", root)
+        check_faster(root, FORM, elements=elements, picoseconds=math.ceil(_cost(best)))
         return Found((root,), best, result)
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -90,12 +90,11 @@ class TransposeDecomposition(RewriteRule[Found]):
         return ir.node("Reshape", [value, constant(_sizes(found.result))])
 
 
-def _check_size(shape: Sequence[Dim], root: ir.Node) -> None:
-    """Refuse what Reshape cannot be told, and what is small."""
+def _elements(shape: Sequence[Dim], root: ir.Node) -> int:
+    """How many elements there are at least, of a shape that Reshape can be told."""
     fixed = [dim for dim in shape if isinstance(dim, int)]
     need(len(fixed) >= len(shape) - 1 and all(map(is_known, shape)), "more than one dimension is not fixed", root)
-    elements = symbolic.product(fixed)
-    need(isinstance(elements, int) and elements >= FEWEST_ELEMENTS, "there are few elements", root)
+    return math.prod(fixed)
 
 
 def _sizes(shape: Sequence[Dim]) -> list[int]:
@@ -114,7 +113,7 @@ def _views(shape: Shape, way: Sequence[Exchange]) -> Iterator[Shape]:
 
 
 def _cost(views: Sequence[Shape]) -> float:
-    """Nanoseconds an element."""
+    """Picoseconds an element."""
     cost = 0.0
     for view in views:
         piece = view[3] if isinstance(view[3], int) else 2

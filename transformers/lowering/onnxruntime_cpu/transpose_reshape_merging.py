@@ -12,18 +12,18 @@ from typing import Final, TypeAlias
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
+from ortopt.framework.fusions import check_faster
 from ortopt.graph import symbolic
-from ortopt.graph.axes import order_of
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, is_used_once, need, producer, same_dim, users
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-FEWEST_TOGETHER: Final = 8
-"""Elements behind one another that must stay so: shorter pieces have fast paths where one axis moves."""
-
-HIGHEST_RANK: Final = 6
+FORM: Final = Form("", "Transpose", "of two around a Reshape")
+MAX_RANK: Final = 6
 
 Pieces: TypeAlias = list[list[Dim]]
 
@@ -49,7 +49,7 @@ class Found(Struct, frozen=True):
 class TransposeReshapeMerging(RewriteRule[Found]):
     """``Transpose(Reshape(Transpose(x)))`` → ``Reshape(Transpose(Reshape(x)))`` where the last axis stays.
 
-    A small SAM encoder is 1.02 to 1.05 times as fast.
+    Elements behind one another stay so: short pieces have fast paths where one axis moves.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -60,6 +60,7 @@ class TransposeReshapeMerging(RewriteRule[Found]):
     looks_downstream = True
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = (FORM,)
 
     def match(self, root: ir.Node) -> Found:
         """Nothing else reads what is between, so that the first Transpose goes away."""
@@ -72,16 +73,18 @@ class TransposeReshapeMerging(RewriteRule[Found]):
         need(is_used_once(turned), "what is between is used elsewhere", turned)
         (x,) = inputs(first, 1)
         pieces, joined = _common(dims(turned), dims(middle))
-        before, after = order_of(first), order_of(root)
+        before, after = ops.Transpose(first).order, ops.Transpose(root).order
         view = [(place, index) for place in _inverse(before) for index in range(len(pieces[place]))]
         flat = [(place, index) for place, cut in enumerate(pieces) for index in range(len(cut))]
         runs = iter(flat)
         moved = [[next(runs) for _ in run] for run in joined]
         order = tuple(view.index(piece) for axis in after for piece in moved[axis])
         sizes = tuple(pieces[place][index] for place, index in view)
-        need(len(sizes) <= HIGHEST_RANK, "there would be more axes", root)
+        need(len(sizes) <= MAX_RANK, "there would be more axes", root)
         together = sizes[-1] if order[-1] == len(order) - 1 else 1
-        need(isinstance(together, int) and together >= FEWEST_TOGETHER, "few elements stay together", root)
+        if not isinstance(together, int):
+            raise Refusal("it is not known how many elements stay together", root)
+        check_faster(root, FORM, columns=together)
         result = tuple(dims(middle)[axis] for axis in after)
         for shape in (sizes, result):
             fixed = [dim for dim in shape if isinstance(dim, int)]

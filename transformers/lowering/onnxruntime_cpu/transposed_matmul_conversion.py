@@ -12,21 +12,21 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
-    attribute,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_never_zero,
     is_op,
     is_used_once,
     need,
+    need_float32,
     optional,
     producer,
     rank,
@@ -89,7 +89,7 @@ class TransposedMatmulConversion(RewriteRule[Found]):
         transpose = producer(turned, "Transpose")
         _check_order(transpose, (0, *range(2, of), 1))
         (x,) = inputs(transpose, 1)
-        need(dtype(x) == FLOAT, "it is measured for single precision only", x)
+        need_float32(x, "the gain was measured")
         sizes = dims(x, of)[2:]
         positions = tuple(size for size in sizes if isinstance(size, int)) if of > SIGNAL else ()
         need(of == SIGNAL or len(positions) == len(sizes), "a size is not fixed", x)
@@ -111,9 +111,7 @@ class TransposedMatmulConversion(RewriteRule[Found]):
 
 
 def _check_order(transpose: ir.Node, order: tuple[int, ...]) -> None:
-    none: tuple[int, ...] = ()
-    given = attribute(transpose, "perm", none) or tuple(reversed(range(len(order))))
-    need(given == order, "a Transpose moves something else than the channels", transpose)
+    need(ops.Transpose(transpose).order == order, "a Transpose moves something else than the channels", transpose)
 
 
 def _without_bias(value: ir.Value) -> tuple[ir.Value, ir.Value | None]:

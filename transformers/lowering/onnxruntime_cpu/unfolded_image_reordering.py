@@ -10,31 +10,30 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct, structs
 
+from ortopt import ops
 from ortopt.analysis.blocked_layout import ALIGNED
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import order_of
 from ortopt.graph.match import (
-    FLOAT,
     Refusal,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     is_used_once,
     need,
+    need_float32,
     same_dim,
     users,
 )
 from ortopt.options import Target, TransformerLevel
-from ortopt.patterns.attention.axes import Axis, Group, View, above, below
-from ortopt.patterns.attention.layouts import Plan, build, plan
 from ortopt.patterns.permutations import moves_elements
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.views.axes import Axis, Group, View, above, below
+from ortopt.views.layouts import Plan, build, plan
 
-MICROSOFT = "com.microsoft"
 IMAGE = 4
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
 TO_CHANNELS_LAST = (0, 2, 3, 1)
@@ -163,7 +162,7 @@ def _check_gain(nodes: list[ir.Node], made: Plan, image: ir.Value) -> None:
     """
     turning = [node for node in nodes if is_op(node, "Transpose")]
     left = made.cost[0]
-    single = any(moves_elements(dims(inputs(node, 1)[0]), order_of(node)) for node in turning)
+    single = any(moves_elements(dims(inputs(node, 1)[0]), ops.Transpose(node).order) for node in turning)
     need(left < len(turning) or single, "as many Transposes are left", nodes[-1])
     need(left + len(turning) > 1, "a Transpose of rows is next to it", nodes[-1])  # reshape_transpose_reordering
     one = same_dim(dims(image)[0], 1)
@@ -173,7 +172,7 @@ def _check_gain(nodes: list[ir.Node], made: Plan, image: ir.Value) -> None:
 def _image(image: ir.Value) -> tuple[Group, ...]:
     """The axes of an image of fixed size that fits blocks."""
     batch, channels, height, width = dims(image, IMAGE)
-    need(dtype(image) == FLOAT, "the blocked kernels are for single precision only", image)
+    need_float32(image, "the blocked kernels are")
     if not (isinstance(channels, int) and isinstance(height, int) and isinstance(width, int)):
         raise Refusal("a size of the image is not fixed", image)
     need(min(channels, height, width) > 0, "the image is empty", image)
@@ -194,7 +193,7 @@ def _has_rows(view: View, channels: Group) -> bool:
 
 def _turns(node: ir.Node, order: tuple[int, ...]) -> bool:
     """Whether a node is a Transpose of four axes to some order."""
-    return is_op(node, "Transpose") and len(dims(node.outputs[0])) == len(order) and order_of(node) == order
+    return is_op(node, "Transpose") and len(dims(node.outputs[0])) == len(order) and ops.Transpose(node).order == order
 
 
 def _convolves(node: ir.Node, image: ir.Value) -> bool:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.fusions import preferred
-from ortopt.graph.match import FLOAT, dims, dtype, inputs, need, only_user
+from ortopt.framework.fusions import preferred
+from ortopt.graph.match import dims, dtype, inputs, need, need_float32, need_present, only_user
 from ortopt.graph.symbolic import product
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.quantization import dequantizer, is_quantizer
@@ -41,14 +42,15 @@ class UnitSumConversion(RewriteRule[Found]):
     looks_downstream = True
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = tuple(Form("", op, APART) for op in roots)
 
     def match(self, root: ir.Node) -> Found:
         """An op between 8-bit integers of one type."""
         (numbers,) = inputs(root, 1)
         dequantize = dequantizer(numbers)
         quantize = only_user(root.outputs[0])
-        need(is_quantizer(quantize), "no QuantizeLinear comes after", quantize)
-        need(dtype(numbers) == FLOAT, "its numbers are not single-precision", root)
+        need_present(is_quantizer(quantize), "no QuantizeLinear comes after", quantize)
+        need_float32(numbers)
         before, after = dtype(inputs(dequantize, 1)[0]), dtype(quantize.outputs[0])
         need(before in BYTES and before == after, "ONNX Runtime has no kernel of these integers", root)
         preferred(root, [Form("", root.op_type, APART)], {"elements": product(dims(numbers))})
@@ -57,9 +59,6 @@ class UnitSumConversion(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the op and the Sum."""
         (root,) = found.nodes
-        attributes = list(root.attributes.values())
         if root.op_type == "AveragePool":
-            pooled = ir.Node("", root.op_type, root.inputs, attributes)
-            return ir.node("Sum", [pooled.outputs[0]])
-        copied = ir.node("Sum", [root.inputs[0]])
-        return ir.Node("", root.op_type, [copied.outputs[0]], attributes)
+            return ir.node("Sum", ops.copied(root, root.inputs).outputs)
+        return ops.copied(root, ir.node("Sum", [root.inputs[0]]).outputs)

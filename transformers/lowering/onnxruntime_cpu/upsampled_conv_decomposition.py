@@ -11,18 +11,21 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_no_larger
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     array_of,
     attribute,
     dims,
-    dtype,
     inputs,
     is_used_once,
     need,
+    need_float32,
     optional,
     plain_attributes,
     producer,
@@ -31,17 +34,9 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
-
-SMALL_IMAGE = 8
-"""Of images with fewer rows or columns, the phases cost more than they save."""
-
-FEW_CHANNELS, FEW_CHANNELS_OF_ANY_IMAGE = 16, 32
-"""The least channels that a result's element reads: the second number where the image's size is not known."""
-
-MAX_SCALE = 4
-PAD_AND_SHAPE = ("pads", "kernel_shape", "auto_pad")
+FORM, FORM_OF_ANY_SIZE = (Form("", "Conv", f"for each phase of a larger image{of}") for of in ("", " of any size"))
 REPEATS = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 """The form of a Resize that repeats elements (`nearest_resize_canonicalization`)."""
 
@@ -63,8 +58,8 @@ class Found(Struct, frozen=True):
 class UpsampledConvDecomposition(RewriteRule[Found]):
     """``Conv(Resize(x))`` → ``DepthToSpace(Concat(Conv(x), Conv(x), …))`` for a Resize that repeats each pixel.
 
-    What a pixel is multiplied with is added up in the weights of each phase of the result. 1.3 to 2.3 times as fast for
-    twice the size and a kernel of 3x3 or 5x5, more for larger ones.
+    What a pixel is multiplied with is added up in the weights of each phase of the result. Of small images and few
+    channels, the phases cost more than they save.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -72,22 +67,23 @@ class UpsampledConvDecomposition(RewriteRule[Found]):
     providers = (CPU,)
     targets = (Target.ORT,)
     produces = ((MICROSOFT, "FusedConv"), ("", "DepthToSpace"))
+    weighs = (FORM, FORM_OF_ANY_SIZE)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
         """A dense kernel that keeps the size, of an image that is repeated along rows and columns alike."""
         image, weight = inputs(root, 2)
-        need(dtype(image) == FLOAT, "the gain was measured for single precision only", image)
+        need_float32(image, "the gain was measured")
         need(optional(root, 3) is None, "it adds another value", root)
         resize = producer(image, "Resize")
         need(is_used_once(image), "the larger image is used elsewhere", image)
         (scale, _) = scales = _scales(resize)
-        need(1 < scale <= MAX_SCALE and scales == (scale, scale), "it does not repeat rows and columns alike", resize)
+        need(scale > 1 and scales == (scale, scale), "it does not repeat rows and columns alike", resize)
         kernel = static_dims(weight, rank=4)[2:]
         need(min(kernel) > 1, "the kernel reads one row or column", root)
         before = _padding(root, kernel)
         need_no_larger(np.abs(array_of(weight)), (1.0,), FLOAT, weight)
-        _check_pays(resize, weight)
+        _check_pays(resize, weight, scale)
         return Found((root, resize), scales, before)
 
     def rewrite(self, found: Found) -> ir.Node:
@@ -106,11 +102,11 @@ def _scales(resize: ir.Node) -> tuple[int, int]:
     """How often a Resize of an image repeats rows and columns."""
     (x,) = inputs(resize, 1)
     dims(x, rank=4)
-    attributes = plain_attributes(resize)
+    plain_attributes(resize)
     defaults = {"mode": "nearest", "coordinate_transformation_mode": "half_pixel", "nearest_mode": "round_prefer_floor"}
     modes = {name: attribute(resize, name, default) for name, default in defaults.items()}
     need(modes == REPEATS, "it does not repeat pixels", resize)
-    need("axes" not in attributes and optional(resize, 3) is None, "its scales are not known", resize)
+    need(not ops.Resize(resize).names_axes and optional(resize, 3) is None, "its scales are not known", resize)
     numbers = small_array(optional(resize, 2)).astype(np.float64)
     need(numbers.shape == (4,), "its scales are not known", resize)
     need(bool((numbers == np.floor(numbers)).all() and (numbers >= 1).all()), "a scale is not whole", resize)
@@ -121,24 +117,21 @@ def _scales(resize: ir.Node) -> tuple[int, int]:
 def _padding(root: ir.Node, kernel: tuple[int, ...]) -> tuple[int, int]:
     """The padding above and on the left of a convolution whose result is as large as its image."""
     plain_attributes(root)
-    plain = set(attribute(root, "strides", (1,))) == {1} == set(attribute(root, "dilations", (1,)))
-    need(plain, "it has strides or dilations", root)
-    need(attribute(root, "auto_pad", "NOTSET") == "NOTSET", "its padding is not written out", root)
-    pads = attribute(root, "pads", (0, 0, 0, 0))
+    need(ops.Conv(root).moves_by_one, "it has strides or dilations", root)
+    pads = ops.Conv(root).pads
     need(len(pads) == 4 and min(pads) >= 0, "its padding is no frame around the image", root)
     keeps = pads[0] + pads[2] == kernel[0] - 1 and pads[1] + pads[3] == kernel[1] - 1
     need(keeps, "its result is not as large as its image", root)
     return pads[0], pads[1]
 
 
-def _check_pays(resize: ir.Node, weight: ir.Value) -> None:
+def _check_pays(resize: ir.Node, weight: ir.Value, scale: int) -> None:
     """Refuse where the phases are not known to be faster."""
     (x,) = inputs(resize, 1)
     channels = static_dims(weight)[1]
-    known = all(isinstance(size, int) for size in dims(x)[1:])
-    need(all(not isinstance(size, int) or size >= SMALL_IMAGE for size in dims(x)[2:]), "the image is small", x)
-    fewest = FEW_CHANNELS if known else FEW_CHANNELS_OF_ANY_IMAGE
-    need(channels >= fewest, "each element reads few channels", weight)
+    form = FORM if all(isinstance(size, int) for size in dims(x)[1:]) else FORM_OF_ANY_SIZE
+    side = min((size for size in dims(x)[2:] if isinstance(size, int)), default=None)
+    check_faster(resize, form, channels=channels, side=side, scale=scale)
 
 
 def _phase(root: ir.Node, x: ir.Value | None, weight: np.ndarray, offsets: tuple[int, ...], found: Found) -> ir.Value:
@@ -151,9 +144,5 @@ def _phase(root: ir.Node, x: ir.Value | None, weight: np.ndarray, offsets: tuple
         first.append(-sources[0])
         last.append(sources[-1])
     own = constant(weight.astype(np.float32), FLOAT)
-    node = ir.Node(root.domain, root.op_type, [x, own, *root.inputs[2:3]])
-    for entry in root.attributes.values():
-        if entry.name not in PAD_AND_SHAPE:
-            node.attributes.add(entry)
-    node.attributes["pads"] = ir.AttrInt64s("pads", (*first, *last))
-    return node.outputs[0]
+    operands = [x, own, *root.inputs[2:3]]
+    return ops.copied(root, operands, kernel_shape=None, auto_pad=None, pads=(*first, *last)).outputs[0]

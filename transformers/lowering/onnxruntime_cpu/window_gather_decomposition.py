@@ -14,32 +14,30 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.graph.axes import axes_of
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
     Refusal,
     array_of,
-    axis,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_op,
     is_used_once,
     need,
+    need_float32,
     rank,
     users,
 )
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
-MOST_RUNS = 16
+FORM = Form("", "Slice", "for each run of a window")
+MAX_RUNS = 16
 """Slices that take the place of a Gather, at most."""
-
-FEWEST_NUMBERS = 1024
-"""Numbers that are taken, at least: below, it is the number of nodes that counts."""
 
 
 class Taken(NamedTuple):
@@ -85,7 +83,7 @@ class Found(Struct, frozen=True):
 class WindowGatherDecomposition(RewriteRule[Found]):
     """``Gather(x, windows)`` → ``Transpose(Reshape(Concat(Slice(x), …)))``, where windows are long runs of numbers.
 
-    1.3 to 10 times as fast. Two Gathers that cut windows from windows become one.
+    Two Gathers that cut windows from windows become one. Of few numbers, it is the number of nodes that counts.
     """
 
     levels = (TransformerLevel.LEVEL3,)
@@ -95,6 +93,7 @@ class WindowGatherDecomposition(RewriteRule[Found]):
     looks_downstream = True
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = (FORM,)
 
     def match(self, root: ir.Node) -> Found:
         """Constant indices, each of a single number, that count along all their axes but one."""
@@ -133,7 +132,7 @@ def _taken(node: ir.Node) -> Taken:
         Refusal: If they are not known, or one is out of range.
     """
     x, given = inputs(node, 2)
-    place = axis(node, rank(x), 0)
+    place = ops.Gather(node).axis
     indices = array_of(given)
     size = dims(x)[place]
     if not isinstance(size, int):
@@ -150,7 +149,7 @@ def _behind_another(taken: Taken) -> Iterator[Taken]:
     value = taken.x
     nodes = taken.nodes
     if unsqueeze is not None and is_op(unsqueeze, "Unsqueeze"):
-        ones = {each % rank(value) for each in axes_of(unsqueeze)}
+        ones = set(ops.Unsqueeze(unsqueeze).axes)
         nodes = (unsqueeze, *nodes)
         (value,) = inputs(unsqueeze, 1)
     gather = value.producer()
@@ -182,18 +181,19 @@ def _goes_on(root: ir.Node) -> bool:
 def _check_pays(taken: Taken, root: ir.Node) -> None:
     """Refuse where rows of numbers are taken, or few numbers."""
     _, x, place, indices = taken
-    need(dtype(x) == FLOAT, "the gain was measured for single precision only", x)
+    need_float32(x, "the gain was measured")
     shape = dims(x)
     need(all(size == 1 for size in shape[place + 1 :]), "it takes rows, which are copied as they are", root)
     known = math.prod(size for size in shape[:place] if isinstance(size, int))
-    need(indices.ndim > 1 and indices.size * known >= FEWEST_NUMBERS, "it takes few numbers", root)
+    need(indices.ndim > 1, "it takes no windows", root)
+    check_faster(root, FORM, elements=indices.size * known)
 
 
 def _runs(indices: np.ndarray) -> Runs | None:
     """The fewest runs of equal steps that indices are, from one end of an axis to the other; None if there are many."""
     if _step(indices.reshape(1, -1)):
         return _of_rows(None, indices.reshape(1, -1))
-    axes = [along for along, count in enumerate(indices.shape) if 1 < count <= MOST_RUNS]
+    axes = [along for along, count in enumerate(indices.shape) if 1 < count <= MAX_RUNS]
     for along in sorted(axes, key=lambda each: indices.shape[each]):
         rows = np.moveaxis(indices, along, 0).reshape(indices.shape[along], -1)
         if _step(rows):

@@ -10,6 +10,7 @@ from ortopt.graph.match import (
     is_never_zero,
     is_vector_of,
     need,
+    need_present,
     operand_from,
     same_dim,
     same_type,
@@ -17,8 +18,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 
 
@@ -39,7 +40,7 @@ class BiasAddFusion(RewriteRule[Match]):
         a, b = inputs(inner, 2)
         x, bias = choose([(a, b), (b, a)])
         shape, other = dims(x), dims(skip)
-        need(len(shape) == 3, "the rank is not 3", x)
+        need_present(len(shape) == 3, "the rank is not 3", x)
         need(is_vector_of(bias, shape[-1]), "it is no bias of the last dimension", bias)
         need(len(other) == 3 and all(map(same_dim, shape, other)), "the residual has another shape", skip)
         need(same_type(x, skip) and same_type(x, bias), "the types differ", skip)

@@ -7,25 +7,24 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CUDA
 from ortopt.graph.match import (
     Dim,
     Refusal,
-    axis,
     choose,
     dims,
     inputs,
     is_never_zero,
     need,
-    opset,
     producer,
     same_dim,
     same_type,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 LAST_AXIS_FROM = 13
 
 
@@ -62,9 +61,8 @@ class BiasSoftmaxFusion(RewriteRule[Found]):
         addition = producer(inputs(root, 1)[0], "Add")
         total = dims(addition.outputs[0])
         need(len(total) > 0, "it has no axis", root)
-        since = opset(root)
-        at = axis(root, len(total), -1 if since >= LAST_AXIS_FROM else min(1, len(total) - 1))
-        need(since < LAST_AXIS_FROM or at == len(total) - 1, "it is not over the last axis", root)
+        at = ops.Softmax(root).axis
+        need(ops.Softmax(root).flattens or ops.Softmax(root).is_last, "it is not over the last axis", root)
         a, b = inputs(addition, 2)
         x, bias = choose([(a, b), (b, a)])
         shape, own = dims(x), dims(bias)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.kernels import CUDA
 from ortopt.graph.match import (
     attribute,
-    axis,
     choose,
     dims,
     inputs,
@@ -22,8 +22,8 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import RewriteRule
+from ortopt.semantics.domains import MICROSOFT
 
-MICROSOFT = "com.microsoft"
 HALVES = (1280, 2560, 3072, 5120, 6144)
 """The sizes of a half that the kernel has code for."""
 
@@ -68,7 +68,7 @@ class BiasSplitGeluFusion(RewriteRule[Found]):
         c, d = inputs(addition, 2)
         x, bias = choose([(c, d), (d, c)])
         shape, half = dims(x), dims(left)
-        need(len(shape) == 3 and axis(split, 3, 0) == 2, "it is not split along the last of three dimensions", split)
+        need(len(shape) == 3 and ops.Split(split).is_last, "it is not split along the last of three dimensions", split)
         need(half[-1] in HALVES, "there is no kernel for this size", left)
         need(shape[-1] == 2 * int(str(half[-1])), "the halves are not equal", split)
         need(is_vector_of(bias, shape[-1]) and same_type(x, bias), "it is no bias of the last dimension", bias)

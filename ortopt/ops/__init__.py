@@ -1,0 +1,59 @@
+"""What nodes say, read and written once: in the form of any opset, with defaults, and axes counted from the front.
+
+``ops.Conv(node).strides``, ``ops.Transpose(node).order``, ``ops.Reduce(node).axes``: each reader is of an op, or of
+several that have the same attributes. No other place reads these attributes of a node.
+"""
+
+from __future__ import annotations
+
+from ortopt.ops.axes import (
+    Axes,
+    Concat,
+    Flatten,
+    Gather,
+    OneAxis,
+    Reduce,
+    Softmax,
+    Split,
+    SplitToSequence,
+    Squeeze,
+    Unsqueeze,
+)
+from ortopt.ops.building import Setting, changed, copied, node_along, squeezed, unsqueezed
+from ortopt.ops.moves import Pad, Resize, Transpose
+from ortopt.ops.products import Gemm, MatMul
+from ortopt.ops.reader import Reader
+from ortopt.ops.slices import Cut, Slice, slice_node
+from ortopt.ops.windows import Conv, Pool, Window
+
+__all__ = [
+    "Axes",
+    "Concat",
+    "Conv",
+    "Cut",
+    "Flatten",
+    "Gather",
+    "Gemm",
+    "MatMul",
+    "OneAxis",
+    "Pad",
+    "Pool",
+    "Reader",
+    "Reduce",
+    "Resize",
+    "Setting",
+    "Slice",
+    "Softmax",
+    "Split",
+    "SplitToSequence",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+    "Window",
+    "changed",
+    "copied",
+    "node_along",
+    "slice_node",
+    "squeezed",
+    "unsqueezed",
+]

@@ -1,0 +1,75 @@
+"""New nodes: as others are but for some attributes, and along axes in the form of an opset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from ortopt.graph.detached import constant
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
+
+Setting: TypeAlias = int | float | str | Sequence[int] | None
+"""What an attribute is set to; None leaves it out."""
+
+
+def changed(attributes: Iterable[ir.Attr], **settings: Setting) -> list[ir.Attr]:
+    """Attributes, some of them changed, added or left out.
+
+    Args:
+        attributes: Those of a node.
+        settings: The others by name: a number, a text, a list of integers, or None for one that is left out.
+    """
+    kept = [entry for entry in attributes if entry.name not in settings]
+    return [*kept, *(_attribute(name, to) for name, to in settings.items() if to is not None)]
+
+
+def _attribute(name: str, content: Setting) -> ir.Attr:
+    if isinstance(content, str):
+        return ir.AttrString(name, content)
+    if isinstance(content, float):
+        return ir.AttrFloat32(name, content)
+    return ir.AttrInt64(name, int(content)) if isinstance(content, int) else ir.AttrInt64s(name, content or ())
+
+
+def copied(node: ir.Node, operands: Sequence[ir.Value | None], **settings: Setting) -> ir.Node:
+    """A new node of the same op on other operands, with one output.
+
+    Args:
+        node: The node to copy.
+        operands: What the copy reads.
+        settings: Attributes that differ (see `changed`).
+    """
+    return ir.Node(node.domain, node.op_type, operands, changed(node.attributes.values(), **settings))
+
+
+def node_along(
+    op: str,
+    value: ir.Value,
+    axes: Sequence[int],
+    version: int,
+    attributes: Mapping[str, int] | None = None,
+) -> ir.Node:
+    """A new node of an op that goes along axes, as the opset wants them.
+
+    Args:
+        op: Squeeze, Unsqueeze, or a reduction.
+        value: What it reads.
+        axes: Along what.
+        version: The opset of ai.onnx where the node will stand.
+        attributes: Its other attributes.
+    """
+    if version < AXES_ARE_AN_INPUT_FROM[op]:
+        return ir.node(op, [value], {"axes": list(axes), **(attributes or {})})
+    return ir.node(op, [value, constant(list(axes))], attributes)
+
+
+def squeezed(value: ir.Value, axes: Sequence[int], version: int) -> ir.Value:
+    """A value without axes of one element (see `node_along`)."""
+    return node_along("Squeeze", value, axes, version).outputs[0]
+
+
+def unsqueezed(value: ir.Value, axes: Sequence[int], version: int) -> ir.Value:
+    """A value with new axes of one element (see `node_along`)."""
+    return node_along("Unsqueeze", value, axes, version).outputs[0]

@@ -1,0 +1,1 @@
+"""Running passes: one batch on one graph, taken back if it fails."""
