@@ -12,17 +12,24 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
-from ortopt.graph.match import dims, is_op, is_used_once, need, same_dim, users
+from ortopt.graph.match import Refusal, dims, is_op, need, users
+from ortopt.graph.walk import Question, each, walk
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.op_traits import RESHAPING
+from ortopt.views.arrays import moved, operands
 
 FORM = Form("", "Gather", "of rolled rows")
-MAX_MOVES = 12
+MAX_MOVES = 16
+"""How many moves behind one another become one."""
+
+RENAMES = (*sorted(RESHAPING), "Identity")
+PARTS = ("Slice", "Split")
+MOVES = (*RENAMES, *PARTS, "Concat", "Transpose")
 
 
 class Found(Struct, frozen=True):
@@ -62,22 +69,13 @@ class RollGatherFusion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """Moves of elements within each image of a batch, two of them rolls; and rows that stay together."""
         need(not _goes_on(root), "more moves follow", root)
-        moves = _moves_above(root)
-        rolls = sum(node.op_type == "Concat" for node in moves)
+        found = _moved(root)
+        rolls = sum(node.op_type == "Concat" for node in found.nodes)
         need(rolls > 1, "nothing is rolled along two axes", root)
-        x = moves[0].inputs[0]
-        if moves[0].op_type == "Concat":
-            x = _rolled(moves[0]).inputs[0]
-        assert x is not None
-        places = np.arange(math.prod(_inner(x))).reshape(_inner(x))
-        for node in moves:
-            places = _moved(node, places)
-        shape = _inner(root.outputs[0])
-        width = _row(places, shape)
+        width = _row(found.places, found.places.shape)
         check_faster(root, FORM, columns=width)
-        rows = places.reshape(-1, width)[:, 0] // width
-        nodes = [part for node in moves for part in ((_rolled(node), node) if node.op_type == "Concat" else (node,))]
-        return Found(tuple(nodes), x, rows, width, shape)
+        rows = found.places.reshape(-1, width)[:, 0] // width
+        return Found(found.nodes, found.source, rows, width, found.places.shape)
 
     def rewrite(self, found: Found) -> ir.Node:
         """Build the Gather of rows, between Reshapes that copy the batch."""
@@ -86,101 +84,88 @@ class RollGatherFusion(RewriteRule[Found]):
         return ir.node("Reshape", [rows.outputs[0], constant((0, *found.shape))])
 
 
-def _moves_above(root: ir.Node) -> list[ir.Node]:
-    """The moves that end in a node, the first one first; a roll is its Concat."""
-    moves = [root]
-    while len(moves) < MAX_MOVES:
-        first = moves[0]
-        value = (_rolled(first) if first.op_type == "Concat" else first).inputs[0]
-        before = None if value is None else value.producer()
-        if value is None or before is None or not is_used_once(value) or not _is_move(before):
-            break
-        moves.insert(0, before)
-    while moves[0].op_type == "Reshape":
-        del moves[0]  # it would be made again
-        need(bool(moves), "nothing is moved", root)
-    need(all(_stays_in_batch(node) for node in moves), "the batch is not the first axis throughout", root)
-    return moves
+class Moved(Struct, frozen=True):
+    """Where the elements of a value come from, in each image of a batch.
+
+    Attributes:
+        source: The value that they are elements of.
+        places: For each element its place there.
+        nodes: The moves, the last one last.
+    """
+
+    source: ir.Value
+    places: np.ndarray
+    nodes: tuple[ir.Node, ...]
 
 
-def _is_move(node: ir.Node) -> bool:
-    """Whether a node moves elements within images of a batch only."""
-    if is_op(node, "Concat") and not _is_roll(node):
-        return False
-    return is_op(node, "Concat", "Reshape", "Transpose") and _stays_in_batch(node)
+def _moved(root: ir.Node) -> Moved:
+    """Where the elements of a node's result come from, from as far above as nothing else reads what is between."""
+    unknown = Refusal("too many nodes move its elements", root.outputs[0])
+    found = walk(_places, (root.outputs[0], MAX_MOVES), unknown=unknown)
+    need(bool(found.nodes), "it moves along other axes, or by sizes that are not known", root)
+    return found
 
 
-def _stays_in_batch(node: ir.Node) -> bool:
-    """Whether a node keeps the batch as the first axis, and all other dimensions are known."""
-    value = (_rolled(node) if node.op_type == "Concat" else node).inputs[0]
-    if value is None or value.shape is None or node.outputs[0].shape is None:
-        return False
-    before, after = dims(value), dims(node.outputs[0])
-    if len(before) < 2 or len(after) < 2 or not same_dim(before[0], after[0]):
-        return False
-    if node.op_type == "Transpose" and ops.Transpose(node).order[0] != 0:
-        return False
-    if node.op_type == "Concat" and ops.Concat(node).axis == 0:
-        return False
-    return all(isinstance(size, int) and size > 0 for size in (*before[1:], *after[1:]))
+def _places(about: tuple[ir.Value, int]) -> Question[tuple[ir.Value, int], Moved]:
+    value, left = about
+    node = value.producer()
+    if node is not None and is_op(node, *MOVES) and left and (left == MAX_MOVES or _is_read_by_one(value, node)):
+        try:
+            asked = operands(node, value, len(_inner(value)))
+            parts: list[Moved] = yield from each((operand, left - 1) for operand, _ in asked)
+            source = parts[0].source
+            again = node.op_type in RENAMES and not parts[0].nodes  # it would be made again
+            if not again and all(part.source is source for part in parts):
+                places = moved(node, value, len(_inner(value)), [part.places for part in parts])
+                if node.op_type == "Concat":
+                    whole = math.prod(_inner(source)) == places.size == len(np.unique(places))
+                    need(whole, "elements are left out, or taken twice", node)
+                before = dict.fromkeys(one for part in parts for one in part.nodes)
+                return Moved(source, places, (*before, node))
+        except Refusal:
+            pass
+    shape = _inner(value)
+    return Moved(value, np.arange(math.prod(shape)).reshape(shape), ())
 
 
-def _is_roll(node: ir.Node) -> bool:
-    """Whether a Concat joins the parts of a Split in another place, all of them once, along the axis of the Split."""
-    sources = [None if value is None else value.producer() for value in node.inputs]
-    split = sources[0]
-    if split is None or not is_op(split, "Split") or any(source is not split for source in sources):
-        return False
-    if set(node.inputs) != set(split.outputs) or len(node.inputs) != len(split.outputs):
-        return False
-    if node.outputs[0].shape is None or split.inputs[0] is None or not all(map(is_used_once, split.outputs)):
-        return False
-    return ops.Concat(node).axis == ops.Split(split).axis
-
-
-def _rolled(concat: ir.Node) -> ir.Node:
-    """The Split whose parts a Concat joins."""
-    value = concat.inputs[0]
-    split = None if value is None else value.producer()
-    need(split is not None and _is_roll(concat), "no parts of one Split are joined", concat)
-    assert split is not None
-    return split
+def _is_read_by_one(value: ir.Value, node: ir.Node) -> bool:
+    """Whether one node alone reads all results of a node, or parts of its result."""
+    readers = {user for result in node.outputs for user in users(result)}
+    if readers and all(is_op(user, *PARTS) for user in readers):
+        readers = {user for reader in readers for part in reader.outputs for user in users(part)}
+    alone = len(readers) == 1 and not any(result.is_graph_output() for result in node.outputs)
+    is_part = is_op(node, *PARTS) or any(is_op(user, *PARTS) for user in users(value))
+    return alone and all(user.graph is node.graph and (not is_part or is_op(user, "Concat")) for user in readers)
 
 
 def _goes_on(root: ir.Node) -> bool:
     """Whether moves follow, of which another root is the last."""
     value = root.outputs[0]
-    while is_used_once(value):
-        (user,) = users(value)
-        if is_op(user, "Split"):
-            followers = {node for part in user.outputs for node in users(part)}
-            return any(_is_move(node) for node in followers if is_op(node, "Concat"))
-        if not is_op(user, "Reshape", "Transpose") or user.inputs[0] is not value or not _is_move(user):
+    for _ in range(MAX_MOVES):
+        followers = {user for user in users(value) if is_op(user, *MOVES) and user.inputs[0] is value}
+        if any(is_op(user, *PARTS) for user in followers):
+            followers = {node for user in followers for part in user.outputs for node in users(part)}
+        if len(followers) != 1 or value.is_graph_output():
             return False
-        if is_op(user, "Transpose"):
-            return True
+        (user,) = followers
+        if is_op(user, "Concat", "Transpose"):
+            return root in _moved(user).nodes
+        if not is_op(user, *RENAMES):
+            return False
         value = user.outputs[0]
     return False
 
 
 def _inner(value: ir.Value) -> tuple[int, ...]:
-    """The dimensions of a value behind the batch; the moves' are all known."""
-    return tuple(size for size in dims(value)[1:] if isinstance(size, int))
+    """The dimensions of a value behind the batch.
 
-
-def _moved(node: ir.Node, places: np.ndarray) -> np.ndarray:
-    """Where elements come from, once a node has moved them."""
-    if node.op_type == "Reshape":
-        shape = _inner(node.outputs[0])
-        need(math.prod(shape) == places.size, "a Reshape fits its operand for no batch", node)
-        return places.reshape(shape)
-    if node.op_type == "Transpose":
-        return places.transpose([place - 1 for place in ops.Transpose(node).order[1:]])
-    split = _rolled(node)
-    along = ops.Concat(node).axis - 1
-    sizes = [_inner(part)[along] for part in split.outputs]
-    parts = dict(zip(split.outputs, np.split(places, np.cumsum(sizes)[:-1], axis=along), strict=True))
-    return np.concatenate([parts[value] for value in node.inputs if value is not None], axis=along)
+    Raises:
+        Refusal: If there are none, or they are not known.
+    """
+    _, *inner = dims(value)
+    known = tuple(size for size in inner if isinstance(size, int) and size > 0)
+    need(bool(known) and len(known) == len(inner), "a size is not known, or 0", value)
+    return known
 
 
 def _row(places: np.ndarray, shape: tuple[int, ...]) -> int:
