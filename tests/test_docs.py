@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import importlib
 import re
-import subprocess
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.all_passes.pass_examples import arguments
 from tests.test_architecture import LAYERS
 
 ROOT = Path(__file__).parents[1]
@@ -193,20 +194,19 @@ GUIDE = text_of("docs/writing_passes")
 
 
 @pytest.mark.parametrize("block", blocks("python", GUIDE), ids=lambda block: "_".join(pass_names(block)) or "more")
-def test_the_guides_blocks_run(block: str, tmp_path: Path) -> None:
-    """Each alone, in a folder with a model; its tests, if it has some, as well."""
+def test_the_guides_blocks_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each in a folder with a model; its tests, if it has some, as well."""
     from ortopt.serialization.save import save
     from ortopt.testing import parse
 
     save(parse("main (float[N,8] x) => (float[N,8] y) { a = Neg (x) y = Neg (a) }"), tmp_path / "model.onnx")
-    file = tmp_path / "test_block.py"
+    file = tmp_path / "block.py"
     file.write_text(block, encoding="utf-8")
-    command = [sys.executable, "-W", "error", str(file)]
-    if re.search(r"^def test_", block, re.MULTILINE):
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    monkeypatch.chdir(tmp_path)
+    found = runpy.run_path(str(file), run_name="__main__")
+    for test in (each for name, each in found.items() if name.startswith("test_")):
+        for given in arguments(test):
+            test(**given)
 
 
 def public_names(module: ModuleType) -> set[str]:

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from ortopt.analysis.costs import Cost, CostTable, Verdict, in_sizes
 from ortopt.analysis.speeds import between
+from ortopt.cost_measurement.catalog import UNMEASURED
 from ortopt.cost_measurement.tables import Difference, all_rows, by_form, differences, rows_of
 from ortopt.reporting import costs
 from ortopt.reporting.choices import at_of
@@ -73,6 +74,8 @@ def show_measurement(measurement: Measurement, path: str, out: Console) -> None:
         if names:
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
             say(out, f"{why}: {', '.join(names[:_MOST_NAMES])}{more}")
+    for form, why in UNMEASURED.items():
+        say(out, f"not measured: {form}: {why}")
     say(out, f"written: {one_line(path)}: {len(known) - len(unclear)} forms in {measurement.seconds:.0f} s")
 
 

@@ -91,6 +91,19 @@ def texts(data: Any) -> Iterator[tuple[tuple[Any, ...], str, str]]:
             yield path, "a key twice", with_text(data, path, f"{twice}, {json.dumps(path[-1])}: {twice}")
 
 
+def taken(data: Any, path: Path, read: Callable[[Path], Any], reason: str) -> tuple[list[tuple[Any, str, Any]], int]:
+    """Wrong documents that are read all the same: the place, what is wrong, what is read; and how many are refused."""
+    found, refused = [], 0
+    for place, wrong, text in texts(data):
+        path.write_text(f"{text}\n")
+        try:
+            found.append((place, wrong, read(path)))
+        except InvalidModelError as error:
+            assert reason in str(error)
+            refused += 1
+    return found, refused
+
+
 def with_text(data: Any, path: Sequence[Any], text: str) -> str:
     """A document as text, with another text in one place."""
     if not path:
@@ -161,17 +174,10 @@ def test_a_baseline(tmp_path: Path) -> None:
     path = tmp_path / "b.json"
     path.write_text(json.dumps(baseline()))
     assert baselines.read(path).models == {"a.onnx": WHOLE}
-    refused = 0
-    for place, wrong, text in texts(baseline()):
-        path.write_text(text)
-        try:
-            found = baselines.read(path)
-        except InvalidModelError as error:
-            assert "b.json': no baseline of ortopt check: " in str(error)
-            refused += 1
-        else:
-            assert (place[-1], wrong) == ("bound", "null"), (place, wrong)
-            assert found.models["a.onnx"] == {**WHOLE, "bound": None}
+    found, refused = taken(baseline(), path, baselines.read, "b.json': no baseline of ortopt check: ")
+    for place, wrong, read in found:
+        assert (place[-1], wrong) == ("bound", "null"), (place, wrong)
+        assert read.models["a.onnx"] == {**WHOLE, "bound": None}
     assert refused > 700
 
 
@@ -208,17 +214,10 @@ def test_a_part_of_a_zoo(tmp_path: Path) -> None:
         del data[follows]
     del data["models"][0]["failed"], data["models"][0]["usable"]
     nullable = {"shard", "facts", "bound"}
-    refused = 0
-    for place, wrong, text in texts(data):
-        (tmp_path / "1.json").write_text(text)
-        try:
-            results.read(tmp_path / "1.json")
-        except InvalidModelError as error:
-            assert "1.json': no results of ortopt check: " in str(error)
-            refused += 1
-        else:
-            is_text = at(data, place) is None and wrong == "a text"
-            assert is_text or (wrong == "null" and place[-1] in nullable), (place, wrong)
+    found, refused = taken(data, tmp_path / "1.json", results.read, "1.json': no results of ortopt check: ")
+    for place, wrong, _ in found:
+        is_text = at(data, place) is None and wrong == "a text"
+        assert is_text or (wrong == "null" and place[-1] in nullable), (place, wrong)
     assert refused > 800
 
 
@@ -230,18 +229,14 @@ def test_a_journal(tmp_path: Path) -> None:
     journal.add(order, answer)
     journal.close()
     line = path.read_text()
-    refused = 0
-    for place, wrong, text in texts(json.loads(line)):
-        path.write_text(f"{text}\n")
-        try:
-            journal = Journal(path, versions)
-        except InvalidModelError as error:
-            assert "j.jsonl': no journal of ortopt check: " in str(error)
-            refused += 1
-            continue
-        journal.close()
-        taken = journal.answer(order, WHOLE["model"])
-        is_other = taken is None and (place[:1] == ("order",) or wrong == "open lists")
+
+    def read(path: Path) -> Any:
+        with contextlib.closing(Journal(path, versions)) as read:
+            return read.answer(order, WHOLE["model"])
+
+    found, refused = taken(json.loads(line), path, read, "j.jsonl': no journal of ortopt check: ")
+    for place, wrong, known in found:
+        is_other = known is None and (place[:1] == ("order",) or wrong == "open lists")
         is_text = (place, wrong) == (("answer", "error"), "a text")
         assert is_other or is_text or (place[-1], wrong) == ("bound", "null"), (place, wrong)
     assert refused > 700
@@ -253,16 +248,10 @@ CHOICES: Final = Choices(2, "all", ("gelu_fusion",), ("ensure_unique_dq",), ("Ge
 @pytest.mark.parametrize("is_report", [True, False])
 def test_choices(is_report: bool, tmp_path: Path) -> None:
     data = {"choices": CHOICES.as_dict(), "more": 1} if is_report else CHOICES.as_dict()
-    refused = 0
-    for path, wrong, text in texts(data):
-        (tmp_path / "c.json").write_text(text)
-        try:
-            read = read_choices(tmp_path / "c.json")
-            assert replace(read, for_threads=None) == CHOICES, (path, wrong)
-            assert read == CHOICES or path[-1] == "for_threads"  # any number is one
-        except InvalidModelError as error:
-            assert "has no choices" in str(error)
-            refused += 1
+    found, refused = taken(data, tmp_path / "c.json", read_choices, "has no choices")
+    for place, wrong, read in found:
+        assert replace(read, for_threads=None) == CHOICES, (place, wrong)
+        assert read == CHOICES or place[-1] == "for_threads"  # any number is one
     assert refused > 120
 
 

@@ -109,7 +109,7 @@ def test_a_block_with_residuals() -> None:
 @pytest.mark.parametrize("most", (4, 5, 6, 7))
 def test_a_block_in_parts(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has become of a part is read by the next one, also where a product and its bias are in two parts."""
-    monkeypatch.setattr(leading_axes_merging, "MOST_NODES", most)
+    monkeypatch.setattr(leading_axes_merging, "MAX_NODES", most)
     check_rewrites(PASS, model(BLOCK, y="float[N,3,4]", constants=W), opset=20)
 
 

@@ -19,7 +19,8 @@ from onnxruntime.capi.onnxruntime_inference_collection import check_and_normaliz
 from ortopt import InferenceSession
 from tests.releases import INSTALLED, needs, since
 from tests.runtime.models import HEADER, PLAIN, TWO_GROUPS, Twice, floats, session
-from tests.runtime.values.test_containers import FUNCTION, both
+from tests.runtime.side_by_side import Pair, alike, both
+from tests.runtime.values.test_containers import FUNCTION
 
 TEXT = f"""{HEADER}
 main (float[N,4] x, int64[M] i, string[K] s, float16[J] h, bool b) =>
@@ -43,25 +44,8 @@ def feed(**changed: Any) -> dict[str, Any]:
     return {name: value for name, value in {**GOOD, **changed}.items() if value is not GONE}
 
 
-def plain(value: Any) -> Any:
-    """Something to be compared."""
-    if isinstance(value, np.ndarray):
-        return str(value.dtype), value.shape, value.tolist()
-    if isinstance(value, onnxruntime.OrtValue):
-        return value.data_type(), plain(value.numpy()) if value.has_value() else None
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def outcome(call: Callable[[], Any]) -> Any:
-    """What a call gives, or the class of its error."""
-    try:
-        return plain(call())
-    except Exception as error:
-        return type(error)
-
-
 @pytest.fixture(scope="module")
-def pair() -> tuple[Any, InferenceSession]:
+def pair() -> Pair:
     return both(TEXT)
 
 
@@ -116,11 +100,10 @@ FEEDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", FEEDS)
-def test_feeds(pair: tuple[Any, InferenceSession], name: str) -> None:
+def test_feeds(pair: Pair, name: str) -> None:
     if name in {"none", "none, of strings"}:
         needs(1, 27, "Fail for None, as ortopt raises it: before it is a RuntimeException")
-    expected, got = (outcome(lambda one=one: one.run(None, FEEDS[name])) for one in pair)
-    assert got == expected
+    alike(pair, lambda one: one.run(None, FEEDS[name]), words=False)
 
 
 NAMES: dict[str, Any] = {
@@ -140,20 +123,18 @@ NAMES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_of_outputs(pair: tuple[Any, InferenceSession], name: str) -> None:
+def test_names_of_outputs(pair: Pair, name: str) -> None:
     if name == "a set":
         needs(1, 24, "outputs that any iterable names")
-    expected, got = (outcome(lambda one=one: one.run(NAMES[name], feed())) for one in pair)
-    assert got == expected
+    alike(pair, lambda one: one.run(NAMES[name], feed()), words=False)
 
 
 @since(1, 24, "outputs that any iterable names")
-def test_names_of_outputs_that_are_there_once(pair: tuple[Any, InferenceSession]) -> None:
-    expected, got = (plain(one.run((name for name in ("y", "j")), feed())) for one in pair)
-    assert got == expected
+def test_names_of_outputs_that_are_there_once(pair: Pair) -> None:
+    assert isinstance(alike(pair, lambda one: one.run((name for name in ("y", "j")), feed())), list)
 
 
-def test_what_is_missing_is_told_before_a_wrong_name(pair: tuple[Any, InferenceSession]) -> None:
+def test_what_is_missing_is_told_before_a_wrong_name(pair: Pair) -> None:
     for one in pair:
         with pytest.raises(ValueError, match="Required inputs"):
             one.run(["q"], {})
@@ -196,7 +177,7 @@ BOUND: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", BOUND)
-def test_bindings(pair: tuple[Any, InferenceSession], name: str) -> None:
+def test_bindings(pair: Pair, name: str) -> None:
     if name == "input of strings":
         needs(1, 28, "ValueError for strings at an address, as ortopt raises it: before it is a RuntimeError")
 
@@ -212,8 +193,7 @@ def test_bindings(pair: tuple[Any, InferenceSession], name: str) -> None:
         return binding.get_outputs()
 
     (strings,) = pair[1].run_with_ort_values(["t"], FEEDS["values"])
-    expected, got = (outcome(lambda one=one: run(one)) for one in pair)
-    assert got == expected
+    alike(pair, run, words=False)
 
 
 def test_outputs_before_a_run() -> None:
@@ -235,12 +215,11 @@ def test_outputs_before_a_run() -> None:
 
 
 @pytest.mark.parametrize("binding", [None, 3], ids=repr)
-def test_what_is_no_binding(pair: tuple[Any, InferenceSession], binding: Any) -> None:
-    expected, got = (outcome(lambda one=one: one.run_with_iobinding(binding)) for one in pair)
-    assert got == expected
+def test_what_is_no_binding(pair: Pair, binding: Any) -> None:
+    alike(pair, lambda one: one.run_with_iobinding(binding), words=False)
 
 
-def test_vectors_that_are_none(pair: tuple[Any, InferenceSession]) -> None:
+def test_vectors_that_are_none(pair: Pair) -> None:
     options, vector = onnxruntime.RunOptions(), pybind.OrtValueVector()
     for arguments in ((options, [], [], ["y"], vector, []), (options, [], vector, ["y"], [], [])):
         for one in pair:
@@ -255,7 +234,7 @@ def told(one: Any, names: Any, given: Any, options: Any = None) -> Any:
     done, found = threading.Event(), []
     one.run_async(names, given, lambda *got: (found.extend(got), done.set()), 7, options)
     assert done.wait(60)
-    return plain(found[0]), found[1], found[2].replace("name:q", "name: q").partition("\n")[0]
+    return found[0], found[1], found[2].replace("name:q", "name: q").partition("\n")[0]
 
 
 def stopped() -> Any:
@@ -283,9 +262,8 @@ ASYNCHRONOUS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("name", ASYNCHRONOUS)
-def test_asynchronous_calls(pair: tuple[Any, InferenceSession], name: str) -> None:
-    expected, got = (outcome(lambda one=one: told(one, *ASYNCHRONOUS[name])) for one in pair)
-    assert got == expected
+def test_asynchronous_calls(pair: Pair, name: str) -> None:
+    alike(pair, lambda one: told(one, *ASYNCHRONOUS[name]), words=False)
 
 
 def test_a_callback_that_cannot_be_called() -> None:
@@ -339,9 +317,7 @@ def test_asynchronous_calls_are_done_before_the_process_ends(tmp_path: Path) -> 
     assert done.stdout.count("done") == 50
 
 
-def test_a_callback_that_fails_is_told_of(
-    pair: tuple[Any, InferenceSession], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_callback_that_fails_is_told_of(pair: Pair, capsys: pytest.CaptureFixture[str]) -> None:
     def fails(*_: Any) -> None:
         raise KeyError("mine")
 

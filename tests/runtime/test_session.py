@@ -31,6 +31,7 @@ from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
 from tests.releases import INSTALLED, since
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
+from tests.runtime.side_by_side import Pair, alike
 
 PLAIN = "main (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> { a = Add (x, w) y = Relu (a) }"
 DEFAULTED = f"""{HEADER}
@@ -43,7 +44,7 @@ main (float[2] x, float[2] d) => (float[2] y) <float[2] d = {{1, 2}}> {{
 """
 
 
-def both(text: str) -> tuple[Any, InferenceSession]:
+def both(text: str) -> Pair:
     return plain_session(text), session(text)
 
 
@@ -203,9 +204,7 @@ def test_wrong_arguments_are_refused_as_onnx_runtime_refuses_them(what: str) -> 
     ids=["list", "empty", "nan", "special", "fortran", "strided", "reversed", "broadcast"],
 )
 def test_whatever_onnx_runtime_takes(value: Any) -> None:
-    theirs, mine = both(TWO_GROUPS)
-    for one, other in zip(theirs.run(None, {"x": value}), mine.run(None, {"x": value}), strict=True):
-        assert_array_equal(one, other)
+    assert isinstance(alike(both(TWO_GROUPS), lambda one: one.run(None, {"x": value})), list)
 
 
 def test_results_share_memory_with_nothing() -> None:

@@ -46,7 +46,7 @@ OLDEST_OPSET = 11
 RESIZE, ADD, CONCAT = 40, 15, 15
 """What an element of a result costs, in multiplications with addition of a convolution: measured on a CPU."""
 
-GAIN = 0.9
+MAX_SHARE_OF_WORK = 0.9
 """What the other order must cost at most, compared with this one."""
 
 LAST = 1 << 31
@@ -111,7 +111,11 @@ class ResizeProjectionReordering(RewriteRule[Found]):
         need(len(set(nodes)) == len(nodes), "a part occurs twice", root)
         outputs = tensor_of(weight).shape.numpy()[0]
         need(any(part.resize is not None for part in parts), "nothing is enlarged before", x)
-        need(_cost_after(parts, outputs) <= GAIN * _cost_before(parts, outputs), "it would be no less work", root)
+        need(
+            _cost_after(parts, outputs) <= MAX_SHARE_OF_WORK * _cost_before(parts, outputs),
+            "it would be no less work",
+            root,
+        )
         return Found(tuple(nodes), parts)
 
     def rewrite(self, found: Found) -> ir.Value:

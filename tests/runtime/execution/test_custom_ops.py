@@ -14,7 +14,7 @@ from ortopt.runtime.execution.group_spec import SpecLibrary
 from ortopt.runtime.execution.session_maker import SessionMaker
 from ortopt.testing import parse
 from tests.runtime.models import Twice, plain_session
-from tests.runtime.values.test_containers import same
+from tests.runtime.side_by_side import same
 
 HEADER = '<ir_version: 10, opset_import: ["" : 17, "ortopt.group" : 1, "ai.onnx.contrib" : 1, "my" : 1]>'
 GROUP = '<domain: "ortopt.group", opset_import: ["" : 17, "ai.onnx.contrib" : 1, "my" : 1]>'

@@ -20,7 +20,8 @@ from ortopt.runtime.execution.session_maker import SessionMaker
 from ortopt.runtime.execution.weights import FOLDER_KEY, place
 from tests.releases import INSTALLED, needs, since
 from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
-from tests.runtime.values.test_containers import FUNCTION, outcome, same
+from tests.runtime.side_by_side import alike, both, outcome, quiet, same
+from tests.runtime.values.test_containers import FUNCTION
 
 DIMS = f"""{HEADER}
 main (float[N,M] x, float[N,K] z) => (float[N,M] y, float[N,K] v) {{
@@ -36,23 +37,10 @@ main (float[3] x) => (float[3] y) <float[3] w = {{1, 2, 3}}, float[3] p = {{4, 5
 """
 
 
-def quiet() -> Any:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return options
-
-
 def denoted(text: str) -> bytes:
     model = onnx.parser.parse_model(text)
     model.graph.input[1].type.tensor_type.shape.dim[1].denotation = "CHANNEL"
     return bytes(model.SerializeToString())
-
-
-def both(source: bytes, options: Any, **more: Any) -> tuple[Any, InferenceSession]:
-    theirs = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    mine = InferenceSession(source, options, providers=["cpu"], **more)
-    assert len(mine.groups) > 1
-    return theirs, mine
 
 
 @pytest.mark.parametrize("level", ["ORT_ENABLE_ALL", "ORT_ENABLE_BASIC", "ORT_DISABLE_ALL"])
@@ -74,7 +62,7 @@ def test_overrides_of_dimensions_hold_in_every_group(level: str) -> None:
         "channels": {"x": floats(2, 3), "z": floats(2, 4)},
     }
     for feed in feeds.values():
-        same(*(outcome(lambda one=one, feed=feed: one.run(None, feed)) for one in (theirs, mine)))
+        alike((theirs, mine), lambda one, feed=feed: one.run(None, feed))
     assert [str(dim) for dim in mine.groups[0].spec.inputs[0].shape or ()] == ["2" if holds else "N", "M"]
 
 

@@ -13,9 +13,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
-from tests.runtime.models import HEADER, floats, session
-from tests.runtime.onnxruntime_interface.test_management_methods import pair
-from tests.runtime.values.test_containers import FUNCTION, both, outcome
+from tests.runtime.models import HEADER, TWO_GROUPS, floats, session
+from tests.runtime.side_by_side import alike, both
+from tests.runtime.values.test_containers import FUNCTION
 
 X = floats(2, 4)
 
@@ -118,12 +118,11 @@ CASES: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("what", CASES)
 def test_bindings_as_onnx_runtimes(what: str) -> None:
-    expected, got = (outcome(lambda one=one: CASES[what](one, one.io_binding())) for one in pair())
-    assert expected == got
+    alike(both(TWO_GROUPS), lambda one: CASES[what](one, one.io_binding()))
 
 
 def test_a_device_that_the_session_has_not_leaves_outputs_where_they_are() -> None:
-    for one in pair():
+    for one in both(TWO_GROUPS):
         binding = one.io_binding()
         binding.bind_cpu_input("x", X)
         binding.bind_output("y", "cuda")
@@ -151,7 +150,7 @@ def test_memory_of_types_that_numpy_lacks() -> None:
 
 
 def test_values_that_fit_are_not_checked_by_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, mine = pair()
+    _, mine = both(TWO_GROUPS)
 
     def never(*_: Any) -> Any:
         raise AssertionError("asked")

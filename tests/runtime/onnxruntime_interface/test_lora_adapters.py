@@ -11,10 +11,10 @@ import onnx
 import onnxruntime
 import pytest
 
-from ortopt import InferenceSession
 from tests.runtime.models import HEADER, TWO_GROUPS, floats, session
-from tests.runtime.test_errors import outcome, told, value
-from tests.runtime.values.test_containers import FUNCTION, both
+from tests.runtime.side_by_side import Pair, alike, both, same
+from tests.runtime.test_errors import told, value
+from tests.runtime.values.test_containers import FUNCTION
 
 TEXT = f"""{HEADER}
 main (float[N,4] x, float[4] w, bfloat16[1] b) => (float[N,4] y, float[N,4] z, bfloat16[1] c) {{
@@ -26,13 +26,12 @@ X = np.ones((1, 4), np.float32)
 
 
 @pytest.fixture(scope="module")
-def pair() -> tuple[Any, InferenceSession]:
+def pair() -> Pair:
     """Sessions of a model whose weights are inputs with defaults: what adapters replace."""
     model = onnx.parser.parse_model(TEXT)
     model.graph.initializer.append(onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [4], [1, 2, 3, 4]))
     model.graph.initializer.append(onnx.helper.make_tensor("b", onnx.TensorProto.BFLOAT16, [1], [1]))
-    theirs, mine = both(model.SerializeToString())
-    return theirs, mine
+    return both(model.SerializeToString())
 
 
 _kept: list[Any] = []
@@ -87,23 +86,21 @@ def bound(one: Any, options: Any) -> Any:
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_adapters(pair: tuple[Any, InferenceSession], tmp_path: Path, name: str, call: str) -> None:
+def test_adapters(pair: Pair, tmp_path: Path, name: str, call: str) -> None:
     options = adapted(tmp_path, *ADAPTERS[name])
-    expected, got = (outcome(lambda one=one: CALLS[call](one, options)) for one in pair)
-    assert got == expected
+    alike(pair, lambda one: CALLS[call](one, options), words=False)
 
 
-def test_adapters_of_asynchronous_calls(pair: tuple[Any, InferenceSession], tmp_path: Path) -> None:
+def test_adapters_of_asynchronous_calls(pair: Pair, tmp_path: Path) -> None:
     """ONNX Runtime forgets them there."""
     options = adapted(tmp_path, FIVE)
     found, _, error = told(pair[1], ["z"], {"x": X}, options)
-    assert (found, error) == ([("float32", (1, 4), [[25.0] * 4])], "")
+    same((found, error), ([np.full((1, 4), 25, np.float32)], ""))
 
 
 @pytest.mark.parametrize("name", ["w", "b"])
-def test_nothing_for_an_input_with_a_default_is_the_default(pair: tuple[Any, InferenceSession], name: str) -> None:
-    expected, got = (outcome(lambda one=one: one.run(["z"], {"x": X, name: None})) for one in pair)
-    assert got == expected
+def test_nothing_for_an_input_with_a_default_is_the_default(pair: Pair, name: str) -> None:
+    alike(pair, lambda one: one.run(["z"], {"x": X, name: None}), words=False)
 
 
 def test_terminating() -> None:
@@ -122,8 +119,7 @@ def test_terminating() -> None:
 def test_entries(text: str) -> None:
     options = onnxruntime.RunOptions()
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", text)
-    expected, got = (outcome(lambda one=one: one.run(None, {"x": X}, options)) for one in both(TWO_GROUPS))
-    assert got == expected
+    alike(both(TWO_GROUPS), lambda one: one.run(None, {"x": X}, options), words=False)
 
 
 def test_a_file_for_the_optimized_model_is_left_out_and_said(tmp_path: Path) -> None:

@@ -27,21 +27,10 @@ from ortopt import InferenceSession, UsageError
 from ortopt.runtime.execution.group_runner import GroupRunner
 from tests.releases import INSTALLED, since
 from tests.runtime.models import HEADER, PLAIN, TWO_GROUPS, Twice, floats, session, two_groups
-from tests.runtime.values.test_containers import outcome, same
+from tests.runtime.side_by_side import alike, both, outcome, quiet, same
 
 X = floats(2, 4)
 KINDS = pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["whole", "groups"])
-
-
-def pair(**set_: Any) -> tuple[Any, InferenceSession]:
-    """ONNX Runtime's session and ours of two groups."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    for name, value in set_.items():
-        setattr(options, name, value)
-    source = onnx.parser.parse_model(TWO_GROUPS).SerializeToString()
-    theirs = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    return theirs, InferenceSession(source, options, providers=["cpu"])
 
 
 def vectors(feeds: dict[str, Any]) -> tuple[list[str], Any]:
@@ -150,7 +139,7 @@ def test_every_method_of_onnx_runtimes_session_is_there() -> None:
 
 
 def test_every_method_of_onnx_runtimes_binding_is_there() -> None:
-    theirs, mine = (one.io_binding() for one in pair())
+    theirs, mine = (one.io_binding() for one in both(TWO_GROUPS))
     for name in (name for name in dir(theirs) if name[0] != "_"):
         expected, got = (list(inspect.signature(getattr(one, name)).parameters) for one in (theirs, mine))
         assert got == expected, name
@@ -158,7 +147,7 @@ def test_every_method_of_onnx_runtimes_binding_is_there() -> None:
 
 @pytest.mark.parametrize("name", ASKED)
 def test_methods_answer_as_onnx_runtimes(name: str) -> None:
-    theirs, mine = pair()
+    theirs, mine = both(TWO_GROUPS)
     assert len(mine.groups) > 1
     expected, got = (outcome(lambda one=one: ASKED[name](one)) for one in (theirs, mine))
     if name in LATER:
@@ -215,7 +204,7 @@ def test_sources_of_another_type(source: Any) -> None:
 
 
 def test_one_profile_of_all_groups(tmp_path: Path) -> None:
-    _, mine = pair(enable_profiling=True, profile_file_prefix=str(tmp_path / "theirs"))
+    _, mine = both(TWO_GROUPS, quiet(enable_profiling=True, profile_file_prefix=str(tmp_path / "theirs")))
     for file in tmp_path.iterdir():
         file.unlink()
     assert mine.get_profiling_start_time_ns() > 0
@@ -307,7 +296,7 @@ def test_other_providers_while_calls_are_running() -> None:
 )
 def test_a_call_reads_once_what_runs_the_model(how: str) -> None:
     """Another thread may put something else there between any two steps: here whenever it is read."""
-    theirs, other = pair()
+    theirs, other = both(TWO_GROUPS)
     mine = session(TWO_GROUPS)
     kinds = [theirs, mine._session, other._session]
 
@@ -419,7 +408,7 @@ def test_who_has_which_nodes() -> None:
 
 
 def test_vectors_that_do_not_fit() -> None:
-    _, mine = pair()
+    _, mine = both(TWO_GROUPS)
     names, feeds = vectors({"x": X})
     empty, full = pybind.OrtValueVector(), vectors({"y": np.zeros_like(X)})[1]
     options = onnxruntime.RunOptions()
@@ -447,18 +436,15 @@ def test_vectors_that_do_not_fit() -> None:
 
 @since(1, 30, "create_ortvalue_from_shape_and_type")
 def test_values_of_a_device_that_is_not_there() -> None:
-    theirs, mine = pair()
+    pair = both(TWO_GROUPS)
     for device in ("cuda", "nonsense"):
-        expected, got = (
-            outcome(lambda one=one, device=device: one.create_ortvalue_from_shape_and_type([1], np.float32, device))
-            for one in (theirs, mine)
-        )
+        given = ([1], np.float32, device)
+        expected = alike(pair, lambda one, given=given: one.create_ortvalue_from_shape_and_type(*given))
         assert isinstance(expected, tuple)
-        assert expected == got
 
 
 def test_dynamic_options_reach_groups_that_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, mine = pair()
+    _, mine = both(TWO_GROUPS)
     seen: list[Any] = []
     maker = mine._session.context.maker
     maker.of_all("watched", seen.append)

@@ -21,7 +21,8 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from tests.releases import since
 from tests.runtime.models import HEADER, Twice, floats, session
-from tests.runtime.specialization.test_guard_writer import FUNCTION, TEXT, feed, grouped, plain
+from tests.runtime.side_by_side import same, theirs
+from tests.runtime.specialization.test_guard_writer import FUNCTION, TEXT, feed, grouped
 
 SHAPES = {"x": [3, 4]}
 TWELVE = np.array([12])
@@ -31,11 +32,10 @@ def guards(model: ir.Model) -> list[Any]:
     return [choice_of(node, model.functions) for node in model.graph if node.op_type == "If"]
 
 
-def same(model: ir.Model, mine: InferenceSession, *feeds: dict[str, Any]) -> None:
-    theirs = plain(model)
+def agree(model: ir.Model, mine: InferenceSession, *feeds: dict[str, Any]) -> None:
+    plain = theirs(model)
     for one in feeds:
-        for expected, got in zip(theirs.run(None, one), mine.run(None, one), strict=True):
-            assert_array_equal(expected, got, strict=True)
+        same(plain.run(None, one), mine.run(None, one))
 
 
 def test_a_guard_that_holds_is_no_if_and_runs_the_specialized_group() -> None:
@@ -48,10 +48,10 @@ def test_a_guard_that_holds_is_no_if_and_runs_the_specialized_group() -> None:
     assert not any(name.startswith("If") for name in steps)
     assert len(steps) <= 3
     assert sum(name.startswith("leftover") for name in names) <= 2
-    same(model, mine, feed(), feed(s=3.0))
+    agree(model, mine, feed(), feed(s=3.0))
     assert (mine.statistics.specialized_runs, mine.statistics.guard_failures) == (2, 0)
     assert [group.provider for group in mine.groups if group.spec.name == "group_0"] == [None]  # not even compiled
-    same(model, mine, feed(4, 3), feed(shape=(3, 4)), feed(0, 4, (0, 2)))
+    agree(model, mine, feed(4, 3), feed(shape=(3, 4)), feed(0, 4, (0, 2)))
     assert (mine.statistics.specialized_runs, mine.statistics.guard_failures) == (2, 3)
     statistics = mine.statistics
     assert statistics.hits + statistics.misses == statistics.group_runs
@@ -73,7 +73,7 @@ def test_several_versions_in_every_way_to_run(run_type: str) -> None:
     for one in feeds:
         with np.errstate(all="ignore"):
             found = mine.run(None, one)
-        for expected, got in zip(plain(grouped()).run(None, one), found, strict=True):
+        for expected, got in zip(theirs(grouped()).run(None, one), found, strict=True):
             assert_array_equal(expected, got)
     assert mine.statistics.specialized_runs == 5
     assert mine.statistics.guard_failures == 2
@@ -89,7 +89,7 @@ def test_guards_in_the_body_of_a_loop() -> None:
     model = guarded(grouped_without_weights(text), "group_0", shapes={"v": [3]})
     mine = session(model, sess_options=None)
     for n, trips in ((3, 4), (2, 2), (3, 0)):
-        same(model, mine, {"x": floats(n), "n": np.array(trips)})
+        agree(model, mine, {"x": floats(n), "n": np.array(trips)})
     assert (mine.statistics.specialized_runs, mine.statistics.guard_failures) == (4, 2)
 
 
@@ -110,9 +110,9 @@ def parallel() -> Any:
 def test_many_threads_with_changing_sizes(options: Any) -> None:
     model = guarded(guarded(grouped(), "group_0", shapes=SHAPES), "group_0", shapes={"x": [2, 4]})
     mine = session(model, sess_options=options and options())
-    theirs = plain(grouped())
+    plain = theirs(grouped())
     cases = [feed(rows, 4, (rows * 4,)) for rows in range(1, 6)]
-    expected = [theirs.run(None, one) for one in cases]
+    expected = [plain.run(None, one) for one in cases]
     problems: list[BaseException] = []
 
     def work(seed: int) -> None:
@@ -179,7 +179,7 @@ def test_metadata_that_say_something_else_than_the_condition_count_for_nothing(w
     assert guards(model) == [None]
     model = load(to_bytes(model))
     mine = session(model)
-    same(model, mine, feed(), feed(4, 3), feed(shape=(3, 4)))
+    agree(model, mine, feed(), feed(4, 3), feed(shape=(3, 4)))
     assert mine.statistics.specialized_runs == 0
 
 
@@ -194,7 +194,7 @@ def test_a_nan_in_a_guard_holds_never() -> None:
                     node.attributes["value"] = ir.AttrTensor("value", ir.tensor(np.full_like(array, np.nan)))
     model = load(to_bytes(model))
     assert guards(model) == [None]
-    same(model, session(model), feed(s=2.0), feed(s=float("nan")))
+    agree(model, session(model), feed(s=2.0), feed(s=float("nan")))
 
 
 def other_ops(model: ir.Model) -> None:
@@ -224,7 +224,7 @@ def test_an_if_that_is_no_guard_is_run_as_it_stands(change: Any) -> None:
     assert guards(model) == [None]
     model = load(to_bytes(model))
     mine = session(model)
-    same(model, mine, feed(), feed(4, 3), feed(2, 4, (8,)))
+    agree(model, mine, feed(), feed(4, 3), feed(2, 4, (8,)))
     assert mine.statistics.specialized_runs == 0
 
 
@@ -236,7 +236,7 @@ def test_a_condition_that_others_use_is_still_computed() -> None:
     model.graph.outputs.append(held)
     model = load(to_bytes(model))
     mine = session(model)
-    same(model, mine, feed(), feed(4, 3))
+    agree(model, mine, feed(), feed(4, 3))
     assert (mine.statistics.specialized_runs, mine.statistics.guard_failures) == (1, 1)
 
 
@@ -244,7 +244,7 @@ def test_a_file_that_was_optimized_afterwards_runs_its_if() -> None:
     model = guarded(grouped(), "group_0", shapes=SHAPES, constants={"shape": TWELVE})
     simpler = optimize(model, level=2, verify=False).model  # its condition is another, and asks the same
     mine = session(load(to_bytes(simpler)))
-    same(model, mine, feed(), feed(4, 3), feed(shape=(3, 4)))
+    agree(model, mine, feed(), feed(4, 3), feed(shape=(3, 4)))
     assert mine.statistics.fallbacks == 0
 
 
@@ -273,9 +273,9 @@ def test_a_session_writes_what_it_was_specialized_for(tmp_path: Path) -> None:
     assert guard[1]["r"] == {"shape": [], "value": [4.0]}
     again = InferenceSession(written.path, providers=["cpu"])
     feeds = [feed(2, 4, (8,)), feed(s=4.0), feed(s=8.0), feed(5, 4, (20,))]
-    same(model, again, *feeds)
+    agree(model, again, *feeds)
     for one in feeds:
-        for expected, got in zip(plain(grouped()).run(None, one), again.run(None, one), strict=True):
+        for expected, got in zip(theirs(grouped()).run(None, one), again.run(None, one), strict=True):
             assert_array_equal(expected, got)
     assert again.statistics.specialized_runs == 4
     assert again.statistics.guard_failures == 4
@@ -313,7 +313,7 @@ def test_a_file_with_guards_gets_more_of_them(tmp_path: Path) -> None:
     second = more.export_specialized(tmp_path / "more.onnx")
     assert second.versions == ("group_0_specialized", "group_0_specialized_2")
     last = InferenceSession(second.path, providers=["cpu"])
-    same(load(second.path), last, feed(), feed(5, 4, (20,)), feed(6, 4, (24,)))
+    agree(load(second.path), last, feed(), feed(5, 4, (20,)), feed(6, 4, (24,)))
     assert (last.statistics.specialized_runs, last.statistics.guard_failures) == (2, 1)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from numpy.testing import assert_array_equal
 
@@ -19,6 +18,7 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, floats, session
+from tests.runtime.side_by_side import theirs
 
 FUNCTION = '<domain: "ortopt.group", opset_import: ["" : 17]>'
 
@@ -37,17 +37,11 @@ def grouped(text: str = TEXT) -> ir.Model:
     return model
 
 
-def plain(model: ir.Model) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(to_bytes(model), options, providers=["CPUExecutionProvider"])
-
-
 def check(model: ir.Model, *feeds: dict[str, Any], original: ir.Model | None = None) -> None:
     """ONNX Runtime and ortopt's runtime give what ONNX Runtime makes of the general model."""
     if all(value.shape is not None for value in model.graph.inputs):  # the checker asks for it
         onnx.checker.check_model(to_bytes(model), full_check=True)
-    reference, new, mine = plain(original or grouped()), plain(model), session(load(to_bytes(model)))
+    reference, new, mine = theirs(original or grouped()), theirs(model), session(load(to_bytes(model)))
     for feed in feeds:
         expected = reference.run(None, feed)
         for got in (new.run(None, feed), mine.run(None, feed)):
@@ -66,7 +60,7 @@ def taken(model: ir.Model, feed: dict[str, Any]) -> bool:
     assert held is not None
     held.type, held.shape = ir.TensorType(ir.DataType.BOOL), ir.Shape([])
     model.graph.outputs[:] = [held]
-    return bool(plain(model).run(None, feed)[0])
+    return bool(theirs(model).run(None, feed)[0])
 
 
 def test_guard_as_an_if_that_holds_calls_the_specialized_group() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from ortopt.runtime.values.tensors import tensor_to_ort, to_ort
 from ortopt.serialization.load import load
 from tests.releases import needs
 from tests.runtime.models import HEADER, Backwards, Twice, floats, plain_session, session
+from tests.runtime.side_by_side import alike, both, quiet, same
 
 FUNCTION = '<domain: "ortopt.group", opset_import: ["" : 17]>'
 SEQUENCE = f"""{HEADER}
@@ -78,43 +78,6 @@ OPTIONAL = optional_model(TENSOR)
 OPTIONAL_SEQUENCE = optional_model(onnx.helper.make_sequence_type_proto(TENSOR))
 
 
-def quiet() -> Any:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return options
-
-
-def both(source: str | bytes) -> tuple[Any, InferenceSession]:
-    """ONNX Runtime's session and ours, of the same model."""
-    if isinstance(source, str):
-        source = onnx.parser.parse_model(source).SerializeToString()
-    theirs = onnxruntime.InferenceSession(source, quiet(), providers=["CPUExecutionProvider"])
-    mine = InferenceSession(source, quiet(), providers=["cpu"])
-    assert len(mine.groups) > 1
-    return theirs, mine
-
-
-def same(one: Any, other: Any) -> None:
-    """Two results of a run are the same, types included."""
-    assert type(one) is type(other)
-    if isinstance(one, list | tuple):
-        assert len(one) == len(other)
-        for inner, outer in zip(one, other, strict=True):
-            same(inner, outer)
-    elif not isinstance(one, np.ndarray):
-        assert one == other
-    else:
-        assert_array_equal(one, other, strict=True)
-
-
-def outcome(call: Callable[[], Any]) -> Any:
-    """What a call gives, or how it fails."""
-    try:
-        return call()
-    except Exception as error:
-        return type(error), str(error).splitlines()[0].split(" : ")[:3]
-
-
 X = floats(3)
 FEEDS: dict[str, Any] = {
     "two": {"q": [X, floats(2, 2)], "x": floats(4), "i": np.array(0)},
@@ -145,9 +108,7 @@ FEEDS: dict[str, Any] = {
 def test_sequences_as_onnx_runtime_takes_them(what: str) -> None:
     if what == "nothing":
         needs(1, 27, "Fail for None, as ortopt raises it: before it is a RuntimeException")
-    theirs, mine = both(SEQUENCE)
-    expected, got = (outcome(lambda one=one: one.run(None, FEEDS[what])) for one in (theirs, mine))
-    same(expected, got)
+    alike(both(SEQUENCE), lambda one: one.run(None, FEEDS[what]))
 
 
 OPTIONALS: dict[str, Any] = {
@@ -167,18 +128,15 @@ OPTIONALS: dict[str, Any] = {
 @pytest.mark.parametrize("what", OPTIONALS)
 def test_optionals_as_onnx_runtime_takes_them(what: str) -> None:
     model, feed = OPTIONALS[what]
-    theirs, mine = both(model)
-    expected, got = (outcome(lambda one=one: one.run(None, feed)) for one in (theirs, mine))
-    same(expected, got)
+    alike(both(model), lambda one: one.run(None, feed))
 
 
 def test_strings_and_maps() -> None:
-    theirs, mine = both(STRINGS)
     feed = {"x": np.array(["a", "bb"], object), "z": np.array(["", "ü"], object)}
-    same(theirs.run(None, feed), mine.run(None, feed))
-    theirs, mine = both(MAPS)
-    same(theirs.run(None, {"x": floats(3, 2)}), mine.run(None, {"x": floats(3, 2)}))
-    same(theirs.run(["s"], {"x": floats(0, 2)}), mine.run(["s"], {"x": floats(0, 2)}))
+    assert isinstance(alike(both(STRINGS), lambda one: one.run(None, feed)), list)
+    for names, rows in ((None, 3), (["s"], 0)):
+        found = alike(both(MAPS), lambda one, names=names, rows=rows: one.run(names, {"x": floats(rows, 2)}))
+        assert isinstance(found, list)
 
 
 def ort(value: Any) -> Any:
@@ -312,10 +270,8 @@ WRONG_VALUES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", WRONG_VALUES)
 @pytest.mark.parametrize("how", ["run", "run_with_ort_values"])
 def test_ort_values_that_do_not_fit(what: str, how: str) -> None:
-    theirs, mine = both(SEQUENCE)
-    expected, got = (outcome(lambda one=one: getattr(one, how)(None, WRONG_VALUES[what])) for one in (theirs, mine))
+    expected = alike(both(SEQUENCE), lambda one: getattr(one, how)(None, WRONG_VALUES[what]))
     assert isinstance(expected, tuple)
-    assert expected == got
 
 
 @pytest.mark.parametrize("target", [[X], np.array(["a"], object), floats(2, 2)], ids=["sequence", "strings", "tensor"])

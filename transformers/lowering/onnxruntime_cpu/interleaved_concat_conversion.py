@@ -18,9 +18,6 @@ from ortopt.semantics.op_traits import RESHAPING
 from ortopt.views.index_map import identity, reordered, reshaped, same
 from ortopt.views.reading import through
 
-MIN_TENSORS = 2
-"""One tensor alone has nothing that it could take turns with."""
-
 
 class InterleavedConcatConversion(RewriteRule[Match]):
     """``Transpose(Reshape(Concat(a, b)))`` that interleaves a and b → ``Concat(Unsqueeze(a), Unsqueeze(b))``.
@@ -45,7 +42,7 @@ class InterleavedConcatConversion(RewriteRule[Match]):
         concat = producer(joined, "Concat")
         need(is_used_once(joined), "what is joined is used elsewhere", joined)
         along, parts = ops.Concat(concat).axis, inputs(concat, len(concat.inputs))
-        need(len(parts) >= MIN_TENSORS, "it joins nothing", concat)
+        need(len(parts) > 1, "it joins nothing", concat)
         size = dims(parts[0])[along]
         need(all(same_dim(dims(part)[along], size) for part in parts), "the tensors have several sizes", concat)
         whole = dims(joined)

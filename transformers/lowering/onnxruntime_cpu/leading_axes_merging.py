@@ -50,17 +50,17 @@ ATTENDING = ("Attention", "GroupQueryAttention", "RotaryEmbedding")
 
 INFER = -1
 SHAPE_HAS_AN_END = 15
-WORTH_OF_A_BIAS = 2
+BIAS_COST_IN_RESHAPES = 2
 """How many Reshapes cost as much as the Add of a bias: they move nothing."""
 
-MOST_NODES = 64
+MAX_NODES = 64
 """Blocks of more nodes are cut: a rewrite names all of its nodes as the origin of each new one. Between two parts, one
 Reshape undoes another, and both go."""
 
-NARROW, WORTH_OF_A_NARROW_BIAS = 16, 8
+NARROW, NARROW_BIAS_COST_IN_RESHAPES = 16, 8
 """An Add takes rows of so few columns one by one: a Gemm is 1.2 times as fast for 196 rows, 1.7 to 3.6 for 38,416."""
 
-LARGE, WORTH_OF_A_LARGE_BIAS = 1 << 14, 8
+LARGE, LARGE_BIAS_COST_IN_RESHAPES = 1 << 14, 8
 """Elements of a sum that takes as long as so many Reshapes, or longer: 8 microseconds and more."""
 
 SHAPE_AND_CONCAT = 2
@@ -196,9 +196,9 @@ def _blocks(rows: Mapping[ir.Node, tuple[ir.Value, ...]], token: CancellationTok
                 for other in near:
                     del left[other]
         nodes.sort(key=place.__getitem__)
-        for first in range(0, len(nodes), MOST_NODES):
+        for first in range(0, len(nodes), MAX_NODES):
             with contextlib.suppress(Refusal):
-                yield _block(nodes[first : first + MOST_NODES], token)
+                yield _block(nodes[first : first + MAX_NODES], token)
 
 
 def _block(nodes: Sequence[ir.Node], token: CancellationToken) -> Block:
@@ -253,9 +253,9 @@ def _worth(total: ir.Node) -> int:
     """How many Reshapes cost as much as the sum with a bias."""
     value = total.outputs[0]
     if _columns(value) <= NARROW:
-        return WORTH_OF_A_NARROW_BIAS
+        return NARROW_BIAS_COST_IN_RESHAPES
     elements = prod(dim for dim in dims(value) if isinstance(dim, int))
-    return WORTH_OF_A_LARGE_BIAS if elements >= LARGE else WORTH_OF_A_BIAS
+    return LARGE_BIAS_COST_IN_RESHAPES if elements >= LARGE else BIAS_COST_IN_RESHAPES
 
 
 def _merge(block: Block, shapes: _Shapes, context: Context) -> list[ir.Node]:

@@ -38,9 +38,6 @@ RANK = 4
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
 TO_CHANNELS_LAST = (0, 2, 3, 1)
 
-FEWEST = 2
-"""Of one product alone nothing is gained: the transposition moves from its result to its operand."""
-
 ACTIVATIONS = (
     *("Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"),
     *(f"{MICROSOFT}::{op}" for op in ("FastGelu", "Gelu", "QuickGelu")),
@@ -96,7 +93,8 @@ class MatmulConvConversion(RewriteRule[Found]):
             products += node.op_type == "MatMul"
             nodes.append(node)
             value = before
-        need(products >= FEWEST, "fewer than two products come before", root)
+        # Of one product alone nothing is gained: the transposition moves from its result to its operand.
+        need(products > 1, "fewer than two products come before", root)
         while nodes[-1].op_type != "MatMul":
             nodes.pop()
         value, _ = inputs(nodes[-1], 2)

@@ -49,7 +49,7 @@ COUNTS: Final = (8, 4, 2)
 GAINS: Final = ((16, 1.5), (32, 1.3), (64, 1.17))
 """How many times as fast the blocked kernel is with one thread, by the channels that it has at most."""
 
-LEAST: Final = 1.01
+MIN_SPEED: Final = 1.01
 """How many times as fast the stage must be, with what is computed twice, cut and joined."""
 
 CROSSING: Final = 110
@@ -61,16 +61,16 @@ MIN_KERNEL: Final = 3
 
 ON_ONE_THREAD: Final = Form("", "Conv", "of signals as images, on one thread")
 
-SMALL: Final = 4_000_000
+LITTLE_WORK: Final = 4_000_000
 """Multiplications of a convolution that more than two threads hardly divide with profit."""
 
-LEAST_OF_SMALL: Final = 1.2
+MIN_SPEED_OF_LITTLE_WORK: Final = 1.2
 """How many times as fast a stage of such convolutions must be to be cut more often than for two threads."""
 
-MANY: Final = 8
+BUSY_THREADS: Final = 8
 """Threads that must have something to do in other stages."""
 
-PERIODS: Final = 64
+TYPICAL_PERIODS: Final = 64
 """What a symbol in a length is taken for: half a second or a second of spectrogram."""
 
 
@@ -117,7 +117,7 @@ class SignalRowsConversion(RewriteRule[Found]):
         need(not isinstance(batch, int) or batch == 1, "the signals of a batch are divided among threads", root)
         likely = _likely(length)
         need(likely > 0, "the signals are empty, or of a length that is not known", root)
-        short = _speed(_sizes(root)[0], halo_of(root, BLOCK), likely, COUNTS[-1]) < LEAST
+        short = _speed(_sizes(root)[0], halo_of(root, BLOCK), likely, COUNTS[-1]) < MIN_SPEED
         need(not short, "its halo is too large for signals of this length", root)
         need(_is_alone(root, math.prod(_sizes(root)) * likely), "its kernel runs on several threads as it is", root)
         stage = stage_of(root, BLOCK)
@@ -192,7 +192,7 @@ def _likely(length: Dim) -> int:
     """The length, with usual sizes for symbols."""
     if isinstance(length, int):
         return length
-    sizes = dict.fromkeys(symbolic.symbols(length), PERIODS)
+    sizes = dict.fromkeys(symbolic.symbols(length), TYPICAL_PERIODS)
     size = symbolic.substitute(length, sizes)
     return size if isinstance(size, int) else 0
 
@@ -219,10 +219,15 @@ def _rows(stage: Stage, length: int) -> int:
     channels = max(_sizes(node)[0] for node in stage.convolutions)
     crossing = CROSSING * sum(_channels(value) for value in (*stage.entries, *stage.exits)) / work
     speeds = {rows: 1 / (1 / _speed(channels, stage.halo, length, rows) + crossing) for rows in COUNTS}
-    need(speeds[COUNTS[-1]] >= LEAST, "the halo of the stage is too large, or it is cut and joined for little", root)
-    small = work * length <= SMALL * len(stage.convolutions)
-    rows = next((rows for rows, speed in speeds.items() if speed >= (LEAST_OF_SMALL if small else LEAST)), COUNTS[-1])
-    enough = 1 if small else MANY // -(-channels // CHANNELS_OF_A_THREAD)
+    need(
+        speeds[COUNTS[-1]] >= MIN_SPEED, "the halo of the stage is too large, or it is cut and joined for little", root
+    )
+    small = work * length <= LITTLE_WORK * len(stage.convolutions)
+    rows = next(
+        (rows for rows, speed in speeds.items() if speed >= (MIN_SPEED_OF_LITTLE_WORK if small else MIN_SPEED)),
+        COUNTS[-1],
+    )
+    enough = 1 if small else BUSY_THREADS // -(-channels // CHANNELS_OF_A_THREAD)
     need(rows >= enough, "it would be divided among too few threads", root)
     return rows
 

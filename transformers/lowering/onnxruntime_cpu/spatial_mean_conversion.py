@@ -41,8 +41,6 @@ SAME_SIZE = (
 )
 """Ops that give something of an image's size, if nothing else that they take is computed."""
 
-FEWEST = 2
-
 
 class Found(Struct, frozen=True):
     """The mean.
@@ -106,7 +104,7 @@ def _kernel(over: set[int], height: Dim, width: Dim) -> tuple[int, int]:
     size = height if over == {2} else width
     if not isinstance(size, int):
         raise Refusal("the size of the axis is not fixed")
-    need(size >= FEWEST, "the axis has one element")
+    need(size > 1, "the axis has one element")
     return (size, 1) if over == {2} else (1, size)
 
 

@@ -1,0 +1,135 @@
+"""From which size on a form is faster is said by the table of costs: passes of level 3 have no such numbers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ortopt
+from ortopt import registry
+from ortopt.analysis import costs
+from ortopt.options import TransformerLevel
+from ortopt.transformer import GraphTransformer
+
+PASSES = Path(ortopt.__file__).parents[1] / "transformers"
+ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+HIGHEST_LITERAL = 2
+"""Numbers up to here tell one from several."""
+
+LOWERING = "lowering.onnxruntime_cpu"
+OTHER_LIMITS = {
+    "activation.elu_decomposition LARGEST": "a proof: larger factors lose digits",
+    "activation.elu_decomposition ROUNDING": "a proof: two numbers that are each other's reciprocal",
+    "attention.grouped_heads_merging 4": "a rank",
+    "convolution.resize_projection_reordering MAX_SHARE_OF_WORK": "an estimate of work, on any provider",
+    f"{LOWERING}._signal_stages MAX_NODES": "a search",
+    f"{LOWERING}._signal_stages RANK": "a rank",
+    f"{LOWERING}.conv_integer_conversion EXACT_INTEGERS": "a proof: the integers that float32 has",
+    f"{LOWERING}.conv_integer_conversion HIGHEST_PRODUCT": "a proof: the integers that float32 has",
+    f"{LOWERING}.conv_pad_decomposition LEFT": "a place in a list",
+    f"{LOWERING}.conv_pad_decomposition RIGHT": "a place in a list",
+    f"{LOWERING}.conv_split_decomposition MAX_STEPS": "a search",
+    f"{LOWERING}.dft_matmul_conversion MAX_NUMBERS": "memory: the matrix is stored",
+    f"{LOWERING}.few_output_conv_unrolling MIN_CHANNELS_OF_BLOCKS": "what a kernel takes",
+    f"{LOWERING}.leading_axes_merging LARGE": "a sum of estimates, over all nodes of a region",
+    f"{LOWERING}.leading_axes_merging NARROW": "a sum of estimates, over all nodes of a region",
+    f"{LOWERING}.lrn_decomposition LARGEST": "a proof: what is infinite after it is infinite before",
+    f"{LOWERING}.masked_softmax_conversion DEEP": "a proof: which masks make denormal numbers",
+    f"{LOWERING}.matmul_conv_conversion RANK": "a rank",
+    f"{LOWERING}.nan_guard_elimination _BITS": "a proof: what a mask adds",
+    f"{LOWERING}.nan_guard_elimination _LARGEST": "a proof: what a mask adds",
+    f"{LOWERING}.reduce_matmul_conversion MAX_TERMS": "memory: the row of ones is stored",
+    f"{LOWERING}.roll_gather_fusion MAX_MOVES": "a search",
+    f"{LOWERING}.scaled_difference_conversion LARGEST_SCALE": "a proof: how far rounding grows",
+    f"{LOWERING}.shuffled_conv_fusion MAX_FOLDING": "time that the pass itself takes",
+    f"{LOWERING}.signal_rows_conversion COUNTS": "how many rows the pass builds",
+    f"{LOWERING}.signal_rows_conversion LITTLE_WORK": "an estimate for several threads, over all nodes of a stage",
+    f"{LOWERING}.signal_rows_conversion MIN_KERNEL": "an estimate for several threads, over all nodes of a stage",
+    f"{LOWERING}.signal_rows_conversion MIN_SPEED": "an estimate for several threads, over all nodes of a stage",
+    f"{LOWERING}.signal_rows_conversion MIN_SPEED_OF_LITTLE_WORK": "the same",
+    f"{LOWERING}.space_to_depth_conv_fusion BLOCK": "the pattern: blocks of 2x2",
+    f"{LOWERING}.transpose_reshape_merging MAX_RANK": "a rank",
+    f"{LOWERING}.transposed_matmul_conversion SIGNAL": "a rank",
+    f"{LOWERING}.window_gather_decomposition MAX_RUNS": "how many nodes may take the place of one",
+    "movement.squeeze_reordering FIRST_SPATIAL": "a place in a list",
+    "movement.squeeze_reordering FURTHEST": "a search",
+}
+"""Limits that are no matter of a form's speed at some sizes, by module and name, each with the reason."""
+
+
+def modules() -> set[str]:
+    """The modules of passes that begin at level 3 or later, and what they share."""
+    kinds: dict[str, list[int]] = {}
+    for kind in registry.installed():
+        kinds.setdefault(kind.__module__, []).append(min(kind.levels).value)
+    late = {module for module, levels in kinds.items() if min(levels) >= TransformerLevel.LEVEL3.value}
+    shared = {name_of(path) for path in PASSES.glob("lowering/**/_*.py")}
+    return {module.removeprefix("ortopt.transformers.") for module in late} | shared
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(PASSES).with_suffix("").parts)
+
+
+def thresholds(module: str) -> Iterator[str]:
+    """The numbers of a module that something is compared with, by their names."""
+    tree = ast.parse((PASSES / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    numbers = {name for node in tree.body for name in named_numbers(node)}
+    for compare in (node for node in ast.walk(tree) if isinstance(node, ast.Compare)):
+        inside = list(ast.walk(compare))
+        if not any(isinstance(order, ORDERS) for order in compare.ops) or any(is_about_opsets(node) for node in inside):
+            continue
+        yield from (node.id for node in inside if isinstance(node, ast.Name) and node.id in numbers)
+        yield from (str(node.value) for node in (compare.left, *compare.comparators) if is_number(node))
+
+
+def named_numbers(node: ast.stmt) -> list[str]:
+    """The names that a statement gives to numbers."""
+    value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+    if value is None or not any(
+        isinstance(each, ast.Constant) and type(each.value) in (int, float) for each in ast.walk(value)
+    ):
+        return []
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]  # type: ignore[attr-defined]
+    return [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+
+
+def is_about_opsets(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in {"opset", "version"}
+
+
+def is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float) and abs(node.value) > HIGHEST_LITERAL
+
+
+def found() -> set[str]:
+    return {f"{module} {name}" for module in modules() for name in thresholds(module)}
+
+
+def test_thresholds_are_rows_of_the_table() -> None:
+    assert found() == set(OTHER_LIMITS), "ask the table (`fusions.check_faster`), or say why not"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in registry.installed() if kind.weighs], ids=lambda kind: kind.name)
+def test_forms_that_passes_ask_about_are_rows_of_the_table(kind: type[GraphTransformer]) -> None:
+    known = {cost.form for cost in costs.shipped().costs}
+    assert set(kind.weighs) <= known
+
+
+def test_forms_that_a_module_asks_about_are_declared() -> None:
+    """Who imports the question has a pass that declares what it asks, as `ortopt passes NAME` shows it."""
+    asking = {
+        name_of(path)
+        for path in PASSES.rglob("*.py")
+        if re.search(
+            r"^from ortopt.framework.fusions import .*\b(check|is)_faster\b",
+            path.read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
+    }
+    declaring = {kind.__module__.removeprefix("ortopt.transformers.") for kind in registry.installed() if kind.weighs}
+    assert {name for name in asking if not name.rpartition(".")[2].startswith("_")} <= declaring
