@@ -19,7 +19,7 @@ from ortopt.ops.axes import (
     Squeeze,
     Unsqueeze,
 )
-from ortopt.ops.building import Setting, changed, copied, node_along, squeezed, unsqueezed
+from ortopt.ops.building import Setting, changed, copied, node_along, split_node, squeezed, unsqueezed
 from ortopt.ops.moves import Pad, Resize, Transpose
 from ortopt.ops.products import Gemm, MatMul
 from ortopt.ops.reader import Reader
@@ -54,6 +54,7 @@ __all__ = [
     "copied",
     "node_along",
     "slice_node",
+    "split_node",
     "squeezed",
     "unsqueezed",
 ]

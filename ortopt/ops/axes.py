@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from ortopt.graph.match import Refusal, attribute, inputs, need, opset, rank
+from ortopt.graph import symbolic
+from ortopt.graph.facts import contents
+from ortopt.graph.match import Dim, Refusal, attribute, inputs, need, opset, optional, rank
 from ortopt.ops.reader import Reader
-from ortopt.semantics.opset_changes import ONE_AXIS_FROM
+from ortopt.semantics.opset_changes import ONE_AXIS_FROM, SIZES_ARE_AN_INPUT_FROM
 
 _DEFAULTS: Final = {
     "ArgMax": 0,
@@ -116,6 +118,41 @@ class Split(OneAxis):
     """A Split."""
 
     __slots__ = ()
+
+    @property
+    def stated_sizes(self) -> tuple[Dim, ...] | None:
+        """The sizes of the parts as they are written: in an attribute, or from some opset on in an input; or None.
+
+        Raises:
+            Refusal: If they are not known.
+        """
+        if opset(self.node) < SIZES_ARE_AN_INPUT_FROM["Split"]:
+            return self._given("split")
+        given = optional(self.node, 1)
+        known = None if given is None else contents(given)
+        need(given is None or known is not None, "the sizes of the parts are not known", self.node)
+        return known
+
+    def sizes_of(self, size: Dim) -> tuple[Dim, ...]:
+        """The sizes of the parts of a dimension.
+
+        Args:
+            size: The dimension that is split.
+
+        Raises:
+            Refusal: If they are not known.
+        """
+        stated, count = self.stated_sizes, len(self.node.outputs)
+        if stated is not None:
+            need(len(stated) == count, "it makes other parts", self.node)
+            return stated
+        if isinstance(size, int):
+            part = -(-size // count)
+            return (*[part] * (count - 1), size - part * (count - 1))
+        part_of = symbolic.quotient_exact(size, count)
+        if part_of is None:
+            raise Refusal("the sizes of the parts are not known", self.node)
+        return (part_of,) * count
 
 
 class Softmax(OneAxis):

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from ortopt.graph.detached import constant
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, SIZES_ARE_AN_INPUT_FROM
 
 Setting: TypeAlias = int | float | str | Sequence[int] | None
 """What an attribute is set to; None leaves it out."""
@@ -73,3 +73,17 @@ def squeezed(value: ir.Value, axes: Sequence[int], version: int) -> ir.Value:
 def unsqueezed(value: ir.Value, axes: Sequence[int], version: int) -> ir.Value:
     """A value with new axes of one element (see `node_along`)."""
     return node_along("Unsqueeze", value, axes, version).outputs[0]
+
+
+def split_node(value: ir.Value, axis: int, sizes: Sequence[int], version: int) -> ir.Node:
+    """A Split into parts, as the opset wants it.
+
+    Args:
+        value: What is split.
+        axis: Along which axis.
+        sizes: The sizes of the parts.
+        version: The opset of ai.onnx where the node will stand.
+    """
+    if version < SIZES_ARE_AN_INPUT_FROM["Split"]:
+        return ir.node("Split", [value], {"axis": axis, "split": list(sizes)}, num_outputs=len(sizes))
+    return ir.node("Split", [value, constant(list(sizes))], {"axis": axis}, num_outputs=len(sizes))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from ortopt.graph import symbolic
-from ortopt.graph.match import Dim, Refusal, need, same_dim
+from ortopt.graph.match import Dim, same_dim
 
 Order: TypeAlias = tuple[int, ...]
 
@@ -93,33 +93,6 @@ def moves_one_axis(order: Order) -> bool:
     return len(order) == 0
 
 
-def runs_of(source: Sequence[Dim], joined: Sequence[Dim]) -> list[Order]:
-    """The axes that each axis is made of, where neighbouring axes were joined.
-
-    Args:
-        source: The dimensions before.
-        joined: The dimensions after.
-
-    Raises:
-        Refusal: If they are no runs of axes.
-    """
-    runs = []
-    start = 0
-    for dim in joined:
-        end = start
-        while not same_dim(symbolic.product(source[start:end]), dim):
-            if end == len(source):
-                raise Refusal("an axis is no run of axes")
-            end += 1
-        runs.append(tuple(range(start, end)))
-        start = end
-    if runs and all(same_dim(dim, 1) for dim in source[start:]):
-        runs[-1] += tuple(range(start, len(source)))
-        start = len(source)
-    need(start == len(source), "an axis is no run of axes")
-    return runs
-
-
 def moves_elements(shape: Sequence[Dim], order: Order) -> bool:
     """Whether ONNX Runtime's Transpose copies element by element.
 
@@ -129,6 +102,17 @@ def moves_elements(shape: Sequence[Dim], order: Order) -> bool:
     """
     is_last = order[-1:] == (len(order) - 1,) and not same_dim(shape[-1], 1)
     return not is_last and not moves_one_axis(order) and len(reduced(shape, order)[0]) > 1
+
+
+def hides_exchange(shape: Sequence[Dim], order: Order) -> bool:
+    """Whether axes of size 1 keep ONNX Runtime's Transpose from the fast path that it has without them.
+
+    Args:
+        shape: What is transposed.
+        order: The order of its axes.
+    """
+    larger = tuple(axis for axis in order if not same_dim(shape[axis], 1))
+    return moves_elements(shape, order) and moves_one_axis(larger)
 
 
 def _follows(axis: int, after: int, shape: Sequence[Dim]) -> bool:
@@ -141,4 +125,4 @@ def _possible(count: int) -> list[Exchange]:
     return [Exchange(*cuts) for cuts in itertools.combinations(range(count + 1), 3)]
 
 
-__all__ = ["Exchange", "Order", "exchanges", "moves_elements", "moves_one_axis", "reduced", "runs_of"]
+__all__ = ["Exchange", "Order", "exchanges", "hides_exchange", "moves_elements", "moves_one_axis", "reduced"]

@@ -10,7 +10,7 @@ Each operation raises a Refusal where what it gives is no such map, or is not pr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
 from msgspec import Struct, structs
@@ -139,6 +139,36 @@ def _same_strides(one: Group, other: Group) -> bool:
 
 def _same_sizes(one: Group, other: Group) -> bool:
     return symbolic.same_shape([axis.size for axis in one], [axis.size for axis in other])
+
+
+class Part(NamedTuple):
+    """Elements behind one another along a dimension.
+
+    Attributes:
+        start: The first one.
+        end: The one after the last.
+        drops: Whether it is a single one, and the dimension is gone.
+    """
+
+    start: int
+    end: int
+    drops: bool
+
+
+def part_along(of: IndexMap, place: int) -> Part:
+    """What a map takes of a dimension of its source; of all others it takes everything.
+
+    Raises:
+        Refusal: If it takes anything else, or by bounds that are no numbers.
+    """
+    start, drops = of.starts[place], len(of.groups) < len(of.shape)
+    count = 1 if drops else of.dims[place]
+    if not isinstance(start, int) or not isinstance(count, int):
+        raise Refusal("a bound is computed", of.source)
+    part = cut(identity_of(of), place, start, count)
+    whole_part = same(of, renamed(part, gone=(place,)) if drops else part)
+    need(whole_part, "it takes something else than a part of this axis", of.source)
+    return Part(start, start + count, drops)
 
 
 def joined(axes: Iterable[Axis]) -> Group:

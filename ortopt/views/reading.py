@@ -17,9 +17,8 @@ from ortopt.analysis.slice_bounds import taken
 from ortopt.graph import symbolic
 from ortopt.graph.facts import contents
 from ortopt.graph.integer_ranges import is_endless
-from ortopt.graph.match import Dim, Refusal, array_of, attribute, inputs, is_never_zero, need, opset, same_dim, shape_of
+from ortopt.graph.match import Dim, Refusal, array_of, attribute, inputs, is_never_zero, need, same_dim, shape_of
 from ortopt.graph.walk import Question, each, walk
-from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 from ortopt.views import index_map
 from ortopt.views.index_map import IndexMap, identity
 
@@ -145,7 +144,7 @@ def dims_after(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...]:
 
     Args:
         node: The node.
-        source: The dimensions of what it reads.
+        source: The dimensions of what it reads, as the node says them or as they follow from nodes before it.
 
     Raises:
         Refusal: If that is not known, or makes no sense.
@@ -178,7 +177,11 @@ def _reshaped_dims(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...]:
         others = symbolic.product(dim for other, dim in enumerate(dims) if other != axis)
         quotient = symbolic.quotient_exact(symbolic.product(source), others)
         dims[axis] = symbolic.UNKNOWN if quotient is None else quotient
-    return tuple(dims)
+    result = node.outputs[0]
+    proven = None if result.is_graph_output() else shape_of(result)
+    if proven is None or len(proven) != len(dims):
+        return tuple(dims)
+    return tuple(dim if symbolic.is_known(dim) else own for dim, own in zip(dims, proven, strict=True))
 
 
 def _slice(found: IndexMap, node: ir.Node) -> IndexMap:
@@ -210,39 +213,9 @@ def _from_front(bound: Dim, size: Dim, node: ir.Node) -> Dim:
 
 def _split(found: IndexMap, node: ir.Node, result: ir.Value) -> IndexMap:
     axis = ops.Split(node).axis_of(len(found.groups))
-    sizes = split_sizes(node, found.dims[axis])
+    sizes = ops.Split(node).sizes_of(found.dims[axis])
     place = list(node.outputs).index(result)
-    return index_map.cut(found, axis, symbolic.add(0, _total(sizes[:place])), sizes[place])
-
-
-def split_sizes(node: ir.Node, size: Dim) -> tuple[Dim, ...]:
-    """The sizes of the parts that a Split makes.
-
-    Args:
-        node: The Split.
-        size: The dimension that it splits.
-
-    Raises:
-        Refusal: If they are not known.
-    """
-    count = len(node.outputs)
-    if opset(node) < SIZES_ARE_AN_INPUT_FROM["Split"]:
-        listed: tuple[int, ...] | None = attribute(node, "split", None)
-        stated: tuple[Dim, ...] | None = listed
-    else:
-        given = node.inputs[1] if len(node.inputs) > 1 else None
-        stated = None if given is None else contents(given)
-        need(given is None or stated is not None, "the sizes of the parts are not known", node)
-    if stated is not None:
-        need(len(stated) == count, "it makes other parts", node)
-        return stated
-    if isinstance(size, int):
-        part = -(-size // count)
-        return (*[part] * (count - 1), size - part * (count - 1))
-    each_of = symbolic.quotient_exact(size, count)
-    if each_of is None:
-        raise Refusal("the sizes of the parts are not known", node)
-    return (each_of,) * count
+    return index_map.cut(found, axis, _total(sizes[:place]), sizes[place])
 
 
 def _total(sizes: Sequence[Dim]) -> Dim:

@@ -83,7 +83,7 @@ def test_keeps_gathers_by_scalars() -> None:
     [
         ("no node takes the next part", HALVES.replace("(x, two, long", "(x, one, long")),
         ("no node takes the next part", HALVES.replace("(x, two, long", "(x, two, two")),
-        ("not fixed", HALVES.replace("[N,6]", "[N,M]")),
+        ("a bound is computed", HALVES.replace("[N,6]", "[N,M]")),
         ("not the first part", HALVES.replace("(x, zero, two", "(x, one, two")),
         ("no node takes the next part", HALVES.replace("(x, two, long, one)", "(x, two, long, zero)")),
         ("shape arithmetic", f"main (float[P,Q,R,S] x) => (int64[2] y, int64[2] z) <int64[1] zero = {{0}}, int64[1] two = {{2}}, int64[1] long = {{{LONG}}}> {{ s = Shape (x) a = Slice (s, zero, two) b = Slice (s, two, long) y = Neg (a) z = Abs (b) }}"),  # noqa: E501

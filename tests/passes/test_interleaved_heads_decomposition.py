@@ -116,11 +116,11 @@ KEPT = {
         model(f"{PRODUCT} r = Reshape (y, s) {cut('q', 0, 4)} {cut('k', 4, 6)}", results="float q, float k"),
     ),
     "all is read, too": (
-        "all is read together",
+        "it does more than to move elements",
         model(f"{BODY} e = Relu (t)", results=f"{RESULTS}, float[B,2,S,6] e"),
     ),
     "heads are a result": ("what is split is a result", model(BODY, results=f"{RESULTS}, float[B,2,S,6] t")),
-    "another axis": ("another axis is cut", model(HEAD_SPLIT, results="float[B,1,S,6] q, float[B,1,S,6] k")),
+    "another axis": ("it takes something else than a part of this axis", model(HEAD_SPLIT, results="float[B,1,S,6] q, float[B,1,S,6] k")),
     "one head": (
         "the sizes of heads are not known",
         model(

@@ -22,11 +22,9 @@ def test_heads_folded_into_the_batch() -> None:
 
 
 def test_a_result_of_the_graph() -> None:
-    check_rewrites(
-        PASS,
-        HEADS.replace("y = Neg (b)", "").replace("b = Reshape", "y = Reshape"),
-        "y = Transpose <perm = [0, 1, 3, 2]> (x)",
-    )
+    text = """main (float[2,3,4] x) => (float[A,B,C] y) <int64[2] j = {6, 4}, int64[3] k = {4, 2, 3}> {
+        a = Reshape (x, j) t = Transpose <perm = [1, 0]> (a) y = Reshape (t, k) }"""
+    check_rewrites(PASS, text, "y = Transpose <perm = [2, 0, 1]> (x)")
 
 
 @pytest.mark.parametrize(

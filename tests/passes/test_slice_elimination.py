@@ -45,12 +45,12 @@ def test_to_an_end_that_is_the_dimension() -> None:
 
 
 KEPT = [
-    ("its steps are not 1", f"int64[2] s = {{0, 0}}, int64[2] e = {{{LONG}, 9}}, int64[2] p = {{1, 2}}", "s, e, , p"),
-    ("its steps are not 1", f"int64[1] s = {{-1}}, int64[1] e = {{{-LONG}}}, int64[1] a = {{1}}, int64[1] p = {{-1}}", "s, e, a, p"),  # noqa: E501
-    ("leave out the beginning", f"int64[1] s = {{1}}, int64[1] e = {{{LONG}}}", "s, e"),
-    ("leave out the beginning", f"int64[1] s = {{-4}}, int64[1] e = {{{LONG}}}", "s, e"),
-    ("leave out the end", "int64[1] s = {0}, int64[1] e = {4}", "s, e"),
-    ("leave out the end", "int64[1] s = {0}, int64[1] e = {-1}, int64[1] a = {1}", "s, e, a"),
+    ("it moves elements", f"int64[2] s = {{0, 0}}, int64[2] e = {{{LONG}, 9}}, int64[2] p = {{1, 2}}", "s, e, , p"),
+    ("it moves elements", f"int64[1] s = {{-1}}, int64[1] e = {{{-LONG}}}, int64[1] a = {{1}}, int64[1] p = {{-1}}", "s, e, a, p"),  # noqa: E501
+    ("it moves elements", f"int64[1] s = {{1}}, int64[1] e = {{{LONG}}}", "s, e"),
+    ("before the first element", f"int64[1] s = {{-4}}, int64[1] e = {{{LONG}}}", "s, e"),
+    ("it moves elements", "int64[1] s = {0}, int64[1] e = {4}", "s, e"),
+    ("it moves elements", "int64[1] s = {0}, int64[1] e = {-1}, int64[1] a = {1}", "s, e, a"),
 ]  # fmt: skip
 
 

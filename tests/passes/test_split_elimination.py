@@ -30,10 +30,13 @@ def test_goes(opset: int, constants: str, spelling: str) -> None:
     )
 
 
+def test_no_elements() -> None:
+    check_rewrites(PASS, "main (float[0] x) => (float[0] y) { t, u = Split (x) y = Neg (t) }", ops={"Split": 0})
+
+
 KEPT = [
     ("several parts are needed", "(float[4] x) => (float[2] y, float[2] z) { y, z = Split (x) }"),
     ("several parts are needed", "(float[4] x) => (float[4] y, float[0] z) <int64[2] s = {4, 0}> { y, z = Split (x, s) }"),  # noqa: E501
-    ("the sizes of the parts are not known", "(float[0] x) => (float[0] y) { t, u = Split (x) y = Neg (t) }"),
     ("the sizes of the parts are not known", "(float[4] x, int64[2] s) => (float[M] y) { t, u = Split (x, s) y = Neg (t) }"),  # noqa: E501
     ("it leaves something out", "(float[N] x) => (float[3] y) <int64[2] s = {3, 0}> { t, u = Split (x, s) y = Neg (t) }"),  # noqa: E501
     ("it leaves something out", "(float[4] x) => (float[0] y) <int64[2] s = {4, 0}> { u, t = Split (x, s) y = Neg (t) }"),  # noqa: E501

@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ortopt.graph.match import Refusal
-from ortopt.patterns.permutations import Exchange, exchanges, moves_elements, moves_one_axis, reduced, runs_of
+from ortopt.patterns.permutations import Exchange, exchanges, hides_exchange, moves_elements, moves_one_axis, reduced
 
 ORDERS = [order for count in range(1, 5) for order in itertools.permutations(range(count))]
 
@@ -51,8 +50,7 @@ def test_elements_that_move_alone() -> None:
     assert moves_elements((1, 1, 1, 5), (3, 2, 1, 0)) is False  # nothing moves
 
 
-def test_runs() -> None:
-    assert runs_of((2, 3, 4), (6, 4)) == [(0, 1), (2,)]
-    assert runs_of((2, 3, 1), (6,)) == [(0, 1, 2)]
-    with pytest.raises(Refusal, match="no run"):
-        runs_of((2, 3, 4), (3, 8))
+def test_axes_of_one_hide_an_exchange() -> None:
+    assert hides_exchange((1, 8, 3, 8, 1, 32), (0, 3, 1, 2, 5, 4))
+    assert not hides_exchange((8, 3, 8, 32), (2, 0, 1, 3))
+    assert not hides_exchange((1, 2, 3, 4, 5), (0, 3, 4, 1, 2))

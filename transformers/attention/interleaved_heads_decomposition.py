@@ -14,7 +14,6 @@ from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    Refusal,
     dims,
     inputs,
     is_op,
@@ -22,13 +21,13 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     same_dim,
-    scalar,
-    shape_of,
     users,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.transformers.attention._product_columns import columns_of, reordered
+from ortopt.views.index_map import identity, part_along
+from ortopt.views.reading import after
 
 PAIR = 2
 """Parts that are not taken apart: a rotary embedding rotates some of a head, and joins it with the others again."""
@@ -104,7 +103,7 @@ class InterleavedHeadsDecomposition(RewriteRule[Found]):
         need(heads > 1 and before[-1] == heads * math.prod(inner) > 0, "the sizes of heads are not known", split)
         perm, moved, nodes = _moved(split)
         place = perm.index(outer + 1)
-        parts = sorted(_parts(moved, place, inner[0]), key=lambda part: part.start)
+        parts = sorted(_parts(moved, place), key=lambda part: part.start)
         bounds = [0, *itertools.chain.from_iterable((part.start, part.end) for part in parts), inner[0]]
         gapless = all(bounds[at] == bounds[at + 1] for at in range(0, len(bounds), 2))
         need(gapless, "the parts are not all of a head, each once", moved)
@@ -153,7 +152,7 @@ def _moved(split: ir.Value) -> tuple[tuple[int, ...], ir.Value, tuple[ir.Node, .
     return tuple(range(len(dims(split)))), split, ()
 
 
-def _parts(value: ir.Value, place: int, size: int) -> Iterator[Part]:
+def _parts(value: ir.Value, place: int) -> Iterator[Part]:
     """What the nodes that read a value take of an axis.
 
     Raises:
@@ -161,40 +160,5 @@ def _parts(value: ir.Value, place: int, size: int) -> Iterator[Part]:
     """
     for node in dict.fromkeys(users(value)):
         need(node.graph is value.graph and node.inputs[0] is value, "something else reads the heads", node)
-        if is_op(node, "Split"):
-            yield from _split(node, place)
-        elif is_op(node, "Slice"):
-            at, start, end = ops.Slice(node).block
-            need(at == place, "another axis is cut", node)
-            if not isinstance(start, int) or not isinstance(end, int):
-                raise Refusal("a bound is computed", node)
-            yield Part(node.outputs[0], start, end, drops=False)
-        else:
-            need(is_op(node, "Gather") and ops.Gather(node).axis == place, "all is read together", node)
-            index = inputs(node, 2)[1]
-            need(shape_of(index) == (), "several parts are read together", node)
-            at = int(scalar(index))
-            need(-size <= at < size, "there is no such part", node)
-            yield Part(node.outputs[0], at % size, at % size + 1, drops=True)
-
-
-def _split(node: ir.Node, place: int) -> Iterator[Part]:
-    """The parts that a Split gives."""
-    need(ops.Split(node).axis == place, "another axis is cut", node)
-    start = 0
-    for value in node.outputs:
-        end = start + _size_of(value, place)
-        yield Part(value, start, end, drops=False)
-        start = end
-
-
-def _size_of(value: ir.Value, place: int) -> int:
-    """One dimension of a value.
-
-    Raises:
-        Refusal: If it is no number.
-    """
-    dim = dims(value)[place]
-    if not isinstance(dim, int):
-        raise Refusal("the parts' sizes are not known", value)
-    return dim
+        for result in node.outputs:
+            yield Part(result, *part_along(after(identity(value), node, result), place))

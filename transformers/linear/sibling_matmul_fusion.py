@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.framework.fusions import check_faster, is_asked_for
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, FLOATS, Refusal, dims, is_op, need, opset
@@ -16,7 +17,6 @@ from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.parallel_parts import MERGED
 from ortopt.semantics import constant_tensor
-from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
 from ortopt.transformer import Context, GraphTransformer
 
 AXIS_FROM_THE_END = 11  # a Split may count so
@@ -97,9 +97,6 @@ def _join(siblings: list[ir.Node], context: Context) -> list[ir.Node]:
     wide = ir.Tensor(np.concatenate(matrices, axis=1), dtype=tensors[0].dtype)
     sizes = [matrix.shape[1] for matrix in matrices]
     product = ir.node("MatMul", [first.inputs[0], constant(wide)])
-    if opset(first) >= SIZES_ARE_AN_INPUT_FROM["Split"]:
-        split = ir.node("Split", [product.outputs[0], constant(sizes)], {"axis": -1}, num_outputs=len(sizes))
-    else:
-        split = ir.node("Split", [product.outputs[0]], {"axis": -1, "split": sizes}, num_outputs=len(sizes))
+    split = ops.split_node(product.outputs[0], -1, sizes, opset(first))
     replaced = {node.outputs[0]: part for node, part in zip(siblings, split.outputs, strict=True)}
     return context.replace(replaced, before=first, origin=siblings)

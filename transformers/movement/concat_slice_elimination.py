@@ -1,39 +1,24 @@
 """A Slice or Split of a Concat may only give back its operands."""
 
-from collections.abc import Mapping
-
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph import symbolic
-from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     Dim,
     Refusal,
-    attribute,
     dims,
     inputs,
     need,
-    opset,
-    optional,
     producer,
     rank,
     same_dim,
 )
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 
-class Found(Struct, frozen=True):
-    """The Slice or Split, and the operand that each of its outputs is."""
-
-    nodes: tuple[ir.Node, ...]
-    parts: Mapping[ir.Value, ir.Value]
-
-
-class ConcatSliceElimination(RewriteRule[Found]):
+class ConcatSliceElimination(RewriteRule[Match]):
     """``Slice``, ``Split`` of ``Concat(a, b)`` into what was joined → ``a``, ``b``."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -41,7 +26,7 @@ class ConcatSliceElimination(RewriteRule[Found]):
     opsets = (4, NEWEST_OPSET)  # before, a Concat's axis could be left out
     lookback = 1
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Bounds that are those of operands, also as symbols; the Concat may have other users."""
         (joined,) = inputs(root, 1)
         concat = producer(joined, "Concat")
@@ -49,16 +34,12 @@ class ConcatSliceElimination(RewriteRule[Found]):
         operands = inputs(concat, len(concat.inputs))
         sizes = [dims(operand, rank(joined))[place] for operand in operands]
         if root.op_type == "Slice":
-            return Found((root,), {root.outputs[0]: operands[_position(root, place, sizes)]})
+            whole = operands[_position(root, place, sizes)]
+            return Match((root,), lambda: whole)
         need(ops.Split(root).axis == place, "it is along another axis", root)
-        parts = _sizes(root)
-        need(len(parts) == len(sizes) == len(root.outputs), "it makes other parts", root)
-        need(all(map(same_dim, parts, sizes)), "it makes other parts", root)
-        return Found((root,), dict(zip(root.outputs, operands, strict=True)))
-
-    def rewrite(self, found: Found) -> Mapping[ir.Value, ir.Value]:
-        """Let users read the operands."""
-        return found.parts
+        parts = ops.Split(root).sizes_of(dims(joined)[place])
+        need(symbolic.same_shape(parts, sizes), "it makes other parts", root)
+        return Match((root,), lambda: dict(zip(root.outputs, operands, strict=True)))
 
 
 def _position(root: ir.Node, place: int, sizes: list[Dim]) -> int:
@@ -72,15 +53,3 @@ def _position(root: ir.Node, place: int, sizes: list[Dim]) -> int:
             return position
         before = after
     raise Refusal("it takes no operand whole", root)
-
-
-def _sizes(root: ir.Node) -> tuple[Dim, ...]:
-    """The sizes of a Split's parts, where they are given."""
-    if opset(root) < SIZES_ARE_AN_INPUT_FROM["Split"]:
-        empty: tuple[int, ...] = ()
-        return attribute(root, "split", empty)
-    split = optional(root, 1)
-    known = None if split is None else contents(split)
-    if known is None:
-        raise Refusal("the sizes of the parts are not known", root)
-    return known

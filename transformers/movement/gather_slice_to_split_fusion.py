@@ -2,28 +2,25 @@
 
 from collections.abc import Mapping
 
-import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
-from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
     dims,
     inputs,
-    integers,
     is_op,
     is_used_once,
     need,
     opset,
-    tensor_of,
     users,
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
-from ortopt.semantics.opset_changes import SIZES_ARE_AN_INPUT_FROM
+from ortopt.views.index_map import identity, part_along
+from ortopt.views.reading import after
 
 MAX_PARTS = 64
 
@@ -104,12 +101,7 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
         """Build the Split, and a Squeeze for each axis that is dropped."""
         version = opset(found.nodes[0])
         sizes = [part.end - part.start for part in found.parts]
-        outputs = [ir.Value() for _ in sizes]
-        if version < SIZES_ARE_AN_INPUT_FROM["Split"]:
-            ir.node("Split", [found.source], {"axis": found.place, "split": sizes}, outputs=outputs)
-        else:
-            split = constant(np.array(sizes, np.int64))
-            ir.node("Split", [found.source, split], {"axis": found.place}, outputs=outputs)
+        outputs = ops.split_node(found.source, found.place, sizes, version).outputs
         result = {}
         for part, value in zip(found.parts, outputs, strict=True):
             result[part.node.outputs[0]] = ops.squeezed(value, [found.place], version) if part.drops else value
@@ -127,18 +119,7 @@ def _is_sliced(part: Part) -> bool:
 
 def _part(node: ir.Node) -> tuple[Part, int]:
     """What a node takes, and along which axis."""
-    if is_op(node, "Slice"):
-        place, start, end = ops.Slice(node).block
-        need(isinstance(start, int) and isinstance(end, int), "a bound is computed", node)
-        assert isinstance(start, int)
-        assert isinstance(end, int)
-        return Part(node, start, end, drops=False), place
-    x, index = inputs(node, 2)
-    place = ops.Gather(node).axis
-    numbers = integers(index)
-    need(len(numbers) == 1, "it takes several elements", index)
-    size = dims(x)[place]
-    if not isinstance(size, int) or not -size <= numbers[0] < size:
-        raise Refusal("the dimension is not fixed", x)
-    at = numbers[0] % size
-    return Part(node, at, at + 1, drops=len(tensor_of(index).shape) == 0), place
+    (x,) = inputs(node, 1)
+    places = ops.Slice(node).axes if is_op(node, "Slice") else (ops.Gather(node).axis,)
+    need(len(places) == 1, "it is along several axes", node)
+    return Part(node, *part_along(after(identity(x), node), places[0])), places[0]

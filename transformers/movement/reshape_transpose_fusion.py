@@ -4,6 +4,7 @@ import onnx_ir as ir
 
 from ortopt.graph.match import inputs, is_used_once, need, producer
 from ortopt.options import TransformerLevel
+from ortopt.patterns.permutations import hides_exchange
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.views.emission import chain
@@ -30,4 +31,7 @@ class ReshapeTransposeFusion(RewriteRule[Match]):
         (x,) = inputs(first, 1)
         fewer = chain(through(x, first, transpose, root), root)
         need(fewer.nodes <= 1, "no single move does the same", root)
+        perm = fewer.moves.perm
+        fast = perm is None or not hides_exchange(fewer.moves.moved, perm)
+        need(fast, "axes of size 1 would be in the way of its fast path", root)  # transpose_decomposition
         return Match((root,), fewer.build)

@@ -149,7 +149,10 @@ def _goes_on(root: ir.Node) -> bool:
             return False
         (user,) = followers
         if is_op(user, "Concat", "Transpose"):
-            return root in _moved(user).nodes
+            try:
+                return root in _moved(user).nodes
+            except Refusal:
+                return False
         if not is_op(user, *RENAMES):
             return False
         value = user.outputs[0]
@@ -162,7 +165,7 @@ def _inner(value: ir.Value) -> tuple[int, ...]:
     Raises:
         Refusal: If there are none, or they are not known.
     """
-    _, *inner = dims(value)
+    inner = dims(value)[1:]
     known = tuple(size for size in inner if isinstance(size, int) and size > 0)
     need(bool(known) and len(known) == len(inner), "a size is not known, or 0", value)
     return known

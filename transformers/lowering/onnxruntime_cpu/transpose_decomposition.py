@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -19,11 +20,13 @@ from ortopt.analysis.kernels import CPU
 from ortopt.framework.fusions import check_faster
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, need_float32, users
+from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, need_float32, same_dim, users
 from ortopt.graph.symbolic import is_known
 from ortopt.options import Target, TransformerLevel
-from ortopt.patterns.permutations import Exchange, Order, exchanges, moves_elements, reduced, runs_of
+from ortopt.patterns.permutations import Exchange, Order, exchanges, hides_exchange, moves_elements, reduced
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.views.emission import chain
+from ortopt.views.index_map import reordered, reshaped, whole
 
 FORM = Form("", "Transpose", "of two exchanges of axes")
 MAX_EXCHANGES = 2
@@ -75,7 +78,7 @@ class TransposeDecomposition(RewriteRule[Found]):
         result = tuple(shape[axis] for axis in order)
         inner, wanted = reduced(shape, order)
         ways = [tuple(_views(inner, way)) for way in exchanges(wanted, MAX_EXCHANGES)]
-        lasting = [way for way in ways if _lasts(shape, way, result)]
+        lasting = [way for way in ways if _lasts(root, shape, way, result)]
         need(bool(lasting), "it is more than two exchanges, or one Transpose would be made of them again", root)
         best = min(lasting, key=_cost)
         check_faster(root, FORM, elements=elements, picoseconds=math.ceil(_cost(best)))
@@ -94,6 +97,7 @@ def _elements(shape: Sequence[Dim], root: ir.Node) -> int:
     """How many elements there are at least, of a shape that Reshape can be told."""
     fixed = [dim for dim in shape if isinstance(dim, int)]
     need(len(fixed) >= len(shape) - 1 and all(map(is_known, shape)), "more than one dimension is not fixed", root)
+    need(0 not in fixed, "there are no elements", root)
     return math.prod(fixed)
 
 
@@ -121,28 +125,25 @@ def _cost(views: Sequence[Shape]) -> float:
     return cost
 
 
-def _lasts(shape: Shape, views: Sequence[Shape], result: Shape) -> bool:
+def _lasts(root: ir.Node, shape: Shape, views: Sequence[Shape], result: Shape) -> bool:
     """Whether no pass makes one Transpose of neighbours again: what is between them joins axes and splits others."""
     turned = [tuple(view[axis] for axis in ORDER) for view in views]
-    behind = (*views[1:], result)
     if any(_joins(*pair) or _joins(*reversed(pair)) for pair in zip(turned, views[1:], strict=False)):
         return False
-    return not any(map(_comes_apart, (shape, *turned), views, behind))
+    return not any(_is_one(root, *way) for way in zip((shape, *turned), views, (*views[1:], result), strict=False))
 
 
 def _joins(source: Shape, view: Shape) -> bool:
     """Whether all that a Reshape does is to join axes: then a Transpose can go through it."""
-    try:
-        return bool(runs_of(source, view))
-    except Refusal:
-        return False
+    ends = [1, *accumulate(source, symbolic.mul)]
+    return all(any(same_dim(end, other) for other in ends) for end in accumulate(view, symbolic.mul))
 
 
-def _comes_apart(source: Shape, view: Shape, behind: Shape) -> bool:
-    """Whether the exchange of a view, seen as another shape, is one of the axes of what was viewed."""
+def _is_one(root: ir.Node, source: Shape, view: Shape, behind: Shape) -> bool:
+    """Whether the exchange of a view, seen as another shape, is a single move: reshape_transpose_fusion."""
+    exchanged = reordered(reshaped(whole(root.outputs[0], source), view), ORDER)
     try:
-        runs = runs_of(source, view)
+        one = chain(reshaped(exchanged, behind), root)
     except Refusal:
         return False
-    apart = tuple(source[axis] for place in ORDER for axis in runs[place])
-    return symbolic.same_shape(apart, behind)
+    return one.nodes <= 1 and (one.moves.perm is None or not hides_exchange(one.moves.moved, one.moves.perm))
