@@ -124,9 +124,7 @@ def _ways(draw: random.Random, example: Example) -> tuple[Way, ...]:
     target = options.pop("target", "ort")
     only = Way(max(one.value for one in kind.levels), target, {**options, "only": (example.transformer,)})
     alone = () if kind.numerics in (Numerics.APPROXIMATE, Numerics.BOUNDED) else (only,)
-    rare = draw.choice(
-        (Way(3, "onnx"), Way(3, "ort", {"march": "native"}), Way(4), Way(3, "ort", {"max_growth": 0}))
-    )
+    rare = draw.choice((Way(3, "onnx"), Way(3, "ort", {"march": "native"}), Way(4), Way(3, "ort", {"max_growth": 0})))
     return *alone, Way(1, "onnx"), Way(3), Way(3, "ort", {"fusions": "all", **options}), rare
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortopt.analysis.providers import CPU
-from ortopt.runtime.cuda.capture_gate import GATE
 from ortopt.runtime.onnxruntime_internals import (
     NativeSession,
     device_of,
@@ -62,6 +61,8 @@ class ManagementMethods:
             create = optional_attribute(session, name)
             where = device_of(onnxruntime.OrtDevice.make(device_type, device_id, vendor_id))
             try:
+                from ortopt.runtime.cuda.capture_gate import GATE
+
                 with GATE.use:  # it may be CUDA's
                     return onnxruntime.OrtValue(create(shape, element_type, where), session=session)
             except RuntimeError as error:  # no allocator of that device

@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ortopt.runtime.cuda.capture_gate import GATE
 from ortopt.runtime.onnxruntime_internals import (
     NativeDevice,
     NativeValue,
@@ -103,6 +102,8 @@ def placed(value: NativeValue, place: NativeDevice, device: CudaDevice | None, n
     at_host = value if device is None else device.download(value, name)
     if kind == native_device("cpu").device_type() or not holds_numbers(at_host):
         return at_host
+    from ortopt.runtime.cuda.capture_gate import GATE
+
     with GATE.use:  # it may allocate and copy on CUDA
         return tensor_over(to_numpy(at_host), place)
 
@@ -119,5 +120,7 @@ def _fill(target: onnxruntime.OrtValue, value: NativeValue, device: CudaDevice |
     if has_no_array(at_host.data_type()) and target.device_name() == "cpu":
         ctypes.memmove(target.data_ptr(), at_host.data_ptr(), size_in_bytes(at_host))
     else:
+        from ortopt.runtime.cuda.capture_gate import GATE
+
         with GATE.use:  # another session's device
             target.update_inplace(to_numpy(at_host))
