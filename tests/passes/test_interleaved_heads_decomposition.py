@@ -120,7 +120,10 @@ KEPT = {
         model(f"{BODY} e = Relu (t)", results=f"{RESULTS}, float[B,2,S,6] e"),
     ),
     "heads are a result": ("what is split is a result", model(BODY, results=f"{RESULTS}, float[B,2,S,6] t")),
-    "another axis": ("it takes something else than a part of this axis", model(HEAD_SPLIT, results="float[B,1,S,6] q, float[B,1,S,6] k")),
+    "another axis": (
+        "it takes something else than a part of this axis",
+        model(HEAD_SPLIT, results="float[B,1,S,6] q, float[B,1,S,6] k"),
+    ),
     "one head": (
         "the sizes of heads are not known",
         model(
