@@ -77,6 +77,7 @@ OWN = {
     "analysis/costs.py": "the table that ships, or one that has been checked",
     "analysis/kernels.py": "tables that ship",
     "analysis/releases.py": "a table that ships",
+    "discovery/pass_manifest.py": "the list of passes that ships",
     "zoo.py": "the zoo that ships",
     "benchmarking/benchmark.py": "ONNX Runtime's profile",
     "measurement/profiling_child.py": "ONNX Runtime's profile",

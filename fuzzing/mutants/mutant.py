@@ -22,7 +22,7 @@ from fuzzing.oracle import Way, run, session
 from fuzzing.protos import watched
 from fuzzing.writer import Array, Unsuitable
 from ortopt import registry
-from ortopt.options import March, Numerics
+from ortopt.options import Numerics
 from ortopt.serialization.load import load
 from ortopt.verification.draws import Draw, initial_draws
 from ortopt.verification.inputs import Interface
@@ -125,7 +125,7 @@ def _ways(draw: random.Random, example: Example) -> tuple[Way, ...]:
     only = Way(max(one.value for one in kind.levels), target, {**options, "only": (example.transformer,)})
     alone = () if kind.numerics in (Numerics.APPROXIMATE, Numerics.BOUNDED) else (only,)
     rare = draw.choice(
-        (Way(3, "onnx"), Way(3, "ort", {"march": March.NATIVE}), Way(4), Way(3, "ort", {"max_growth": 0}))
+        (Way(3, "onnx"), Way(3, "ort", {"march": "native"}), Way(4), Way(3, "ort", {"max_growth": 0}))
     )
     return *alone, Way(1, "onnx"), Way(3), Way(3, "ort", {"fusions": "all", **options}), rare
 

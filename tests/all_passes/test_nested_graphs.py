@@ -254,7 +254,7 @@ OTHERWISE = {
     ("constant_folding", "function"): (1, "a Constant stays one"),
     ("expert_routing_merging", "branches"): (1, "both branches read the mask"),
     ("group_fusion", "branches"): (3, "each group has a name of its own"),
-    **{("reshape_transpose_fusion", kind): (1, ALWAYS) for kind in WRAPPERS},
+    **{("reshape_transpose_fusion", kind): (2, ALWAYS) for kind in WRAPPERS},
     **{("relative_column_conversion", kind): (1, ALWAYS) for kind in WRAPPERS},
 }
 """Examples of which more is left in a graph of a kind: how many at most, and why."""

@@ -224,5 +224,5 @@ def test_passes_make_rewrites_by_the_door_alone(path: Path) -> None:
 
 
 def test_the_check_knows_what_it_looks_for() -> None:
-    assert {"_ask", "_complete", "_drop", "_begin", "_end"} <= BEHIND_THE_DOOR
+    assert {"_make", "_complete", "_drop", "_begin", "_end"} <= BEHIND_THE_DOOR
     assert not GONE & vars(Context).keys()

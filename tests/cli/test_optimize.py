@@ -118,7 +118,7 @@ def test_providers_in_order(report: Report, spelling: list[str]) -> None:
 
 
 def test_native(report: Report) -> None:
-    assert report("--march native")["options"]["march"] == "native"
+    assert report("--march", "native")["options"]["march"] == "native"
 
 
 def test_opset(report: Report, model: Path) -> None:

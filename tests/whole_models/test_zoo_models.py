@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -160,6 +160,8 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
         again = optimize(target, level=level, verify=False)
         assert [one.transformer for one in again.summary.passes] == [], f"-O{level} on its own result"
         assert to_bytes(again.model) == target.read_bytes(), f"-O{level} on its own result"
+    if name in SKELETONS:
+        check_downstream(original.path, tmp_path)
 
 
 HASHES = """
@@ -213,19 +215,15 @@ def products(ops: Counter[str]) -> int:
     return ops["MatMul"] + ops["Gemm"] + ops[FUSED_MATMUL] + 2 * sum(ops[op] for op in ATTENTIONS)
 
 
-@pytest.mark.parametrize("name", SKELETONS)
-def test_onnx_runtime_makes_no_less_of_the_result(name: str, tmp_path: Path) -> None:
-    original = zoo.grow(name, tmp_path / "original.onnx")
-    before = optimized_by_ort(original, tmp_path)
-    ways: dict[str, Callable[[], Any]] = {
-        "-O1": lambda: optimize(original, level=1, verify=False),
-        "-O3 --target onnx": lambda: optimize(original, level=3, target="onnx", disable=OF_ONE_ROW, verify=False),
-    }
-    for way, run in ways.items():
-        target = tmp_path / "result.onnx"
-        run().save(target, external_data="inline")
-        onnx.checker.check_model(Written(target).weightless)
-        after = optimized_by_ort(target, tmp_path)
+def check_downstream(original: Path, folder: Path) -> None:
+    """Check that ONNX Runtime makes no less of results of standard ops, of which there is one at level 1."""
+    before = optimized_by_ort(original, folder)
+    portable = folder / "portable.onnx"
+    result = optimize(original, level=3, target="onnx", disable=OF_ONE_ROW, verify=False)
+    result.save(portable, external_data="inline")
+    onnx.checker.check_model(Written(portable).weightless)
+    for way, target in {"-O1": folder / "1.onnx", "-O3 --target onnx": portable}.items():
+        after = optimized_by_ort(target, folder)
         assert after.total() <= before.total(), f"{way}: {after - before} more"
         fewer = fused(before) - fused(after)
         # A FusedMatMul is a MatMul that has swallowed a Transpose. Where the Transpose is gone altogether, a plain

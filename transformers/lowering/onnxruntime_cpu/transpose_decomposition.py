@@ -121,7 +121,7 @@ def _cost(views: Sequence[Shape]) -> float:
     cost = 0.0
     for view in views:
         piece = view[3] if isinstance(view[3], int) else 2
-        cost += SINGLE if piece == 1 else max(LEAST, PIECES / piece)
+        cost += SINGLE if piece <= 1 else max(LEAST, PIECES / piece)
     return cost
 
 
