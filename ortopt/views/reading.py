@@ -233,7 +233,7 @@ def _gather(found: IndexMap, node: ir.Node) -> IndexMap:
         indices = np.where(indices < 0, indices + size, indices)
     inside = indices.min() >= 0 and symbolic.at_least(size, int(indices.max()) + 1)
     need(bool(inside), "an index may be out of range", node)
-    return index_map.gathered(found, axis, [int(index) for index in indices.reshape(-1)], indices.shape)
+    return index_map.gathered(found, axis, indices.reshape(-1).tolist(), indices.shape)
 
 
 def _expand(found: IndexMap, node: ir.Node) -> IndexMap:

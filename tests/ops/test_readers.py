@@ -128,3 +128,20 @@ def test_copies() -> None:
     }
     assert list(copy.inputs) == list(node.inputs) and copy.op_type == "Conv"
     assert ops.Conv(node).pads == (1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("opset", "call", "sizes"),
+    [
+        (11, "a, b = Split <axis = 1, split = [2, 4]> (x)", (2, 4)),
+        (11, "a, b = Split <axis = 1> (x)", (3, 3)),
+        (13, "a, b = Split <axis = 1> (x, s)", (2, 4)),
+        (18, "a, b, c, d = Split <axis = 1, num_outputs = 4> (x)", (2, 2, 2, 0)),
+    ],
+)
+def test_sizes_of_a_split(opset: int, call: str, sizes: tuple[int, ...]) -> None:
+    constant = "<int64[2] s = {2, 4}>" if "s)" in call else ""
+    text = f"main (float[N,6] x) => (float[] y) {constant} {{ {call} y = Neg (a) }}"
+    workspace = Workspace(parse(text, opset), Options())
+    split, _ = workspace.model.graph
+    assert ops.Split(split).sizes_of(6) == sizes

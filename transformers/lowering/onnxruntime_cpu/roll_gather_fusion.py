@@ -68,6 +68,7 @@ class RollGatherFusion(RewriteRule[Found]):
 
     def match(self, root: ir.Node) -> Found:
         """Moves of elements within each image of a batch, two of them rolls; and rows that stay together."""
+        need(_joins_twice(root), "nothing is rolled along two axes", root)
         need(not _goes_on(root), "more moves follow", root)
         found = _moved(root)
         rolls = sum(node.op_type == "Concat" for node in found.nodes)
@@ -118,14 +119,26 @@ def _places(about: tuple[ir.Value, int]) -> Question[tuple[ir.Value, int], Moved
             if not again and all(part.source is source for part in parts):
                 places = moved(node, value, len(_inner(value)), [part.places for part in parts])
                 if node.op_type == "Concat":
-                    whole = math.prod(_inner(source)) == places.size == len(np.unique(places))
-                    need(whole, "elements are left out, or taken twice", node)
+                    times = np.bincount(places.reshape(-1), minlength=math.prod(_inner(source)))
+                    need(bool((times == 1).all()), "elements are left out, or taken twice", node)
                 before = dict.fromkeys(one for part in parts for one in part.nodes)
                 return Moved(source, places, (*before, node))
         except Refusal:
             pass
     shape = _inner(value)
     return Moved(value, np.arange(math.prod(shape)).reshape(shape), ())
+
+
+def _joins_twice(node: ir.Node) -> bool:
+    """Whether two Concats are among the moves that a node ends."""
+    at: ir.Node | None = node
+    joins = 0
+    for _ in range(MAX_MOVES):
+        if at is None or not is_op(at, *MOVES) or at.inputs[0] is None:
+            break
+        joins += at.op_type == "Concat"
+        at = at.inputs[0].producer()
+    return joins > 1
 
 
 def _is_read_by_one(value: ir.Value, node: ir.Node) -> bool:
