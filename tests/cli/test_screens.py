@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import IO, Any
@@ -81,7 +82,8 @@ def test_it_fits(ortopt: Any, files: Path, screen: int, command: str) -> None:
     lines = CONTROL.sub("", ortopt(*COMMANDS[command]).stdout).replace("\r", "\n").splitlines()
     for line in lines:
         assert len(line.rstrip()) <= screen or " " not in line.strip(), line
-    broken = [line for line in lines if re.search(r"[\w)] *$", line) and re.fullmatch(r" *[\d.]{1,2}", line)]
+    ends = [line for before, line in itertools.pairwise(lines) if before.strip() != "levels"]  # a heading of numbers
+    broken = [line for line in ends if re.search(r"[\w)] *$", line) and re.fullmatch(r" *[\d.]{1,2}", line)]
     assert broken == [], "a number goes on in the next line"
     text = "\n".join(lines)
     whole = {"explain": f"{NAME}.Add"}.get(command)

@@ -143,7 +143,7 @@ def test_a_length_that_is_known_when_the_model_runs(frames: int) -> None:
 KEPT = {
     "the rank is not 3": model(CHAIN.replace("[7, 7]", "[7, 7, 0, 0]"), length="6001,1")
     .replace("32,15]", "32,15,1]").replace("D,M", "D,M,K"),
-    "it is not in single precision": model().replace("float[", "double["),
+    "it is for single precision only": model().replace("float[", "double["),
     "the signals of a batch are divided": model(batch="2"),
     "the signals are empty": model(length="0"),
     "its halo is too large": model("y = Conv <pads = [2800, 2800], dilations = [400]> (x, v)"),
