@@ -60,10 +60,11 @@ class Driver:
         self.log.pending = 0
         self.log.add("wait", stream)
         self.log.alive.append(len(self.log.allocated))
+        # Under the lock: another thread that waits may return only when what it fetched is there, and may free it then.
         with self._lock:
-            arriving, self._arriving = self._arriving, []
-        for target, content in arriving:
-            ctypes.memmove(target, content, len(content))
+            for target, content in self._arriving:
+                ctypes.memmove(target, content, len(content))
+            self._arriving.clear()
 
     def copy(self, copies: Sequence[Copy], stream: int) -> None:
         for one in copies:
