@@ -518,6 +518,7 @@ class Context:
             if not (stays or copied):
                 placement.check_defined(node, self.model, declared, self.level, self.options)
             placement.check_form(node)
+            placement.check_release(node, matched, self.options)
             if not (copied and placement.is_unknown(node)):
                 placement.check_runnable(node, matched, self.options.providers, self._placed)
         self._import_domain(node)

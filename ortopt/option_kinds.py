@@ -257,24 +257,32 @@ class Names(Kind):
         return [flag, ",".join(value)]
 
 
-class Files(Kind):
-    """A list of files; on the command line the flag is repeated."""
+class Paths(Kind):
+    """A list of paths, of what may also have a name; on the command line the flag is repeated."""
 
     is_list = True
 
     def checked(self, name: str, value: Any) -> Any:
-        """Check that it is a list of files that are there."""
+        """Check that it is a list."""
         if isinstance(value, str | os.PathLike):
             raise UsageError(f"{name} takes a list of files, not {os.fspath(value)!r}")
-        paths = tuple(map(os.fspath, value))
+        return tuple(map(os.fspath, value))
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """A flag for each path."""
+        return [argument for path in value for argument in (flag, path)]
+
+
+class Files(Paths):
+    """A list of files; on the command line the flag is repeated."""
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is a list of files that are there."""
+        paths = super().checked(name, value)
         for path in paths:
             if not os.path.isfile(path):  # noqa: PTH113 -- pathlib is not imported at start-up
                 raise UsageError(f"{name}: there is no file {path!r}")
         return paths
-
-    def arguments(self, flag: str, value: Any) -> list[str]:
-        """A flag for each file."""
-        return [argument for path in value for argument in (flag, path)]
 
 
 class File(Kind):

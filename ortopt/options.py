@@ -22,6 +22,7 @@ from ortopt.option_kinds import (
     Files,
     Kind,
     Names,
+    Paths,
     Release,
     Renames,
     Seconds,
@@ -285,6 +286,14 @@ class Options:
         "Absolute error of floats that verification allows, beside the relative one.",
         metavar="NUMBER",
         says="by dtype, scale and noise",
+    )
+    verify_with: tuple[str, ...] = _option(
+        (),
+        Paths(),
+        "--verify-with",
+        "Verify on another runtime, too: a Python with ONNX Runtime or OpenVINO; openvino. May be repeated.",
+        metavar="PYTHON",
+        says="the ONNX Runtime here alone",
     )
     provenance: bool = _option(
         False, Switch(), "--provenance", "Record in each new node which pass made it, and from which nodes."

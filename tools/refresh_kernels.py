@@ -2,9 +2,10 @@
 
 ::
 
-    python tools/refresh_kernels.py                                  # CPU kernels, schemas: installed wheel
-    python tools/refresh_kernels.py --cuda                           # CUDA kernels too, where CUDA works
-    python tools/refresh_kernels.py --cuda-table OperatorKernels.md  # CUDA kernels from ORT's documentation
+    python -m tools.refresh_kernels                                  # CPU kernels, schemas: installed wheel
+    python -m tools.refresh_kernels --cuda                           # CUDA kernels too, where CUDA works
+    python -m tools.refresh_kernels --cuda-table OperatorKernels.md  # CUDA kernels from ORT's documentation
+    python -m tools.refresh_kernels --history 1.17,1.18,newest       # what releases have of the CPU's, nothing else
 
 The registry of kernels is asked in a child process: with onnxruntime-gpu on a machine without the CUDA libraries,
 ``get_all_opkernel_def()`` ends the process with a segmentation fault. Install the plain ``onnxruntime`` wheel in an
@@ -17,6 +18,11 @@ Form of a kernel file (one line per op, so that a diff can be read)::
 
 Form of the schema file: ``{"types": ..., "sets": ..., "schemas": {domain: {op: [[since, inputs, outputs,
 {constraint: set}], ...]}}}`` with ``[name, type or constraint]`` for each formal input and output.
+
+Form of the history: ``{"releases": [...], "types": ..., "sets": ..., "kernels": {domain: {op: [[release, rows], ...]}},
+"schemas": {domain: {op: [[release, [[since, [least inputs, most], [least outputs, most], attributes], ...]], ...]}}}``
+from the oldest release on, an entry where something changed, null where the release has no such kernel or op. Ops that
+are the same in all releases are left out. Each release is asked in an environment of its own (`tools.versions`).
 """
 
 from __future__ import annotations
@@ -27,9 +33,11 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tools import versions
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "ortopt" / "analysis" / "data"
@@ -45,6 +53,23 @@ for kernel in state.get_all_opkernel_def():
     first, last = kernel.version_range
     rows.append([kernel.provider, kernel.domain, kernel.op_name, first, last, dict(kernel.type_constraints)])
 json.dump(rows, sys.stdout)
+"""
+
+
+ASK_RELEASE = """
+import json, sys
+import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as state
+kernels = [
+    [kernel.provider, kernel.domain, kernel.op_name, *kernel.version_range, dict(kernel.type_constraints)]
+    for kernel in state.get_all_opkernel_def()
+]
+schemas = [
+    [one.domain, one.name, one.since_version, one.min_input, one.max_input, one.min_output, one.max_output]
+    + [sorted(one.attributes)]
+    for one in state.get_all_operator_schema()
+]
+json.dump({"version": onnxruntime.__version__, "kernels": kernels, "schemas": schemas}, sys.stdout)
 """
 
 
@@ -192,6 +217,88 @@ def max_opset() -> int:
     sys.exit("onnxruntime loads no opset at all")
 
 
+def history(releases: Sequence[str]) -> dict[str, Any]:
+    """What releases have of the CPU's kernels and of ORT's own ops, where they differ.
+
+    Args:
+        releases: Major and minor versions, from the oldest on, or ``newest``.
+    """
+    asked = [release_facts(release) for release in releases]
+    names = [".".join(facts["version"].split(".")[:2]) for facts in asked]
+    interner = Interner()
+    kernels, own = ([table(facts) for facts in asked] for table in (_kernel_rows, _own_schemas))
+    return {
+        "releases": names,
+        "kernels": changes(names, kernels, lambda rows: _interned(rows, interner)),
+        "schemas": changes(names, own, list),
+        "types": list(interner.types),
+        "sets": [list(one) for one in interner.sets],
+    }
+
+
+def release_facts(release: str) -> dict[str, Any]:
+    """What a release of onnxruntime has registered, asked in its environment."""
+    python, why = versions.runtime_environment(
+        release, lambda command: subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    )
+    if python is None:
+        sys.exit(f"onnxruntime {release} cannot be installed: {why}")
+    child = subprocess.run([python, "-c", ASK_RELEASE], capture_output=True, text=True, check=True)
+    facts: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
+    return facts
+
+
+def _kernel_rows(facts: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    rows: dict[tuple[str, str], Any] = defaultdict(list)
+    for provider, domain, op, first, last, types in facts["kernels"]:
+        if provider == "CPUExecutionProvider":
+            rows[domain, op].append([first, None if last >= FOREVER else last, types])
+    return {op: sorted(found, key=json.dumps) for op, found in rows.items()}
+
+
+def _own_schemas(facts: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    rows: dict[tuple[str, str], Any] = defaultdict(list)
+    for domain, op, since, least, most, least_given, most_given, attributes in facts["schemas"]:
+        if domain not in ("", "ai.onnx.ml"):
+            rows[domain, op].append([since, [least, most], [least_given, most_given], attributes])
+    return {op: sorted(found) for op, found in rows.items()}
+
+
+def _interned(rows: Iterable[Any], interner: Interner) -> list[Any]:
+    by_range: dict[tuple[int, int | None], list[dict[str, frozenset[str]]]] = defaultdict(list)
+    for first, last, types in rows:
+        by_range[first, last].append({name: frozenset(some) for name, some in types.items()})
+    return [
+        [first, last, {name: interner.index(types) for name, types in sorted(rule.items())}]
+        for (first, last), rules in sorted(by_range.items(), key=lambda item: item[0][0])
+        for rule in merged(rules)
+    ]
+
+
+def changes(
+    releases: Sequence[str], tables: Sequence[Mapping[tuple[str, str], Any]], shown: Callable[[Any], list[Any]]
+) -> dict[str, dict[str, list[Any]]]:
+    """Of each op that is not the same in all releases, what there is from which release on.
+
+    Args:
+        releases: The releases, from the oldest on.
+        tables: What each of them has of each op.
+        shown: Makes what is written of that.
+    """
+    found: dict[str, dict[str, list[Any]]] = defaultdict(dict)
+    for domain, op in sorted({key for table in tables for key in table}):
+        rows: list[Any] = []
+        last: Any = ()
+        for release, table in zip(releases, tables, strict=True):
+            now = table.get((domain, op))
+            if now != last:
+                rows.append([release, None if now is None else shown(now)])
+                last = now
+        if len(rows) > 1:
+            found[domain][op] = rows
+    return found
+
+
 def write(path: Path, data: dict[str, Any]) -> None:
     """JSON with one line per op."""
     lines = []
@@ -216,7 +323,11 @@ def main() -> None:
     parser.add_argument("--cuda", action="store_true", help="write the CUDA kernels that this onnxruntime has")
     parser.add_argument("--cuda-table", type=Path, help="docs/OperatorKernels.md of an onnxruntime release")
     parser.add_argument("--cuda-version", default="1.30", help="the release that --cuda-table is from")
+    parser.add_argument("--history", help="write what releases of onnxruntime have: 1.17,1.18,newest")
     arguments = parser.parse_args()
+    if arguments.history:
+        write(DATA / "kernels-cpu-history.json", history(arguments.history.split(",")))
+        return
     import onnxruntime
 
     version, highest = onnxruntime.__version__, max_opset()

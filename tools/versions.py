@@ -70,7 +70,7 @@ def requirements(release: str) -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = [text for text in project["dependencies"] if not _name(text).startswith("onnxruntime")]
     tools = [text for text in project["optional-dependencies"]["dev"] if _name(text) in _TOOLS]
-    return [*needed, *tools, "onnxruntime" if release == NEWEST else f"onnxruntime=={release}.*"]
+    return [*needed, *tools, _onnxruntime(release)]
 
 
 def _name(requirement: str) -> str:
@@ -106,9 +106,35 @@ def environment(release: str, command: Command) -> tuple[str | None, str]:
         release: Major and minor version, or `NEWEST`.
         command: Runs a program.
     """
-    folder = ROOT / f".venv-ort-{release}"
+    return _environment(f".venv-ort-{release}", requirements(release), command, editable=True)
+
+
+def runtime_environment(release: str, command: Command) -> tuple[str | None, str]:
+    """The same with that release and numpy alone: what people deploy on, and what releases before `OLDEST` allow.
+
+    Args:
+        release: Major and minor version, or `NEWEST`.
+        command: Runs a program.
+    """
+    return _environment(f".venv-runtime-{release}", [_onnxruntime(release), "numpy<2"], command, editable=False)
+
+
+def _onnxruntime(release: str) -> str:
+    return "onnxruntime" if release == NEWEST else f"onnxruntime=={release}.*"
+
+
+def _environment(name: str, needed: Sequence[str], command: Command, *, editable: bool) -> tuple[str | None, str]:
+    """The Python of an environment below the repository; or None, and why there is none.
+
+    Args:
+        name: Its folder.
+        needed: What pip installs there.
+        command: Runs a program.
+        editable: Whether ortopt itself is installed, too.
+    """
+    folder = ROOT / name
     python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
-    stamp, wanted = folder / ".installed", "\n".join(requirements(release))
+    stamp, wanted = folder / ".installed", "\n".join(needed)
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
         return python, ""
     why = ""
@@ -117,8 +143,8 @@ def environment(release: str, command: Command) -> tuple[str | None, str]:
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         for step in (
             [base, "-m", "venv", str(folder)],
-            [*pip, "--only-binary", "onnxruntime", *requirements(release)],
-            [*pip, "--no-deps", "--editable", "."],
+            [*pip, "--only-binary", "onnxruntime", *needed],
+            *([[*pip, "--no-deps", "--editable", "."]] if editable else []),
         ):
             done = command(step)
             if done.returncode:

@@ -2,7 +2,7 @@
 
 Three answers: the provider has a kernel for the op and its types; ORT inserts casts (float16 on CPU is computed in
 float); ORT expands the op, which is a function, into ops that it can run. The tables are ORT's own registry: asking
-it live crashes the process in one common set-up (``tools/refresh_kernels.py`` knows how).
+it live crashes the process in one common set-up (``tools.refresh_kernels`` knows how).
 
 Each table says which release it is of (`release`). The CPU's is of the release that ortopt is tested with. CUDA's is of
 an older one, from ORT's documentation, because asking takes a GPU: a kernel that came later is not made use of, and a
@@ -77,7 +77,15 @@ class Form(Struct, frozen=True):
     attributes: frozenset[str]
 
 
-class _Rule(Struct, frozen=True):
+class Rule(Struct, frozen=True):
+    """A kernel that is registered.
+
+    Attributes:
+        first: The first version of the op that it serves.
+        last: The last one; None where it has no end.
+        types: The types that it takes, by constraint or formal parameter.
+    """
+
     first: int
     last: int | None
     types: Mapping[str, frozenset[str]]
@@ -90,14 +98,30 @@ class _Rule(Struct, frozen=True):
 class _Kernels(Struct, frozen=True):
     version: str
     max_opset: int
-    rules: Mapping[tuple[str, str], tuple[_Rule, ...]]
+    rules: Mapping[tuple[str, str], tuple[Rule, ...]]
 
 
-class _Signature(Struct, frozen=True):
+class Signature(Struct, frozen=True):
     """The types of a node's arguments: None where the argument is missing, ``?`` where its type is unknown."""
 
     inputs: tuple[str | None, ...]
     outputs: tuple[str | None, ...]
+
+    def replaced(self, old: str, new: str) -> Signature:
+        """The same with another type in the place of one."""
+        return Signature(*(tuple(new if one == old else one for one in some) for some in (self.inputs, self.outputs)))
+
+
+def signature(node: ir.Node) -> Signature:
+    """The types of a node's arguments.
+
+    Args:
+        node: The node.
+    """
+    return Signature(
+        tuple(None if value is None else _type_of(value) for value in node.inputs),
+        tuple(None if value.name == "" else _type_of(value) for value in node.outputs),
+    )
 
 
 class _Op(Struct, frozen=True):
@@ -142,39 +166,35 @@ def support(provider: str, node: ir.Node, opset: int) -> Support | None:
     for value in node.outputs:
         type_ = value.type
         key.append((type_.dtype if type(type_) is ir.TensorType else str(type_)) if value.name != "" else None)
-    signature = tuple(key)
+    known = tuple(key)
     try:
-        return _ANSWERS[signature]
+        return _ANSWERS[known]
     except KeyError:
         pass
-    types = _Signature(
-        tuple(None if value is None else _type_of(value) for value in node.inputs),
-        tuple(None if value.name == "" else _type_of(value) for value in node.outputs),
-    )
-    return _answer(provider, node, opset, types, signature)
+    return _answer(provider, node, opset, signature(node), known)
 
 
 def support_of(
     provider: str, node: ir.Node, opset: int, inputs: Sequence[str | None], outputs: Sequence[str | None]
 ) -> Support | None:
     """As `support`, with the types given: ``tensor(float)``, ``?`` for unknown, None for a missing argument."""
-    signature = (provider, node.domain, node.op_type, opset, *inputs, "->", *outputs)
-    if signature in _ANSWERS:
-        return _ANSWERS[signature]
-    return _answer(provider, node, opset, _Signature(tuple(inputs), tuple(outputs)), signature)
+    known = (provider, node.domain, node.op_type, opset, *inputs, "->", *outputs)
+    if known in _ANSWERS:
+        return _ANSWERS[known]
+    return _answer(provider, node, opset, Signature(tuple(inputs), tuple(outputs)), known)
 
 
-def _answer(provider: str, node: ir.Node, opset: int, types: _Signature, signature: tuple[Any, ...]) -> Support | None:
+def _answer(provider: str, node: ir.Node, opset: int, types: Signature, known: tuple[Any, ...]) -> Support | None:
     """The answer for a signature that is not known, or for which the attributes decide too."""
     op = _Op(node.domain, node.op_type, opset, lambda: ir.serde.serialize_node(node))
-    if signature not in _ASKS_ATTRIBUTES:
+    if known not in _ASKS_ATTRIBUTES:
         if _direct(provider, op, types) or _body(op, types) is None:
-            return _ANSWERS.setdefault(signature, _decide(provider, op, types))
-        _ASKS_ATTRIBUTES.add(signature)
-    signature += tuple(sorted((one.name, _content(one)) for one in node.attributes.values()))
-    if signature not in _ANSWERS:
-        _ANSWERS[signature] = _decide(provider, op, types)
-    return _ANSWERS[signature]
+            return _ANSWERS.setdefault(known, _decide(provider, op, types))
+        _ASKS_ATTRIBUTES.add(known)
+    known += tuple(sorted((one.name, _content(one)) for one in node.attributes.values()))
+    if known not in _ANSWERS:
+        _ANSWERS[known] = _decide(provider, op, types)
+    return _ANSWERS[known]
 
 
 def _content(attribute: ir.Attr) -> bytes:
@@ -243,6 +263,21 @@ def official_form(domain: str, op: str, opset: int) -> Form | None:
     return Form(official.min_input, official.max_input, frozenset(official.attributes))
 
 
+@functools.cache
+def is_function(domain: str, op: str, opset: int) -> bool:
+    """Whether ONNX Runtime expands an op where it has no kernel.
+
+    Args:
+        domain: The op's domain, ``""`` for ai.onnx.
+        op: The op's type.
+        opset: The opset of that domain.
+    """
+    official = _official(domain, op, opset)
+    if official is None:
+        return domain == MICROSOFT and op in _CONTRIB_BODIES
+    return bool(official.has_function or official.has_context_dependent_function)
+
+
 def is_defined_alike(domain: str, op: str, one: int, other: int) -> bool:
     """Whether two opsets of a domain have the same version of an op.
 
@@ -284,7 +319,7 @@ def type_string(type_: ir.TypeProtocol) -> str:
     return f"{sparse}tensor({type_.dtype.name.lower()})"
 
 
-def _decide(provider: str, op: _Op, types: _Signature) -> Support | None:
+def _decide(provider: str, op: _Op, types: Signature) -> Support | None:
     if op.domain == "" and op.opset > _kernels(provider).max_opset:
         return None  # ORT does not load the model
     if (op.domain == "" and op.name == "Constant") or _direct(provider, op, types):
@@ -296,22 +331,22 @@ def _decide(provider: str, op: _Op, types: _Signature) -> Support | None:
         return Support.EXPANDED if _expands(provider, op, types, body) else None
     if provider != CPU or _HALF not in types.inputs:
         return None
-    single = _Signature(
+    single = Signature(
         tuple(_SINGLE if one == _HALF else one for one in types.inputs),
         tuple(_SINGLE if one == _HALF else one for one in types.outputs),
     )
     return Support.CAST if _direct(provider, op, single) else None
 
 
-def _direct(provider: str, op: _Op, types: _Signature) -> bool:
+def _direct(provider: str, op: _Op, types: Signature) -> bool:
     rules = _rules(provider, op.domain, op.name, op.opset)
     if not rules:
         return False
     known = schema(op.domain, op.name, op.opset)
-    return known is not None and _allows(known, types) and any(_accepts(rule, known, types) for rule in rules)
+    return known is not None and _allows(known, types) and any(accepts(rule, known, types) for rule in rules)
 
 
-def _allows(known: Schema, types: _Signature) -> bool:
+def _allows(known: Schema, types: Signature) -> bool:
     """Whether the op is defined for the types: some kernels are registered for more than ORT lets a model have."""
     return all(
         actual is None
@@ -323,7 +358,14 @@ def _allows(known: Schema, types: _Signature) -> bool:
     )
 
 
-def _accepts(rule: _Rule, known: Schema, types: _Signature) -> bool:
+def accepts(rule: Rule, known: Schema, types: Signature) -> bool:
+    """Whether a kernel takes these types.
+
+    Args:
+        rule: The kernel.
+        known: The op's schema.
+        types: The types.
+    """
     for name, allowed in rule.types.items():
         argument = _first_argument(name, known, types)
         if argument is None:
@@ -337,7 +379,7 @@ def _accepts(rule: _Rule, known: Schema, types: _Signature) -> bool:
     return True
 
 
-def _first_argument(name: str, known: Schema, types: _Signature) -> tuple[str, str] | None:
+def _first_argument(name: str, known: Schema, types: Signature) -> tuple[str, str] | None:
     """Type and declared constraint of the first argument present that a kernel's constraint is about.
 
     ORT looks at the first only, inputs before outputs; a constraint may bear a constraint's name or a formal
@@ -350,18 +392,18 @@ def _first_argument(name: str, known: Schema, types: _Signature) -> tuple[str, s
     return None
 
 
-def _contrib_function(provider: str, op: _Op, types: _Signature) -> Support | None:
+def _contrib_function(provider: str, op: _Op, types: Signature) -> Support | None:
     first = next((one for one in types.inputs if one is not None), _UNKNOWN)
     if first == _UNKNOWN:
         return None
     parts = (
-        _decide(provider, _Op("", part, 13, onnx.NodeProto), _Signature((first,), (first,)))
+        _decide(provider, _Op("", part, 13, onnx.NodeProto), Signature((first,), (first,)))
         for part in _CONTRIB_BODIES[op.name]
     )
     return Support.EXPANDED if all(parts) else None
 
 
-def _expands(provider: str, op: _Op, types: _Signature, body: onnx.FunctionProto) -> bool:
+def _expands(provider: str, op: _Op, types: Signature, body: onnx.FunctionProto) -> bool:
     """Whether every node of the function's body can be run, with the types that follow from the arguments'."""
     if _UNKNOWN in types.inputs:
         return False
@@ -399,7 +441,7 @@ def _expands(provider: str, op: _Op, types: _Signature, body: onnx.FunctionProto
         _decide(
             provider,
             _Op(inner.domain, inner.op_type, opsets.get(inner.domain, 1), lambda inner=inner: inner),  # type: ignore[misc]
-            _Signature(
+            Signature(
                 tuple(of.get(name, _UNKNOWN) if name else None for name in inner.input),
                 tuple(of.get(name, _UNKNOWN) if name else None for name in inner.output),
             ),
@@ -409,7 +451,7 @@ def _expands(provider: str, op: _Op, types: _Signature, body: onnx.FunctionProto
     )
 
 
-def _body(op: _Op, types: _Signature) -> onnx.FunctionProto | None:
+def _body(op: _Op, types: Signature) -> onnx.FunctionProto | None:
     """The op's definition as a function that serves at its opset: the newest that is not newer; None without one."""
     official = _official(op.domain, op.name, op.opset)
     if official is None or not (official.has_function or official.has_context_dependent_function):
@@ -462,7 +504,7 @@ def _official(domain: str, op: str, opset: int) -> Any:
 
 
 @functools.cache
-def _rules(provider: str, domain: str, op: str, opset: int) -> tuple[_Rule, ...]:
+def _rules(provider: str, domain: str, op: str, opset: int) -> tuple[Rule, ...]:
     known = schema(domain, op, opset)
     rules = _kernels(provider).rules.get((domain, op), ())
     return () if known is None else tuple(rule for rule in rules if rule.holds_at(known.since))
@@ -474,21 +516,25 @@ def _kernels(provider: str) -> _Kernels:
     if file is None:  # a provider that we have no table of supports nothing that we know of
         return _Kernels("", 0, {})
     data = json.loads((_DATA / file).read_bytes())
-    sets = _sets(data)
-    rules = {
-        (domain, op): tuple(
-            _Rule(first, last, {name: sets[index] for name, index in types.items()}) for first, last, types in rows
-        )
-        for domain, ops in data["kernels"].items()
-        for op, rows in ops.items()
-    }
+    sets = type_sets(data)
+    rules = {(domain, op): rules_of(rows, sets) for domain, ops in data["kernels"].items() for op, rows in ops.items()}
     return _Kernels(data["version"], data["max_opset"], rules)
+
+
+def rules_of(rows: Sequence[Any], sets: Sequence[frozenset[str]]) -> tuple[Rule, ...]:
+    """The kernels of an op, as a table has them.
+
+    Args:
+        rows: First and last version, and a set of types by constraint.
+        sets: The table's sets (`type_sets`).
+    """
+    return tuple(Rule(first, last, {name: sets[index] for name, index in types.items()}) for first, last, types in rows)
 
 
 @functools.cache
 def _ort_schemas() -> Mapping[tuple[str, str], tuple[Schema, ...]]:
     data = json.loads((_DATA / "schemas-ort.json").read_bytes())
-    sets = _sets(data)
+    sets = type_sets(data)
 
     def formals(rows: Sequence[Sequence[str]]) -> tuple[tuple[str, str], ...]:
         return tuple((name, declared) for name, declared in rows)
@@ -503,7 +549,12 @@ def _ort_schemas() -> Mapping[tuple[str, str], tuple[Schema, ...]]:
     }
 
 
-def _sets(data: Mapping[str, Any]) -> list[frozenset[str]]:
+def type_sets(data: Mapping[str, Any]) -> list[frozenset[str]]:
+    """The sets of types of a table.
+
+    Args:
+        data: The table.
+    """
     names = data["types"]
     return [frozenset(names[index] for index in one) for one in data["sets"]]
 
@@ -511,12 +562,18 @@ def _sets(data: Mapping[str, Any]) -> list[frozenset[str]]:
 __all__ = [
     "CPU",
     "CUDA",
+    "Rule",
     "Schema",
+    "Signature",
     "Support",
+    "accepts",
     "has_kernel",
     "release",
+    "rules_of",
     "schema",
+    "signature",
     "support",
     "support_of",
+    "type_sets",
     "type_string",
 ]

@@ -5,22 +5,20 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis import kernels, providers
+from ortopt.analysis import kernel_history, kernels, providers
+from ortopt.analysis.kernel_history import Release
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.options import Options
 from ortopt.semantics import STANDARD_DOMAINS
 from ortopt.semantics.domains import MICROSOFT
-
-Release: TypeAlias = tuple[int, int]
-"""Major and minor version: patches read what their release reads."""
 
 _DATA: Final = Path(__file__).parent / "data" / "onnxruntime-releases.json"
 
@@ -94,23 +92,6 @@ def newest_ir(release: Release) -> int:
     return _newest(_data()["ir"], release)
 
 
-def of_op(domain: str, op: str) -> Release:
-    """The first release that knows an op of ONNX Runtime's own."""
-    text = _data()["ops"].get(f"{domain}::{op}")
-    return (1, 0) if text is None else parse_release(text)
-
-
-def of_node(node: ir.Node) -> Release:
-    """The first release that knows a node's op of ONNX Runtime's own, with the attributes that the node has."""
-    return max(of_op(node.domain, node.op_type), *_of_attributes(node), (1, 0))
-
-
-def _of_attributes(node: ir.Node) -> list[Release]:
-    """The releases in which an op of ONNX Runtime's own got attributes that a node has."""
-    later = _data()["attributes"].get(f"{node.domain}::{node.op_type}", {}) if node.domain else {}
-    return [parse_release(text) for name, text in later.items() if name in node.attributes]
-
-
 def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requirement:
     """What a model needs to be loaded; linear in its nodes.
 
@@ -118,35 +99,25 @@ def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requiremen
         model: The model.
         token: Cancellation token.
     """
-    own: dict[str, Release] = {}
+    first = of_ir(model.ir_version)
+    own: set[str] = set()
     foreign: set[str] = set()
-    for node, version in _ops(model, token):
-        domain, op = node.domain, node.op_type
-        if kernels.is_official(domain, op, version):
-            continue
-        name = f"{domain or 'ai.onnx'}::{op}"
-        if domain == MICROSOFT or domain in STANDARD_DOMAINS:
-            own[name] = max(own.get(name, (1, 0)), of_node(node))
-        else:
-            foreign.add(name)
-    bodies = [model.opset_imports, *(function.opset_imports for function in model.functions.values())]
-    opsets = [of_opset(imports[""]) for imports in bodies if "" in imports]
-    first = max([of_ir(model.ir_version), *opsets, *own.values()], default=(1, 0))
-    return Requirement(None if foreign else shown(first), tuple(sorted({*own, *foreign})))
-
-
-def _ops(model: ir.Model, token: CancellationToken) -> Iterator[tuple[ir.Node, int]]:
-    """A node of each op of a model, for each opset and release that it needs; calls of its own functions apart."""
-    seen: set[tuple[str, str, int, Release]] = set()
     bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     for body in bodies:
         imports = body.opset_imports
+        if "" in imports:
+            first = max(first, of_opset(imports[""]))
         for node in token.checked(body.all_nodes()):
             version = imports.get(node.domain, 1)
-            key = node.domain, node.op_type, version, max(_of_attributes(node), default=(1, 0))
-            if key not in seen and node.op_identifier() not in model.functions:
-                seen.add(key)
-                yield node, version
+            if kernel_history.is_listed(node):
+                first = max(first, kernel_history.first_release(node, version))
+            if node.op_identifier() not in model.functions and not is_official(node.domain, node.op_type, version):
+                known = node.domain == MICROSOFT or node.domain in STANDARD_DOMAINS
+                (own if known else foreign).add(f"{node.domain or 'ai.onnx'}::{node.op_type}")
+    return Requirement(None if foreign else shown(first), tuple(sorted({*own, *foreign})))
+
+
+is_official = functools.cache(kernels.is_official)
 
 
 def _first(table: Mapping[str, str], version: int) -> Release:
@@ -178,8 +149,6 @@ __all__ = [
     "newest_ir",
     "newest_opset",
     "of_ir",
-    "of_node",
-    "of_op",
     "of_opset",
     "parse_release",
     "requirement",

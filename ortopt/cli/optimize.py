@@ -33,6 +33,7 @@ from ortopt.cli.run_options import half_precision_options, make_options, run_opt
 @click.option("--thorough", is_flag=True, help="Verify on many more input sets.")
 @run_option("rtol")
 @run_option("atol")
+@run_option("verify_with")
 @run_option("repair")
 @run_option("keep_pass")
 @click.option(

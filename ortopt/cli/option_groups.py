@@ -28,7 +28,9 @@ HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "Computing in 16 bits": ("float16", "bfloat16", "float16_tolerance", "float16_io", "keep_float32"),
     "Tuning on this machine": ("tune", "tune_seconds", "tune_threads", "choices_file"),
     "What it may cost": ("max_growth", "timeout", "max_memory", "jobs"),
-    "Verification": (*("verify", "strict", "thorough", "rtol", "atol", "repair", "keep_pass", "inputs", "check_each"),),
+    "Verification": (
+        *("verify", "verify_with", "strict", "thorough", "rtol", "atol", "repair", "keep_pass", "inputs", "check_each"),
+    ),
     "Regression check": (
         *("baseline", "update", "prune", "latency", "latency_rounds", "threads", "shard", "resume", "changed_since"),
         "dask",

@@ -19,7 +19,7 @@ HALF_PRECISION = ("float16", "bfloat16", "float16_tolerance", "float16_io", "kee
 """The options of a conversion to 16 bits, which is no pass."""
 
 OF_SOME = (
-    *("level", "strict", "repair", "rtol", "atol", "keep_pass", "provenance", "value_info", "rename"),
+    *("level", "strict", "repair", "rtol", "atol", "keep_pass", "verify_with", "provenance", "value_info", "rename"),
     *HALF_PRECISION,
 )
 """The options that not every command has which runs transformers."""

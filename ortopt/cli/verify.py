@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @run_option("finite_math", help_="Allow B NaN and infinities beside those of A, as optimize does.")
 @run_option("providers")
 @run_option("custom_op_libraries")
+@run_option("verify_with", help_="Compare on another runtime, too: a Python with ONNX Runtime or OpenVINO; openvino.")
 @click.option(
     "--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Give up after this time, with exit code 2."
 )
@@ -53,6 +54,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
     from ortopt.option_kinds import commas, named_shapes, named_sizes
     from ortopt.serialization.load import load
+    from ortopt.verification import runtimes
     from ortopt.verification.verify import verify
 
     if flags["thorough"] and flags["inputs"] is not None:
@@ -83,6 +85,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
         thorough=flags["thorough"],
         finite_math=flags["finite_math"],
         libraries=checked_files(flags["custom_op_libraries"]),
+        runtimes=[runtimes.find(text) for text in flags["verify_with"]],
     )
     if as_json:
         click.echo(json.dumps(describe(outcome, first.label, second.label, providers), indent=2))

@@ -1,6 +1,7 @@
 """Tensors of every dtype, in and out of ONNX Runtime and of files: numpy lacks some of the dtypes.
 
-Only numpy, onnxruntime and threads are imported here: child processes that run models use it.
+Only numpy, onnxruntime and threads are imported here: child processes that run models use it, also those of other
+Pythons, from 3.10 on (`ortopt.verification.runtimes`).
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from msgspec import Struct
 
 from ortopt.system.threads import BackgroundThread
 
@@ -35,7 +35,7 @@ _MAPPED_FROM: Final = 1 << 16  # bytes of a file from which it costs less to map
 _PREFIX: Final = 10  # bytes of a .npy file of version 1.0 before its header: magic, version, the header's length
 
 
-class Raw(Struct, frozen=True):
+class Raw(NamedTuple):
     """A tensor as ONNX Runtime holds it.
 
     Attributes:

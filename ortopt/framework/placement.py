@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from ortopt.analysis import kernels, releases
+from ortopt.analysis import kernel_history, kernels, releases
+from ortopt.analysis.kernel_history import Release
 from ortopt.graph import scope
 from ortopt.graph.conflict import Conflict, NoKernel
 from ortopt.options import Options, Target, TransformerLevel
@@ -70,11 +71,40 @@ def check_defined(
     if level == TransformerLevel.LEVEL1 or options.target is Target.ONNX:
         why = "--target onnx keeps to it" if options.target is Target.ONNX else "level 1 keeps to it, -O2 does not"
         raise NoKernel(f"{node.op_type} is no op of the ONNX specification: {why}")
-    needed, least = releases.of_node(node), releases.least(options)
-    if needed > least:
-        form = "" if releases.of_op(node.domain, node.op_type) > least else " of this form"
-        allowed = f"--min-onnxruntime {releases.shown(needed)} allows it"
-        raise NoKernel(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}{form}: {allowed}")
+    least = releases.least(options)
+    if kernel_history.of_op(node.domain, node.op_type) > least:
+        raise _too_new(node, kernel_history.of_op(node.domain, node.op_type), least, "")
+
+
+def _too_new(node: ir.Node, needed: Release, least: Release, form: str) -> NoKernel:
+    allowed = f"--min-onnxruntime {releases.shown(needed)} allows it"
+    return NoKernel(f"ONNX Runtime {releases.shown(least)} has no {node.op_type}{form}: {allowed}")
+
+
+def check_release(node: ir.Node, replaced: Iterable[ir.Node], options: Options) -> None:
+    """Refuse a new node that a release which the result is for does not compute, or computes wrongly.
+
+    What the replaced nodes need already is no reason: then that release has not run the original either.
+
+    Args:
+        node: The new node, in its graph.
+        replaced: The nodes in the place of which it stands.
+        options: Options of the run.
+
+    Raises:
+        Conflict: If there is such a release.
+    """
+    least = releases.least(options)
+    if not kernel_history.is_listed(node):
+        return
+    imports = scope.of(scope.graph_of(node)).opset_imports
+
+    def needs(one: ir.Node) -> Release:
+        return kernel_history.first_release(one, imports.get(one.domain, CONTRIB_VERSION))
+
+    needed = needs(node)
+    if needed > least and not any(needs(old) >= needed for old in replaced):
+        raise _too_new(node, needed, least, " of this form")
 
 
 def check_form(node: ir.Node) -> None:
@@ -230,6 +260,7 @@ __all__ = [
     "NEWEST_OPSET",
     "check_defined",
     "check_form",
+    "check_release",
     "check_runnable",
     "is_unknown",
     "may_be_copied",

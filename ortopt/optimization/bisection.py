@@ -95,7 +95,7 @@ class Bisection:
         """
         wrong = frozenset(row.name for row in outcome.outputs if not row.agrees) or None
         sets = frozenset(self._reference.differing) or None
-        search = _Search(self, wrong, sets, as_deployed=outcome.as_deployed is False)
+        search = _Search(self, wrong, sets, outcome.where)
         self.equal = 0
         before: Verification | None = None
         different, after = self._transformation.state.offered, None
@@ -129,8 +129,8 @@ class Bisection:
         """
         number = culprit.rewrite.number
         before, after = self.replay(number - 1), self.replay(number)
-        as_deployed = culprit.verification.as_deployed is False
-        if self.compare(after, culprit.outputs, culprit.sets, as_deployed=as_deployed).status != "differs":
+        where = culprit.verification.where
+        if self.compare(after, culprit.outputs, culprit.sets, where=where).status != "differs":
             raise NotFound("it did not come out again: a transformer does not do the same each time")
         inputs = self._reference.inputs_of(self._reference.differing[0])
         return Blame(culprit, before.model, after.model, inputs)
@@ -145,7 +145,7 @@ class Bisection:
         outputs: Collection[str] | None,
         sets: Collection[int] | None,
         *,
-        as_deployed: bool | None = None,
+        where: str | None = None,
     ) -> Verification:
         """Compare what a replay has reached with the original.
 
@@ -153,7 +153,7 @@ class Bisection:
             run: The replay.
             outputs: The outputs to compare; all if None.
             sets: The input sets to compare on; all if None.
-            as_deployed: As `Reference.compare` takes it: what differs in one way is searched in that way.
+            where: As `Reference.compare` takes it: what differs in one place is searched there.
 
         Raises:
             DeadlinePassed: It took longer than there is time.
@@ -165,7 +165,7 @@ class Bisection:
             sets=sets,
             timeout=self._token.left,
             spreading=run.state.is_for_finite_numbers,
-            as_deployed=as_deployed,
+            where=where,
         )
         if outcome.status == "impossible":
             self._token.check()
@@ -185,11 +185,10 @@ class _Search:
         bisection: Bisection,
         outputs: frozenset[str] | None,
         sets: frozenset[int] | None,
-        *,
-        as_deployed: bool,
+        where: str,
     ) -> None:
         self._bisection = bisection
-        self._as_deployed = as_deployed
+        self._where = where
         self.outputs = outputs
         self.sets = sets
         self.probes = 0
@@ -204,7 +203,7 @@ class _Search:
             raise
         except OrtoptError as error:
             raise NotFound(f"the run could not be repeated: {error}") from error
-        return run, self._bisection.compare(run, self.outputs, self.sets, as_deployed=self._as_deployed)
+        return run, self._bisection.compare(run, self.outputs, self.sets, where=self._where)
 
 
 __all__ = ["Bisection", "Blame", "Culprit", "NotFound"]

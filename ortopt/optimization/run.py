@@ -345,6 +345,7 @@ class Optimization:
             providers: What runs it; those of the options if None.
         """
         from ortopt.optimization.resizing import name_nodes
+        from ortopt.verification import runtimes
         from ortopt.verification.inputs import Interface
         from ortopt.verification.verify import Reference
 
@@ -379,6 +380,7 @@ class Optimization:
             rtol=self.options.rtol,
             atol=self.options.atol,
             libraries=self.options.custom_op_libraries,
+            runtimes=[runtimes.find(text, self.token) for text in self.options.verify_with],
             token=self.token,
         )
 

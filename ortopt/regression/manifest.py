@@ -161,7 +161,7 @@ def _said(where: str, table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     options = {name: value for name, value in table.items() if name not in _OF_ANY}
     known = (*(name for name in declarations() if name not in _NOT_OURS), *_OF_ANY)
     _known(options, known, where)
-    for name in ("providers", "disable", "enable", "only", "custom_op_libraries"):
+    for name in ("providers", "disable", "enable", "only", "custom_op_libraries", "verify_with"):
         if isinstance(options.get(name), str):
             options[name] = [part.strip() for part in options[name].split(",")]
     try:

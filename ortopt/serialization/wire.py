@@ -12,8 +12,6 @@ import os
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from msgspec import Struct
-
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 
@@ -108,7 +106,7 @@ class Cut(NamedTuple):
     length: int
 
 
-class Stripped(Struct, frozen=True):
+class Stripped(NamedTuple):
     """A model without its large tensors.
 
     Attributes:

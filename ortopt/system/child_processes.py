@@ -32,6 +32,24 @@ GREETING: Final = b"\x1eortopt answers from here on\x1e\n"
 
 _BETWEEN_PARENT_CHECKS: Final = 0.5  # seconds
 
+_OURS: Final = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"})
+"""What tells a Python where its packages are."""
+
+# Of this environment only ortopt itself is found: its other packages may not fit the other Python.
+_ELSEWHERE: Final = """
+import sys
+sys.path[:] = filter(None, sys.path)  # not the current folder
+import importlib.util, os, runpy
+folder, module = sys.argv[1:3]
+file = os.path.join(folder, "__init__.py")
+spec = importlib.util.spec_from_file_location("ortopt", file, submodule_search_locations=[folder])
+sys.modules["ortopt"] = package = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+sys.argv[1:3] = []
+sys.dont_write_bytecode = True
+runpy.run_module(module, run_name="__main__", alter_sys=False)
+"""
+
 
 # -- in the parent
 
@@ -48,20 +66,32 @@ class Outcome(NamedTuple):
     status: int | None
 
 
-def spawn(module: str, *arguments: str, connected: bool = True) -> subprocess.Popen[bytes]:
+def spawn(
+    module: str, *arguments: str, connected: bool = True, interpreter: str | None = None
+) -> subprocess.Popen[bytes]:
     """Start ``python -m MODULE PARENT ARGUMENTS``, which imports what this process would import.
 
     Args:
         module: The child's module; it is given the id of this process (`end_with`) before the other arguments.
         arguments: Further arguments.
         connected: Whether standard input and output are pipes to this process; otherwise both are the null device.
+        interpreter: Another Python, which imports ortopt from here and all else from its own environment.
+
+    Raises:
+        OSError: The interpreter cannot be started.
     """
     import subprocess  # which children need not
 
     stream = subprocess.PIPE if connected else subprocess.DEVNULL
+    if interpreter is None:
+        program = [sys.executable, "-m", module]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)}
+    else:
+        program = [interpreter, "-c", _ELSEWHERE, str(Path(__file__).resolve().parents[1]), module]
+        environment = {name: value for name, value in os.environ.items() if name not in _OURS}
     return subprocess.Popen(
-        [sys.executable, "-m", module, str(os.getpid()), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)},
+        [*program, str(os.getpid()), *arguments],
+        env=environment,
         stdin=stream,
         stdout=stream,
         stderr=subprocess.DEVNULL,

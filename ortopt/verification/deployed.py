@@ -15,6 +15,8 @@ means, and the measure is the same. Only where it does not, the original is load
 - It is right, and the result is not: the result differs.
 
 One ordinary input set is compared, more of them if the original is quick, and all of a thorough verification.
+
+The same is asked of other runtimes that people deploy on (`ortopt.verification.runtimes`).
 """
 
 from __future__ import annotations
@@ -35,8 +37,39 @@ from ortopt.verification.verdict import Verification
 
 PREFIX: Final = "deployed-"
 _FURTHER_SECONDS: Final = 0.03  # that the original may take for more than one input set
-_WITH: Final = "with ONNX Runtime's default optimizations"
-_THEIRS: Final = "ONNX Runtime's default optimizations"
+
+
+class Deployment(NamedTuple):
+    """How models are deployed, in the words of a verdict.
+
+    Attributes:
+        with_: Of a result that differs so.
+        subject: What breaks an original.
+        breaks: What it does to an original that does not run.
+        changes: What it does to one that gives something else.
+    """
+
+    with_: str
+    subject: str
+    breaks: str
+    changes: str
+
+
+DEFAULTS: Final = Deployment(
+    "with ONNX Runtime's default optimizations",
+    "ONNX Runtime's default optimizations",
+    "break the original, too",
+    "change the original, too",
+)
+
+
+def on(runtime: str) -> Deployment:
+    """Deployed on another runtime.
+
+    Args:
+        runtime: Its name, with its release.
+    """
+    return Deployment(f"on {runtime}", runtime, "does not run the original either", "changes the original, too")
 
 
 class DeployedRun:
@@ -185,14 +218,17 @@ class DeployedModels:
     Args:
         runner: Runs them.
         originals: The original, behind what is loaded only.
+        deployment: How they are deployed.
 
     Attributes:
         differing: The input sets on which the last result differed or did not run.
+        runner: Runs them.
     """
 
-    def __init__(self, runner: ModelRunner, originals: Sequence[Source]) -> None:
+    def __init__(self, runner: ModelRunner, originals: Sequence[Source], deployment: Deployment = DEFAULTS) -> None:
         self.differing: list[int] = []
-        self._runner = runner
+        self.runner = runner
+        self._deployment = deployment
         self._originals = tuple(originals)
         self._original: _Original | None = None
 
@@ -203,7 +239,7 @@ class DeployedModels:
             results: The result, behind what is loaded only.
             reference: The input sets.
         """
-        return DeployedRun(self._runner, results, f"{PREFIX}result", reference)
+        return DeployedRun(self.runner, results, f"{PREFIX}result", reference)
 
     def verdict(
         self,
@@ -225,22 +261,23 @@ class DeployedModels:
         """
         if run.has_died:
             run = run.again()  # so that it cannot be for what has run before it
-        comparing = ResultComparison(self._runner, reference, copies, PREFIX, spreading=spreading)
+        comparing = ResultComparison(self.runner, reference, copies, PREFIX, spreading=spreading)
         verdict = comparing.verdict_on(run)
         self.differing = comparing.differing
         if verdict.status == "impossible":
             return _not_compared(verdict, verdict.reason)
         if verdict.status != "differs":
             return dataclasses.replace(verdict, as_deployed=True)
+        how = self._deployment
         original = self._original = self._original or self._run_original(every, copies)
         if original.error:
-            return _not_compared(verdict, f"{_THEIRS} break the original, too: {original.error}")
+            return _not_compared(verdict, f"{how.subject} {how.breaks}: {original.error}")
         wrong = {row.name for row in verdict.outputs if not row.agrees}
         if not wrong:  # it does not run
-            return dataclasses.replace(verdict, reason=f"{_WITH}, {verdict.reason}", as_deployed=False)
+            return dataclasses.replace(verdict, reason=f"{how.with_}, {verdict.reason}", as_deployed=False)
         sets = {number: original.sets[number] for number in reference.sets}
         there = dataclasses.replace(reference, sets=sets).only(wrong, None)
-        comparing = ResultComparison(self._runner, there, original.copies, PREFIX, spreading=spreading)
+        comparing = ResultComparison(self.runner, there, original.copies, PREFIX, spreading=spreading)
         return self._judged(verdict, comparing, comparing.verdict_on(run), original.broken)
 
     def _judged(
@@ -260,7 +297,7 @@ class DeployedModels:
             self.differing = comparing.differing
             outputs = tuple(rows.get(row.name, row) for row in verdict.outputs if row.name not in broken)
             worst = max(wrong, key=lambda row: row.worst)
-            reason = f"{_WITH}, output {quoted(worst.name)}: {worst.detail}"
+            reason = f"{self._deployment.with_}, output {quoted(worst.name)}: {worst.detail}"
             return dataclasses.replace(
                 verdict,
                 reason=reason, worst=worst.worst, worst_output=worst.name, outputs=outputs, as_deployed=False,
@@ -268,7 +305,8 @@ class DeployedModels:
         self.differing = []
         agrees = all(row.agrees for row in beside.outputs)
         theirs = [f"output {quoted(name)}: {broken[name]}" for name in rows if name in broken]
-        reason = f"{_THEIRS} change the original, too: {theirs[0]}" if theirs else ""
+        how = self._deployment
+        reason = f"{how.subject} {how.changes}: {theirs[0]}" if theirs else ""
         return dataclasses.replace(
             verdict, status="verified", reason="", as_deployed=agrees or None, not_as_deployed=reason
         )
@@ -276,10 +314,10 @@ class DeployedModels:
     def _run_original(self, reference: ReferenceOutputs, copies: PerturbedCopies) -> _Original:
         """Run the original, and compare it with itself without optimizations."""
         label = f"{PREFIX}original-"
-        run = DeployedRun(self._runner, self._originals, f"{label}result", reference)
+        run = DeployedRun(self.runner, self._originals, f"{label}result", reference)
         if run.has_died:
             run = run.again()
-        own = ResultComparison(self._runner, reference, copies, label).verdict_on(run)
+        own = ResultComparison(self.runner, reference, copies, label).verdict_on(run)
         try:
             sets = run.sets()
         except WorkerError as error:
@@ -289,7 +327,7 @@ class DeployedModels:
             {row.name: row.detail for row in own.outputs if not row.agrees},
             sets,
             PerturbedCopies(
-                self._runner,
+                self.runner,
                 self._originals[-1],
                 sets,
                 is_quantized=bool(reference.quantized),
@@ -322,4 +360,4 @@ def _not_compared(verdict: Verification, reason: str) -> Verification:
     return dataclasses.replace(verdict, status="verified", reason="", not_as_deployed=reason)
 
 
-__all__ = ["PREFIX", "DeployedModels", "DeployedRun", "ordinary"]
+__all__ = ["DEFAULTS", "PREFIX", "DeployedModels", "DeployedRun", "Deployment", "on", "ordinary"]

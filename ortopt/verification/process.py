@@ -82,6 +82,7 @@ class Worker:
         providers: Full names.
         token: Cancellation token; the process is ended when it is set.
         libraries: Shared libraries of ops that its models need.
+        runtime: Another runtime than the one that is installed here.
 
     Attributes:
         patience: Seconds that its model may take, by its size.
@@ -94,7 +95,11 @@ class Worker:
     seconds = 0.0
 
     def __init__(
-        self, providers: Sequence[str], token: CancellationToken = NEVER, libraries: Sequence[str] = ()
+        self,
+        providers: Sequence[str],
+        token: CancellationToken = NEVER,
+        libraries: Sequence[str] = (),
+        runtime: start.Runtime | None = None,
     ) -> None:
         self.patience = PATIENCE
         self.deadline = Deadline(self.patience)
@@ -102,7 +107,7 @@ class Worker:
         self._libraries = list(libraries)
         self._token = token
         self._memory = memory.remaining()
-        self._process = start.process()
+        self._process = start.process(runtime)
         self._greeted = False
         self._sessions: deque[_Session] = deque()
         self._is_loading = False
@@ -242,6 +247,16 @@ class Worker:
         self.seconds = answer["seconds"]
         rows: list[Any] = answer["rows"]
         return rows
+
+    def runtime(self) -> str:
+        """The name of the runtime that answers, with its release.
+
+        Raises:
+            WorkerError: It has none.
+        """
+        self._ask("runtime")
+        name: str = self._answer()["runtime"]
+        return name
 
     def release(self) -> None:
         """Let go of the session, and wait for that."""

@@ -19,6 +19,7 @@ from ortopt.verification.array_places import MemoryPlace, Place
 from ortopt.verification.input_sets import InputSet, elements, is_finite, store_inputs
 from ortopt.verification.inputs import Inputs
 from ortopt.verification.process import Deadline, InProcessWorker, Worker
+from ortopt.verification.start import Runtime
 
 Source: TypeAlias = str | os.PathLike[str] | ir.Model
 """A model, or the path of its file."""
@@ -36,6 +37,7 @@ class ModelRunner:
         token: Cancellation token.
         in_process: Whether models run in this process.
         libraries: Shared libraries of ops that the models need.
+        runtime: Another runtime than the one that is installed here.
 
     Attributes:
         deadline: When a model that runs is ended; None gives each model time by its size.
@@ -50,6 +52,7 @@ class ModelRunner:
         *,
         in_process: bool = False,
         libraries: tuple[str, ...] = (),
+        runtime: Runtime | None = None,
     ) -> None:
         self.folder = folder
         self.token = token
@@ -58,6 +61,7 @@ class ModelRunner:
         self.attempts = 0
         self._providers = providers
         self._libraries = libraries
+        self._runtime = runtime
         self._idle: Worker | None = None
         self._running: Worker | None = None
         self._stopped = False
@@ -66,7 +70,8 @@ class ModelRunner:
     def start(self) -> None:
         """Let the worker start, unless there is one: in a thread beside busy ones that takes ten times as long."""
         if self._idle is None:
-            self._idle = (InProcessWorker if self.in_process else Worker)(self._providers, self.token, self._libraries)
+            arguments = self._providers, self.token, self._libraries
+            self._idle = InProcessWorker(*arguments) if self.in_process else Worker(*arguments, self._runtime)
 
     def stop(self) -> None:
         """End what runs in another thread."""

@@ -9,11 +9,26 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from ortopt.system.child_processes import end, spawn
 
 _MODULE: Final = "ortopt.verification.worker"
+
+
+class Runtime(NamedTuple):
+    """A runtime in which models are run.
+
+    Attributes:
+        name: What people call it, with its release.
+        interpreter: The Python that has it; None is this one.
+        arguments: Of the process.
+    """
+
+    name: str
+    interpreter: str | None
+    arguments: tuple[str, ...] = ()
+
 
 _waiting: list[subprocess.Popen[bytes]] = []
 
@@ -31,8 +46,14 @@ def early() -> Iterator[None]:
             end(process)
 
 
-def process() -> subprocess.Popen[bytes]:
-    """A process that waits for requests, or will; the caller ends it."""
+def process(runtime: Runtime | None = None) -> subprocess.Popen[bytes]:
+    """A process that waits for requests, or will; the caller ends it.
+
+    Args:
+        runtime: Another runtime than the one that is installed here.
+    """
+    if runtime is not None:
+        return spawn(_MODULE, *runtime.arguments, interpreter=runtime.interpreter)
     with contextlib.suppress(IndexError):  # another thread may be quicker
         waiting = _waiting.pop()
         if waiting.poll() is None:
@@ -45,4 +66,4 @@ def _start() -> subprocess.Popen[bytes]:
     return spawn(_MODULE)
 
 
-__all__ = ["early", "process"]
+__all__ = ["Runtime", "early", "process"]

@@ -12,6 +12,21 @@ from ortopt.verification.comparison import OutputRow, worst_of
 
 
 @dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """How a result compares with its original on another runtime.
+
+    Attributes:
+        runtime: Its name, with its release.
+        agrees: Whether the result runs and agrees there; None where that is not shown.
+        reason: Why not; one line.
+    """
+
+    runtime: str
+    agrees: bool | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """How a result compares with its original.
 
@@ -35,6 +50,8 @@ class Verification:
         as_deployed: Whether the result also runs and agrees as it is loaded by default, which is with ONNX Runtime's
             own optimizations (`ortopt.verification.deployed`); None where that was not compared.
         not_as_deployed: Why it was not, or what these optimizations break of the original, too.
+        where: Where it differs: empty without optimizations, else as `Reference.compare` takes it.
+        elsewhere: How it compares on other runtimes that were asked for.
     """
 
     status: Literal["verified", "differs", "not shown", "impossible"]
@@ -52,6 +69,8 @@ class Verification:
     spread: int = 0
     as_deployed: bool | None = None
     not_as_deployed: str = ""
+    where: str = ""
+    elsewhere: tuple[Elsewhere, ...] = ()
 
 
 def verdict_of(
@@ -92,4 +111,4 @@ def verdict_of(
     )
 
 
-__all__ = ["Verification", "verdict_of"]
+__all__ = ["Elsewhere", "Verification", "verdict_of"]

@@ -33,7 +33,7 @@ from ortopt.errors import UsageError, VerificationError
 from ortopt.serialization.load import load
 from ortopt.system.temporary_files import temporary_folder
 from ortopt.system.threads import BackgroundThread
-from ortopt.verification.deployed import PREFIX, DeployedModels, DeployedRun, ordinary
+from ortopt.verification.deployed import DEFAULTS, PREFIX, DeployedModels, DeployedRun, on, ordinary
 from ortopt.verification.doubtful_outputs import STEPS_CAP
 from ortopt.verification.input_sets import in_memory, inputs_from
 from ortopt.verification.inputs import Inputs, Interface, Recorded
@@ -44,7 +44,8 @@ from ortopt.verification.randomness import GivenValues
 from ortopt.verification.reference_outputs import OriginalFacts, ReferenceOutputs, run_original
 from ortopt.verification.result_comparison import ResultComparison, load_failure
 from ortopt.verification.runner import ModelRunner, Source, nbytes
-from ortopt.verification.verdict import Verification
+from ortopt.verification.start import Runtime
+from ortopt.verification.verdict import Elsewhere, Verification
 from ortopt.verification.without_rounding import UnavailableError, WithoutRounding
 from ortopt.verification.worker import restore
 
@@ -53,6 +54,9 @@ _EARLY_BYTES: Final = 1 << 28
 
 _BETWEEN_STOPS: Final = 0.1
 """Seconds between two attempts to end what runs in another thread."""
+
+DEPLOYED: Final = "deployed"
+"""With ONNX Runtime's own optimizations."""
 
 _BETWEEN_LOOKS: Final = 0.05
 """Seconds for which another thread is waited for before the token is asked again."""
@@ -74,6 +78,7 @@ def verify(
     finite_math: bool = False,
     in_process: bool = False,
     libraries: Sequence[str] = (),
+    runtimes: Sequence[Runtime] = (),
 ) -> Verification:
     """Run both models on the same inputs and compare.
 
@@ -96,6 +101,7 @@ def verify(
         in_process: Run in this process: quicker, but a model that kills its process kills this one, and nothing can
             stop it. For models that one has written oneself; nothing is run as it is deployed.
         libraries: Shared libraries of ops that the models need.
+        runtimes: Other runtimes on which the result must agree, too (`ortopt.verification.runtimes`).
 
     Raises:
         UsageError: A provider does not work here, ``inputs`` lacks an input of the model, or ``inputs`` and
@@ -114,6 +120,7 @@ def verify(
         thorough=thorough,
         in_process=in_process,
         libraries=libraries,
+        runtimes=runtimes,
     ) as reference:
         return reference.compare(result, timeout=timeout, spreading=finite_math)
 
@@ -124,12 +131,12 @@ class _Question(NamedTuple):
     Attributes:
         outputs: The outputs; all if None.
         sets: The input sets; all if None.
-        as_deployed: Whether only with ONNX Runtime's own optimizations, or only without; both if None.
+        where: As `Reference.compare` takes it.
     """
 
     outputs: Collection[str] | None
     sets: Collection[int] | None
-    as_deployed: bool | None
+    where: str | None
 
 
 class Reference:
@@ -148,6 +155,7 @@ class Reference:
         thorough: As `verify` takes it.
         in_process: Run in this process.
         libraries: Shared libraries of ops that the models need.
+        runtimes: Other runtimes on which results must agree, too.
         token: Cancellation token for all that it does; a deadline of the token has no effect.
 
     Raises:
@@ -170,6 +178,7 @@ class Reference:
         thorough: bool = False,
         in_process: bool = False,
         libraries: Sequence[str] = (),
+        runtimes: Sequence[Runtime] = (),
         token: CancellationToken = NEVER,
     ) -> None:
         for provider in providers:
@@ -196,7 +205,13 @@ class Reference:
         names = tuple(dict.fromkeys((*providers, CPU)))
         self._runner = ModelRunner(folder, names, self._token, in_process=in_process, libraries=tuple(libraries))
         self._stack.callback(self._runner.close)
-        self._deployed: DeployedModels | None = None
+        self._runners = {DEPLOYED: self._runner}
+        for runtime in runtimes if not in_process else ():
+            elsewhere = ModelRunner(folder / f"runtime{len(self._runners)}", (CPU,), self._token, runtime=runtime)
+            elsewhere.folder.mkdir()
+            self._runners[runtime.name] = elsewhere
+            self._stack.callback(elsewhere.close)
+        self._deployed: dict[str, DeployedModels] = {}
         self._thorough = thorough
         self._spreading = False
         self._early: Future[ReferenceOutputs | Verification] | None = None
@@ -204,7 +219,7 @@ class Reference:
         self._outputs: ReferenceOutputs | Verification | None = None
         self._copies: PerturbedCopies | None = None
         self._without_rounding: WithoutRounding | None = None
-        self._near_ties: NearTies | None = None
+        self._near_ties: dict[ModelRunner, NearTies] = {}
         self._differing: list[int] = []
         self._given_values: GivenValues | None = None
 
@@ -219,7 +234,8 @@ class Reference:
 
         After a cancellation a thread of its own waits for their end; the interpreter does not end before it.
         """
-        self._runner.stop()
+        for runner in self._runners.values():
+            runner.stop()
         if self._token.is_cancelled:
             BackgroundThread(self._clean_up, "ortopt-verify-end").join_at_exit()
         else:
@@ -277,7 +293,7 @@ class Reference:
         sets: Collection[int] | None = None,
         timeout: float | None = None,
         spreading: bool = False,
-        as_deployed: bool | None = None,
+        where: str | None = None,
     ) -> Verification:
         """Run a result, and the original if it has not run yet, and compare.
 
@@ -287,8 +303,8 @@ class Reference:
             sets: The input sets to compare on (see `differing`); all if None.
             timeout: Seconds, as `verify` takes them.
             spreading: Whether NaN and infinities may have spread (`ortopt.verification.spreading`).
-            as_deployed: Whether only with ONNX Runtime's own optimizations, where that is possible, or only without;
-                both if None.
+            where: `DEPLOYED`, with ONNX Runtime's own optimizations, where that is possible; empty, without them; or
+                the name of another runtime; everywhere if None.
 
         Raises:
             UsageError: The inputs lack one of the model.
@@ -300,7 +316,7 @@ class Reference:
         reference = self._reference(deadline)
         if isinstance(reference, ReferenceOutputs):
             self._spreading = spreading
-            verification = self._compare(result, reference, _Question(outputs, sets, as_deployed))
+            verification = self._compare(result, reference, _Question(outputs, sets, where))
         else:
             verification = reference
         return dataclasses.replace(verification, seconds=time.monotonic() - start)
@@ -352,40 +368,59 @@ class Reference:
             random |= frozenset(reference.comparison.random)
             comparison = dataclasses.replace(reference.comparison, random=random)
             reference = dataclasses.replace(reference, comparison=comparison)
-        if not self._is_deployable or self._runner.in_process or asked.as_deployed is False:
+        if not self._is_deployable or self._runner.in_process or asked.where == "":
             return self._verdict_without(result, result, reference, asked, None)[0]
         file = self._runner.written(result, "result")
         every = ordinary(reference, thorough=self._thorough)
-        run = self._deployed_models().run_of([*loaded, file], every.only(asked.outputs, asked.sets))
-        if asked.as_deployed and not reference.quantized:
-            return self._deployed_verdict(result, run, reference, asked)
+
+        def run_of(where: str) -> DeployedRun:
+            return self._deployed_models(where).run_of([*loaded, file], every.only(asked.outputs, asked.sets))
+
+        if asked.where is not None and not (asked.where == DEPLOYED and reference.quantized):
+            return self._deployed_verdict(asked.where, result, run_of(asked.where), reference, asked)
+        run = run_of(DEPLOYED)
         verdict, reference = self._verdict_without(result, file, reference, asked, run)
         if verdict.status not in ("verified", "not shown"):
             return verdict
-        deployed = self._deployed_verdict(result, run, reference, asked)
+        deployed = self._deployed_verdict(DEPLOYED, result, run, reference, asked)
         if deployed.status == "differs":
             return deployed
-        return dataclasses.replace(verdict, as_deployed=deployed.as_deployed, not_as_deployed=deployed.not_as_deployed)
+        elsewhere: list[Elsewhere] = []
+        for name in [name for name in self._runners if name != DEPLOYED] if asked.where is None else ():
+            there = self._deployed_verdict(name, result, run_of(name), reference, asked)
+            if there.status == "differs":
+                rest = (*elsewhere, Elsewhere(name, False, there.reason))
+                return dataclasses.replace(there, as_deployed=deployed.as_deployed, elsewhere=rest)
+            elsewhere.append(Elsewhere(name, there.as_deployed, there.not_as_deployed))
+        return dataclasses.replace(
+            verdict,
+            as_deployed=deployed.as_deployed,
+            not_as_deployed=deployed.not_as_deployed,
+            elsewhere=tuple(elsewhere),
+        )
 
-    def _deployed_models(self) -> DeployedModels:
-        if self._deployed is None:
-            self._deployed = DeployedModels(self._runner, list(dict.fromkeys((self._as_given, self._original))))
-        return self._deployed
+    def _deployed_models(self, where: str) -> DeployedModels:
+        if where not in self._deployed:
+            originals = list(dict.fromkeys((self._as_given, self._original)))
+            deployment = DEFAULTS if where == DEPLOYED else on(where)
+            self._deployed[where] = DeployedModels(self._runners[where], originals, deployment)
+        return self._deployed[where]
 
     def _deployed_verdict(
-        self, result: Source, run: DeployedRun, reference: ReferenceOutputs, asked: _Question
+        self, where: str, result: Source, run: DeployedRun, reference: ReferenceOutputs, asked: _Question
     ) -> Verification:
-        """The verdict on a result that ONNX Runtime optimizes."""
-        every, models = ordinary(reference, thorough=self._thorough), self._deployed_models()
+        """The verdict on a result that ONNX Runtime optimizes, or another runtime runs."""
+        every, models = ordinary(reference, thorough=self._thorough), self._deployed_models(where)
         copies = self._copies_with(reference)
         wanted = every.only(asked.outputs, asked.sets)
         verdict = models.verdict(run, wanted, copies, every, spreading=self._spreading)
         if verdict.status != "differs":
             return verdict
         self._differing = models.differing
+        verdict = dataclasses.replace(verdict, where=where)
         if reference.quantized:
             return verdict
-        given = self._near_ties_verdict(verdict, result, reference, asked, optimize=True)
+        given = self._near_ties_verdict(verdict, result, reference, asked, models.runner, optimize=True)
         return given if given is verdict else dataclasses.replace(given, as_deployed=True)
 
     def _verdict_without(
@@ -408,7 +443,7 @@ class Reference:
         if reference.quantized:
             return self._quantized_verdict(result, file, reference, asked, behind)
         verdict = self._verdict(file, reference, asked, behind)
-        return self._near_ties_verdict(verdict, result, reference, asked), reference
+        return self._near_ties_verdict(verdict, result, reference, asked, self._runner), reference
 
     def _verdict(
         self, file: Source, reference: ReferenceOutputs, asked: _Question, behind: DeployedRun | None
@@ -426,6 +461,7 @@ class Reference:
         result: Source,
         reference: ReferenceOutputs,
         asked: _Question,
+        runner: ModelRunner,
         *,
         optimize: bool = False,
     ) -> Verification:
@@ -433,9 +469,9 @@ class Reference:
         is_by_numbers = verdict.status == "differs" and bool(verdict.outputs)
         if not is_by_numbers or not math.isfinite(verdict.worst) or self._given_values is not None:
             return verdict
-        if self._near_ties is None:
-            self._near_ties = NearTies(self._runner, self._original, reference, self._token)
-        if not self._near_ties.compare(result, asked.outputs, asked.sets, optimize=optimize):
+        if runner not in self._near_ties:
+            self._near_ties[runner] = NearTies(runner, self._original, reference, self._token)
+        if not self._near_ties[runner].compare(result, asked.outputs, asked.sets, optimize=optimize):
             return verdict
         self._differing = []
         return with_given_places(verdict)
@@ -553,4 +589,4 @@ def outputs_of(
         }
 
 
-__all__ = ["Reference", "Verification", "outputs_of", "verify"]
+__all__ = ["DEPLOYED", "Reference", "Verification", "outputs_of", "verify"]

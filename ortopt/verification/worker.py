@@ -1,19 +1,25 @@
 """The process in which a model is run to be verified: a model that kills its process does not kill ours.
 
-``python -m ortopt.verification.worker PARENT`` imports onnxruntime, and reads JSON lines: an object says of which model
-it is to make a session and how many bytes it may take, a list names two folders, of inputs and for outputs, and null
-lets go of the session. Answers are JSON lines, with the seconds that it took. Only numpy and onnxruntime are imported.
-``PARENT`` is the process without which this one ends.
+``python -m ortopt.verification.worker PARENT [RUNTIME]`` imports a runtime, and reads JSON lines: an object says of
+which model it is to make a session and how many bytes it may take, a list names two folders, of inputs and for outputs,
+null lets go of the session, and ``"runtime"`` asks for its name. Answers are JSON lines, with the seconds that it took.
+
+``PARENT`` is the process without which this one ends. ``RUNTIME`` is ``onnxruntime`` or ``openvino``; without it the
+first that is installed. Only numpy and the runtime are imported: the Python may be another one than ours, from 3.10 on
+(`ortopt.verification.runtimes`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import importlib.util
 import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 
@@ -21,6 +27,9 @@ from ortopt.evaluation.raw_tensors import Array, Raw, raw_of
 from ortopt.serialization.wire import field, integer
 from ortopt.system.child_processes import end_with, limit_memory, take_streams
 from ortopt.verification.array_places import Place, keep, kept, kept_rows, make
+
+ONNXRUNTIME: Final = "onnxruntime"
+OPENVINO: Final = "openvino"
 
 # onnx.TensorProto.DataType by the names that onnxruntime and ml_dtypes give them.
 _EXOTIC = {
@@ -82,6 +91,8 @@ def restore(place: Place, row: Any) -> Any:
 
 def _run(session: Any, feeds: dict[str, Any], exotic: dict[str, int]) -> list[Any]:
     """Outputs as numpy arrays, lists or dicts; those that numpy has no dtype for as their bits."""
+    if isinstance(session, OpenVinoSession):
+        return session.run([output.name for output in session.get_outputs()], feeds)
     import onnxruntime
 
     options = onnxruntime.RunOptions()
@@ -210,9 +221,78 @@ def _lacks_room(error: Exception) -> bool:
     return is_lack_of_room(error)
 
 
-def main(requests: BinaryIO, answers: BinaryIO) -> None:
+class OpenVinoSession:
+    """A model that OpenVINO has compiled for the CPU, with the few methods of ONNX Runtime's session that are used.
+
+    Args:
+        model: The file.
+    """
+
+    def __init__(self, model: str) -> None:
+        openvino = importlib.import_module(OPENVINO)
+        compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        self._inputs = [sorted(one.get_names()) for one in compiled.inputs]
+        self._outputs = [OpenVinoOutput(one) for one in compiled.outputs]
+        self._request = compiled.create_infer_request()
+
+    def get_outputs(self) -> list[OpenVinoOutput]:
+        """The outputs, in order."""
+        return self._outputs
+
+    def run(self, names: list[str], feeds: Mapping[str, Any], options: object = None) -> list[Any]:
+        """Run it; what it gives is copied, as the next run overwrites it.
+
+        Args:
+            names: Of outputs.
+            feeds: Arrays by name; those of inputs that nothing reads are left out.
+            options: None are known.
+        """
+        taken = {own[0]: feeds[name] for own in self._inputs for name in own if name in feeds}
+        results = self._request.infer(taken, share_inputs=False, share_outputs=False)
+        arrays = dict(zip((output.name for output in self._outputs), results.values(), strict=True))
+        return [np.array(arrays[name]) for name in names]
+
+
+class OpenVinoOutput:
+    """Name and type of an output, as ONNX Runtime gives them.
+
+    Args:
+        output: OpenVINO's.
+    """
+
+    def __init__(self, output: Any) -> None:
+        name = output.get_element_type().get_type_name()
+        self.name: str = output.get_any_name()
+        self.type = f"tensor({_OPENVINO_TYPES.get(name, name)})"
+
+
+_OPENVINO_TYPES = {
+    **{"f16": "float16", "f32": "float", "f64": "double", "bf16": "bfloat16", "boolean": "bool"},
+    **{f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("i", "int"), ("u", "uint")) for bits in (4, 8, 16, 32, 64)},
+}
+
+
+def _runtime_name(runtime: str) -> str:
+    """The runtime's name and release; raises ImportError where it is not installed."""
+    if runtime == OPENVINO:
+        openvino = importlib.import_module(OPENVINO)
+        return f"OpenVINO {openvino.__version__.partition('-')[0]}"
+    import onnxruntime
+
+    return f"ONNX Runtime {onnxruntime.__version__}"
+
+
+def _chosen(arguments: Sequence[str]) -> str:
+    """The runtime that is named, or the first that is installed."""
+    if arguments:
+        return arguments[0]
+    found = (name for name in (ONNXRUNTIME, OPENVINO) if importlib.util.find_spec(name) is not None)
+    return next(found, ONNXRUNTIME)
+
+
+def main(requests: BinaryIO, answers: BinaryIO, runtime: str = ONNXRUNTIME) -> None:
     """Serve until there are no more requests."""
-    session = None
+    session: Any = None
     for line in requests:
         request = json.loads(line)
         started = time.perf_counter()
@@ -221,17 +301,22 @@ def main(requests: BinaryIO, answers: BinaryIO) -> None:
                 session = None
                 if request["memory"] is not None:
                     limit_memory(data=request["memory"])
-                session = open_session(
-                    request["model"],
-                    request["providers"],
-                    request["quiet"],
-                    optimize=request["optimize"],
-                    libraries=request["libraries"],
-                    is_large=request["large"],
-                )
+                if runtime == OPENVINO:
+                    session = OpenVinoSession(request["model"])
+                else:
+                    session = open_session(
+                        request["model"],
+                        request["providers"],
+                        request["quiet"],
+                        optimize=request["optimize"],
+                        libraries=request["libraries"],
+                        is_large=request["large"],
+                    )
                 answer: dict[str, Any] = {"outputs": [[output.name, output.type] for output in session.get_outputs()]}
             elif request is None:
                 session, answer = None, {}
+            elif isinstance(request, str):
+                answer = {"runtime": _runtime_name(runtime)}
             else:
                 answer = {"rows": run_stored(session, *map(Path, request))}
         except Exception as error:
@@ -243,7 +328,10 @@ def main(requests: BinaryIO, answers: BinaryIO) -> None:
 if __name__ == "__main__":
     requests, answers = take_streams()
     end_with(int(sys.argv[1]))
-    import onnxruntime  # while nobody waits for it
+    chosen = _chosen(sys.argv[2:])
+    if chosen == ONNXRUNTIME:
+        with contextlib.suppress(ImportError):  # the first session says it
+            import onnxruntime  # while nobody waits for it
 
-    onnxruntime.disable_telemetry_events()
-    main(requests, answers)
+            onnxruntime.disable_telemetry_events()
+    main(requests, answers, chosen)

@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 
 from ortopt import UsageError, optimize
-from ortopt.analysis import releases
+from ortopt.analysis import kernel_history, releases
 from ortopt.testing import parse
 
 GELU = """main (float[N,4] x) => (float[N,4] y)
@@ -60,9 +60,8 @@ def test_ops_of_others_leave_the_release_open() -> None:
 
 
 def test_ops_that_the_least_release_lacks_are_not_emitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = releases._data()
-    other = {**data, "ops": {**data["ops"], "com.microsoft::Gelu": "1.20"}}
-    monkeypatch.setattr(releases, "_data", lambda: other)
+    own = {("com.microsoft", "Gelu"): (((1, 17), None), ((1, 20), [[1, [1, 1], [1, 1], []]]))}
+    monkeypatch.setattr(kernel_history, "_schemas", lambda: own)
     kept = optimize(parse(GELU), level=2, min_onnxruntime="1.19", verify=False)
     made = optimize(parse(GELU), level=2, min_onnxruntime="1.20", verify=False)
     assert "com.microsoft::Gelu" not in kept.summary.after.ops

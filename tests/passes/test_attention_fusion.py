@@ -167,6 +167,13 @@ def test_a_guard_against_nan() -> None:
     check_rows(text, result, np.ones((2, 1, 3, 3), bool))
 
 
+def test_a_guard_stays_where_a_release_gives_nan() -> None:
+    scores = f"m = Where (b, zero, i) d = MatMul (qh, kt) z = Add (d, m) {GUARD}"
+    older = Options(fusions=Fusions.ALL, min_onnxruntime=(1, 27))
+    reason = "NaN where all keys are masked, before 1.28"
+    check_keeps(PASS, itself(scores, "float i = {-inf}"), reason, opset=23, options=older)
+
+
 def test_a_guard_with_a_mask_that_is_low_and_infinite() -> None:
     scores = f"n = Where (b, low, i) m = Where (o, zero, n) d = MatMul (qh, kt) z = Add (d, m) {GUARD}"
     text = itself(scores, "float i = {-inf}", mask="bool[2,1,3,3] b, bool[2,1,3,3] o")

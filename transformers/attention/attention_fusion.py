@@ -17,7 +17,7 @@ from ortopt.patterns.attention.emission import (
     operands,
     replacements,
 )
-from ortopt.patterns.attention.emptiness import guarded, may_be_empty
+from ortopt.patterns.attention.emptiness import check_masked_rows, guarded, may_be_empty
 from ortopt.rule import RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
@@ -43,6 +43,7 @@ class AttentionFusion(RewriteRule[Attention]):
         """The block, if there is an op for it."""
         block = attention(root, assumes_nonempty=True)  # the kernel runs only there
         if has_standard_op(block):
+            check_masked_rows(block)
             check_layouts(block)
             return block
         block = attention(root)

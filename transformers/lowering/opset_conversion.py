@@ -15,7 +15,7 @@ from ortopt.opset_conversion import raising
 from ortopt.options import TransformerLevel
 from ortopt.patterns.attention.block import attention
 from ortopt.patterns.attention.contraction import PRODUCTS
-from ortopt.patterns.attention.emptiness import check_guard, may_be_empty
+from ortopt.patterns.attention.emptiness import check_guard, check_masked_rows, may_be_empty
 from ortopt.patterns.attention.heads import Heads
 from ortopt.patterns.layer_normalization import ROOTS, layer_normalization, rms_normalization
 from ortopt.patterns.rotary.block import ROOTS as ROTARY_ROOTS
@@ -54,6 +54,7 @@ def _attention(root: ir.Node) -> None:
         Refusal: If it is none.
     """
     block = attention(root, assumes_nonempty=True)
+    check_masked_rows(block)
     if may_be_empty(block):
         parts = (block.queries, block.keys, block.values)
         check_guard(block, flat=block.flat or all(part.is_flat or _is_rotated(part) for part in parts))

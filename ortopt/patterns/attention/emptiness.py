@@ -11,11 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.analysis import kernel_history, releases
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope, symbolic
 from ortopt.graph.match import is_never_zero, need, same_dim
 from ortopt.patterns.attention.block import Attention
 from ortopt.patterns.attention.heads import HEADS_FIRST
+from ortopt.patterns.attention.mask import Depth
 from ortopt.patterns.attention.sizes import shape_of
 
 
@@ -97,6 +99,21 @@ def _any_element(block: Attention, query: ir.Value | None) -> ir.Value:
     return ir.node("Cast", [size], {"to": ir.DataType.BOOL}).outputs[0]
 
 
+def check_masked_rows(block: Attention) -> None:
+    """Refuse a guard for rows of which all keys are masked, where a release gives NaN for them.
+
+    Raises:
+        Refusal: If an ONNX Runtime that the result is for gives NaN.
+    """
+    if not block.guarded or block.bias is None or block.bias.depth is not Depth.UNKNOWN:
+        return
+    root = block.core[0]
+    least = releases.least(scope.of(scope.graph_of(root)).options)
+    right = kernel_history.measured(kernel_history.MASKED_ROWS)
+    told = f"before {releases.shown(right)}: --min-onnxruntime {releases.shown(right)} allows it"
+    need(least >= right, f"ONNX Runtime gives NaN where all keys are masked, {told}", root)
+
+
 def check_standard_op(block: Attention) -> None:
     """Refuse a block that ONNX Runtime's kernel of Attention is not for, whether an If is put around it or not.
 
@@ -107,4 +124,4 @@ def check_standard_op(block: Attention) -> None:
         check_guard(block, flat=block.flat)
 
 
-__all__ = ["check_guard", "check_standard_op", "guarded", "may_be_empty"]
+__all__ = ["check_guard", "check_masked_rows", "check_standard_op", "guarded", "may_be_empty"]

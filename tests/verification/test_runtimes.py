@@ -1,0 +1,125 @@
+"""Verification on another runtime, in a Python of its own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from click.testing import CliRunner
+
+from ortopt import RewriteRule, TransformerLevel, UsageError, VerificationError, optimize
+from ortopt.cli.group import commands
+from ortopt.graph.match import need
+from ortopt.rule import Match
+from ortopt.testing import parse
+from ortopt.verification import runtimes
+from ortopt.verification.verify import verify
+
+MODEL = "main (float[2,3] x) => (float[2,3] y) { a = Relu (x) y = Neg (a) }"
+
+
+def broken(tmp_path: Path, code: str) -> str:
+    """A Python with an ONNX Runtime that is not right: code runs behind its import."""
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(f"import onnxruntime\n{code}\n", encoding="utf-8")
+    script = tmp_path / "python"
+    text = f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} "$@"\n'
+    script.write_text(text, encoding="utf-8")
+    script.chmod(0o755)
+    return str(script)
+
+
+NEGATED = """
+run = onnxruntime.InferenceSession.run
+def wrong(self, names, feeds, options=None):
+    results = run(self, names, feeds, options)
+    ops = open(self._model_path, "rb").read()
+    return [-one for one in results] if b"Wrong" in ops else results
+onnxruntime.InferenceSession.run = wrong
+onnxruntime.__version__ = "1.2.3"
+"""
+
+
+def test_the_runtime_of_a_python_is_asked_for_its_name() -> None:
+    assert runtimes.find(sys.executable).name == f"ONNX Runtime {onnxruntime.__version__}"
+    assert runtimes.find(sys.prefix).name == f"ONNX Runtime {onnxruntime.__version__}"
+
+
+@pytest.mark.parametrize("text", ["/nowhere/python", "no-such-command-on-the-path", "/"])
+def test_a_python_that_is_not_there_is_a_usage_error(text: str) -> None:
+    with pytest.raises(UsageError, match="there is no such Python"):
+        runtimes.find(text)
+
+
+def test_a_python_without_a_runtime_is_a_usage_error(tmp_path: Path) -> None:
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nexec {sys._base_executable} -S "$@"\n', encoding="utf-8")  # type: ignore[attr-defined]
+    script.chmod(0o755)
+    with pytest.raises(UsageError, match="numpy and ONNX Runtime or OpenVINO"):
+        runtimes.find(str(script))
+
+
+def test_a_result_agrees_there_too() -> None:
+    runtime = runtimes.find(sys.executable)
+    outcome = verify(parse(MODEL), parse(MODEL), runtimes=[runtime])
+    assert outcome.status == "verified"
+    assert [(one.runtime, one.agrees, one.reason) for one in outcome.elsewhere] == [(runtime.name, True, "")]
+
+
+def named(text: str, name: str) -> str:
+    return text.replace("a =", f"[{name}] a =")
+
+
+def test_a_result_that_differs_there_alone_differs(tmp_path: Path) -> None:
+    runtime = runtimes.find(broken(tmp_path, NEGATED))
+    outcome = verify(parse(MODEL), parse(named(MODEL, "Wrong")), runtimes=[runtime])
+    assert (outcome.status, outcome.as_deployed, outcome.where) == ("differs", True, "ONNX Runtime 1.2.3")
+    assert outcome.reason.startswith("on ONNX Runtime 1.2.3, output 'y': ")
+
+
+def test_what_the_runtime_breaks_of_the_original_too_is_not_the_results_fault(tmp_path: Path) -> None:
+    runtime = runtimes.find(broken(tmp_path, NEGATED))
+    outcome = verify(parse(named(MODEL, "Wrong")), parse(named(MODEL, "Wrong")), runtimes=[runtime])
+    assert outcome.status == "verified"
+    (there,) = outcome.elsewhere
+    assert there.reason.startswith("ONNX Runtime 1.2.3 changes the original, too: ")
+
+
+class Renaming(RewriteRule[ir.Value]):
+    """Name a Relu as the broken runtime does not bear."""
+
+    name = "wrong_name"
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Relu",)
+
+    def match(self, root: ir.Node) -> Match:
+        need(root.name != "Wrong", "it has the name already")
+        return Match((root,), lambda: ir.node("Relu", list(root.inputs), name="Wrong"))
+
+
+def test_a_pass_that_enables_it_is_left_out(tmp_path: Path) -> None:
+    python = broken(tmp_path, NEGATED)
+    result = optimize(parse(MODEL), transformers=[Renaming()], level=1, verify_with=[python])
+    assert result.verified
+    assert [repair.rewrite.transformer for repair in result.repairs] == ["wrong_name"]
+
+
+def test_without_repair_it_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(VerificationError, match=r"on ONNX Runtime 1\.2\.3"):
+        optimize(
+            parse(MODEL), transformers=[Renaming()], level=1, verify_with=[broken(tmp_path, NEGATED)], repair=False
+        )
+
+
+def test_the_commands_take_it(tmp_path: Path) -> None:
+    path, out = tmp_path / "m.onnx", tmp_path / "o.onnx"
+    optimize(parse(MODEL), level=1, verify=False).save(path)
+    done = CliRunner().invoke(commands, ["optimize", str(path), "-o", str(out), "--verify-with", sys.executable])
+    assert done.exit_code == 0, done.output
+    compared = CliRunner().invoke(commands, ["verify", str(path), str(out), "--verify-with", sys.executable, "--json"])
+    assert json.loads(compared.stdout)["elsewhere"][0]["agrees"] is True
