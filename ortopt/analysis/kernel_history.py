@@ -2,8 +2,8 @@
 
 Three things decide: the schemas of ONNX Runtime's own ops (attributes, numbers of inputs and outputs), the CPU's
 kernels, and forms that kernels of older releases refuse or compute wrongly. The first two are read from the wheels of
-all releases since 1.17 (``python -m tools.refresh_kernels --history``). The third, `FACTS`, are conditions, each with a probe
-that was run on all of them (``python -m tools.probe_kernels``).
+all releases since 1.17 (``python -m tools.refresh_kernels --history``). The third, `FACTS`, are conditions, each with a
+probe that was run on all of them (``python -m tools.probe_kernels``).
 """
 
 from __future__ import annotations
