@@ -154,9 +154,9 @@ def optimize(
             If both are None, the limit goes by dtype, scale and noise.
         atol: Absolute error of floats that verification allows, beside the relative one; see ``rtol``.
         keep_pass: When repairing, leave out single rewrites instead of their whole pass.
-        verify_with: Other runtimes on which the result must agree, too: each a Python that has numpy and ONNX Runtime
-            or OpenVINO (the path of its interpreter or of its environment), or ``openvino`` of this environment. What
-            differs there is repaired in the same way.
+        verify_with: Verify on another runtime, too: a Python with ONNX Runtime or OpenVINO; openvino. Several may be
+            given, each the path of an interpreter or of its environment, which needs numpy besides, or ``openvino`` of
+            this environment. What differs there is repaired in the same way.
         provenance: Record in each new node which pass made it, and from which nodes.
         keep_functions: Do not inline local functions.
         float16: Compute in float16 where kernels, range and tolerance allow. What must stays in float32, as do inputs

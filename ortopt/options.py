@@ -291,7 +291,7 @@ class Options:
         (),
         Paths(),
         "--verify-with",
-        "Verify on another runtime, too: a Python with ONNX Runtime or OpenVINO; openvino. May be repeated.",
+        "Verify on another runtime, too: a Python with ONNX Runtime or OpenVINO; openvino.",
         metavar="PYTHON",
         says="the ONNX Runtime here alone",
     )

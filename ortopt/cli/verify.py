@@ -57,8 +57,6 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     from ortopt.verification import runtimes
     from ortopt.verification.verify import verify
 
-    if flags["thorough"] and flags["inputs"] is not None:
-        raise UsageError("--thorough uses random inputs, --inputs uses yours: leave out one of them")
     if original == result == files.STREAM:
         raise UsageError("only one of the models can come from stdin")
     providers = [normalize(name) for name in commas(flags["providers"]) or ("cpu",)]
@@ -136,6 +134,8 @@ def _show(outcome: Verification) -> None:
         tables.say(out, f"{report.spread_text(outcome.spread)} (--no-finite-math allows none)")
     if quantized := report.of_quantizers(report.plain(outcome)):
         tables.say(out, f"quantized: {quantized}")
+    for there in report.of_runtimes(report.plain(outcome)):
+        tables.say(out, f"on another runtime: {there}")
     if deployed := report.of_deployment(report.plain(outcome)):
         tables.say(out, f"as deployed: {deployed}")
 

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from msgspec import Struct
 
 import ortopt
+from ortopt.analysis import providers
 from ortopt.analysis.blocks import FAMILIES
 from ortopt.analysis.costs import in_sizes
 from ortopt.analysis.releases import Requirement, parse_release
@@ -99,12 +100,21 @@ def as_dict(
         "stopped": result.stopped,
         "verified": result.verified,
         "verified_on": list(result.verified_on),
+        "verified_with": _runtimes(result),
         "not_shown": None if result.not_shown is None else _not_shown(result.not_shown),
         "verification": None if result.verification is None else plain(result.verification),
         "seconds": {**summary.seconds, **(seconds or {})},
         "profile": profile,
         "error": error,
     }
+
+
+def _runtimes(result: OptimizeResult) -> list[str]:
+    """The runtimes on which a result was shown to agree, with their releases: the one that is installed first."""
+    if not result.verified or result.verification is None:
+        return []
+    others = (one.runtime for one in result.verification.elsewhere if one.agrees)
+    return list(dict.fromkeys((f"ONNX Runtime {providers.installed_version()}", *others)))
 
 
 def _not_shown(hidden: NotShown) -> dict[str, Any]:
@@ -343,6 +353,8 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         yield f"quantized: {quantized}"
     if deployed := of_deployment(data["verification"]):
         yield f"as deployed: {deployed}"
+    for there in of_runtimes(data["verification"]):
+        yield f"on another runtime: {there}"
     yield f"needs: {_needs(data['requires'])}"
     yield "seconds: " + ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in data["seconds"].items())
     output = data["output"]
@@ -375,10 +387,14 @@ def _how_far(data: Mapping[str, Any]) -> str:
     outcome = data["verification"]
     if outcome is None or not data["verified"]:
         return "not verified"
+    names = [name.removesuffix("ExecutionProvider") for name in data["verified_on"]]
+    where = f"verified on {' and '.join(data['verified_with'])} ({', '.join(names)}"
     worst = outcome["worst"]
     if worst == 0 or not outcome["outputs"]:
-        return "verified (no difference)"
-    return f"verified (differs by at most {worst if isinstance(worst, str) else f'{worst:.1g}'} of an output's scale)"
+        return f"{where}; no difference)"
+    text = f"{where}; differs by at most {worst if isinstance(worst, str) else f'{worst:.1g}'} of an output's scale"
+    own = outcome["unrounded"] is not None and isinstance(worst, float) and worst > outcome["unrounded"]
+    return f"{text}, by steps of its own quantization)" if own else f"{text})"
 
 
 def _needs_in_short(data: Mapping[str, Any]) -> str:
@@ -388,9 +404,11 @@ def _needs_in_short(data: Mapping[str, Any]) -> str:
         return f"needs a runtime that has {', '.join(map(one_line, requires['ops']))}"
     newer = original is not None and parse_release(first) > parse_release(original)
     before = f" (the original {original})" if newer else ""
-    if requires["any_runtime"]:
-        return f"runs on any ONNX runtime, and on ONNX Runtime ≥ {first}{before}"
-    return f"needs ONNX Runtime ≥ {first}{before}"
+    what = "has standard ops only, ONNX Runtime" if requires["any_runtime"] else "by its ops it needs ONNX Runtime"
+    reads = " reads them" if requires["any_runtime"] else ""
+    ran = [parse_release(name.split()[-1]) for name in data["verified_with"] if name.startswith("ONNX Runtime")]
+    not_run = "; not run there" if ran and min(ran) > parse_release(first) else ""
+    return f"{what} ≥ {first}{reads}{before}{not_run}"
 
 
 def fused(blocks: Mapping[str, Mapping[str, int]]) -> str:
@@ -522,6 +540,19 @@ def of_deployment(outcome: Mapping[str, Any] | None) -> str:
     return f"{words} with ONNX Runtime's default optimizations{reason}"
 
 
+def of_runtimes(outcome: Mapping[str, Any] | None) -> list[str]:
+    """How a result compares on other runtimes that were asked for, a line each.
+
+    Args:
+        outcome: A `Verification` as plain data.
+    """
+    words = {True: "verified", False: "differs", None: "not compared"}
+    return [
+        f"{words[one['agrees']]} on {one['runtime']}{'; ' + one_line(one['reason']) if one['reason'] else ''}"
+        for one in (outcome or {}).get("elsewhere", ())
+    ]
+
+
 def size(nbytes: int) -> str:
     """A number of bytes for people, e.g. ``27.1 MB``."""
     value, unit = float(nbytes), "B"
@@ -543,6 +574,7 @@ __all__ = [
     "describe_rewrite",
     "fused",
     "in_short",
+    "of_runtimes",
     "plain",
     "say",
     "shape_arithmetic",

@@ -97,9 +97,9 @@ def test_it_says_what_the_result_needs(imports: str, op: str, needs: str) -> Non
 @pytest.mark.parametrize(
     ("opset", "more", "end"),
     [
-        (17, {"opset": 23}, "runs on any ONNX runtime, and on ONNX Runtime ≥ 1.23 (the original 1.12)"),
-        (17, {}, "runs on any ONNX runtime, and on ONNX Runtime ≥ 1.12"),
-        (23, {}, "runs on any ONNX runtime, and on ONNX Runtime ≥ 1.23"),
+        (17, {"opset": 23}, "has standard ops only, ONNX Runtime ≥ 1.23 reads them (the original 1.12)"),
+        (17, {}, "has standard ops only, ONNX Runtime ≥ 1.12 reads them"),
+        (23, {}, "has standard ops only, ONNX Runtime ≥ 1.23 reads them"),
     ],
 )
 def test_the_last_line_says_what_is_newer_than_the_original_needed(opset: int, more: dict[str, int], end: str) -> None:
