@@ -150,6 +150,9 @@ def _examined(release: str, example: Example, runner: Runner, here: Runner) -> s
     if version > releases.newest_opset(releases.parse_release(release)):
         return None
     model.ir_version = max(8, raising.least_ir_version(version))
+    needed = releases.requirement(model).onnxruntime
+    if needed is not None and releases.parse_release(needed) > releases.parse_release(release):
+        return None  # what it gives there is nothing to go by
     original = to_bytes(model)
     options = {key: value for key, value in example.options.items() if key != "min_onnxruntime"}
     try:

@@ -53,7 +53,7 @@ def optimize(
     bounded_error: bool = False,
     march: Literal["any", "native"] = "any",
     for_threads: int | None = None,
-    opset: int | None = None,
+    opset: int | Literal["latest"] | None = None,
     min_onnxruntime: str | None = None,
     dims: str | Mapping[str, int] | None = None,
     input_shapes: str | Mapping[str, str | Sequence[int | None]] | None = None,
@@ -114,7 +114,9 @@ def optimize(
         march: Processors to choose forms for: any, or those like this one (native).
         for_threads: Threads that the result will run with; 1 allows forms that lose with several. The
             ``intra_op_num_threads`` of its sessions.
-        opset: Convert the model to exactly this opset of ai.onnx.
+        opset: Convert the model to exactly this opset of ai.onnx, or the newest that may be (``"latest"``: the newest
+            that `min_onnxruntime` reads). None keeps the model's with target ``"onnx"``; else a newer one is taken where
+            it has an op that replaces several nodes.
         min_onnxruntime: Oldest ONNX Runtime that the result must run on, e.g. ``"1.20"``: no newer opset and no newer
             op comes into the model. None is the installed version.
         dims: Sizes of symbolic input dimensions, by name or denotation. A text is read as the flag's value:

@@ -163,6 +163,23 @@ class Count(Kind):
         return [flag, str(value)] if flag.startswith("--") else [f"{flag}{value}"]
 
 
+LATEST = "latest"
+
+
+class Opset(Kind):
+    """A version of ai.onnx, or the newest that may be."""
+
+    syntax = f"a number, {LATEST}"
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is a version."""
+        return value if value is None or value == LATEST else whole_number(name, value, least=1)
+
+    def parsed(self, flag: str, text: Any) -> Any:
+        """The number, or the word."""
+        return int(text) if isinstance(text, str) and text.isdecimal() else text
+
+
 class Size(Kind):
     """A number of bytes."""
 

@@ -12,7 +12,7 @@ import enum
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ortopt.option_kinds import (
     Choice,
@@ -22,6 +22,7 @@ from ortopt.option_kinds import (
     Files,
     Kind,
     Names,
+    Opset,
     Paths,
     Release,
     Renames,
@@ -207,8 +208,13 @@ class Options:
         "Threads that the result will run with; 1 allows forms that lose with several.",
         says="any number",
     )
-    opset: int | None = _option(
-        None, Count(1), "--opset", "Convert the model to exactly this opset of ai.onnx.", says="the model's"
+    opset: int | Literal["latest"] | None = _option(
+        None,
+        Opset(),
+        "--opset",
+        "Convert the model to exactly this opset of ai.onnx, or the newest that may be.",
+        metavar="OPSET",
+        says="the model's, or a newer one without --target onnx",
     )
     min_onnxruntime: tuple[int, int] | None = _option(
         None,

@@ -74,10 +74,23 @@ def test_the_docstring_describes_each_parameter_once_in_the_order_of_the_signatu
     ("command", "without"),
     [
         (optimize_command, set()),
-        (bisect_command, {"strict", "repair", "keep_pass", "verify_with", "provenance", "value_info", "rename", *HALF_PRECISION}),
+        (
+            bisect_command,
+            {"strict", "repair", "keep_pass", "verify_with", "provenance", "value_info", "rename", *HALF_PRECISION},
+        ),
         (
             explain_command,
-            {"repair", "rtol", "atol", "keep_pass", "verify_with", "provenance", "value_info", "rename", *HALF_PRECISION},
+            {
+                "repair",
+                "rtol",
+                "atol",
+                "keep_pass",
+                "verify_with",
+                "provenance",
+                "value_info",
+                "rename",
+                *HALF_PRECISION,
+            },
         ),
     ],
     ids=["optimize", "bisect", "explain"],

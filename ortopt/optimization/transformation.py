@@ -17,6 +17,7 @@ from ortopt.optimization.growth_record import record_growth
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import CompletedRuns, NumberedRewrite, Replay, RewriteKey, StopPointReached
 from ortopt.optimization.watchdog import Watchdog
+from ortopt.option_kinds import LATEST
 from ortopt.partition import groups
 
 
@@ -174,9 +175,12 @@ class Transformation:
         options = self.pipeline.options
         self.manager.observers.loaded(self._content)
         if options.opset is not None:
+            from ortopt.analysis import releases
             from ortopt.opset_conversion import conversion
 
-            self._content = conversion.convert(self._content, options.opset, token)
+            newest = releases.newest_opset(releases.least(options))
+            version = newest if options.opset == LATEST else options.opset
+            self._content = conversion.convert(self._content, version, token)
         token.check()
         if options.level == 0:
             scope.attach(self._content, options, token)  # a report names graphs by where they stand

@@ -62,6 +62,10 @@ KEPT = {
         "the number of channels is not fixed",
         model(x="N,1,5,5"),
     ),
+    "the half of a GELU": (
+        "runtimes recognise GELU",
+        model("e = Erf (x) o = Constant <value = float {1}> () a = Add (e, o) g = Mul (x, a) t = Mul (g, k)"),
+    ),
     "no product": ("no Mul or Div comes before", model("t = Add (x, k)")),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 import pytest
 
@@ -25,7 +27,6 @@ def opset_of(data: bytes) -> int:
     return next(one.version for one in onnx.load_from_string(data).opset_import if not one.domain)
 
 
-@pytest.mark.parametrize("target", ["ort", "onnx"])
 @pytest.mark.parametrize(
     ("body", "have", "wanted", "op"),
     [
@@ -36,14 +37,23 @@ def opset_of(data: bytes) -> int:
         (RMS_NORM, 17, 23, "RMSNormalization"),
     ],
 )
-def test_the_opset_is_raised_for_the_op(target: str, body: str, have: int, wanted: int, op: str) -> None:
-    result = optimize(parse(model(body), opset=have), level=2, target=target)  # type: ignore[arg-type]
+def test_the_opset_is_raised_for_the_op(body: str, have: int, wanted: int, op: str) -> None:
+    result = optimize(parse(model(body), opset=have), level=2)
     assert result.verified
     assert op in result.summary.after.ops
     data = to_bytes(result.model)
     assert opset_of(data) == wanted
     onnx.checker.check_model(data)
     assert result.summary.requires.any_runtime
+
+
+@pytest.mark.parametrize(("opset", "wanted"), [(None, 17), (20, 20), ("latest", 23)])
+def test_the_target_onnx_keeps_the_opset_unless_another_is_asked_for(opset: Any, wanted: int) -> None:
+    given = parse(model(RMS_NORM), opset=17)
+    result = optimize(given, level=2, target="onnx", opset=opset, min_onnxruntime="1.23")
+    assert result.verified
+    assert opset_of(to_bytes(result.model)) == wanted
+    assert ("RMSNormalization" in result.summary.after.ops) == (wanted == 23)
 
 
 def test_at_level_1_nothing_is_raised() -> None:

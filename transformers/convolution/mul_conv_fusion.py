@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.magnitudes import need_near
-from ortopt.graph.match import is_used_once, need
+from ortopt.graph.match import inputs, is_op, is_used_once, need
 from ortopt.linear.channels import affine_above
 from ortopt.linear.folding import LinearFolding
 from ortopt.linear.layer import Folded, linear
@@ -27,6 +27,7 @@ class MulConvFusion(LinearFolding):
     def match(self, root: ir.Node) -> Folded:
         """A constant that differs along the channels only, and constant weights that nothing else needs."""
         scaling = affine_above(root.inputs[0], "Mul", "Div")
+        need(not _is_half_of_gelu(scaling.x), "runtimes recognise GELU by the factor", scaling.node)
         layer = linear(root)
         need(is_used_once(layer.weight), "the weights are used elsewhere", layer.weight)
         factors = layer.effect_of(scaling).scale
@@ -35,3 +36,13 @@ class MulConvFusion(LinearFolding):
         need_near(1.0, (np.abs(factors),), layer.kind, scaling.number)
         weight = scaled(layer.weight, layer.beside(factors, of_outputs=False))
         return Folded((scaling.node, root), layer, scaling.x, weight, None)
+
+
+def _is_half_of_gelu(value: ir.Value) -> bool:
+    """Whether a value is ``x · (1 + Erf(…))`` or ``x · (1 + Tanh(…))``, which ½ makes a GELU that has no op here."""
+    product = value.producer()
+    if not is_op(product, "Mul"):
+        return False
+    sums = [node for factor in inputs(product, 2) if is_op(node := factor.producer(), "Add")]
+    terms = [term.producer() for node in sums for term in inputs(node, 2)]
+    return any(is_op(node, "Erf", "Tanh") for node in terms)

@@ -12,7 +12,7 @@ from ortopt.framework.placement import meant_providers
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal
 from ortopt.opset_conversion import raising
-from ortopt.options import TransformerLevel
+from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.attention.block import attention
 from ortopt.patterns.attention.contraction import PRODUCTS
 from ortopt.patterns.attention.emptiness import check_guard, check_masked_rows, may_be_empty
@@ -81,7 +81,8 @@ _WANTED: tuple[tuple[int, str, tuple[str, ...], Callable[[ir.Node], object]], ..
 class OpsetConversion(GraphTransformer):
     """A model that spells out an op of a newer opset → the same model in that opset, if every node stays what it is.
 
-    The opset never exceeds the one that was asked for, nor the newest that the oldest chosen ONNX Runtime reads.
+    The opset never exceeds the one that was asked for, nor the newest that the oldest chosen ONNX Runtime reads. With
+    ``--target onnx`` it stays as it is.
     """
 
     levels = (TransformerLevel.LEVEL2,)
@@ -154,6 +155,8 @@ def _raised(version: int, context: Context, why: str) -> str:
     """Raise the opset; returns why that is impossible, or an empty text."""
     if context.options.opset is not None:
         return f"opset {context.options.opset} was asked for"
+    if context.options.target is Target.ONNX:
+        return "--target onnx keeps the opset: --opset allows another"
     needed = max(releases.of_opset(version), releases.of_ir(raising.least_ir_version(version)))
     least = releases.least(context.options)
     if needed > least:
