@@ -20,7 +20,7 @@ import numpy as np
 
 from fuzzing.mutants.examples import Example, examples, names
 from ortopt import OrtoptError, optimize
-from ortopt.analysis import releases
+from ortopt.analysis import releases, shapes
 from ortopt.opset_conversion import raising
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
@@ -150,10 +150,12 @@ def _examined(release: str, example: Example, runner: Runner, here: Runner) -> s
     if version > releases.newest_opset(releases.parse_release(release)):
         return None
     model.ir_version = max(8, raising.least_ir_version(version))
-    needed = releases.requirement(model).onnxruntime
+    original = to_bytes(model)
+    typed = load(original)
+    shapes.infer_model(typed)
+    needed = releases.requirement(typed).onnxruntime
     if needed is not None and releases.parse_release(needed) > releases.parse_release(release):
         return None  # what it gives there is nothing to go by
-    original = to_bytes(model)
     options = {key: value for key, value in example.options.items() if key != "min_onnxruntime"}
     try:
         inputs = example.inputs or dict(draw_inputs(model))

@@ -115,7 +115,7 @@ def optimize(
         for_threads: Threads that the result will run with; 1 allows forms that lose with several. The
             ``intra_op_num_threads`` of its sessions.
         opset: Convert the model to exactly this opset of ai.onnx, or the newest that may be (``"latest"``: the newest
-            that `min_onnxruntime` reads). None keeps the model's with target ``"onnx"``; else a newer one is taken where
+            that `min_onnxruntime` reads). None keeps the model's with target ``"onnx"``, else takes a newer one where
             it has an op that replaces several nodes.
         min_onnxruntime: Oldest ONNX Runtime that the result must run on, e.g. ``"1.20"``: no newer opset and no newer
             op comes into the model. None is the installed version.

@@ -6,7 +6,7 @@
 
 Each probe is run on each release, in an environment of its own (`tools.versions`), a few times, without ONNX Runtime's
 optimizations, and compared with the same computed in double. ``right_since`` is the first release from which on each
-was right.
+was right. Of each release the version is kept, and the digest of its library.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ PATH: Final = ROOT / "ortopt" / "analysis" / "data" / "kernel-facts.json"
 
 _RUNS: Final = 4
 """Runs of a probe: what reads memory that nobody has written is right now and then."""
+
+_DIGEST: Final = """
+import hashlib, onnxruntime.capi.onnxruntime_pybind11_state as state
+print(hashlib.sha256(open(state.__file__, "rb").read()).hexdigest()[:16])
+"""
 
 _TOLERANCE: Final[Mapping[str, float]] = {"float16": 1e-2, "float32": 1e-4}
 
@@ -103,6 +108,7 @@ def measure(fact: Fact, worker: Worker, folder: Path) -> str:
 def measured(releases: Sequence[str]) -> dict[str, Any]:
     """What is wrong about each fact's probe on each release."""
     names: list[str] = []
+    digests: dict[str, str] = {}
     wrong: dict[str, dict[str, str]] = {fact.name: {} for fact in FACTS}
     for release in releases:
         python, why = versions.runtime_environment(
@@ -113,13 +119,15 @@ def measured(releases: Sequence[str]) -> dict[str, Any]:
         runtime = runtimes.find(python)
         version = runtime.name.split()[-1]
         names.append(version)
+        asked = subprocess.run([python, "-c", _DIGEST], capture_output=True, text=True, check=True)
+        digests[version] = asked.stdout.split()[-1]
         for fact in FACTS:
             with tempfile.TemporaryDirectory() as folder, Worker(("CPUExecutionProvider",), runtime=runtime) as worker:
                 if told := measure(fact, worker, Path(folder)):
                     wrong[fact.name][version] = told
         print(version, {name: told[version] for name, told in wrong.items() if version in told}, flush=True)
     facts = {name: {"right_since": _right_since(names, told), "wrong": told} for name, told in wrong.items()}
-    return {"releases": names, "facts": facts}
+    return {"releases": digests, "facts": facts}
 
 
 def _right_since(releases: Sequence[str], wrong: Mapping[str, str]) -> str:

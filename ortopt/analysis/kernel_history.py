@@ -40,14 +40,14 @@ class Fact(Struct, frozen=True):
     Attributes:
         name: What is wanted, as a refusal says it.
         ops: Domains and types of the ops.
-        holds: Whether a node has the form, or may have it.
+        holds: Whether a node has the form, or may have it; called with the opset of its domain.
         probe: A model in ONNX's textual form with one such node, from `x` and other inputs to `y`.
         reference: The same spelled out, in double.
     """
 
     name: str
     ops: frozenset[tuple[str, str]]
-    holds: Callable[[ir.Node], bool]
+    holds: Callable[[ir.Node, int], bool]
     probe: str
     reference: str
 
@@ -60,7 +60,7 @@ def first_release(node: ir.Node, opset: int) -> Release:
         opset: The opset of its domain there.
     """
     release = max(of_schema(node), _of_kernel(node, opset))
-    known = [fact for fact in _facts_of(node.domain, node.op_type) if fact.holds(node)]
+    known = [fact for fact in _facts_of(node.domain, node.op_type) if fact.holds(node, opset)]
     return max([release, *(measured(fact.name) for fact in known)])
 
 
@@ -151,7 +151,7 @@ def _facts_of(domain: str, op: str) -> tuple[Fact, ...]:
     return tuple(fact for fact in FACTS if (domain, op) in fact.ops)
 
 
-def _has_broadcast_bias(node: ir.Node) -> bool:
+def _has_broadcast_bias(node: ir.Node, _: int) -> bool:
     """Whether the scores' bias may have one plane for several sequences or heads."""
     bias = node.inputs[5] if len(node.inputs) > 5 else None
     if bias is None:
@@ -166,7 +166,7 @@ def _has_broadcast_bias(node: ir.Node) -> bool:
     return shape[0] != given[0] or shape[1] != heads.as_int()
 
 
-def _has_mask_for_shared_heads(node: ir.Node) -> bool:
+def _has_mask_for_shared_heads(node: ir.Node, _: int) -> bool:
     """Whether a mask has planes for heads of which several read the same keys."""
     mask = node.inputs[3] if len(node.inputs) > 3 else None
     if mask is None:
@@ -186,13 +186,19 @@ def _shares_heads(node: ir.Node) -> bool:
     return query[1] != key[1]
 
 
-def _has_eight_bits(node: ir.Node) -> bool:
+def _has_eight_bits(node: ir.Node, _: int) -> bool:
     bits = node.attributes.get("bits")
     return bits is not None and bits.as_int() == 8
 
 
-def _is_of_half(node: ir.Node) -> bool:
+def _is_of_half(node: ir.Node, _: int) -> bool:
     return any(value is not None and value.dtype == ir.DataType.FLOAT16 for value in node.inputs[:1])
+
+
+def _counts_padding(node: ir.Node, opset: int) -> bool:
+    """Whether a mean is over padding, too, in one of the opsets of which kernels took it for less."""
+    counts = node.attributes.get("count_include_pad")
+    return opset >= 19 and counts is not None and counts.as_int() == 1
 
 
 FACTS: Final[tuple[Fact, ...]] = (
@@ -243,6 +249,21 @@ FACTS: Final[tuple[Fact, ...]] = (
             t = Transpose <perm = [0, 3, 1, 2, 4]> (h) y = Reshape (t, whole) }""",
     ),
     Fact(
+        "an AveragePool that counts padding",
+        frozenset({("", "AveragePool")}),
+        _counts_padding,
+        """<ir_version: 9, opset_import: ["" : 19]>
+        main (float[1,2,4,4] x) => (float[1,2,4,4] y) {
+            y = AveragePool <kernel_shape = [3, 1], pads = [1, 0, 1, 0], count_include_pad = 1> (x) }""",
+        """<ir_version: 8, opset_import: ["" : 17]>
+        main (double[1,2,4,4] x) => (double[1,2,4,4] y)
+            <int64[8] around = {0, 0, 1, 0, 0, 0, 1, 0}, int64 i = {0}, double three = {3}, int64[1] axis = {2},
+             int64[1] one = {1}, int64[1] two = {2}, int64[1] zero = {0}, int64[1] four = {4}, int64[1] five = {5},
+             int64[1] six = {6}> {
+            p = Pad (x, around) a = Slice (p, zero, four, axis) b = Slice (p, one, five, axis)
+            c = Slice (p, two, six, axis) s = Sum (a, b, c) y = Div (s, three) }""",
+    ),
+    Fact(
         "weights of eight bits",
         frozenset({(MICROSOFT, "MatMulNBits")}),
         _has_eight_bits,
@@ -259,7 +280,7 @@ FACTS: Final[tuple[Fact, ...]] = (
     Fact(
         MASKED_ROWS,
         frozenset(),  # asked where a guard is left out: no node shows it
-        lambda _: False,
+        lambda *_: False,
         """<ir_version: 10, opset_import: ["" : 23]>
         main (float[1,2,3,4] x, float[1,2,3,4] k, float[1,2,3,4] v) => (float[1,2,3,4] y)
             <float[1,1,3,3] b = {0, 0, 0, -inf, -inf, -inf, 0, 0, 0}> {

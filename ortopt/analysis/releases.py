@@ -6,9 +6,11 @@ import functools
 import json
 import re
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
+import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
@@ -16,9 +18,11 @@ from ortopt.analysis import kernel_history, kernels, providers
 from ortopt.analysis.kernel_history import Release
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
+from ortopt.graph import scope
 from ortopt.options import Options
 from ortopt.semantics import STANDARD_DOMAINS
 from ortopt.semantics.domains import MICROSOFT
+from ortopt.terminal_text import node_name
 
 _DATA: Final = Path(__file__).parent / "data" / "onnxruntime-releases.json"
 
@@ -117,6 +121,79 @@ def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requiremen
     return Requirement(None if foreign else shown(first), tuple(sorted({*own, *foreign})))
 
 
+def unmet(model: ir.Model, release: Release, token: CancellationToken = NEVER) -> list[str]:
+    """Why a release does not read a model, or computes it wrongly: each reason once, with a node where one is to blame.
+
+    Args:
+        model: The model.
+        release: The release.
+        token: Cancellation token.
+    """
+    reasons: dict[str, str] = {}
+
+    def note(what: str, needed: Release, node: str = "") -> None:
+        if needed > release:
+            reasons.setdefault(f"{what} needs ONNX Runtime {shown(needed)}", f" (node {node})" if node else "")
+
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    opsets = [of_opset(body.opset_imports[""]) for body in bodies if "" in body.opset_imports]
+    if of_ir(model.ir_version) > max(opsets, default=release):  # else the opset needs it, and is named
+        note(f"IR version {model.ir_version}", of_ir(model.ir_version))
+    for body in bodies:
+        if "" in body.opset_imports:
+            note(f"opset {body.opset_imports['']}", of_opset(body.opset_imports[""]))
+        for node in token.checked(body.all_nodes()):
+            if kernel_history.is_listed(node):
+                needed = kernel_history.first_release(node, body.opset_imports.get(node.domain, 1))
+                note(f"this form of {node.domain or 'ai.onnx'}::{node.op_type}", needed, node_name(node))
+    return [f"{reason}{node}" for reason, node in reasons.items()]
+
+
+_IR_VERSIONS: Final = {
+    10: (ir.DataType.INT4, ir.DataType.UINT4),
+    9: (ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E4M3FNUZ, ir.DataType.FLOAT8E5M2, ir.DataType.FLOAT8E5M2FNUZ),
+    11: (ir.DataType.FLOAT4E2M1,),
+    12: (ir.DataType.FLOAT8E8M0,),
+    13: (ir.DataType.INT2, ir.DataType.UINT2),
+}
+"""The IR version that brought element types; https://github.com/onnx/onnx/blob/main/onnx/onnx.in.proto."""
+
+_FUNCTIONS: Final = 8
+"""The IR version that brought local functions."""
+
+
+def needed_ir_version(model: ir.Model, token: CancellationToken = NEVER) -> int:
+    """The IR version that a model's opsets, element types and functions need, whatever it says.
+
+    Args:
+        model: The model.
+        token: Cancellation token.
+    """
+    bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
+    opsets = [onnx.helper.make_opsetid("", body.opset_imports[""]) for body in bodies if "" in body.opset_imports]
+    version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
+    if model.functions:
+        version = max(version, _FUNCTIONS)
+    of_type = {dtype: least for least, dtypes in _IR_VERSIONS.items() for dtype in dtypes}
+    for graph in scope.graphs(model, token):
+        values = chain(graph.inputs, graph.initializers.values(), *(node.outputs for node in graph))
+        version = max(version, *(of_type.get(value.dtype, 0) for value in values if value.dtype is not None), 0)
+    return version
+
+
+def lower_ir_version(model: ir.Model, release: Release, token: CancellationToken = NEVER) -> None:
+    """Give a model the IR version that a release reads, where nothing in it needs a later one.
+
+    Args:
+        model: The model, which changes.
+        release: The release.
+        token: Cancellation token.
+    """
+    newest = newest_ir(release)
+    if model.ir_version > newest:
+        model.ir_version = min(model.ir_version, max(newest, needed_ir_version(model, token)))
+
+
 is_official = functools.cache(kernels.is_official)
 
 
@@ -146,6 +223,8 @@ __all__ = [
     "Requirement",
     "installed",
     "least",
+    "lower_ir_version",
+    "needed_ir_version",
     "newest_ir",
     "newest_opset",
     "of_ir",
@@ -153,4 +232,5 @@ __all__ = [
     "parse_release",
     "requirement",
     "shown",
+    "unmet",
 ]

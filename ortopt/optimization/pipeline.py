@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from ortopt.analysis import dimensions
+from ortopt.analysis import dimensions, releases
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.framework.workspace import RunState, Workspace
 from ortopt.manager import GraphTransformerManager
@@ -44,6 +44,7 @@ class Pipeline:
     Attributes:
         original_bytes: Bytes of the original's constants: the allowed growth depends on them.
         resized: The inputs of which a fixed size has changed; known once the original has been loaded.
+        is_readable: Whether the ONNX Runtime here reads the original's IR version, likewise.
     """
 
     def __init__(self, source: Source, options: Options, selected: Sequence[Selected]) -> None:
@@ -52,14 +53,18 @@ class Pipeline:
         self.selected = tuple(selected)
         self.original_bytes = 0
         self.resized: frozenset[str] = frozenset()
+        self.is_readable = True
 
     def original(self, token: CancellationToken = NEVER) -> ir.Model:
-        """Load the original as it is; that its file has been removed or replaced meanwhile makes no difference.
+        """Load the original as it is, in an IR version that is read here, whatever becomes of its file meanwhile.
 
         Args:
             token: Cancellation token.
         """
-        return load(self._source, token)
+        model = load(self._source, token)
+        self.is_readable = model.ir_version <= releases.newest_ir(releases.installed())
+        releases.lower_ir_version(model, releases.installed(), token)
+        return model
 
     def load(self, token: CancellationToken = NEVER) -> ir.Model:
         """Load the original, its inputs in the sizes that are asked for.
@@ -71,6 +76,7 @@ class Pipeline:
             UsageError: If it has no such inputs or dimensions, or the sizes contradict each other.
         """
         model = self.original(token)
+        releases.lower_ir_version(model, releases.least(self.options), token)
         if self.options.dims or self.options.input_shapes:
             self.resized = dimensions.override(model, self.options.dims, self.options.input_shapes)
         dimensions.check_names(model, self.options.dim_hints)

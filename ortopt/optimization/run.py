@@ -172,6 +172,8 @@ class Optimization:
                     left = self._original_as_result  # what is not verified may be wrong: the original is not
                     with phase("verify"):
                         outcome = self.verify(inputs)
+                    if require_verified and (unmet := self._unmet()):
+                        raise VerificationError(f"{unmet[0]} (--strict)")
                     if require_verified and outcome.status != "verified":
                         raise VerificationError(f"the result could not be verified: {outcome.reason} (--strict)")
                 if save_to is not None:
@@ -205,7 +207,8 @@ class Optimization:
         """
         self._inputs = inputs
         fixed = self.options.dims or self.options.input_shapes
-        if fixed or not isinstance(self._original, str | os.PathLike):
+        readable = self._transformation.pipeline.is_readable
+        if fixed or not readable or not isinstance(self._original, str | os.PathLike):
             return
         self._prepared = self.reference(inputs)
         self._prepared.begin(self.model)
@@ -359,7 +362,8 @@ class Optimization:
         interface: Interface | None = None
         dims, shapes = self.options.dims, self.options.input_shapes
         sizes = dict(dims)
-        if dims or shapes or not isinstance(original, str | os.PathLike):
+        readable = self._transformation.pipeline.is_readable
+        if dims or shapes or not readable or not isinstance(original, str | os.PathLike):
             source = self._transformation.pipeline.original(self.token.with_timeout(None))
             if dims or shapes:
                 interface = Interface(source, self.token.with_timeout(None), shapes)
@@ -389,7 +393,15 @@ class Optimization:
         """What the caller should know of the result: what was asked for has a price, or is not all in our hands."""
         outcome = self.verification
         theirs = (outcome.not_as_deployed,) if outcome is not None and outcome.not_as_deployed else ()
-        return (*theirs, *self._prices())
+        return (*theirs, *self._unmet(), *self._prices())
+
+    def _unmet(self) -> tuple[str, ...]:
+        """Why the result is not for the oldest ONNX Runtime that was asked for."""
+        least = self.options.min_onnxruntime
+        if least is None:
+            return ()
+        reasons = releases.unmet(self.model, least, self.token.with_timeout(None))
+        return tuple(f"--min-onnxruntime {releases.shown(least)} cannot be met: {reason}" for reason in reasons)
 
     def _prices(self) -> tuple[str, ...]:
         if not self.options.value_info or execution.CPU not in self.options.providers:

@@ -32,8 +32,9 @@ def test_a_fact_is_what_its_probe_shows_here(fact: Fact, tmp_path: Path) -> None
 def test_a_probe_has_the_form_that_it_is_for(fact: Fact) -> None:
     model = ir.serde.deserialize_model(probe_kernels.model_of(fact))
     node = model.graph[-1]
-    assert fact.holds(node)
-    release = kernel_history.first_release(node, model.opset_imports[node.domain])
+    opset = model.opset_imports[node.domain]
+    assert fact.holds(node, opset)
+    release = kernel_history.first_release(node, opset)
     assert release >= kernel_history.measured(fact.name)
 
 
