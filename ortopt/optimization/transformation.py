@@ -17,7 +17,6 @@ from ortopt.optimization.growth_record import record_growth
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import CompletedRuns, NumberedRewrite, Replay, RewriteKey, StopPointReached
 from ortopt.optimization.watchdog import Watchdog
-from ortopt.option_kinds import LATEST
 from ortopt.partition import groups
 
 
@@ -178,8 +177,10 @@ class Transformation:
             from ortopt.analysis import releases
             from ortopt.opset_conversion import conversion
 
-            newest = releases.newest_opset(releases.least(options))
-            version = newest if options.opset == LATEST else options.opset
+            if options.opset == "latest":
+                version = releases.newest_opset(releases.least(options))
+            else:
+                version = options.opset
             self._content = conversion.convert(self._content, version, token)
         token.check()
         if options.level == 0:
