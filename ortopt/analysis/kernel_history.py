@@ -201,6 +201,12 @@ def _counts_padding(node: ir.Node, opset: int) -> bool:
     return opset >= 19 and counts is not None and counts.as_int() == 1
 
 
+def _sums_nothing(node: ir.Node, _: int) -> bool:
+    """Whether a Gemm's sums are of no products."""
+    shape = None if node.inputs[1] is None else dims_of(node.inputs[1])
+    return shape is not None and 0 in shape
+
+
 FACTS: Final[tuple[Fact, ...]] = (
     Fact(
         "a bias that is shared among heads or sequences",
@@ -262,6 +268,15 @@ FACTS: Final[tuple[Fact, ...]] = (
              int64[1] six = {6}> {
             p = Pad (x, around) a = Slice (p, zero, four, axis) b = Slice (p, one, five, axis)
             c = Slice (p, two, six, axis) s = Sum (a, b, c) y = Div (s, three) }""",
+    ),
+    Fact(
+        "a Gemm of no products",
+        frozenset({("", "Gemm")}),
+        _sums_nothing,
+        """<ir_version: 8, opset_import: ["" : 17]>
+        main (float[2,0] x, float[3] b) => (float[2,3] y) <float[0,3] w = {}> { y = Gemm (x, w, b) }""",
+        """<ir_version: 8, opset_import: ["" : 17]>
+        main (double[2,0] x, double[3] b) => (double[2,3] y) <int64[2] whole = {2, 3}> { y = Expand (b, whole) }""",
     ),
     Fact(
         "weights of eight bits",
