@@ -1,4 +1,4 @@
-"""What a Reshape, or a Flatten, has to say for a value to get other dimensions."""
+"""What a Reshape, a Flatten, or an Unsqueeze has to say for a value to get other dimensions."""
 
 from __future__ import annotations
 
@@ -47,4 +47,23 @@ def flatten_axis(source: Sequence[Dim] | None, result: Sequence[Dim]) -> int | N
     return None
 
 
-__all__ = ["COPY", "INFER", "flatten_axis", "target_of"]
+def ones_beside(few: Sequence[Dim], many: Sequence[Dim]) -> tuple[int, ...] | None:
+    """The axes of size 1 that a shape has more than another one; None if anything else is different.
+
+    Args:
+        few: The shape with fewer axes, or as many.
+        many: The other one.
+    """
+    ones = []
+    place = 0
+    for axis, dim in enumerate(many):
+        if place < len(few) and same_dim(few[place], dim):
+            place += 1
+        elif same_dim(dim, 1):
+            ones.append(axis)
+        else:
+            return None
+    return tuple(ones) if place == len(few) else None
+
+
+__all__ = ["COPY", "INFER", "flatten_axis", "ones_beside", "target_of"]

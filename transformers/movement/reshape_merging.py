@@ -16,7 +16,7 @@ from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.views.reading import dims_after, through
-from ortopt.views.targets import INFER, flatten_axis, target_of
+from ortopt.views.targets import INFER, flatten_axis, ones_beside, target_of
 
 ALLOWS_ZERO = 14
 FLATTENS_ALL_TYPES = 9
@@ -99,16 +99,8 @@ def _by_ones(source: Sequence[Dim], result: Sequence[Dim]) -> tuple[str, tuple[i
     if len(source) == len(result):
         return None
     op, few, many = ("Unsqueeze", source, result) if len(source) < len(result) else ("Squeeze", result, source)
-    rest = list(few)
-    ones = []
-    for axis, dim in enumerate(many):
-        if rest and same_dim(rest[0], dim):
-            rest.pop(0)
-        elif same_dim(dim, 1):
-            ones.append(axis)
-        else:
-            return None
-    return None if rest else (op, tuple(ones))
+    ones = ones_beside(few, many)
+    return None if ones is None else (op, ones)
 
 
 def _merged(first: ir.Node, last: ir.Node, source: Sequence[Dim] | None) -> tuple[int, ...] | None:
