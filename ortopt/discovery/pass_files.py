@@ -1,7 +1,7 @@
 """The files of passes: which there are, and the transformers that each defines.
 
 They lie in folders below the package of passes, one for each family. A file whose name begins with ``_`` is what passes
-of a family share.
+of a family share, and a class whose name does is what passes of a file share.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ def _own_kinds(module: Any) -> Iterator[Kind]:
             and item.__module__ == module.__name__
             and GraphTransformer in item.__mro__  # issubclass asks all subclasses, for each class that is none
             and issubclass(item, GraphTransformer)
+            and not item.__name__.startswith("_")  # what several passes of the file derive from
             and not inspect.isabstract(item)
         ):
             yield item

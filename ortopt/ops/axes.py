@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import onnx_ir as ir
+
 from ortopt.graph import symbolic
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Dim, Refusal, attribute, inputs, need, opset, optional, rank
+from ortopt.graph.match import Dim, Refusal, attribute, inputs, need, opset, optional, rank, shape_of
 from ortopt.ops.reader import Reader
 from ortopt.semantics.opset_changes import ONE_AXIS_FROM, SIZES_ARE_AN_INPUT_FROM
 
@@ -85,6 +87,17 @@ class OneAxis(Reader):
         axis = self.stated_axis
         need(-size <= axis < size, "the axis is out of range", self.node)
         return axis % size
+
+    def is_along(self, other: OneAxis, value: ir.Value) -> bool:
+        """Whether another op is along the same axis of a value, whose rank need not be known if both say the same.
+
+        Raises:
+            Refusal: If an axis is out of range.
+        """
+        if self.stated_axis == other.stated_axis:
+            return True
+        shape = shape_of(value)
+        return shape is not None and self.axis_of(len(shape)) == other.axis_of(len(shape))
 
     @property
     def stated_axis(self) -> int:

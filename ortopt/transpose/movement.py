@@ -43,8 +43,9 @@ from ortopt.transpose.plan import (
     rebuilt,
     typical_size,
 )
+from ortopt.views.targets import COPY, INFER, target_of
 
-COPY = 64
+BLOCK_COST = 64
 """What copying one block of memory costs, however small it is, in bytes through a transpose: 20 to 30 ns. T5's table of
 relative positions, [32, heads], is read 4 to 8 times as slowly along its second axis."""
 
@@ -113,7 +114,7 @@ def gather(node: ir.Node, at: At) -> Plan:
         (normal(layout), *_as_is(node)),
         (output,),
         lambda operands: rebuilt(node, operands.values, axis=layout[axis]),
-        _more_copies(shape_of(data), shape_of(indices), axis, layout) * COPY,
+        _more_copies(shape_of(data), shape_of(indices), axis, layout) * BLOCK_COST,
     )
 
 
@@ -434,16 +435,9 @@ def _carried(node: ir.Node, groups: Sequence[Group], own: int, layout: Perm) -> 
 
 
 def _target(node: ir.Node, source: Sequence[Dim], wanted: Sequence[Dim]) -> list[int]:
-    target: list[int] = []
-    for place, dim in enumerate(wanted):
-        if isinstance(dim, int):
-            target.append(dim)
-        elif place < len(source) and symbolic.equal(source[place], dim):
-            target.append(0)
-        else:
-            target.append(-1)
-    need(target.count(-1) <= 1, "two dimensions of the target are unknown", node)
-    taken = [dim for dim, entry in zip(wanted, target, strict=True) if entry == 0]
-    certain = -1 not in target or all(is_never_zero(dim, node) for dim in taken)
+    target = target_of(source, wanted)
+    need(target.count(INFER) <= 1, "two dimensions of the target are unknown", node)
+    taken = [dim for dim, entry in zip(wanted, target, strict=True) if entry == COPY]
+    certain = INFER not in target or all(is_never_zero(dim, node) for dim in taken)
     need(certain, "beside a dimension of 0, another would be unknown", node)
     return target

@@ -21,9 +21,7 @@ from ortopt.graph.match import Dim, Refusal, array_of, attribute, inputs, is_nev
 from ortopt.graph.walk import Question, each, walk
 from ortopt.views import index_map
 from ortopt.views.index_map import IndexMap, identity
-
-COPY, INFER = 0, -1
-"""What a Reshape's target says for the input's own dimension, and for the one that is left."""
+from ortopt.views.targets import COPY, INFER
 
 LONGEST = 8
 """How many moves behind one another are read."""

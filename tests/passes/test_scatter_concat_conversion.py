@@ -76,6 +76,10 @@ KEPT = {
     "the updates are combined": rows(nodes='s = ScatterND (x, low, a) t = ScatterND <reduction = "add"> (s, high, b)'),
     "places stay as they are": rows(nodes="s = Neg (x) t = ScatterND (s, high, b)"),
     "the rows do not follow each other": rows(ROWS.replace("2, 3, 4", "2, 4, 3")),
+    "a row whose end is beyond 64 bits": (
+        "the rows do not follow each other",
+        rows("int64[2,1] low = {0, 1}, int64[1,1] high = {9223372036854775807}").replace("float[3,N]", "float[1,N]"),
+    ),
     "what is written is written over": rows(ROWS.replace("2, 3, 4", "1, 2, 3")),
     "the indices are not those of rows": """main (float[5,4] x, float[2] a) => (float[5,4] y)
         <int64[2,2] low = {0, 1, 0, 2}> { t = ScatterND (x, low, a) y = Neg (t) }""",

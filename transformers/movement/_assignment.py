@@ -79,34 +79,16 @@ def _to_rows(x: ir.Value, indices: ir.Value, updates: ir.Value) -> Assignment:
     whole = dims(x)[:counted]
     rows = named.ndim == counted + 1 == len(whole) + 1 > 1 and bool(named.size)
     need(rows, "the indices are not those of rows", indices)
-    starts = [_row(int(named[(0,) * counted + (at,)]), size) for at, size in enumerate(whole)]
-    ends = [start + count for start, count in zip(starts, named.shape, strict=False)]
-    in_range = all(
-        isinstance(size, int) and 0 <= start <= end <= size
-        for start, end, size in zip(starts, ends, whole, strict=False)
-    )
-    need(in_range and _counts(named, starts, whole), "the rows do not follow each other", indices)  # else it fails
+    sizes = np.array([size if isinstance(size, int) else 0 for size in whole])  # of one that is not known, no row is
+    named = np.where(named < 0, named + sizes, named)
+    starts = named[(0,) * counted]
+    counting = np.moveaxis(np.indices(named.shape[:-1]), 0, -1) + starts
+    in_range = bool(((named >= 0) & (named < sizes)).all())
+    need(in_range and np.array_equal(named, counting), "the rows do not follow each other", indices)  # else it fails
     parts = [at for at, size in enumerate(whole) if named.shape[at] != size] or [0]
     need(len(parts) == 1, "it is not a part of one axis that is assigned", indices)
     (along,) = parts
-    return Assignment(updates, along, starts[along], ends[along])
-
-
-def _row(row: int, size: Dim) -> int:
-    """A row that may be counted from the end."""
-    return row + size if row < 0 and isinstance(size, int) else row
-
-
-def _counts(named: np.ndarray, starts: list[int], whole: tuple[Dim, ...]) -> bool:
-    """Whether indices count up by ones along each axis of what they name."""
-    places = np.indices(named.shape[:-1])
-    return all(
-        np.array_equal(
-            np.where(own < 0, own + size, own) if isinstance(size, int) else own,
-            start + places[at],
-        )
-        for at, (own, start, size) in enumerate(zip(np.moveaxis(named, -1, 0), starts, whole, strict=True))
-    )
+    return Assignment(updates, along, int(starts[along]), int(starts[along]) + named.shape[along])
 
 
 def _to_places(node: ir.Node, x: ir.Value, updates: ir.Value) -> Assignment:

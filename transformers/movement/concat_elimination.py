@@ -6,7 +6,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
-from ortopt.graph.match import inputs, is_op, need, plain_attributes, rank, same_dim, shape_of
+from ortopt.graph.match import inputs, is_op, need, plain_attributes, same_dim, shape_of
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -54,20 +54,13 @@ def _joined(operands: Sequence[ir.Value], root: ir.Node) -> list[ir.Value]:
             run = operands[position : position + len(parts)]
             whole = len(run) == len(parts) and all(a is b for a, b in zip(run, parts, strict=True))
             source = split.inputs[0]
-            if whole and source is not None and _same_axis(split, root, source):
+            if whole and source is not None and ops.Split(split).is_along(ops.Concat(root), source):
                 result.append(source)
                 position += len(parts)
                 continue
         result.append(operands[position])
         position += 1
     return result
-
-
-def _same_axis(split: ir.Node, root: ir.Node, source: ir.Value) -> bool:
-    before, now = ops.Split(split), ops.Concat(root)
-    if before.stated_axis == now.stated_axis:
-        return True
-    return shape_of(source) is not None and before.axis == now.axis_of(rank(source))
 
 
 def _is_empty(value: ir.Value, root: ir.Node) -> bool:

@@ -4,7 +4,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
-from ortopt.graph.match import inputs, is_op, is_used_once, need, shape_of
+from ortopt.graph.match import inputs, is_op, is_used_once, need
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
@@ -38,7 +38,7 @@ class ConcatMerging(RewriteRule[Found]):
                 or not is_op(node, "Concat")
                 or node.graph is not root.graph
                 or not is_used_once(value)
-                or not _same_axis(node, root)
+                or not ops.Concat(node).is_along(ops.Concat(root), value)
             ):
                 operands.append(value)
             else:
@@ -51,10 +51,3 @@ class ConcatMerging(RewriteRule[Found]):
     def rewrite(self, found: Found) -> ir.Node:
         """Build the one Concat."""
         return ops.copied(found.nodes[-1], found.operands)
-
-
-def _same_axis(node: ir.Node, root: ir.Node) -> bool:
-    before, now, result = ops.Concat(node), ops.Concat(root), shape_of(node.outputs[0])
-    if before.stated_axis == now.stated_axis:
-        return True
-    return result is not None and before.axis_of(len(result)) == now.axis_of(len(result))

@@ -33,6 +33,7 @@ from ortopt.graph.match import (
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.views.targets import ones_beside
 
 FIRST, LAST = -(2**63), 2**63 - 1
 MAX_RENAMES = 4
@@ -183,20 +184,6 @@ def _all_of(root: ir.Node, x: ir.Value) -> Found:
     raise Refusal("the result is another cut of the elements", x)
 
 
-def _ones_beside(own: Sequence[Dim], result: Sequence[Dim]) -> tuple[int, ...] | None:
-    """The axes of dimension 1 that a shape has more than another one; None if it has anything else."""
-    ones: list[int] = []
-    place = 0
-    for index, dim in enumerate(result):
-        if place < len(own) and same_dim(own[place], dim):
-            place += 1
-        elif same_dim(dim, 1):
-            ones.append(index)
-        else:
-            return None
-    return tuple(ones) if place == len(own) else None
-
-
 def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear) -> Found:
     """``row * columns + column`` into a flattened matrix, each row from its first column on.
 
@@ -240,7 +227,7 @@ def _reshaped(root: ir.Node, matrix: Sequence[Dim]) -> tuple[tuple[ir.Node, ...]
     nodes, result = [root], root.outputs[0]
     path: tuple[tuple[ir.Node, ...], ir.Value, tuple[int, ...]] | None = None
     while True:
-        ones = None if shape_of(result) is None else _ones_beside(matrix, dims(result))
+        ones = None if shape_of(result) is None else ones_beside(matrix, dims(result))
         if ones is not None:
             path = tuple(nodes), result, ones
         user = users(result)[0] if is_used_once(result) else None

@@ -15,7 +15,8 @@ from ortopt.graph.match import Dim, Refusal, attribute, inputs, is_constant, nee
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
-from ortopt.views.reading import COPY, INFER, dims_after, through
+from ortopt.views.reading import dims_after, through
+from ortopt.views.targets import INFER, flatten_axis, ones_beside, target_of
 
 ALLOWS_ZERO = 14
 FLATTENS_ALL_TYPES = 9
@@ -98,16 +99,8 @@ def _by_ones(source: Sequence[Dim], result: Sequence[Dim]) -> tuple[str, tuple[i
     if len(source) == len(result):
         return None
     op, few, many = ("Unsqueeze", source, result) if len(source) < len(result) else ("Squeeze", result, source)
-    rest = list(few)
-    ones = []
-    for axis, dim in enumerate(many):
-        if rest and same_dim(rest[0], dim):
-            rest.pop(0)
-        elif same_dim(dim, 1):
-            ones.append(axis)
-        else:
-            return None
-    return None if rest else (op, tuple(ones))
+    ones = ones_beside(few, many)
+    return None if ones is None else (op, ones)
 
 
 def _merged(first: ir.Node, last: ir.Node, source: Sequence[Dim] | None) -> tuple[int, ...] | None:
@@ -154,14 +147,13 @@ def _by_shape(root: ir.Node, x: ir.Value, source: Sequence[Dim], result: Sequenc
     if len(numbers) == len(result):
         need(0 not in numbers or opset(root) >= ALLOWS_ZERO, "a dimension of 0 needs opset 14", root)
         return Found((root,), x, "Reshape", numbers, (("allowzero", 1),) if 0 in numbers else ())
-    target = [_element(dim, source, axis) for axis, dim in enumerate(result)]
+    target = target_of(source, result)
     free = [axis for axis, element in enumerate(target) if element == INFER]
     if not free:
         return Found((root,), x, "Reshape", tuple(target))
-    if len(result) == 2 and opset(root) >= FLATTENS_ALL_TYPES:
-        for axis in range(len(source) + 1):
-            if symbolic.same_shape((symbolic.product(source[:axis]), symbolic.product(source[axis:])), result):
-                return Found((root,), x, "Flatten", (), (("axis", axis),))
+    at = flatten_axis(source, result) if opset(root) >= FLATTENS_ALL_TYPES else None
+    if at is not None:
+        return Found((root,), x, "Flatten", (), (("axis", at),))
     need(len(free) == 1, "several dimensions are neither numbers nor the input's own", root)
     others = [dim for axis, dim in enumerate(result) if axis != free[0]]
     positive = all(symbolic.at_least(dim, 1) for dim in others)
@@ -173,10 +165,3 @@ def _infers(root: ir.Node, axis: int) -> bool:
     """Whether the last op infers the dimension at an axis itself, and so cannot run beside a 0 either."""
     target = contents(inputs(root, 2)[1]) if root.op_type == "Reshape" else None
     return target is not None and same_dim(target[axis], INFER)
-
-
-def _element(dim: Dim, source: Sequence[Dim], axis: int) -> int:
-    """The target's element for a dimension: a number, or that it is copied or inferred."""
-    if isinstance(dim, int) and dim > 0:
-        return dim
-    return COPY if axis < len(source) and same_dim(dim, source[axis]) else INFER

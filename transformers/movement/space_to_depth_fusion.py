@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
@@ -23,10 +26,14 @@ from ortopt.graph.match import (
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.strided_blocks import strided_blocks
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.views.index_map import every, identity, same
+from ortopt.views.reading import maps
 
+RANK = 4
 CHANNELS, HEIGHT, WIDTH = 1, 2, 3
+MAX_MOVES = 4
+"""How many moves take a block, at most."""
 
 
 class Found(Struct, frozen=True):
@@ -66,8 +73,7 @@ class SpaceToDepthFusion(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """Each offset once, from one value of rank 4."""
         need(ops.Concat(root).axis_of(len(dims(root.outputs[0], 4))) == CHANNELS, "it does not join channels", root)
-        found = strided_blocks(root, HEIGHT, WIDTH)
-        source, size, order = found.source, found.size, found.order
+        source, size, order = _blocks(root)
         channels = dims(source, 4)[CHANNELS]
         if order == tuple(range(size * size)):
             return Found((root,), source, size, order)
@@ -98,6 +104,38 @@ class SpaceToDepthFusion(RewriteRule[Found]):
         bias = optional(convolution, 2)
         operands = [blocks, constant(np.ascontiguousarray(moved), weight.dtype), *([] if bias is None else [bias])]
         return {convolution.outputs[0]: ops.copied(convolution, operands).outputs[0]}
+
+
+def _blocks(root: ir.Node) -> tuple[ir.Value, int, tuple[int, ...]]:
+    """The image whose blocks a Concat joins, their size, and for each operand its place in a block, row by row."""
+    operands = inputs(root, len(root.inputs))
+    size = math.isqrt(len(operands))
+    need(size > 1 and size * size == len(operands), "its operands are no blocks", root)
+    source, offsets = _offsets(operands, size)
+    order = tuple(row * size + column for row, column in offsets)
+    need(sorted(order) == list(range(size * size)), "a block is missing", root)
+    divides = all(not isinstance(dim, int) or dim % size == 0 for dim in dims(source, RANK)[HEIGHT:])
+    need(divides, "the blocks do not fill the image", source)
+    return source, size, order
+
+
+def _offsets(operands: Sequence[ir.Value], size: int) -> tuple[ir.Value, list[tuple[int, int]]]:
+    """The value that all operands are blocks of, and for each block its first row and its first column."""
+    known = [{found.source: found for found in maps(operand, MAX_MOVES)} for operand in operands]
+    source = next((value for value in known[0] if all(value in one for one in known)), None)
+    if source is None:
+        raise Refusal("the blocks come from several values", operands[0])
+    offsets = []
+    for operand, one in zip(operands, known, strict=True):
+        found = one[source]
+        need(len(found.starts) == RANK, "a block starts elsewhere", operand)
+        row, column = found.starts[HEIGHT:]
+        if not (isinstance(row, int) and isinstance(column, int) and 0 <= row < size and 0 <= column < size):
+            raise Refusal("a block starts elsewhere", operand)
+        block = every(every(identity(source), HEIGHT, row, size), WIDTH, column, size)
+        need(same(found, block), "it takes no block", operand)
+        offsets.append((row, column))
+    return source, offsets
 
 
 def _convolution_below(root: ir.Node) -> ir.Node:

@@ -14,8 +14,7 @@ from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.semantics import is_overridable
 from ortopt.transformer import Context, GraphTransformer
-
-COPY, INFER = 0, -1
+from ortopt.views.targets import INFER, flatten_axis, target_of
 
 
 class ReshapeFusion(GraphTransformer):
@@ -80,7 +79,7 @@ def _replacement(root: ir.Node, positive: frozenset[str]) -> ir.Node:
         need(0 not in numbers or opset(root) >= 14, "a dimension of 0 needs opset 14", root)
         return _reshape(x, numbers, allow_zero=0 in numbers)
     source = shape_of(x)
-    target = [_element(dim, source, axis) for axis, dim in enumerate(result)]
+    target = target_of(source, result)
     open_axes = [axis for axis, element in enumerate(target) if element == INFER]
     if not open_axes:
         return _reshape(x, target)
@@ -90,7 +89,7 @@ def _replacement(root: ir.Node, positive: frozenset[str]) -> ir.Node:
         fails = _literal(computed, open_axes[0]) == INFER and not _may_take_zero(root)
         if fails or all(_is_positive(dim, positive) for dim in others):
             return _reshape(x, target)
-    axis = _flatten_axis(source, result) if opset(root) >= 9 else None
+    axis = flatten_axis(source, result) if opset(root) >= 9 else None
     if axis is not None:
         _check_for_copies(computed, result, source, positive)
         return ir.node("Flatten", [x], attributes={"axis": axis})
@@ -130,13 +129,6 @@ def _reshape(x: ir.Value, target: Sequence[int], *, allow_zero: bool = False) ->
     return ir.node("Reshape", [x, shape], attributes={"allowzero": 1} if allow_zero else {})
 
 
-def _element(dim: Dim, source: Sequence[Dim] | None, axis: int) -> int:
-    """What the target says of a dimension: a number, that it is copied, or that it is inferred."""
-    if isinstance(dim, int) and dim > 0:
-        return dim
-    return COPY if _is_copied(dim, source, axis) else INFER
-
-
 def _is_copied(dim: Dim, source: Sequence[Dim] | None, axis: int) -> bool:
     return source is not None and axis < len(source) and symbolic.equal(dim, source[axis])
 
@@ -147,17 +139,6 @@ def _is_multiple(dim: Dim, source: Sequence[Dim] | None, axis: int) -> bool:
         return False
     factor = symbolic.quotient_exact(dim, source[axis])
     return factor is not None and symbolic.at_least(factor, 1)
-
-
-def _flatten_axis(source: Sequence[Dim] | None, result: Sequence[Dim]) -> int | None:
-    """The axis at which a Flatten gives the same; unlike a -1 it can, beside a dimension of 0 too."""
-    if source is None or len(result) != 2:
-        return None
-    for axis in range(len(source) + 1):
-        rows, columns = symbolic.product(source[:axis]), symbolic.product(source[axis:])
-        if symbolic.equal(rows, result[0]) and symbolic.equal(columns, result[1]):
-            return axis
-    return None
 
 
 def _literal(target: ir.Value, axis: int) -> Dim | None:

@@ -29,6 +29,7 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     need_float32,
+    opset,
     rank,
     users,
 )
@@ -110,7 +111,9 @@ class WindowGatherDecomposition(RewriteRule[Found]):
         """Take each run, put them one behind another, and give them the shape of the indices."""
         _, x, place, indices = found.taken
         along, starts, step, length = found.runs
-        runs = [_slice(x, place, start, step, length) for start in starts]
+        reach, version = step * (length - 1) + 1, opset(found.nodes[-1])
+        cuts = ((place, start, start + reach, step) for start in starts)
+        runs = [ops.slice_node(x, [cut], version).outputs[0] for cut in cuts]
         joined = runs[0] if len(runs) == 1 else ir.node("Concat", runs, {"axis": place}).outputs[0]
         behind = [1] * (rank(x) - place - 1)
         shape = list(indices.shape)
@@ -210,9 +213,3 @@ def _step(rows: np.ndarray) -> int:
 
 def _of_rows(along: int | None, rows: np.ndarray) -> Runs:
     return Runs(along, tuple(rows[:, 0].tolist()), _step(rows), rows.shape[1])
-
-
-def _slice(x: ir.Value, place: int, start: int, step: int, length: int) -> ir.Value:
-    """One run of a value along an axis."""
-    bounds = ([start], [start + step * (length - 1) + 1], [place], [step])
-    return ir.node("Slice", [x, *map(constant, bounds)]).outputs[0]
