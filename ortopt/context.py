@@ -17,7 +17,7 @@ from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge, detach_orphans, discard, new_nodes
 from ortopt.graph.index import op_key
 from ortopt.graph.match import Refusal, with_claims
-from ortopt.graph.refusal import Code, Reason, code_of
+from ortopt.graph.refusal import Code, Reason, reason_of
 from ortopt.options import Numerics, Options, Target, TransformerLevel
 
 T = TypeVar("T")
@@ -425,7 +425,7 @@ class Context:
         value, step = discrete
         producer = value.producer()
         assert producer is not None
-        self.refuse(producer, Reason(f"{EXACT_PATH}: {step} ({value.name})", Code.NUMERICS))
+        self.refuse(producer, Reason(f"{EXACT_PATH}: {step}", Code.NUMERICS, value.name or ""))
         return True
 
     def refuse(self, node: ir.Node, reason: str | Exception) -> None:
@@ -446,7 +446,7 @@ class Context:
             shown = reason
             if isinstance(reason, Refusal) and not isinstance(reason, fusions.Declined):
                 shown = with_claims(reason, node)
-            self._observers.refused(self.transformer, node, Reason(str(shown), code_of(reason)))
+            self._observers.refused(self.transformer, node, reason_of(shown))
 
     def replace(
         self,

@@ -406,7 +406,7 @@ class RuleDriver:
         except Refusal as refusal:
             if context.listens_to_refusals:
                 told = with_claims(refusal, root, rule.match)
-                context.refuse(root, told if isinstance(told, Declined | Slower) else Reason(str(told), told.code))
+                context.refuse(root, told if isinstance(told, Declined | Slower) else told.told)
             return None
         nodes, numerics = tuple(found.nodes), rule.numerics_of(found)
         if numerics is Numerics.FINITE and not context.options.finite_math:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -175,6 +176,30 @@ def test_passes_and_their_tests_match_one_to_one() -> None:
     passes = {name for entry in pass_manifest.read().values() for name in entry.passes}
     tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "passes").glob("test_*.py")}
     assert passes == tests
+
+
+def figures_in_strings(source: ast.Module) -> list[str]:
+    """The measured speeds and times in documentation strings, of constants too."""
+    texts = (
+        " ".join(statement.value.value.split())
+        for statement in ast.walk(source)
+        if isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+    figure = re.compile(r"\d (?:times (?:as (?:fast|slow|long)|for|with|faster|slower)|ms\b|(?:milli|micro)seconds)")
+    return [text for text in texts if figure.search(text)]
+
+
+def test_a_measured_figure_is_found() -> None:
+    assert figures_in_strings(ast.parse('"""Is 1.13\ntimes as fast."""'))
+    assert not figures_in_strings(ast.parse('"""Axis k times as long, 2 times 3."""'))
+
+
+@pytest.mark.parametrize("room", ["transformers", "ortopt/patterns", "ortopt/linear", "ortopt/transpose"])
+def test_figures_stand_in_the_table_of_costs_and_not_in_documentation_strings(room: str) -> None:
+    for path in (ROOT / room).rglob("*.py"):
+        assert not figures_in_strings(tree(path)), path.relative_to(ROOT)
 
 
 def test_passes_live_in_folders_of_families() -> None:

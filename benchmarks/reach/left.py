@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from benchmarks.reach.fused import nodes
+from ortopt.graph.refusal import reason_of
 from ortopt.observers import Observer
 from ortopt.transformer import GraphTransformer
 
@@ -50,7 +51,7 @@ class Refusals(Observer):
 
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
         """Record a reason."""
-        self.at.setdefault(node, {})[transformer.name] = reason
+        self.at.setdefault(node, {})[transformer.name] = reason_of(reason).clause
 
 
 def reasons(model: ir.Model, refusals: Refusals, kind: str) -> Counter[str]:
@@ -80,7 +81,7 @@ def _nearest(core: ir.Node, refusals: Refusals, kind: str) -> str | None:
         node, steps = waiting.popleft()
         said = refusals.at.get(node, {})
         for name in (name for part in PASSES[kind] for name in sorted(said, key=len) if part in name):
-            return f"{name}: {_without_place(said[name])}"
+            return f"{name}: {said[name]}"
         if steps == STEPS:
             continue
         for user in _users(node.outputs):
@@ -92,9 +93,3 @@ def _nearest(core: ir.Node, refusals: Refusals, kind: str) -> str | None:
 
 def _users(values: Iterable[ir.Value]) -> list[ir.Node]:
     return [use.node for value in values for use in value.uses()]
-
-
-def _without_place(reason: str) -> str:
-    """The reason without the value that it is about, which a pass puts behind it in brackets."""
-    said, bracket, _ = reason.rpartition(" (")
-    return said if bracket and reason.endswith(")") else reason

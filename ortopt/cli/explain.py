@@ -196,6 +196,7 @@ def describe(
         table: The file of the table of costs; None is the one that ships.
     """
     from ortopt.reporting import choices
+    from ortopt.reporting.reasons import as_data
 
     needs = {node["node"]: node["why"] for node in left}
     return {
@@ -207,7 +208,7 @@ def describe(
             for rewrite in listener.rewrites
         ],
         "refusals": [
-            {"node": refusal.node, "op": refusal.op, "reason": refusal.reason}
+            {"node": refusal.node, "op": refusal.op, **as_data(refusal.reason)}
             | ({"needed_by": needs[refusal.node]} if refusal.node in needs else {})
             for refusal in listener.refusals
         ],
@@ -216,8 +217,9 @@ def describe(
 
 
 def _show(data: dict[str, Any]) -> None:
+    from ortopt.graph.refusal import Code
     from ortopt.reporting import choices, report, tables
-    from ortopt.reporting.reasons import split
+    from ortopt.reporting.reasons import rank
 
     out = report.console(sys.stdout)
     rewrites, refusals = data["rewrites"], data["refusals"]
@@ -232,12 +234,13 @@ def _show(data: dict[str, Any]) -> None:
         )
         headers = ("rewrite", "nodes", "what for")[:columns]
         out.print(tables.table(headers, (row[:columns] for row in rows), text=3, prose=headers[-1]))
-    by_reason: dict[str, list[str]] = {}
+    by_reason: dict[tuple[int, str], list[str]] = {}
     for refusal in refusals:
-        reason, about = split(refusal["reason"])
+        about = f" ({refusal['about']})" if refusal["about"] else ""
         needed = f": {refusal['needed_by']}" if "needed_by" in refusal else ""
-        by_reason.setdefault(reason, []).append(f"{refusal['op']} {refusal['node']}{about}{needed}")
-    for reason, nodes in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
+        kind = rank(Code(refusal["code"])), refusal["clause"]
+        by_reason.setdefault(kind, []).append(f"{refusal['op']} {refusal['node']}{about}{needed}")
+    for (_, reason), nodes in sorted(by_reason.items(), key=lambda item: (item[0][0], -len(item[1]), item[0])):
         out.print()
         tables.say(out, f"{len(nodes)} refused: {one_line(reason)}", "bold")
         for node in nodes:

@@ -35,30 +35,42 @@ class Code(enum.Enum):
 
 
 class Reason(str):
-    """A reason as people read it, and what kind it is.
+    """A reason as people read it, and the parts that it is made of.
 
     Attributes:
+        clause: The reason alone, which is the same at many nodes.
         code: What kind it is.
+        about: What it is about, which differs at every node; empty if the clause says all.
     """
 
-    __slots__ = ("code",)
+    __slots__ = ("about", "clause", "code")
+    clause: str
     code: Code
+    about: str
 
-    def __new__(cls, text: str, code: Code) -> Self:
-        """The reason of a text and a code."""
-        reason = super().__new__(cls, text)
-        reason.code = code
+    def __new__(cls, clause: str, code: Code = Code.CONDITION, about: str = "") -> Self:
+        """The reason of a clause, a code and what it is about."""
+        reason = super().__new__(cls, f"{clause} ({about})" if about else clause)
+        reason.clause, reason.code, reason.about = clause, code, about
         return reason
 
+    def __getnewargs__(self) -> tuple[str, Code, str]:  # type: ignore[override]
+        """Copies are made of the parts."""
+        return self.clause, self.code, self.about
 
-def code_of(reason: object) -> Code:
-    """What kind of reason it is: a `Reason`, or an exception that has a code; a plain text is a condition.
+
+def reason_of(given: object) -> Reason:
+    """A reason with its parts: of a refusal, or of an exception that may have a code; a plain text is a condition.
 
     Args:
-        reason: The reason.
+        given: The reason, as it was raised or said.
     """
-    code = getattr(reason, "code", Code.CONDITION)
-    return code if isinstance(code, Code) else Code.CONDITION
+    if isinstance(given, Reason):
+        return given
+    if isinstance(given, Refusal):
+        return given.told
+    code = getattr(given, "code", Code.CONDITION)
+    return Reason(str(given), code if isinstance(code, Code) else Code.CONDITION)
 
 
 class Refusal(Exception):  # noqa: N818 -- not an error: a match that says no
@@ -80,11 +92,16 @@ class Refusal(Exception):  # noqa: N818 -- not an error: a match that says no
             self.code = code
         self.claims: tuple[ir.Value, ...] = ()
 
-    def __str__(self) -> str:
-        reason = f"{self.reason}; {ONLY_DECLARED}" if self.claims else self.reason
+    @property
+    def told(self) -> Reason:
+        """The reason as people read it, with the names of what it is about."""
+        clause = f"{self.reason}; {ONLY_DECLARED}" if self.claims else self.reason
         claims = [value for value in self.claims if not any(value is item for item in self.about)]
         names = [_name(item) for item in (*self.about, *claims) if item is not None]
-        return f"{reason} ({', '.join(names)})" if names else reason
+        return Reason(clause, self.code, ", ".join(names))
+
+    def __str__(self) -> str:
+        return str(self.told)
 
 
 class Absent(Refusal):
@@ -132,4 +149,4 @@ def need_present(condition: bool, reason: str, *about: object) -> None:
         raise Absent(reason, *about)
 
 
-__all__ = ["ONLY_DECLARED", "Absent", "Code", "Reason", "Refusal", "code_of", "need", "need_present"]
+__all__ = ["ONLY_DECLARED", "Absent", "Code", "Reason", "Refusal", "need", "need_present", "reason_of"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortopt.framework.fusions import Decision
-from ortopt.graph.refusal import Code, code_of
+from ortopt.graph.refusal import Code, Reason, reason_of
 from ortopt.observers import Observer
 from ortopt.terminal_text import node_name
 from ortopt.transformer import GraphTransformer
@@ -23,14 +23,17 @@ class RefusedCandidate:
         node: The node's name, or its first result's where it has none.
         op: The node's op.
         reason: Reason of the refusal.
-        code: What kind of reason it is.
     """
 
     transformer: str
     node: str
     op: str
-    reason: str
-    code: Code = Code.CONDITION
+    reason: Reason
+
+    @property
+    def code(self) -> Code:
+        """What kind of reason it is."""
+        return self.reason.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ class Explanation(Observer):
             self.rewrites.pop()
             self._latest = None
         self._refusals[transformer.name, node] = RefusedCandidate(
-            transformer.name, node_name(node), node.op_type, str(reason), code_of(reason)
+            transformer.name, node_name(node), node.op_type, reason_of(reason)
         )
 
 

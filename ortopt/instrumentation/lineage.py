@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ortopt.graph import scope
+from ortopt.graph.refusal import Reason, reason_of
 from ortopt.instrumentation.graph_snapshot import GraphSnapshot, SnapshotTaker, op_of
 from ortopt.observers import HistoryEntry, Observer
 from ortopt.transformer import GraphTransformer
@@ -89,7 +90,7 @@ class Lineage(Observer):
         self._operands: dict[int, set[ir.Node]] = {}
         self._swept: set[int] = set()
         self._offers: dict[int, _Offer] = {}
-        self._refusals: dict[tuple[str, int], str] = {}
+        self._refusals: dict[tuple[str, int], Reason] = {}
         self._where = 0, 0, ""
         self._batch_began = 0
         self._batch_is_open = False
@@ -152,7 +153,7 @@ class Lineage(Observer):
 
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
         """Record a refusal; of several at one node, the last reason of each transformer stays."""
-        self._refusals[transformer.name, self._known(node)] = str(reason)
+        self._refusals[transformer.name, self._known(node)] = reason_of(reason)
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
@@ -228,7 +229,7 @@ class Lineage(Observer):
         taker.learn()
         return taker.snapshot
 
-    def refusals(self, numbers: Iterable[int]) -> list[tuple[str, int, str]]:
+    def refusals(self, numbers: Iterable[int]) -> list[tuple[str, int, Reason]]:
         """What was refused at some nodes: transformer, id, reason.
 
         Args:

@@ -6,7 +6,17 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.graph.match import FLOAT, Refusal, array_of, inputs, is_op, is_used_once, need, optional, plain_attributes
+from ortopt.graph.match import (
+    Refusal,
+    array_of,
+    inputs,
+    is_op,
+    is_used_once,
+    need,
+    need_float32,
+    optional,
+    plain_attributes,
+)
 from ortopt.patterns.quantization import RANGES, dequantizer, scaling
 
 LEAST_BLOCK = 16
@@ -85,7 +95,7 @@ def blocks(value: ir.Value) -> Blocks:
         need(alone, "others read the floats of the weight, which would be stored twice", each)
     mapping = scaling(node)
     need(mapping.block > 0, "the weight has no blocks of scales", node)
-    need(mapping.numbers == FLOAT, "the numbers are not float32", node)
+    need_float32(inputs(node, 2)[1])
     need(mapping.integers.bitwidth in (4, 8), "no kernel has integers of so many bits", node)
     power = mapping.block >= LEAST_BLOCK and mapping.block & (mapping.block - 1) == 0
     need(power, "the kernel wants blocks of 16, 32, 64 …", node)

@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
     Absent,
     Refusal,
     array_of,
@@ -23,6 +22,7 @@ from ortopt.graph.match import (
     inputs,
     is_constant,
     need,
+    need_float32,
     only_user,
     optional,
     plain_attributes,
@@ -173,7 +173,7 @@ def unit_before(root: ir.Node, *ops: str) -> ir.Node:
 def _operand(node: ir.Node, integers: ir.Value, *, channels: bool) -> Operand:
     mapping = scaling(node)
     need(mapping.integers in BYTES, "the integers are not of 8 bits", node)
-    need(mapping.numbers == FLOAT, "the numbers are not float32", node)
+    need_float32(inputs(node, 2)[1])
     need(mapping.block == 0, "there are blocks of scales", node)
     need(channels or mapping.scale.ndim == 0, "there are several scales", node)
     least, most = ORDINARY

@@ -13,6 +13,7 @@ from ortopt.analysis.blocks import FAMILIES, Block, blocks
 from ortopt.graph import scope
 from ortopt.graph.refusal import Code
 from ortopt.instrumentation.explanation import Explanation
+from ortopt.reporting.reasons import as_data
 from ortopt.reporting.tables import say, table
 from ortopt.terminal_text import node_name, one_line
 
@@ -64,10 +65,7 @@ def _reasons(block: Block, listener: Explanation, order: list[str]) -> list[dict
     counting = sorted(
         (one for one in refusals if one.transformer in order), key=lambda one: order.index(one.transformer)
     )
-    return [
-        {"pass": one.transformer, "node": one.node, "op": one.op, "reason": one.reason, "code": one.code.value}
-        for one in counting
-    ]
+    return [{"pass": one.transformer, "node": one.node, "op": one.op, **as_data(one.reason)} for one in counting]
 
 
 def show(data: Mapping[str, Any], out: Console) -> None:
@@ -106,11 +104,9 @@ def _why(reasons: list[dict[str, str]]) -> tuple[str, str]:
     places: dict[str, None] = {}
     unfit = [refusal for refusal in reasons if refusal["code"] != Code.COST.value]
     for refusal in unfit or reasons:  # that another pass would not pay says nothing where the block does not fit
-        reason, _, place = refusal["reason"].rpartition(" (")
-        has_place = bool(reason) and place.endswith(")")
-        told.setdefault(refusal["pass"], reason if has_place else refusal["reason"])
-        if has_place:
-            places[place.removesuffix(")")] = None
+        told.setdefault(refusal["pass"], refusal["clause"])
+        if refusal["about"]:
+            places[refusal["about"]] = None
     where = f" ({'; '.join(places)})" if places else ""
     if len(set(told.values())) < 2:
         return next(iter(told.values()), NOT_LOOKED_AT), where

@@ -6,18 +6,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ortopt.graph.refusal import Code
+from ortopt.graph.refusal import Code, Reason
 from ortopt.instrumentation.explanation import Explanation, RefusedCandidate
 
 _RANKS = {Code.ABSENT: 2, Code.CONDITION: 1, Code.TYPE: 1, Code.NUMERICS: 1}
-"""How much a reader can do about a reason: 0, what options of the run decide, is most."""
 
 
-def split(reason: str) -> tuple[str, str]:
-    """A reason without the value that it is about, which differs at every node; and that value, in brackets."""
-    start, bracket, value = reason.rpartition(" (")
-    about = f"{bracket}{value}" if start and value.endswith(")") else ""
-    return reason.removesuffix(about), about
+def as_data(reason: Reason) -> dict[str, str]:
+    """A reason and its parts, as data that json can write."""
+    return {"reason": str(reason), "clause": reason.clause, "about": reason.about, "code": reason.code.value}
+
+
+def rank(code: Code) -> int:
+    """How much a reader can do about reasons of a kind: 0, what options of the run decide, is most."""
+    return _RANKS.get(code, 0)
 
 
 def by_pass(refusals: Iterable[RefusedCandidate]) -> list[dict[str, Any]]:
@@ -31,9 +33,9 @@ def by_pass(refusals: Iterable[RefusedCandidate]) -> list[dict[str, Any]]:
     counts: Counter[tuple[str, str]] = Counter()
     ranks: dict[tuple[str, str], int] = {}
     for refusal in refusals:
-        row = refusal.transformer, split(refusal.reason)[0]
+        row = refusal.transformer, refusal.reason.clause
         counts[row] += 1
-        ranks[row] = _RANKS.get(refusal.code, 0)
+        ranks[row] = rank(refusal.code)
     rows = sorted(counts.items(), key=lambda item: (ranks[item[0]], -item[1], item[0]))
     return [{"pass": name, "count": count, "reason": reason} for (name, reason), count in rows]
 
@@ -58,4 +60,4 @@ def _row(name: str, rewrites: int, reasons: Sequence[Mapping[str, Any]]) -> dict
     return {"pass": name, "rewrites": rewrites, "refusals": refusals, "reasons": reasons}
 
 
-__all__ = ["by_pass", "split", "summary"]
+__all__ = ["as_data", "by_pass", "rank", "summary"]

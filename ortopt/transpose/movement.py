@@ -46,8 +46,8 @@ from ortopt.transpose.plan import (
 from ortopt.views.targets import COPY, INFER, target_of
 
 BLOCK_COST = 64
-"""What copying one block of memory costs, however small it is, in bytes through a transpose: 20 to 30 ns. T5's table of
-relative positions, [32, heads], is read 4 to 8 times as slowly along its second axis."""
+"""What copying one block of memory costs, however small it is, in bytes through a transpose. T5's table of
+relative positions, [32, heads], is read more slowly along its second axis."""
 
 
 def _data_only(node: ir.Node, at: At) -> None:

@@ -50,7 +50,7 @@ KEPT = {
     "it is not one number": scaled().replace("float c = {4}", "float[2] c = {4, 4}"),
     "the factor would raise the rank": scaled().replace("float c =", "float[1,1] c =").replace("[N] y", "[1,N] y"),
     "the scale is too large or too small": scaled().replace("{0.1}", "{1e-39}"),
-    "the numbers are not float32": scaled().replace("float s = {0.1}", "float16 s = {11878}")
+    "single precision only": scaled().replace("float s = {0.1}", "float16 s = {11878}")
     .replace("float c = {4}", "float16 c = {17408}").replace("float[N] y", "float16[N] y"),
     "there are several scales": scaled().replace("float s = {0.1}", "float[2] s = {0.1, 0.2}")
     .replace("uint8 z = {100}", "uint8[2] z = {3, 3}").replace("[N]", "[1,2]"),

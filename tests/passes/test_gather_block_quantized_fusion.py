@@ -81,7 +81,7 @@ def test_sizes(indices: tuple[int | str, ...], block: int) -> None:
         ({"axis": 1, "along": 0, "dims": (64, 10)}, "not lie along the last axis"),
         ({"block": 8}, "blocks of 16, 32, 64"),
         ({"dtype": "uint8"}, "not of 4 bits"),
-        ({"numbers": TensorProto.FLOAT16}, "not float32"),
+        ({"numbers": TensorProto.FLOAT16}, "single precision only"),
         ({"show_table": True}, "others read the whole table"),
     ],
 )

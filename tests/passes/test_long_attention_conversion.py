@@ -54,8 +54,8 @@ KEPT = {
     "a cap": ("no softcap", text(HEADS + ", softcap = 2.0")),
     "no scale": ("such a scale for none", text(HEADS + ", scale = 0.0")),
     "heads first": ("heads come first", text("scale = 0.3", head=HEAD.replace("B,1024", "1,2,1024"))),
-    "doubles": ("not single-precision", text(head=HEAD.replace("float[", "double["))),
-    "half precision": ("not single-precision", text(head=HEAD.replace("float[", "float16["))),
+    "doubles": ("single precision only", text(head=HEAD.replace("float[", "double["))),
+    "half precision": ("single precision only", text(head=HEAD.replace("float[", "float16["))),
     "other runtimes have no such op": ("serves ONNX Runtime", text(), {"target": "onnx"}),
 }
 

@@ -32,7 +32,7 @@ class SomePass(GraphTransformer):
 def described() -> dict[str, object]:
     model, listener = parse(MODEL), Explanation()
     for reason in (
-        Reason("no Add comes after (y)", Code.ABSENT),
+        Reason("no Add comes after", Code.ABSENT, "y"),
         Reason("too large; --max-growth 1MB takes it", Code.SIZE),
     ):
         kind = type("Other" if reason.code is Code.ABSENT else "Growing", (SomePass,), {"__doc__": "It."})

@@ -85,9 +85,10 @@ def _whole_reason(name: str, expected: str, model: onnx.ModelProto, more: dict[s
     options = more.get("options") or testing.all_fusions(more.get("target", "ort"))
     _, explanation = testing.run(name, load(model), level=more.get("level"), options=options)
     given = (refusal.reason for refusal in explanation.refusals if expected in refusal.reason)
-    reason = next(given, expected)
-    sentence, bracket, _ = reason.rpartition(" (")
-    return sentence if bracket and reason.endswith(")") and expected in sentence else reason
+    reason = next(given, None)
+    if reason is None:
+        return expected
+    return reason.clause if expected in reason.clause else str(reason)
 
 
 def _covers(reason: str, expected: str) -> bool:

@@ -1,4 +1,4 @@
-"""A general power takes up to a hundred times as long as a product, a square root or a reciprocal."""
+"""A general power takes much longer than a product, a square root or a reciprocal."""
 
 import onnx_ir as ir
 from msgspec import Struct

@@ -12,6 +12,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_float32,
     operand_constant,
     producer,
 )
@@ -66,7 +67,7 @@ class ValueBiasFolding(RewriteRule[Found]):
     def match(self, root: ir.Node) -> Found:
         """The bias of the projection of an attention's result, whose values have a bias too."""
         layer = ending_in(root)
-        need(layer.kind == ir.DataType.FLOAT, "it is not single-precision", layer.weight)
+        need_float32(layer.weight)
         node = above_result(layer.x)
         need(may_have_biased_values(node), "the values have no bias", node)
         block = reading(node)

@@ -1,7 +1,7 @@
 """A 1x1 convolution of what was enlarged is computed at the small size: both are linear, along different axes.
 
-Decoders for segmentation and detection enlarge several feature maps, concatenate and project them: 1.6 to 5 times as
-fast the other way round (SegFormer's head, feature pyramids).
+Decoders for segmentation and detection enlarge several feature maps, concatenate and project them (SegFormer's
+head, feature pyramids): the other way round, the projection reads fewer pixels.
 """
 
 from __future__ import annotations

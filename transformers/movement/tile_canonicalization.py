@@ -13,8 +13,8 @@ EXPAND_SINCE = 8
 class TileCanonicalization(RewriteRule[Forwarded]):
     """``Tile(x, repeats)`` → ``Expand(x, repeats)``, where each axis has one element or is taken once.
 
-    Under ONNX Runtime 8 to 11 times as fast along the last axis, and never slower. What follows may not need the
-    repeated elements at all: operands are broadcast.
+    ONNX Runtime is faster so along the last axis, and never slower. What follows may not need the repeated elements at
+    all: operands are broadcast.
     """
 
     levels = (TransformerLevel.LEVEL1,)

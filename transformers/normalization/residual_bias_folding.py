@@ -161,7 +161,7 @@ def _layers(readers: list[ir.Node], residual: ir.Value, row: Array) -> Iterator[
             continue
         need(is_op(node, "Gemm", "MatMul"), "the normalization's result is used by no linear layer", node)
         layer = linear(node)
-        need(layer.kind == FLOAT, "its numbers are not single-precision", layer.weight)
+        need_float32(layer.weight)
         need(layer.inputs == row.size, "a linear layer is of another width", layer.weight)
         last = node if is_op(node, "Gemm") else _sum(node.outputs[0])
         if last is None:

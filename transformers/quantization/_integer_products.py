@@ -10,7 +10,6 @@ from ortopt.graph.match import (
     array_of,
     attribute,
     dims,
-    dtype,
     inputs,
     is_constant,
     is_never_zero,
@@ -18,6 +17,7 @@ from ortopt.graph.match import (
     is_used_once,
     is_vector_of,
     need,
+    need_float32,
     need_present,
     only_user,
     operand_from,
@@ -110,7 +110,8 @@ def _scales(factor: ir.Value) -> tuple[ir.Value, ir.Value]:
     need(is_op(product, "Mul"), "the factor is no product of two scales", factor)
     assert product is not None
     first, second = inputs(product, 2)
-    need(dtype(first) == FLOAT and dtype(second) == FLOAT, "the scales are not float32", product)
+    need_float32(first)
+    need_float32(second)
     return (second, first) if is_constant(first) else (first, second)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph.match import FLOAT, inputs, is_constant, keeps_rank, need, plain_attributes, scalar
+from ortopt.graph.match import inputs, is_constant, keeps_rank, need, need_float32, plain_attributes, scalar
 from ortopt.patterns.quantization import is_faithful, scaling
 
 FACTORS = (2.0**-20, 2.0**20)
@@ -40,7 +40,7 @@ def with_factor(quantizer: ir.Node, factor: float, *, multiplied: bool) -> np.nd
         Refusal: If there are several scales, or it is not exact.
     """
     mapping = scaling(quantizer)
-    need(mapping.numbers == FLOAT, "the numbers are not float32", quantizer)
+    need_float32(inputs(quantizer, 2)[1])
     need(mapping.scale.ndim == 0, "there are several scales", quantizer)
     need(is_faithful(mapping), "the scale is too large or too small to be exact", quantizer)
     scale = np.float64(mapping.scale)

@@ -7,11 +7,11 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.match import (
-    FLOAT,
     inputs,
     is_constant,
     is_used_once,
     need,
+    need_float32,
     optional,
     plain_attributes,
     rank,
@@ -54,7 +54,7 @@ class GatherBlockQuantizedFusion(RewriteRule[Found]):
         need(is_used_once(floats) and not floats.is_graph_output(), "others read the whole table", node)
         mapping = scaling(node)
         need(mapping.block > 0, "the table has no blocks of scales", node)
-        need(mapping.numbers == FLOAT, "the numbers are not float32", node)
+        need_float32(floats)
         need(mapping.integers.bitwidth == FOUR_BITS, "the integers are not of 4 bits", node)
         power = mapping.block >= LEAST_BLOCK and mapping.block & (mapping.block - 1) == 0
         need(power, "the kernel wants blocks of 16, 32, 64 …", node)

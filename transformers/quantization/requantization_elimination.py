@@ -15,6 +15,7 @@ from ortopt.graph.match import (
     is_constant,
     keeps_rank,
     need,
+    need_float32,
     optional,
     plain_attributes,
     scalar,
@@ -74,14 +75,14 @@ def _mapping(root: ir.Node, first: int) -> Scaling:
     """What a scale and a zero point among the inputs of a kernel say."""
     scale, zero = inputs(root, first + 1)[first], optional(root, first + 1)
     zero_point = np.zeros((), np.int64) if zero is None else np.asarray(scalar(zero), np.int64)
-    need(scale.dtype == FLOAT, "the numbers are not float32", root)
+    need_float32(scale)
     return Scaling(dtype(root.outputs[0]), FLOAT, np.asarray(scalar(scale), np.float32), zero_point, 0, 0)
 
 
 def _check_unchanged(there: Scaling, factor: float, back: Scaling, root: ir.Node) -> None:
     """Refuse unless every integer that is scaled comes back as itself."""
     need(there.integers == back.integers, "the quantized types differ", root)
-    need(there.numbers == back.numbers == FLOAT, "the numbers are not float32", root)
+    need(there.numbers == back.numbers == FLOAT, "the numbers are not float32", root, code=Code.TYPE)
     need(there.scale.ndim == 0 and back.scale.ndim == 0, "there are several scales", root)
     need(bool(there.zero_point == back.zero_point), "the zero points differ", root)
     need(is_faithful(there) and is_faithful(back), "a scale is too large or too small to be exact", root)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, array_of, attribute, inputs, need, opset, optional, plain_attributes
+from ortopt.graph.match import FLOAT, array_of, attribute, inputs, need, need_float32, opset, optional, plain_attributes
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.quantization import FAITHFUL, dequantizer, has_one_scale, is_dequantizer, is_quantizer, scaling
 from ortopt.rule import RewriteRule
@@ -116,7 +116,7 @@ def _of_quantized_weight(weight: ir.Value) -> Integers:
     """The scales of a weight that is quantized already."""
     mapping = scaling(dequantizer(weight))
     need(mapping.block == 0, "the weight has blocks of scales", weight)
-    need(mapping.numbers == FLOAT, "the weight is not of float32", weight)
+    need_float32(weight)
     return Integers(mapping.scale, mapping.axis)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ortopt.graph.refusal import Reason
 from ortopt.instrumentation.graph_snapshot import GraphSnapshot
 from ortopt.instrumentation.lineage import Lineage, RecordedRewrite
 from ortopt.observers import HistoryEntry
@@ -85,14 +86,11 @@ def _history(history: Iterable[HistoryEntry]) -> list[list[Any]]:
     ]
 
 
-def _refusals(refusals: Iterable[tuple[str, int, str]]) -> list[list[Any]]:
-    """By transformer and reason, the nodes; what differs at every node, the value in brackets, stands with the node."""
+def _refusals(refusals: Iterable[tuple[str, int, Reason]]) -> list[list[Any]]:
+    """By transformer and reason, the nodes; what differs at every node, the value, stands with the node."""
     grouped: dict[tuple[str, str], list[list[Any]]] = {}
     for transformer, number, reason in refusals:
-        text, bracket, about = reason.rpartition(" (")
-        detached = bool(bracket) and about.endswith(")")
-        key = transformer, text if detached else reason
-        grouped.setdefault(key, []).append([number, about.removesuffix(")") if detached else ""])
+        grouped.setdefault((transformer, reason.clause), []).append([number, reason.about])
     ranked = sorted(grouped.items(), key=lambda item: (-len(item[1]), item[0]))
     return [[transformer, reason, where] for (transformer, reason), where in ranked]
 

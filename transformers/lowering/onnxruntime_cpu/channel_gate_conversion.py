@@ -40,8 +40,7 @@ class Found(Struct, frozen=True):
 class ChannelGateConversion(RewriteRule[Found]):
     """``Mul(x, gate)`` → ``Mul(x, Resize(gate))`` between convolutions, for a gate with one number a channel.
 
-    The same bits. 1.03 to 1.04 times as fast from the convolution before to the one after it, from images of 7x7 to
-    112x112 and from 32 to 1152 channels.
+    The same bits, and the image stays in the blocked layout.
     """
 
     levels = (TransformerLevel.LEVEL3,)

@@ -49,7 +49,7 @@ class Found(Struct, frozen=True):
 class GroupedConvMerging(RewriteRule[Found]):
     """``Conv(x)`` with groups of fewer than 16 channels → with groups of 16, whose weights are block-diagonal.
 
-    1.1 to 1.7 times as fast behind another convolution, on processors that compute 16 channels at once: with --march
+    It gains behind another convolution, on processors that compute 16 channels at once: with --march
     native only. The weights hold zeros: a NaN or an infinity spreads to the groups that are merged with its own.
     """
 

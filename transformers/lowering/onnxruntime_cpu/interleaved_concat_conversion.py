@@ -22,8 +22,7 @@ from ortopt.views.reading import through
 class InterleavedConcatConversion(RewriteRule[Match]):
     """``Transpose(Reshape(Concat(a, b)))`` that interleaves a and b → ``Concat(Unsqueeze(a), Unsqueeze(b))``.
 
-    The same bits. 1.04 to 1.9 times as fast, from two to eight tensors of 24 to 512 channels and images of 1x1 to
-    112x112; a ShuffleNet v2 as a whole is 1.03 times as fast.
+    The same bits, and one move of the elements instead of two.
     """
 
     levels = (TransformerLevel.LEVEL3,)

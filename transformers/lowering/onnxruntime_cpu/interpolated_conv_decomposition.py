@@ -282,7 +282,7 @@ def _rows(found: Found, columns: ir.Value, outputs: int) -> ir.Value:
     """The results' rows, of all parts together.
 
     ONNX Runtime's MatMul refuses a matrix before a batch of no matrices. Where there may be no image, a convolution of
-    points does the same: 1.02 to 1.2 times as slow.
+    points does the same, a little slower.
     """
     images = [part.image for part in found.parts if part.image is not None]
     matrix = np.concatenate([found.rows.matrix(_matrices(image)[0]) for image in images], axis=1)

@@ -64,8 +64,8 @@ class Found(Struct, frozen=True):
 class MaskedSoftmaxConversion(RewriteRule[Found]):
     """``Softmax(y)`` → ``Softmax(Max(y, m - Max(81, |m| / 2¹⁶)))``, ``y = x + mask``, ``m = ReduceMax(y)``.
 
-    Rows that hold a NaN or are wholly at -inf stay as they are, to the bit. On an AVX-512 Xeon it is 1.35 to 2.4 times
-    as fast, and slower on an EPYC, which has no trouble with such numbers: so it is taken with ``--fusions all``, or
+    Rows that hold a NaN or are wholly at -inf stay as they are, to the bit. It is faster on an AVX-512 Xeon, and
+    slower on an EPYC, which has no trouble with such numbers: so it is taken with ``--fusions all``, or
     where a table of costs says that it pays.
     """
 

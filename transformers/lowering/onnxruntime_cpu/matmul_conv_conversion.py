@@ -63,8 +63,7 @@ class Found(Struct, frozen=True):
 class MatmulConvConversion(RewriteRule[Found]):
     """``Transpose(MatMul(Gelu(MatMul(x, A)), B))`` → ``Conv(Gelu(Conv(Transpose(x), A)), B)`` for images x.
 
-    The channels are last in x. 1.04 to 1.16 times as fast, from an image of 1x1 to one of 56x56 and from 32 to 768
-    channels. Where the result keeps its channels last, a transposition brings them back.
+    The channels are last in x. Where the result keeps its channels last, a transposition brings them back.
     """
 
     levels = (TransformerLevel.LEVEL3,)

@@ -30,8 +30,7 @@ NEGATIVE_AXES_FROM = 11
 class MatmulVectorConversion(RewriteRule[Forwarded]):
     """``MatMul(a, vector)`` → ``Squeeze(MatMul(a, Unsqueeze(vector)))``, on the CPU of ONNX Runtime.
 
-    This is 1.1 times as fast with 16 rows of 64 numbers, 15 times with 256 rows of 256, and 27 times with 1000 rows of
-    256.
+    It gains the more, the more rows the matrix has.
     """
 
     levels = (TransformerLevel.LEVEL3,)

@@ -46,7 +46,7 @@ class Found(Struct, frozen=True):
 class QuickGeluScaleFolding(RewriteRule[Found]):
     """``QuickGelu<alpha>(x·W + b)·V`` → ``QuickGelu<1>(x·(W * alpha) + b * alpha)·(V / alpha)``.
 
-    ONNX Runtime computes SiLU in one vectorized pass: it is 1.1 times as fast on one row, 1.5 to 2.3 times on more.
+    ONNX Runtime computes SiLU in one vectorized pass.
     """
 
     levels = (TransformerLevel.LEVEL3,)

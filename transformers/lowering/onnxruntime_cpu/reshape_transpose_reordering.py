@@ -30,8 +30,7 @@ NO_ROWS = "the rows are not all channels of each pixel"
 class ReshapeTransposeReordering(RewriteRule[Match]):
     """``Reshape(Transpose(x))`` → ``Transpose(Reshape(x))`` for rows that become an image of a convolution.
 
-    And ``Transpose(Reshape(x))`` → ``Reshape(Transpose(x))`` for such an image that becomes rows. The same bits. 1.03
-    to 1.2 times as fast from the product before a convolution to the one after it, from images of 1x1 to 56x56.
+    And ``Transpose(Reshape(x))`` → ``Reshape(Transpose(x))`` for such an image that becomes rows. The same bits.
     """
 
     levels = (TransformerLevel.LEVEL3,)

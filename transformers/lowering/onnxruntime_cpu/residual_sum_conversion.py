@@ -1,6 +1,6 @@
 """ONNX Runtime joins a residual Add with the normalization behind it when it loads a model, which is slower.
 
-On the CPU its kernel of SkipLayerNormalization takes two to six times as long as Add and LayerNormalization, which are
+On the CPU its kernel of SkipLayerNormalization takes longer than Add and LayerNormalization, which are
 vectorized. It knows the residual connection by its Add alone: a Sum computes the same, at the same speed. Halves
 it converts to single precision at load, and joins then.
 """

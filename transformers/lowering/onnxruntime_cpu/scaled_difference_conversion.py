@@ -55,7 +55,7 @@ class Found(Struct, frozen=True):
 class ScaledDifferenceConversion(RewriteRule[Found]):
     """``x + c · (p - x)`` → ``(1 - c) · x + c · p`` for images in ONNX Runtime's blocked layout.
 
-    1.03 times as fast in EfficientFormer. A convolution takes the sum and the factors, one for each channel; a
+    A convolution takes the sum and the factors, one for each channel; a
     difference would leave the layout.
     """
 

@@ -31,13 +31,13 @@ from ortopt.graph.match import (
     inputs,
     is_op,
     need,
+    need_float32,
     need_present,
     only_user,
     optional,
     plain_attributes,
     producer,
     static_dims,
-    tensor_of,
 )
 from ortopt.linear.channels import vector
 from ortopt.linear.weights import rounded
@@ -202,7 +202,7 @@ def _cut(x: ir.Value, axis: int, start: int, end: int) -> ir.Value:
 def _weight(node: ir.Node) -> np.ndarray:
     """The constant weight of a convolution of images."""
     weight = inputs(node, 2)[1]
-    need(tensor_of(weight).dtype == FLOAT, "the gain was measured for single precision only", weight)
+    need_float32(weight, "the gain was measured")
     static_dims(weight, rank=4)
     return array_of(weight).astype(np.float64)
 

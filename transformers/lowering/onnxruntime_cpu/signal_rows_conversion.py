@@ -93,9 +93,8 @@ class Found(Struct, frozen=True):
 class SignalRowsConversion(RewriteRule[Found]):
     """``Conv(Conv(x))`` of signals → the same of images, whose rows are overlapping pieces of the signal.
 
-    On ONNX Runtime's CPU 1.05 to 1.5 times as fast with one thread and with several: the later stages of vocoders. A
-    vocoder whose length is open gains from 8 frames on, a tenth of a second; for 1 to 4 frames it takes 1.03 to 1.12
-    times as long.
+    The later stages of vocoders gain with one thread and with several. A vocoder whose length is open gains from some
+    frames on, and loses a little for fewer.
     """
 
     levels = (TransformerLevel.LEVEL3,)

@@ -54,7 +54,7 @@ class Found(Struct, frozen=True):
 class SplitTransposeReordering(RewriteRule[Found]):
     """``Squeeze(Split(Transpose(x)))`` → the same along another axis, where the Transpose then moves a single axis.
 
-    And ``Reshape(Split(Transpose(x)))``. 5 to 10 times as fast at 49 to 3136 tokens.
+    And ``Reshape(Split(Transpose(x)))``.
     """
 
     levels = (TransformerLevel.LEVEL3,)

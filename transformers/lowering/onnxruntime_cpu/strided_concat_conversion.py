@@ -23,8 +23,6 @@ class StridedConcatConversion(RewriteRule[Match]):
     """``Concat`` of ``x[:, i::b, j::b]`` for all i, j → ``Reshape(Transpose(Reshape(x)))``, for channels that are last.
 
     And of all other parts that follow one another at equal distances, however they are taken.
-
-    1.25 to 2 times as fast for images of 8x8 to 56x56 pixels with 8 to 384 channels.
     """
 
     levels = (TransformerLevel.LEVEL3,)

@@ -61,7 +61,7 @@ class Found(Struct, frozen=True):
 class TransposedMatmulConversion(RewriteRule[Found]):
     """``Transpose(MatMul(Transpose(x), W) + b)`` → ``Conv(x, W, b)`` of a signal, where the channels go last and back.
 
-    From 1.1 times as fast (512 channels) to 4.5 (4 heads of 196 tokens).
+    It gains the more, the fewer channels there are.
     """
 
     levels = (TransformerLevel.LEVEL3,)

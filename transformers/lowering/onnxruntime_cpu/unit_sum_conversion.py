@@ -1,7 +1,7 @@
 """ONNX Runtime makes slow kernels of integers of two kinds of quantized units when it loads a model.
 
 Its QLinearSoftmax looks each exponential up and divides one element after the other, and its QLinearAveragePool turns
-integers into floats and back for itself: both take up to seven times as long as the ops on floats. It knows a unit by
+integers into floats and back for itself: both take longer than the ops on floats. It knows a unit by
 its DequantizeLinear and QuantizeLinear, right beside the op. A Sum of one operand between them is a copy.
 """
 
