@@ -177,10 +177,8 @@ class Transformation:
             from ortopt.analysis import releases
             from ortopt.opset_conversion import conversion
 
-            if options.opset == "latest":
-                version = releases.newest_opset(releases.least(options))
-            else:
-                version = options.opset
+            newest = releases.newest_opset(releases.least(options))
+            version = newest if options.opset == "latest" else options.opset
             self._content = conversion.convert(self._content, version, token)
         token.check()
         if options.level == 0:
