@@ -58,10 +58,12 @@ class Match(Struct, frozen=True):
     Attributes:
         nodes: The nodes that are replaced, the root among them.
         build: Builds what replaces them.
+        replaced: Results of other nodes than the root that the rewrite replaces too.
     """
 
     nodes: tuple[ir.Node, ...]
     build: Callable[[], Replacement]
+    replaced: tuple[ir.Value, ...] = ()
 
 
 class Forwarded(Struct, frozen=True):

@@ -3,12 +3,11 @@
 import math
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.graph.constants import EPSILONS
 from ortopt.graph.match import DOUBLE, FLOAT16, dtype, inputs, need, opset
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.activation._gelu import activation, half_of_one_plus, polynomial
 
@@ -21,21 +20,7 @@ WITHIN = {DOUBLE: 1e-12, FLOAT16: 2 * EPSILONS[FLOAT16]}
 """What is allowed in other types: of halves, the product of two coefficients is off by as much as both together."""
 
 
-class Found(Struct, frozen=True):
-    """The nodes from the polynomial to the product, the operand and the result."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    y: ir.Value
-    standard: bool
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The product, which stands below the root."""
-        return (self.y,)
-
-
-class FastGeluFusion(RewriteRule[Found]):
+class FastGeluFusion(RewriteRule[Match]):
     """``x · ½ · (1 + Tanh(√(2/π) · (x + 0.044715 · x³)))`` → ``Gelu<approximate="tanh">(x)`` or ``FastGelu(x)``.
 
     Level 1 emits the standard op where the opset has it, level 2 ONNX Runtime's own elsewhere.
@@ -50,7 +35,7 @@ class FastGeluFusion(RewriteRule[Found]):
     fuses = (("", "Gelu"), *produces)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """The product below the Tanh has x as a factor; the argument of the Tanh is a polynomial of x, in any form."""
         below: list[ir.Node] = []
         x, y = half_of_one_plus(root, None, below)
@@ -62,11 +47,7 @@ class FastGeluFusion(RewriteRule[Found]):
             for degree in coefficients.keys() | COEFFICIENTS.keys()
         )
         need(fitting, "the argument of Tanh is not √(2/π) · (x + 0.044715 · x³)", root)
-        return Found(tuple(dict.fromkeys((*above, root, *below))), x, y, opset(root) >= 20)
-
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the activation in place of the last product."""
-        root = found.nodes[-1]
-        if found.standard:
-            return {found.y: activation(root, found.x, "Gelu", approximate="tanh")}
-        return {found.y: activation(root, found.x, "FastGelu", MICROSOFT)}
+        nodes = tuple(dict.fromkeys((*above, root, *below)))
+        if opset(root) >= 20:
+            return Match(nodes, lambda: {y: activation(nodes[-1], x, "Gelu", approximate="tanh")}, (y,))
+        return Match(nodes, lambda: {y: activation(nodes[-1], x, "FastGelu", MICROSOFT)}, (y,))

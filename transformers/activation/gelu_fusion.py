@@ -3,11 +3,10 @@
 import math
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.graph.match import DOUBLE, dtype, inputs, is_op, is_scalar, keeps_rank, need, opset, producer
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.activation._gelu import activation, half_of_one_plus
 
@@ -15,21 +14,7 @@ FEW_DIGITS = 1e-5
 """What people write for √2, as a relative error: 1.41421, 0.7071. ONNX Runtime's own tolerance."""
 
 
-class Found(Struct, frozen=True):
-    """The nodes from the error function to the product, the operand and the result."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    y: ir.Value
-    domain: str
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The product, which stands below the root."""
-        return (self.y,)
-
-
-class GeluFusion(RewriteRule[Found]):
+class GeluFusion(RewriteRule[Match]):
     """``x · ½ · (1 + Erf(x / √2))`` → ``Gelu(x)``.
 
     Level 1 emits the standard op where the opset has it, level 2 ONNX Runtime's own elsewhere.
@@ -43,16 +28,14 @@ class GeluFusion(RewriteRule[Found]):
     fuses = (("", "Gelu"), *produces)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A division by √2 above the Erf and the product below it; ½ may be anywhere in the product."""
         scaling, x = _argument(root)
         nodes = [scaling, root]
         _, y = half_of_one_plus(root, x, nodes)
-        return Found(tuple(dict.fromkeys(nodes)), x, y, "" if opset(root) >= 20 else MICROSOFT)
-
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the Gelu in place of the last product."""
-        return {found.y: activation(found.nodes[-1], found.x, "Gelu", found.domain)}
+        domain = "" if opset(root) >= 20 else MICROSOFT
+        nodes = list(dict.fromkeys(nodes))
+        return Match(tuple(nodes), lambda: {y: activation(nodes[-1], x, "Gelu", domain)}, (y,))
 
 
 def _argument(erf: ir.Node) -> tuple[ir.Node, ir.Value]:

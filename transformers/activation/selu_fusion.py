@@ -1,30 +1,14 @@
 """A scaled Elu is one kernel."""
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.graph.match import attribute, inputs, need, need_float
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.affine import LARGEST, SMALLEST, need_single, scaled_below
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 
-class Found(Struct, frozen=True):
-    """The nodes, x, the parameters of the Selu, and the result."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    alpha: float
-    gamma: float
-    y: ir.Value
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The product, which stands below the root."""
-        return (self.y,)
-
-
-class SeluFusion(RewriteRule[Found]):
+class SeluFusion(RewriteRule[Match]):
     """``g · Elu<alpha = a>(x)`` → ``Selu<alpha = a, gamma = g>(x)``."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -34,7 +18,7 @@ class SeluFusion(RewriteRule[Found]):
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """One number, by which an Elu's result is multiplied or divided."""
         scaled = scaled_below(root.outputs[0])
         need(scaled is not None, "it is not multiplied by one number", root)
@@ -44,9 +28,6 @@ class SeluFusion(RewriteRule[Found]):
         need(SMALLEST <= scaled.factor <= LARGEST, "the factor is out of range", root)
         alpha = attribute(root, "alpha", 1.0)
         need_single(x)
-        return Found((root, *scaled.nodes), x, alpha, scaled.factor, scaled.value)
-
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the Selu."""
-        node = ir.node("Selu", [found.x], {"alpha": found.alpha, "gamma": found.gamma})
-        return {found.y: node.outputs[0]}
+        attributes = {"alpha": alpha, "gamma": scaled.factor}
+        y = scaled.value
+        return Match((root, *scaled.nodes), lambda: {y: ir.node("Selu", [x], attributes).outputs[0]}, (y,))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.match import (
@@ -19,17 +18,10 @@ from ortopt.graph.match import (
     scalar,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 
-class Found(Struct, frozen=True):
-    """The Softmax and the Sub, with the scaling between them, and the scores."""
-
-    nodes: tuple[ir.Node, ...]
-    scores: ir.Value
-
-
-class SoftmaxShiftElimination(RewriteRule[Found]):
+class SoftmaxShiftElimination(RewriteRule[Match]):
     """``Softmax(x - ReduceMax(x))`` → ``Softmax(x)``; ``Softmax((z / c - ReduceMax(z / c)) · c)`` → ``Softmax(z)``.
 
     The factor must be above 1, so that nothing overflows that did not before.
@@ -42,23 +34,23 @@ class SoftmaxShiftElimination(RewriteRule[Found]):
     lookback = 4
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A difference between scores and their largest, which may be scaled back."""
         (shifted,) = inputs(root, 1)
         need_float(shifted)
         scaling = shifted.producer()
         if scaling is None or not is_op(scaling, "Mul"):
             difference = _difference(root, shifted)
-            return Found((difference, root), inputs(difference, 2)[0])
+            return _without_shift((difference, root), inputs(difference, 2)[0])
         number, shifted = operand_constant(scaling)
         difference = _difference(root, shifted)
         scores = _unscaled(inputs(difference, 2)[0], _factor(number, shifted))
-        return Found((difference, scaling, root), scores)
+        return _without_shift((difference, scaling, root), scores)
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the Softmax of the scores."""
-        root = found.nodes[-1]
-        return ir.node("Softmax", [found.scores], {"axis": ops.Softmax(root).stated_axis})
+
+def _without_shift(nodes: tuple[ir.Node, ...], scores: ir.Value) -> Match:
+    axis = ops.Softmax(nodes[-1]).stated_axis
+    return Match(nodes, lambda: ir.node("Softmax", [scores], {"axis": axis}))
 
 
 def _difference(root: ir.Node, shifted: ir.Value) -> ir.Node:

@@ -1,29 +1,15 @@
 """``log(1 + eˣ)`` is one op; the CPU's kernel for it is slower than what it replaces."""
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.graph.match import choose, is_op, is_used_once, need, users
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.affine import need_single
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.transformers.activation._softplus import softplus
 
 
-class Found(Struct, frozen=True):
-    """The nodes, x and the result."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    y: ir.Value
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The result, which may stand below the root."""
-        return (self.y,)
-
-
-class SoftplusFusion(RewriteRule[Found]):
+class SoftplusFusion(RewriteRule[Match]):
     """``Where(x > 20, x, Log(Exp(x) + 1))`` → ``Softplus(x)``; without the guard where x is never large.
 
     ``Log(Exp(x) + 1)`` without a guard stays as it is: from x = 89 on it is infinite, and a Softplus is not.
@@ -38,7 +24,7 @@ class SoftplusFusion(RewriteRule[Found]):
     fuses = (("", "Softplus"),)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A form that does not overflow where a Softplus does not."""
         value = root.outputs[0]
         below = [node for node in users(value) if is_op(node, "Add", "Where") and is_used_once(value)]
@@ -46,8 +32,5 @@ class SoftplusFusion(RewriteRule[Found]):
         spelled = softplus(last)
         need_single(spelled.x)
         need(not spelled.overflows, "exp(x) may overflow, and the result be infinite", spelled.x)
-        return Found(spelled.nodes, spelled.x, last.outputs[0])
-
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the Softplus."""
-        return {found.y: ir.node("Softplus", [found.x]).outputs[0]}
+        y = last.outputs[0]
+        return Match(spelled.nodes, lambda: {y: ir.node("Softplus", [spelled.x]).outputs[0]}, (y,))

@@ -1,30 +1,16 @@
 """``x / (1 + |x|)`` is one kernel."""
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.graph.match import inputs, is_op, need, only_user, operand_scalar
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.affine import need_single
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 NOT_SOFTSIGN = "it is not x / (1 + |x|)"
 
 
-class Found(Struct, frozen=True):
-    """The nodes, x and the result."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    y: ir.Value
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The quotient, which stands below the root."""
-        return (self.y,)
-
-
-class SoftsignFusion(RewriteRule[Found]):
+class SoftsignFusion(RewriteRule[Match]):
     """``x / (1 + Abs(x))`` → ``Softsign(x)``; infinities make NaN in both."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -34,7 +20,7 @@ class SoftsignFusion(RewriteRule[Found]):
     looks_downstream = True
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A quotient, or a product with the reciprocal."""
         (x,) = inputs(root, 1)
         shifted = only_user(root.outputs[0], "Add")
@@ -49,8 +35,5 @@ class SoftsignFusion(RewriteRule[Found]):
         other = a if b is below else b
         need(other is x and (b is below or is_op(last, "Mul")), NOT_SOFTSIGN, last)
         need_single(x)
-        return Found((*nodes, last), x, last.outputs[0])
-
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the Softsign in place of the quotient."""
-        return {found.y: ir.node("Softsign", [found.x]).outputs[0]}
+        y = last.outputs[0]
+        return Match((*nodes, last), lambda: {y: ir.node("Softsign", [x]).outputs[0]}, (y,))

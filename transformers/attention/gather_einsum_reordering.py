@@ -6,7 +6,6 @@ Keys by relative position are such rows: one for each pair of positions, of whic
 from __future__ import annotations
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.kernels import CPU
@@ -23,22 +22,13 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.einsum import equation_of
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 MOST_ROWS = 128
 """Larger tables have rows that a short sequence never reads."""
 
 
-class Found(Struct, frozen=True):
-    """The Einsum, what is multiplied, the table, and which of its rows each position is multiplied with."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    table: ir.Value
-    rows: ir.Value
-
-
-class GatherEinsumReordering(RewriteRule[Found]):
+class GatherEinsumReordering(RewriteRule[Match]):
     """``Einsum("bhld,lrd->bhlr", x, Gather(table, i))`` → ``GatherElements(x · tableᵀ, i)``.
 
     For tables of up to 128 rows: it gains the more, the longer the sequence.
@@ -51,7 +41,7 @@ class GatherEinsumReordering(RewriteRule[Found]):
     providers = (CPU,)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A product over the last axis of what is multiplied, and of rows that are chosen for pairs of positions."""
         x, chosen = inputs(root, 2)
         need(len(root.inputs) == 2, "it is no product of two", root)
@@ -70,17 +60,18 @@ class GatherEinsumReordering(RewriteRule[Found]):
         need(0 < count <= MOST_ROWS, "the table has rows that may not be read", table)
         need(same_dim(dims(x)[-1], size), "the rows are repeated", x)
         need(same_dim(dims(x)[-2], dims(rows, 2)[0]), "the lengths are not known to be equal", x)
-        return Found((root,), x, table, rows)
+        return Match((root,), lambda: _looked_up(x, table, rows))
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the products with all rows, and look them up."""
-        columns = ir.node("Transpose", [found.table], {"perm": (1, 0)}).outputs[0]
-        products = ir.node("MatMul", [found.x, columns]).outputs[0]
-        last = len(dims(found.x)) - 1
-        sizes = [ir.node("Shape", [found.rows]).outputs[0]]
-        if last > 1:
-            ahead = ir.node("Shape", [found.x]).outputs[0]
-            sizes.insert(0, ir.node("Gather", [ahead, constant(list(range(last - 1)))]).outputs[0])
-        shape = ir.node("Concat", sizes, {"axis": 0}).outputs[0] if last > 1 else sizes[0]
-        indices = ir.node("Expand", [found.rows, shape]).outputs[0]
-        return ir.node("GatherElements", [products, indices], {"axis": last})
+
+def _looked_up(x: ir.Value, table: ir.Value, rows: ir.Value) -> ir.Node:
+    """The products with all rows of the table, and those that are asked for."""
+    columns = ir.node("Transpose", [table], {"perm": (1, 0)}).outputs[0]
+    products = ir.node("MatMul", [x, columns]).outputs[0]
+    last = len(dims(x)) - 1
+    sizes = [ir.node("Shape", [rows]).outputs[0]]
+    if last > 1:
+        ahead = ir.node("Shape", [x]).outputs[0]
+        sizes.insert(0, ir.node("Gather", [ahead, constant(list(range(last - 1)))]).outputs[0])
+    shape = ir.node("Concat", sizes, {"axis": 0}).outputs[0] if last > 1 else sizes[0]
+    indices = ir.node("Expand", [rows, shape]).outputs[0]
+    return ir.node("GatherElements", [products, indices], {"axis": last})

@@ -10,6 +10,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.graph.match import (
     Dim,
+    attribute,
     dims,
     inputs,
     is_constant,
@@ -22,10 +23,11 @@ from ortopt.graph.match import (
     shape_of,
 )
 from ortopt.onnx_ir_internals import use_count
+from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
 
 
-class Skip(Struct, frozen=True):
+class _Skip(Struct, frozen=True):
     """``x + skip + bias`` above a normalization over the last axis.
 
     Attributes:
@@ -43,16 +45,30 @@ class Skip(Struct, frozen=True):
     total: ir.Value
 
 
-def skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> Skip:
-    """The sum that a normalization normalizes, if ONNX Runtime's Skip kernels take its operands.
+def skip_match(op: str, root: ir.Node, parameters: Sequence[ir.Value | None]) -> Match:
+    """A normalization and the sum above it, which one of ONNX Runtime's Skip ops replaces.
 
     Args:
+        op: The op type of the kernel.
         root: The normalization; its first input is the sum.
         parameters: Its scale, and its bias if there may be one.
 
     Raises:
-        Refusal: If they do not.
+        Refusal: If the kernel does not take the operands.
     """
+    skip = _skip_above(root, parameters)
+    epsilon = attribute(root, "epsilon", 1e-5)
+    need(epsilon >= 0, "the kernel wants an epsilon of at least 0", root)
+
+    def build() -> dict[ir.Value, ir.Value]:
+        node = _skip_node(op, skip, parameters, epsilon)
+        return {root.outputs[0]: node.outputs[0]} | ({skip.total: node.outputs[3]} if len(node.outputs) > 1 else {})
+
+    return Match((*skip.nodes, root), build, (skip.total,))  # the sum too: the kernel gives it as an output of its own
+
+
+def _skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> _Skip:
+    """The sum that a normalization normalizes, if ONNX Runtime's Skip kernels take its operands."""
     (total, *_) = inputs(root, 1)
     addition = producer(total, "Add")
     need(addition.graph is root.graph, "the sum is computed in another graph", total)
@@ -77,11 +93,11 @@ def skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> Skip:
     ]
     if biased:
         x, (inner, plain, bias) = biased[0]
-        return Skip((inner, addition), plain, b if x is a else a, bias, total)
+        return _Skip((inner, addition), plain, b if x is a else a, bias, total)
     if not _has_shape(a, shape):
         a, b = b, a
     need(_has_shape(a, shape) and _skips(b, a), "the kernel does not broadcast the operands so", addition)
-    return Skip((addition,), a, b, None, total)
+    return _Skip((addition,), a, b, None, total)
 
 
 def _biased(value: ir.Value, shape: Sequence[Dim]) -> tuple[ir.Node, ir.Value, ir.Value] | None:
@@ -109,15 +125,8 @@ def _skips(skip: ir.Value, x: ir.Value) -> bool:
     return len(own) == 2 or (len(own) == len(whole) and (own[0] == 1 or same_dim(own[0], whole[0])))
 
 
-def skip_node(op: str, skip: Skip, parameters: Sequence[ir.Value | None], epsilon: float) -> ir.Node:
-    """A new node of one of ONNX Runtime's Skip ops, with the sum as its fourth output if that is needed.
-
-    Args:
-        op: Its op type.
-        skip: The sum that it normalizes.
-        parameters: Scale, and bias where the op has one.
-        epsilon: Of the normalization.
-    """
+def _skip_node(op: str, skip: _Skip, parameters: Sequence[ir.Value | None], epsilon: float) -> ir.Node:
+    """A new node of one of ONNX Runtime's Skip ops, with the sum as its fourth output if that is needed."""
     inputs = [skip.x, skip.skip, *parameters, skip.bias]
     while inputs[-1] is None:
         inputs.pop()
@@ -127,4 +136,4 @@ def skip_node(op: str, skip: Skip, parameters: Sequence[ir.Value | None], epsilo
     return ir.node(op, inputs, {"epsilon": epsilon}, domain=MICROSOFT, outputs=outputs)
 
 
-__all__ = ["Skip", "skip_above", "skip_node"]
+__all__ = ["skip_match"]

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.match import dims, inputs, is_used, is_used_once, need, producer
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 
 HEADS_FIRST: tuple[int, ...] = (0, 2, 1, 3)
 RANK = 4
 
 
-class Found(Struct, frozen=True):
-    """The Transpose and the normalization behind it."""
-
-    nodes: tuple[ir.Node, ...]
-
-    @property
-    def root(self) -> ir.Node:
-        """The normalization."""
-        return self.nodes[-1]
-
-
-class NormTransposeReordering(RewriteRule[Found]):
+class NormTransposeReordering(RewriteRule[Match]):
     """``RMSNormalization(Transpose(x))`` of heads, each normalized for itself → ``Transpose(RMSNormalization(x))``.
 
     So for a LayerNormalization. Kernels that read heads side by side then need no Transpose. The pass runs once, when
@@ -38,7 +26,7 @@ class NormTransposeReordering(RewriteRule[Found]):
     roots = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
     numerics = Numerics.EXACT
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A normalization of the last dimension, which the Transpose leaves where it is."""
         x, *weights = inputs(root, len(root.inputs))
         transpose = producer(x, "Transpose")
@@ -47,11 +35,10 @@ class NormTransposeReordering(RewriteRule[Found]):
         need(ops.OneAxis(root).is_last, "more than the last dimension is normalized", root)
         need(all(len(dims(value)) == 1 for value in weights), "a weight differs between positions or heads", root)
         need(not any(map(is_used, root.outputs[1:])), "its statistics are asked for", root)
-        return Found((transpose, root))
+        return Match((transpose, root), lambda: _reordered(transpose, root))
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the normalization of what was not moved, and the Transpose."""
-        (x,) = inputs(found.nodes[0], 1)
-        root = found.root
-        node = ops.copied(root, [x, *root.inputs[1:]])
-        return ir.node("Transpose", [node.outputs[0]], {"perm": HEADS_FIRST})
+
+def _reordered(transpose: ir.Node, root: ir.Node) -> ir.Node:
+    """The normalization of what was not moved, and the Transpose."""
+    node = ops.copied(root, [*inputs(transpose, 1), *root.inputs[1:]])
+    return ir.node("Transpose", [node.outputs[0]], {"perm": HEADS_FIRST})

@@ -5,32 +5,15 @@ is not: the table of costs keeps it away from there.
 """
 
 import onnx_ir as ir
-from msgspec import Struct
 
-from ortopt.graph.match import attribute, inputs, need, optional
+from ortopt.graph.match import inputs, optional
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.transformers.normalization._skip_normalization import Skip, skip_above, skip_node
+from ortopt.transformers.normalization._skip_normalization import skip_match
 
 
-class Found(Struct, frozen=True):
-    """The nodes, the sum above, and the parameters of the normalization."""
-
-    nodes: tuple[ir.Node, ...]
-    skip: Skip
-    scale: ir.Value
-    bias: ir.Value | None
-    epsilon: float
-    y: ir.Value
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The sum too: the kernel gives it as an output of its own."""
-        return (self.skip.total,)
-
-
-class SkipLayerNormFusion(RewriteRule[Found]):
+class SkipLayerNormFusion(RewriteRule[Match]):
     """``LayerNormalization(x + skip + c, scale, bias)`` → ``com.microsoft.SkipLayerNormalization(x, skip, …, c)``."""
 
     levels = (TransformerLevel.LEVEL2,)
@@ -40,16 +23,7 @@ class SkipLayerNormFusion(RewriteRule[Found]):
     produces = ((MICROSOFT, "SkipLayerNormalization"),)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A sum whose operands the kernel takes."""
         _, scale = inputs(root, 2)
-        bias = optional(root, 2)
-        skip = skip_above(root, (scale, bias))
-        epsilon = attribute(root, "epsilon", 1e-5)
-        need(epsilon >= 0, "the kernel wants an epsilon of at least 0", root)
-        return Found((*skip.nodes, root), skip, scale, bias, epsilon, root.outputs[0])
-
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the kernel's node."""
-        node = skip_node("SkipLayerNormalization", found.skip, (found.scale, found.bias), found.epsilon)
-        return {found.y: node.outputs[0]} | ({found.skip.total: node.outputs[3]} if len(node.outputs) > 1 else {})
+        return skip_match("SkipLayerNormalization", root, (scale, optional(root, 2)))

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.framework.fusions import check_faster
 from ortopt.graph.match import Dim, attribute, dims, inputs, need, need_float32, same_dim
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
 INSTEAD = Form(MICROSOFT, "MultiHeadAttention", "instead of Attention")
 QKV = 3
 
 
-class Found(Struct, frozen=True):
-    """The Attention, its operands, its heads and its scale."""
-
-    nodes: tuple[ir.Node, ...]
-    operands: tuple[ir.Value, ...]
-    heads: int
-    scale: float | None
-
-
-class LongAttentionConversion(RewriteRule[Found]):
+class LongAttentionConversion(RewriteRule[Match]):
     """``Attention(q, k, v)`` without a mask, over a long sequence → ``com.microsoft.MultiHeadAttention(q, k, v)``.
 
     Its kernel computes the softmax as it goes where nothing is added to the scores: faster over a long
@@ -42,7 +32,7 @@ class LongAttentionConversion(RewriteRule[Found]):
     weighs = (INSTEAD,)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Queries, keys and values of one length, with heads side by side, and nothing else."""
         operands = inputs(root, QKV)
         need(all(value is None for value in root.inputs[QKV:]), "it has a mask, or a past", root)
@@ -61,12 +51,8 @@ class LongAttentionConversion(RewriteRule[Found]):
         for value in operands:
             need_float32(value)
         check_faster(root, INSTEAD, length=_length(operands, root))
-        return Found((root,), operands, heads, scale)
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the op of ONNX Runtime."""
-        scale = {} if found.scale is None else {"scale": found.scale}
-        return ir.node("MultiHeadAttention", found.operands, {"num_heads": found.heads, **scale}, domain=MICROSOFT)
+        attributes = {"num_heads": heads} | ({} if scale is None else {"scale": scale})
+        return Match((root,), lambda: ir.node("MultiHeadAttention", operands, attributes, domain=MICROSOFT))
 
 
 def _length(operands: tuple[ir.Value, ...], root: ir.Node) -> Dim:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
@@ -12,20 +11,12 @@ from ortopt.graph import scope
 from ortopt.graph.match import Code, array_of, inputs, need, need_float32
 from ortopt.options import Fusions, Target, TransformerLevel
 from ortopt.patterns.image_sizes import elements_of_an_image
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 FORM = Form("", "Max", "in place of PRelu")
 
 
-class Found(Struct, frozen=True):
-    """The PRelu, and its operands."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    slope: ir.Value
-
-
-class PreluDecomposition(RewriteRule[Found]):
+class PreluDecomposition(RewriteRule[Match]):
     """``PRelu(x, A)`` → ``Max(x, A · x)`` for constants A between 0 and 1, on the CPU.
 
     The bits are the same for every x, also for NaN, infinities and zeros of both signs. For few elements, two kernels
@@ -38,7 +29,7 @@ class PreluDecomposition(RewriteRule[Found]):
     providers = (CPU,)
     weighs = (FORM,)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Slopes above 0, as 0 times an infinity is NaN, and up to 1; and enough elements."""
         options = scope.of(scope.graph_of(root)).options
         need(options.target is Target.ORT, "other runtimes have other kernels", root)
@@ -48,9 +39,4 @@ class PreluDecomposition(RewriteRule[Found]):
         content = array_of(slope)
         need(bool(((content > 0) & (content <= 1)).all()), "a slope is not between 0 and 1", slope)
         check_faster(root, FORM, image=elements_of_an_image(x))
-        return Found((root,), x, slope)
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the product and the maximum."""
-        product = ir.node("Mul", [found.x, found.slope])
-        return ir.node("Max", [found.x, product.outputs[0]])
+        return Match((root,), lambda: ir.node("Max", [x, ir.node("Mul", [x, slope]).outputs[0]]))

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
@@ -23,7 +22,7 @@ from ortopt.graph.match import (
 from ortopt.linear.folding import Place, layer_alone, node_alone, rebuilt
 from ortopt.linear.weights import scaled
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
 FORM = Form(MICROSOFT, "QuickGelu", "with its scale in the layers")
@@ -31,19 +30,7 @@ SCALE_OF_THE_OP = 1.702
 """What QuickGelu's attribute is where it is left out."""
 
 
-class Found(Struct, frozen=True):
-    """The layer above, its bias, the activation and the layer below; and what is scaled, by place."""
-
-    nodes: tuple[ir.Node, ...]
-    contents: dict[Place, np.ndarray]
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The result of the layer below."""
-        return (self.nodes[-1].outputs[0],)
-
-
-class QuickGeluScaleFolding(RewriteRule[Found]):
+class QuickGeluScaleFolding(RewriteRule[Match]):
     """``QuickGelu<alpha>(x·W + b)·V`` → ``QuickGelu<1>(x·(W * alpha) + b * alpha)·(V / alpha)``.
 
     ONNX Runtime computes SiLU in one vectorized pass.
@@ -57,7 +44,7 @@ class QuickGeluScaleFolding(RewriteRule[Found]):
     weighs = (FORM,)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """An activation between two layers with constant weights, which nothing else reads."""
         alpha = float(attribute(root, "alpha", SCALE_OF_THE_OP))
         need(alpha != 1, "its scale is 1", root)
@@ -70,11 +57,9 @@ class QuickGeluScaleFolding(RewriteRule[Found]):
         below = only_user(root.outputs[0], "Gemm", "MatMul")
         need(below.inputs[0] is root.outputs[0], "the layer below has no constant weights", below)
         places.append((above[-1], 1))
-        contents = {(node, place): scaled(node.inputs[place], np.asarray(alpha, np.float32)) for node, place in places}
+        contents: dict[Place, np.ndarray] = {
+            (node, place): scaled(node.inputs[place], np.asarray(alpha, np.float32)) for node, place in places
+        }
         contents[below, 1] = scaled(below.inputs[1], np.asarray(1 / alpha, np.float32))
-        return Found((*reversed(above), root, below), contents)
-
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the layers on scaled weights, and the activation between them."""
-        (result,) = found.replaced
-        return {result: rebuilt(found.nodes, found.contents, {found.nodes[-2]: {"alpha": 1.0}})[result]}
+        nodes, y = (*reversed(above), root, below), below.outputs[0]
+        return Match(nodes, lambda: {y: rebuilt(nodes, contents, {root: {"alpha": 1.0}})[y]}, (y,))

@@ -8,7 +8,6 @@ its DequantizeLinear and QuantizeLinear, right beside the op. A Sum of one opera
 from __future__ import annotations
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.costs import Form
@@ -19,19 +18,13 @@ from ortopt.graph.symbolic import product
 from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.quantization import dequantizer, is_quantizer
 from ortopt.patterns.quantized_kernels import BYTES
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 
 APART = "apart from its quantization"
 """The variant of both ops in the table of costs."""
 
 
-class Found(Struct, frozen=True):
-    """The op of the unit."""
-
-    nodes: tuple[ir.Node]
-
-
-class UnitSumConversion(RewriteRule[Found]):
+class UnitSumConversion(RewriteRule[Match]):
     """``Quantize(Softmax(Dequantize(q)))`` → ``Quantize(Softmax(Sum(Dequantize(q))))``, which stays in floats.
 
     So for AveragePool, whose result is the smaller: it goes through the Sum. The result is exact.
@@ -44,7 +37,7 @@ class UnitSumConversion(RewriteRule[Found]):
     targets = (Target.ORT,)
     weighs = tuple(Form("", op, APART) for op in roots)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """An op between 8-bit integers of one type."""
         (numbers,) = inputs(root, 1)
         dequantize = dequantizer(numbers)
@@ -54,11 +47,6 @@ class UnitSumConversion(RewriteRule[Found]):
         before, after = dtype(inputs(dequantize, 1)[0]), dtype(quantize.outputs[0])
         need(before in BYTES and before == after, "ONNX Runtime has no kernel of these integers", root)
         preferred(root, [Form("", root.op_type, APART)], {"elements": product(dims(numbers))})
-        return Found((root,))
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the op and the Sum."""
-        (root,) = found.nodes
         if root.op_type == "AveragePool":
-            return ir.node("Sum", ops.copied(root, root.inputs).outputs)
-        return ops.copied(root, ir.node("Sum", [root.inputs[0]]).outputs)
+            return Match((root,), lambda: ir.node("Sum", ops.copied(root, root.inputs).outputs))
+        return Match((root,), lambda: ops.copied(root, ir.node("Sum", [numbers]).outputs))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.kernels import CUDA
@@ -22,23 +21,13 @@ from ortopt.graph.match import (
     same_type,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
 LAST_AXIS_FROM = 13
 
 
-class Found(Struct, frozen=True):
-    """The nodes, the scores, the bias, whether it is the same for the last of the leading dimensions, and the axis."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    bias: ir.Value
-    inner: bool
-    axis: int
-
-
-class BiasSoftmaxFusion(RewriteRule[Found]):
+class BiasSoftmaxFusion(RewriteRule[Match]):
     """``Softmax(x + bias)`` → ``com.microsoft.BiasSoftmax(x, bias)``.
 
     It looks once, when attention has been found, which is one kernel with what it adds.
@@ -53,7 +42,7 @@ class BiasSoftmaxFusion(RewriteRule[Found]):
     produces = ((MICROSOFT, "BiasSoftmax"),)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A Softmax, and a bias that repeats over the first or over the last of the other dimensions.
 
         Before opset 13 a Softmax was over all dimensions from its axis on, as the kernel takes them.
@@ -73,12 +62,9 @@ class BiasSoftmaxFusion(RewriteRule[Found]):
         need(not repeats, "the bias repeats over what the Softmax is over", bias)
         need(all(is_never_zero(dim, root) for dim in shape), "a dimension may be 0, by which the kernel divides", x)
         leading = (1,) * (len(shape) - len(own)) + tuple(own[:-count])
-        return Found((addition, root), x, bias, _is_inner(leading, shape[:at], bias), at - len(shape))
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the BiasSoftmax."""
-        attributes = {"axis": found.axis, "is_inner_broadcast": int(found.inner)}
-        return ir.node("BiasSoftmax", [found.x, found.bias], attributes, domain=MICROSOFT)
+        inner = _is_inner(leading, shape[:at], bias)
+        attributes = {"axis": at - len(shape), "is_inner_broadcast": int(inner)}
+        return Match((addition, root), lambda: ir.node("BiasSoftmax", [x, bias], attributes, domain=MICROSOFT))
 
 
 def _is_inner(own: Sequence[Dim], shape: Sequence[Dim], bias: ir.Value) -> bool:

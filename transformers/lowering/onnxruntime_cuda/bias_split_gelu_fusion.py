@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.kernels import CUDA
@@ -21,28 +20,14 @@ from ortopt.graph.match import (
     same_type,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
 HALVES = (1280, 2560, 3072, 5120, 6144)
 """The sizes of a half that the kernel has code for."""
 
 
-class Found(Struct, frozen=True):
-    """The nodes, what is split, its bias, and the result."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    bias: ir.Value
-    y: ir.Value
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The product, which stands below the root."""
-        return (self.y,)
-
-
-class BiasSplitGeluFusion(RewriteRule[Found]):
+class BiasSplitGeluFusion(RewriteRule[Match]):
     """``left · Gelu(right)`` of ``left, right = Split(x + bias)`` → ``com.microsoft.BiasSplitGelu(x, bias)``."""
 
     levels = (TransformerLevel.LEVEL2,)
@@ -54,7 +39,7 @@ class BiasSplitGeluFusion(RewriteRule[Found]):
     produces = ((MICROSOFT, "BiasSplitGelu"),)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Two equal halves of the last of three dimensions, of a size that there is a kernel for."""
         need(attribute(root, "approximate", "none") == "none", "the Gelu is approximate", root)
         (right,) = inputs(root, 1)
@@ -73,8 +58,5 @@ class BiasSplitGeluFusion(RewriteRule[Found]):
         need(shape[-1] == 2 * int(str(half[-1])), "the halves are not equal", split)
         need(is_vector_of(bias, shape[-1]) and same_type(x, bias), "it is no bias of the last dimension", bias)
         need(all(is_never_zero(dim, root) for dim in shape), "a dimension may be 0", x)
-        return Found((addition, split, root, product), x, bias, product.outputs[0])
-
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the BiasSplitGelu."""
-        return {found.y: ir.node("BiasSplitGelu", [found.x, found.bias], domain=MICROSOFT).outputs[0]}
+        y, nodes = product.outputs[0], (addition, split, root, product)
+        return Match(nodes, lambda: {y: ir.node("BiasSplitGelu", [x, bias], domain=MICROSOFT).outputs[0]}, (y,))
