@@ -36,7 +36,8 @@ from ortopt.verification.runner import ModelRunner, Source, nbytes
 from ortopt.verification.verdict import Verification
 
 PREFIX: Final = "deployed-"
-_FURTHER_SECONDS: Final = 0.03  # that the original may take for more than one input set
+FURTHER_SECONDS: Final = 0.03
+"""That the original may take for more than one input set."""
 
 
 class Deployment(NamedTuple):
@@ -337,17 +338,20 @@ class DeployedModels:
         )
 
 
-def ordinary(reference: ReferenceOutputs, *, thorough: bool) -> ReferenceOutputs:
+def ordinary(
+    reference: ReferenceOutputs, *, thorough: bool, further_seconds: float = FURTHER_SECONDS
+) -> ReferenceOutputs:
     """The same with the input sets that are compared.
 
     Args:
         reference: The original's outputs.
         thorough: Whether all are.
+        further_seconds: What the original may take for more than one input set.
     """
     if thorough:
         return reference
     chosen: list[int] = []
-    left = _FURTHER_SECONDS
+    left = further_seconds
     for number, input_set in sorted(reference.sets.items(), key=lambda item: (not item[1].is_ordinary, item[0])):
         if chosen and (not input_set.is_ordinary or input_set.seconds > left):
             continue

@@ -33,7 +33,7 @@ from ortopt.errors import UsageError, VerificationError
 from ortopt.serialization.load import load
 from ortopt.system.temporary_files import temporary_folder
 from ortopt.system.threads import BackgroundThread
-from ortopt.verification.deployed import DEFAULTS, PREFIX, DeployedModels, DeployedRun, on, ordinary
+from ortopt.verification.deployed import DEFAULTS, FURTHER_SECONDS, PREFIX, DeployedModels, DeployedRun, on, ordinary
 from ortopt.verification.doubtful_outputs import STEPS_CAP
 from ortopt.verification.input_sets import in_memory, inputs_from
 from ortopt.verification.inputs import Inputs, Interface, Recorded
@@ -371,9 +371,9 @@ class Reference:
         if not self._is_deployable or self._runner.in_process or asked.where == "":
             return self._verdict_without(result, result, reference, asked, None)[0]
         file = self._runner.written(result, "result")
-        every = ordinary(reference, thorough=self._thorough)
 
         def run_of(where: str) -> DeployedRun:
+            every = self._deployed_sets(where, reference)
             return self._deployed_models(where).run_of([*loaded, file], every.only(asked.outputs, asked.sets))
 
         if asked.where is not None and not (asked.where == DEPLOYED and reference.quantized):
@@ -399,6 +399,11 @@ class Reference:
             elsewhere=tuple(elsewhere),
         )
 
+    def _deployed_sets(self, where: str, reference: ReferenceOutputs) -> ReferenceOutputs:
+        """The input sets that are compared: one elsewhere, where new sizes may take a runtime seconds to compile."""
+        further = FURTHER_SECONDS if where == DEPLOYED else 0.0
+        return ordinary(reference, thorough=self._thorough, further_seconds=further)
+
     def _deployed_models(self, where: str) -> DeployedModels:
         if where not in self._deployed:
             originals = list(dict.fromkeys((self._as_given, self._original)))
@@ -410,7 +415,7 @@ class Reference:
         self, where: str, result: Source, run: DeployedRun, reference: ReferenceOutputs, asked: _Question
     ) -> Verification:
         """The verdict on a result that ONNX Runtime optimizes, or another runtime runs."""
-        every, models = ordinary(reference, thorough=self._thorough), self._deployed_models(where)
+        every, models = self._deployed_sets(where, reference), self._deployed_models(where)
         copies = self._copies_with(reference)
         wanted = every.only(asked.outputs, asked.sets)
         verdict = models.verdict(run, wanted, copies, every, spreading=self._spreading)
