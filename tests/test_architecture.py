@@ -13,6 +13,7 @@ import pytest
 
 from ortopt.serialization.save import save
 from ortopt.testing import parse
+from tests.passes import example_files
 
 ROOT = Path(__file__).parents[1]
 
@@ -173,7 +174,7 @@ def test_the_garbage_collector_belongs_to_the_process() -> None:
 def test_passes_and_their_tests_match_one_to_one() -> None:
     passes = {path.stem for path in (ROOT / "transformers").rglob("[!_]*.py")}
     tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "passes").glob("test_*.py")}
-    assert passes == tests
+    assert passes == tests | set(example_files.passes())
 
 
 def test_passes_live_in_folders_of_families() -> None:
