@@ -39,7 +39,3 @@ KEPT = {
 def test_keeps(case: str) -> None:
     because, text = KEPT[case]
     check_keeps(PASS, text, because if case != "double" else None, options=CUDA)
-
-
-def test_keeps_where_there_is_no_kernel() -> None:
-    check_keeps(PASS, model(), "it serves CUDA")

@@ -55,7 +55,3 @@ def test_keeps_an_approximate_gelu() -> None:
     text = model('g = Gelu <approximate = "tanh"> (r) y = Mul (l, g)')
     text = text.replace("Split <axis = -1>", "Split <axis = 2, num_outputs = 2>")
     check_keeps(PASS, text, "the Gelu is approximate", opset=20, options=CUDA)
-
-
-def test_keeps_where_there_is_no_kernel() -> None:
-    check_keeps(PASS, model(), "it serves CUDA")
