@@ -99,14 +99,15 @@ def _arguments(told: dict[str, str]) -> dict[str, Any]:
 
 
 def _options(text: str) -> Options:
-    """Options from their names and values; a name of a choice, as its value is written on the command line."""
+    """Options from their names and values; a choice by its value, a list with ``+`` between its parts."""
     default = Options()
     given: dict[str, Any] = {}
     for name, value in (each.split() for each in text.split(",") if each):
         kind = type(getattr(default, name))
-        given[name] = (
-            {"true": True, "false": False}[value] if kind is bool else (value,) if kind is tuple else kind(value)
-        )
+        if kind is bool:
+            given[name] = {"true": True, "false": False}[value]
+        else:
+            given[name] = tuple(value.split("+")) if kind is tuple else kind(value)
     return Options(**given)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from ortopt.options import Fusions, Options
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.options import Options
+from ortopt.testing import check_rewrites
 
 PASS = "mish_decomposition"
 DEFAULT = Options()
@@ -31,21 +30,3 @@ def test_no_digits_are_lost() -> None:
     above = power * (power + np.float32(2))
     exact = x * np.tanh(np.logaddexp(0, x))
     assert np.allclose(x * (above / (above + np.float32(2))), exact, rtol=1e-6, atol=0)
-
-
-KEPT = {
-    "nobody has measured whether Exp in place of Mish is faster": (model(SPELLED, "N,1,8,8"), DEFAULT),
-    "the kernels are for single precision": (model(SPELLED).replace("float[", "double["), DEFAULT),
-    "the product is of something else": (model("s = Softplus (x) t = Tanh (s) n = Neg (x) y = Mul (n, t)"), DEFAULT),
-    "--fusions all keeps what is one op": (model(SPELLED), Options(fusions=Fusions.ALL)),
-    "other providers have other kernels": (
-        model(SPELLED),
-        Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider")),
-    ),
-}
-
-
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    text, options = KEPT[because]
-    check_keeps(PASS, text, because, options=options)

@@ -67,8 +67,3 @@ KEPT = {
 def test_keeps(case: str) -> None:
     because, text = KEPT[case]
     keeps(text, because)
-
-
-def test_keeps_what_runs_on_the_cpu() -> None:
-    options = Options(providers=("CPUExecutionProvider", CUDA))
-    keeps(model(), "on the CPU, SkipLayerNormalization is", options=options)
