@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -19,6 +21,7 @@ from ortopt import testing
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import DEFAULT_OPSET, parse
+from tests.passes import example_files
 
 FOLDER = Path(__file__).parents[1] / "passes"
 
@@ -29,7 +32,7 @@ class Recorded(Exception):  # noqa: N818 -- ends a test when it has said what it
 
 def module_of(name: str) -> ModuleType | None:
     path = FOLDER / f"test_{name}.py"
-    if not path.exists():  # tests/test_architecture.py says so
+    if not path.exists():  # all of its examples are text
         return None
     spec = importlib.util.spec_from_file_location(f"examples_of_{name}", path)
     assert spec is not None
@@ -37,6 +40,11 @@ def module_of(name: str) -> ModuleType | None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def has_tests(name: str) -> bool:
+    """Whether a pass is one of the repository, with tests here."""
+    return bool(example_files.read(name)) or (FOLDER / f"test_{name}.py").exists()
 
 
 def arguments(test: Callable[..., None]) -> Iterator[dict[str, Any]]:
@@ -124,14 +132,21 @@ def skip(*_: Any, **__: Any) -> None:
 
 
 def run_tests(name: str, rewrites: Callable[..., None], keeps: Callable[..., None], most: int | None) -> None:
-    """Run the tests of a pass with these in place of `check_rewrites` and `check_keeps`.
+    """Run the tests of a pass, and its examples that are text, with these for `check_rewrites` and `check_keeps`.
 
     Args:
         name: Name of the pass.
         rewrites: Called instead of `check_rewrites`.
         keeps: Called instead of `check_keeps`.
-        most: Number of sets of arguments that each test is run with, but for tables: each of their rows is a test.
+        most: Number of sets of arguments that each test is run with, and of variants of an example that it rewrites;
+            but for tables: each of their rows is a test.
     """
+    variants: Counter[str] = Counter()
+    for example in example_files.read(name):
+        variants[example.group] += 1
+        if example.kept or most is None or variants[example.group] <= most:
+            with contextlib.suppress(Recorded):
+                (keeps if example.kept else rewrites)(name, example.model, **example.arguments)
     with (  # before it is loaded: some tests bind their first arguments then
         mock.patch.object(testing, "check_rewrites", rewrites),
         mock.patch.object(testing, "check_keeps", keeps),

@@ -24,7 +24,7 @@ from ortopt.serialization.load import load
 from ortopt.testing import all_fusions, run
 from ortopt.verification.inputs import draw_inputs
 from ortopt.verification.verify import verify
-from tests.all_passes.pass_examples import FOLDER, examples
+from tests.all_passes.pass_examples import examples, has_tests
 
 PASSES = [kind.name for kind in registry.installed() if kind.name]
 COMPARED = {kind.name for kind in registry.installed() if TransformerLevel.LEVEL1 in kind.levels}
@@ -226,7 +226,7 @@ def test_in_nested_graphs(name: str) -> None:
         tried += 1
     for kind, found in failures.items():
         assert len(found) <= OTHERWISE.get((name, kind), (0, ""))[0], "\n".join(found)
-    assert tried or name in WITHOUT or not (FOLDER / f"test_{name}.py").exists(), "no example can be wrapped"
+    assert tried or name in WITHOUT or not has_tests(name), "no example can be wrapped"
 
 
 def left_over(

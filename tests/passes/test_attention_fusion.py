@@ -68,11 +68,6 @@ def test_scales(spelling: str) -> None:
     check_rewrites(PASS, model(scores), fused(scale), opset=23)
 
 
-def test_keys_that_are_transposed_twice() -> None:
-    keys = "ks = Reshape (k, split) kh = Transpose <perm = [0, 2, 1, 3]> (ks) kt = Transpose <perm = [0, 1, 3, 2]> (kh)"
-    check_rewrites(PASS, model(k=keys), fused(), opset=23)
-
-
 ADDED = "d = MatMul (qh, kt) z = Add (d, m) p = Softmax <axis = -1> (z)"
 
 
@@ -114,33 +109,6 @@ def test_a_mask_is_lifted_before_small_numbers_are_added(order: str) -> None:
     )
     result = check_rewrites(PASS, text, ops={"Attention": 1, "Where": 1, "Equal": 0, "Add": 1}, opset=23)
     check_rows(text, result, np.ones((2, 1, 1, 5), bool), i=np.arange(30).reshape(2, 3, 5) % 2)
-
-
-@pytest.mark.parametrize("table", ["1e38, 0", "inf, 0"])
-def test_a_sum_with_large_numbers_is_lifted_as_a_whole(table: str) -> None:
-    text = model(
-        "m = Where (b, zero, low) e = Gather (table, i) n = Add (m, e) d = MatMul (qh, kt) z = Add (d, n)"
-        " p = Softmax <axis = -1> (z)",
-        inputs=f"{STATIC}, bool[2,1,1,5] b, int64[2,3,5] i",
-        more=f"float[2] table = {{{table}}}",
-    )
-    check_rewrites(PASS, text, ops={"Attention": 1, "Equal": 2}, opset=23)
-
-
-def test_a_shallow_mask_stays_as_it_is() -> None:
-    text = model(BOOLEAN.format(fill="minus"), inputs=f"{STATIC}, bool[2,1,3,5] b")
-    after = "o = Constant <value_float = 0.0> () f = Constant <value_float = -0.5> () w = Where (b, o, f)"
-    check_rewrites(PASS, text, f"{after} {fused(mask=', w')}", opset=23)
-
-
-def test_a_constant_mask_that_masks_nothing_goes() -> None:
-    check_rewrites(PASS, model(ADDED.replace(", m)", ", none)")), fused(), opset=23)
-
-
-def test_two_masks_are_added() -> None:
-    scores = "d = MatMul (qh, kt) a = Add (d, m) z = Add (n, a) p = Softmax <axis = -1> (z)"
-    text = model(scores, inputs=f"{STATIC}, float[1,2,3,5] m, float[2,1,1,5] n")
-    check_rewrites(PASS, text, ops={"Attention": 1, "Add": 1, "Softmax": 0}, opset=23)
 
 
 GUARD = "s = Softmax <axis = -1> (z) t = IsNaN (s) p = Where (t, zero, s)"
@@ -189,21 +157,11 @@ def test_a_guard_with_a_mask_that_may_be_nan_stays() -> None:
     check_keeps(PASS, text, "the guard would hide a NaN of the mask", opset=23)
 
 
-def test_a_guard_that_hides_a_nan_stays() -> None:
-    check_keeps(PASS, model(f"z = MatMul (qh, kt) {GUARD}"), "the guard would hide a NaN", opset=23)
-
-
 PAST = "float[2,3,8] q, float[2,3,8] k, float[2,3,8] v, float[2,2,6,4] pk, float[2,2,6,4] pv"
 PAST_OUT = "float[2,3,8] y, float[2,2,9,4] kk, float[2,2,9,4] vv"
 PAST_K = """ks = Reshape (k, split) kh = Transpose <perm = [0, 2, 1, 3]> (ks) kk = Concat <axis = 2> (pk, kh)
     kt = Transpose <perm = [0, 1, 3, 2]> (kk)"""
 PAST_V = "vs = Reshape (v, split) vn = Transpose <perm = [0, 2, 1, 3]> (vs) vv = Concat <axis = -2> (pv, vn)"
-
-
-def test_a_past() -> None:
-    text = model(inputs=PAST, outputs=PAST_OUT, k=PAST_K, v=PAST_V, out=OUT.replace("vh", "vv"))
-    after = "y, kk, vv = Attention <q_num_heads = 2, kv_num_heads = 2, scale = 1.0> (q, k, v, , pk, pv)"
-    check_rewrites(PASS, text, after, opset=23)
 
 
 def test_a_past_may_be_empty() -> None:
@@ -242,12 +200,6 @@ def test_a_guard_that_hides_nothing_is_no_matter_of_finite_numbers() -> None:
     check_rewrites(PASS, itself(scores, "float i = {-inf}"), ops={"Attention": 1}, opset=23, options=options)
 
 
-def test_a_past_of_the_keys_alone_stays_outside() -> None:
-    inputs = "float[2,3,8] q, float[2,3,8] k, float[2,9,8] v, float[2,2,6,4] pk"
-    text = model(inputs=inputs, outputs="float[2,3,8] y, float[2,2,9,4] kk", k=PAST_K)
-    check_rewrites(PASS, text, ops={"Attention": 1, "Concat": 1}, opset=23)
-
-
 GROUPS = "float[2,3,16] q, float[2,5,8] k, float[2,5,8] v"
 GROUP_CONSTANTS = "int64[4] four = {0, 0, 4, 4}, int64[1] axis = {2}, int64[5] twice = {2, 2, 2, 5, 4}"
 GROUP_CONSTANTS += ", int64[4] join = {2, 4, 5, 4}, int64[3] wide = {0, 0, 16}"
@@ -268,13 +220,6 @@ def test_grouped_heads() -> None:
     check_rewrites(PASS, text, after, opset=23)
 
 
-def test_heads_that_are_repeated_as_a_whole_are_no_groups() -> None:
-    other = {name: text.replace("axis)", "first)").replace("twice", "tiled") for name, text in GROUPED.items()}
-    more = GROUP_CONSTANTS.replace("axis = {2}", "first = {1}").replace("twice", "tiled")
-    text = model(inputs=GROUPS, outputs="float[2,3,16] y", **(other | {"more": more}))
-    check_rewrites(PASS, text, ops={"Attention": 1, "Expand": 2}, opset=23)
-
-
 def test_heads_that_are_not_joined() -> None:
     text = model(out="y = MatMul (p, vh)", outputs="float[2,2,3,4] y")
     result = check_rewrites(PASS, text, ops={"Attention": 1, "Softmax": 0, "MatMul": 0}, opset=23)
@@ -282,19 +227,10 @@ def test_heads_that_are_not_joined() -> None:
     assert "q_num_heads" not in node.attributes
 
 
-def test_a_result_that_is_merged_otherwise() -> None:
-    text = model(out=OUT.replace("merge", "flat"), outputs="float[6,8] y", more="int64[2] flat = {-1, 8}")
-    check_rewrites(PASS, text, ops={"Attention": 1, "Transpose": 0, "Softmax": 0}, opset=23)
-
-
 # ONNX Runtime's own op
 
 SYMBOLS = "float[B,S,8] q, float[B,T,8] k, float[B,T,8] v"
 OWN = "y = com.microsoft.MultiHeadAttention <num_heads = 2, scale = {scale}> (q, k, v{mask})"
-
-
-def test_the_own_op_where_the_opset_has_no_other() -> None:
-    check_rewrites(PASS, model(), OWN.format(scale=1.0, mask=""), opset=17)
 
 
 def test_the_own_op_where_a_dimension_may_be_0() -> None:
@@ -312,21 +248,6 @@ def test_the_own_op_with_a_mask(shape: str) -> None:
     check_rows(text, result, np.zeros([int(size) for size in shape.split(",")], np.float32))
 
 
-def test_the_own_op_with_a_past() -> None:
-    text = model(inputs=PAST, outputs=PAST_OUT, k=PAST_K, v=PAST_V, out=OUT.replace("vh", "vv"))
-    after = """y, kk, vv = com.microsoft.MultiHeadAttention <num_heads = 2, scale = 1.0> (q, k, v, , , , pk, pv)"""
-    check_rewrites(PASS, text, after, opset=17)
-
-
-def test_the_own_op_with_a_past_and_values_of_another_size() -> None:
-    text = model(inputs=PAST.replace("float[2,3,8] v", "float[2,3,12] v").replace("6,4] pv", "6,6] pv"),
-                 outputs="float[2,3,12] y, float[2,2,9,4] kk, float[2,2,9,6] vv", k=PAST_K,
-                 v=PAST_V.replace("split", "wide"), out=OUT.replace("vh", "vv").replace("merge", "broad"),
-                 more="int64[4] wide = {0, 0, 2, 6}, int64[3] broad = {0, 0, 12}")  # fmt: skip
-    check_keeps(PASS, text, "heads of one size", opset=17)
-    check_rewrites(PASS, text, ops={"Attention": 1, "Concat": 0}, opset=23)
-
-
 def test_the_own_op_with_grouped_heads() -> None:
     text = model(inputs=GROUPS.replace("2,3", "2,S"), outputs="float[2,S,16] y", **GROUPED)
     ops = {"com.microsoft::MultiHeadAttention": 1, "Expand": 2, "Softmax": 0}
@@ -336,66 +257,7 @@ def test_the_own_op_with_grouped_heads() -> None:
         compare(text, result, feeds | {"q": numbers("q", (2, length, 16))})
 
 
-ONE_HEAD = "{x}h = Unsqueeze ({x}, head)"
-HEAD = "int64[1] head = {1}, int64[4] times = {1, 2, 1, 1}"
-
-
-def test_the_own_op_with_keys_that_are_repeated_and_values_that_are_broadcast() -> None:
-    keys = f"{ONE_HEAD.format(x='k')} ks = Tile (kh, times) kt = Transpose <perm = [0, 1, 3, 2]> (ks)"
-    text = model(inputs="float[2,3,8] q, float[2,5,4] k, float[2,5,4] v", k=keys, v=ONE_HEAD.format(x="v"), more=HEAD)
-    check_rewrites(PASS, text, ops={"com.microsoft::MultiHeadAttention": 1, "Gather": 1, "Softmax": 0})
-    shared = "y = Attention <q_num_heads = 2, kv_num_heads = 1, scale = 1.0> (q, k, v)"
-    check_rewrites(PASS, text, shared, opset=23)
-
-
-@pytest.mark.parametrize("opset", [17, 23])
-def test_queries_of_one_head_for_many(opset: int) -> None:
-    text = model(inputs="float[2,3,4] q, float[2,5,8] k, float[2,5,8] v", q=ONE_HEAD.format(x="q"), more=HEAD)
-    check_keeps(PASS, text, "the queries are broadcast to more heads", opset=opset)
-
-
-def test_the_own_op_with_keys_that_come_first() -> None:
-    text = model(inputs="float[2,3,8] q, float[2,2,4,5] kt, float[2,2,5,4] vh", k="", v="")
-    text = text.replace("z = MatMul (qh, kt)", "t = Transpose <perm = [0, 1, 3, 2]> (kt) "
-                        "u = Transpose <perm = [0, 1, 3, 2]> (t) z = MatMul (qh, u)")  # fmt: skip
-    check_rewrites(PASS, text, ops={"com.microsoft::MultiHeadAttention": 1, "Softmax": 0}, opset=17)
-
-
-def test_the_own_op_with_keys_that_come_first_and_values_of_another_size() -> None:
-    text = model(inputs="float[2,3,8] q, float[2,2,5,4] kh, float[2,2,5,6] vh", v="", outputs="float[2,3,12] y",
-                 k="kt = Transpose <perm = [0, 1, 3, 2]> (kh)", out=OUT.replace("merge", "broad"),
-                 more="int64[3] broad = {0, 0, 12}")  # fmt: skip
-    check_keeps(PASS, text, "heads of one size", opset=17)
-
-
 # What is left as it is
-
-
-def test_the_target_may_have_no_op() -> None:
-    check_keeps(PASS, model(), "MultiHeadAttention is no op of the ONNX specification", opset=17, target="onnx")
-
-
-@pytest.mark.parametrize(
-    ("scores", "reason"),
-    [
-        ("z = MatMul (qh, kt) p = Softmax <axis = 2> (z)", "the softmax is not over the keys"),
-        ("d = MatMul (qh, kt) z = Mul (d, minus) p = Softmax <axis = -1> (z)", "the scale is not positive"),
-        ("d = MatMul (qh, kt) z = Mul (d, zero) p = Softmax <axis = -1> (z)", "the scale is not positive"),
-        ("z = MatMul (qh, kt) " + GUARD.replace("zero", "one"), "the guard's fill is not 0"),
-    ],
-)
-def test_other_computations(scores: str, reason: str) -> None:
-    check_keeps(PASS, model(scores), reason, opset=23)
-
-
-def test_a_mask_that_is_alike_for_all_keys_gets_an_element_for_each() -> None:
-    text = model(ADDED, inputs=f"{STATIC}, float[2,2,3,1] m")
-    check_rewrites(PASS, text, ops={"Attention": 1, "Expand": 1, "Softmax": 0}, opset=23)
-
-
-def test_a_mask_that_makes_a_batch() -> None:
-    text = model(ADDED, inputs=f"{STATIC}, float[4,2,3,5] m".replace("[2,", "[1,"), outputs="float[4,3,8] y")
-    check_keeps(PASS, text, "the scores are broadcast", opset=23)
 
 
 @pytest.mark.parametrize("shape", ["5", "2,1,1,5", "3,5"])
@@ -416,50 +278,11 @@ def test_one_head_in_an_old_opset(opset: int) -> None:
     ort.InferenceSession(to_bytes(result))
 
 
-@pytest.mark.parametrize("mask", ["2,1,1,5", "2,3,1,5", "2,1,2,5", "5"])
-def test_heads_beside_positions_in_one_dimension_and_a_mask_that_is_not_for_each_query(mask: str) -> None:
-    text = f"""main (float[2,6,4] q, float[2,5,4] k, float[2,5,4] v, float[{mask}] m) => (float[2,6,4] y)
-        <int64[4] apart = {{0, 3, 2, 5}}, int64[3] beside = {{0, 6, 5}}> {{
-        kt = Transpose <perm = [0, 2, 1]> (k) d = MatMul (q, kt) e = Reshape (d, apart) z = Add (e, m)
-        s = Softmax <axis = -1> (z) p = Reshape (s, beside) y = MatMul (p, v) }}"""
-    check_rewrites(PASS, text, ops={"Attention": 1, "Softmax": 0}, opset=23)
-
-
-def test_a_scale_that_is_computed() -> None:
-    scores = "d = MatMul (qh, kt) z = Mul (d, m) p = Softmax <axis = -1> (z)"
-    check_keeps(PASS, model(scores, inputs=f"{STATIC}, float m"), "the factor is not a constant", opset=23)
-
-
-@pytest.mark.parametrize("value", ["z", "p"])
-def test_scores_that_somebody_else_reads(value: str) -> None:
-    check_keeps(PASS, model(outputs=f"float[2,3,8] y, float[2,2,3,5] {value}"), "used elsewhere", opset=23)
-
-
-def test_half_precision() -> None:
-    check_rewrites(PASS, model().replace("float[2,", "float16[2,"), fused(), opset=23)
-
-
-def test_a_half_precision_mask_that_masks_by_a_large_number() -> None:
-    text = model(BOOLEAN.format(fill="low"), inputs=f"{STATIC}, bool[2,1,3,5] b").replace("float[2,", "float16[2,")
-    text = text.replace("float zero", "float16 zero").replace(CONSTANTS["low"], "float16 low = {64511}")  # its bits
-    check_keeps(PASS, text, "a half-precision mask has large numbers", opset=23)
-
-
-def test_double_precision_stays() -> None:
-    text = model().replace("float[2,", "double[2,")
-    check_keeps(PASS, text, "the scores are not single- or half-precision numbers", opset=23)
-
-
 def test_a_guarded_mask_may_be_infinite_and_a_dimension_0() -> None:
     scores = f"m = Where (b, zero, i) d = MatMul (qh, kt) z = Add (d, m) {GUARD}"
     text = itself(scores, "float i = {-inf}", mask="bool[B,1,S,S] b")
     text = text.replace("float[2,3,8]", "float[B,S,8]")
     check_keeps(PASS, text, "MultiHeadAttention gives NaN where a row is masked as a whole", opset=23)
-
-
-def test_heads_that_nobody_joins_and_an_old_opset() -> None:
-    text = model(out="y = MatMul (p, vh)", outputs="float[2,2,3,4] y")
-    check_keeps(PASS, text, "MultiHeadAttention gives heads side by side", opset=17)
 
 
 # Numbers

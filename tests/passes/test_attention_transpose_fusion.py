@@ -3,7 +3,6 @@
 import pytest
 
 from ortopt.testing import check_rewrites
-from tests.passes.tables import keeps
 
 PASS = "attention_transpose_fusion"
 PERM = "<perm = [0, 2, 1, 3]>"
@@ -37,44 +36,3 @@ def test_heads_side_by_side(attributes: str, more: str, mask: str, dtype: str) -
     before = model(f"{BEFORE} o = Attention<{attributes}> (tq, tk, tv{more}) {BEHIND}", OPERANDS + mask)
     after = f"{FLAT} o = Attention<{attributes}, {HEADS}> (fq, fk, fv{more}) y = Reshape (o, sy)"
     check_rewrites(PASS, before.replace("float[", f"{dtype}["), after)
-
-
-def test_a_past() -> None:
-    operands = f"{OPERANDS.replace('T', 'S')}, float[B,2,P,8] pk, float[B,2,P,6] pv"
-    results = "float[B,S,4,6] y, float[B,2,U,8] nk, float[B,2,U,6] nv"
-    before = f"{BEFORE} o, nk, nv = Attention (tq, tk, tv, , pk, pv) {BEHIND}"
-    after = f"{FLAT} o, nk, nv = Attention<{HEADS}> (fq, fk, fv, , pk, pv) y = Reshape (o, sy)"
-    check_rewrites(PASS, model(before, operands, results), after)
-
-
-PLAIN = f"{BEFORE} o = Attention (tq, tk, tv) {BEHIND}"
-KEPT = {
-    "a mask without a kernel": (
-        "there is no kernel for its mask",
-        model(f"{BEFORE} o = Attention (tq, tk, tv, m) {BEHIND}", f"{OPERANDS}, uint8[S,T] m"),
-    ),
-    "an operand as it is": (
-        "comes before",
-        model(PLAIN.replace(f"tv = Transpose{PERM} (v)", "tv = Neg (v)"), OPERANDS.replace("T,2,6", "2,T,6")),
-    ),
-    "an operand of another order": (
-        "an operand is transposed in another way",
-        model(
-            PLAIN.replace(f"tv = Transpose{PERM} (v)", "tv = Transpose<perm = [0, 3, 1, 2]> (v)"),
-            OPERANDS.replace("T,2,6", "T,6,2").replace("B,T,6", "B,T,6").replace("float[B,T,6,2]", "float[B,2,6,T]"),
-        ),
-    ),
-    "a result with heads first": (
-        "no Transpose comes after",
-        model(f"{BEFORE} o = Attention (tq, tk, tv) y = Neg (o)", results="float[B,4,S,6] y"),
-    ),
-    "the scores": (
-        "its scores are asked for",
-        model(f"{BEFORE} o, , , s = Attention (tq, tk, tv) {BEHIND}", results="float[B,S,4,6] y, float[B,4,S,T] s"),
-    ),
-    "an unknown number of heads": ("is not known", model(PLAIN, OPERANDS.replace("S,4", "S,H"))),
-    "doubles": ("a type that has no kernel", model(PLAIN).replace("float[", "double[")),
-}
-
-
-test_keeps = keeps(PASS, KEPT)

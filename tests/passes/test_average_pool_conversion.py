@@ -8,7 +8,6 @@ import pytest
 
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_rewrites, parse, run
-from tests.passes.tables import keeps
 
 PASS = "average_pool_conversion"
 WINDOW = "kernel_shape = [90, 80], strides = [90, 80], ceil_mode = 1"
@@ -45,20 +44,3 @@ def test_no_images() -> None:
         for model in (parse(pool()), changed)
     ]
     assert shapes == [(0, 3, 1, 1)] * 2
-
-
-KEPT = {
-    "the size of the image is not fixed": pool(x="float[B,3,H,5]"),
-    "the image is empty": pool(x="float[B,3,0,5]"),
-    "the gain was measured for single precision only": pool(x="float16[B,3,7,5]").replace("(float[", "(float16["),
-    "the window is smaller than the image": pool("kernel_shape = [90, 4], strides = [90, 4], ceil_mode = 1"),
-    "the window is as large as the image": pool("kernel_shape = [7, 5], strides = [7, 5], ceil_mode = 1"),
-    "a window must lie within the image": pool(WINDOW.replace("ceil_mode = 1", "ceil_mode = 0")),
-    "there is no window": pool("kernel_shape = [9, 8], strides = [2, 3], ceil_mode = 1"),
-    "it is padded": pool(f"{WINDOW}, pads = [0, 0, 0, 1]"),
-    "it is": pool(f'{WINDOW}, auto_pad = "SAME_UPPER"'),
-    "the window has gaps": (pool(f"{WINDOW}, dilations = [2, 1]"), {"opset": 19}),
-}  # fmt: skip
-
-
-test_keeps = keeps(PASS, KEPT)

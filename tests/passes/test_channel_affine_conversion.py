@@ -87,11 +87,6 @@ def test_one_kernel_for_two_outside_of_blocks() -> None:
     check_rewrites(PASS, model(BOTH, end="y = Erf (m)"), ops={"BatchNormalization": 1, "Mul": 0, "Add": 0})
 
 
-def test_few_channels_stay_two_kernels() -> None:
-    few = ALONE.replace(CONSTANTS["c"], "float[8,1,1] c = {1, 2, 3, 4, 5, 6, 7, 8}").replace("[N,16", "[N,8")
-    check_keeps(PASS, few, "would not stay in the blocked layout")
-
-
 def relu(more: str = "", outputs: str = "", activation: str = "Relu") -> str:
     constants = f"{CONSTANTS['c']}, {CONSTANTS['k']}"
     return f"""main (float[N,16,6,5] x) => (float[A,B,C,D] y{outputs}) <{constants}> {{

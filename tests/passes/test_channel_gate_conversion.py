@@ -112,15 +112,3 @@ def test_keeps_beside_groups_that_fill_no_blocks(grouped: str, because: str) -> 
     text = text.replace(f"{grouped} = Conv ({source}, w)", f"{grouped} = Conv <group = 2> ({source}, v)")
     assert "group" in text
     check_keeps(PASS, text, because, opset=18)
-
-
-def test_keeps_channels_that_fill_no_blocks() -> None:
-    text = """main (float[1,4,3,5] x, float[1,4,1,1] p) => (float[1,4,3,5] y) <float[4,4,1,1] w = {
-        1, 2, 3, 4, 5, 6, 7, 8, 8, 7, 6, 5, 4, 3, 2, 1}> {
-            c = Conv (x, w) e = Conv (p, w) g = Sigmoid (e) m = Mul (c, g) y = Conv (m, w) }"""
-    check_keeps(PASS, text, "the channels fill no blocks")
-
-
-def test_keeps_double_precision() -> None:
-    text = """main (double[1,4,3,5] x, double[1,4,1,1] p) => (double[1,4,3,5] y) { m = Mul (x, p) y = Neg (m) }"""
-    check_keeps(PASS, text, "the blocked kernels are for single precision only")

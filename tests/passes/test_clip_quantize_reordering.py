@@ -5,9 +5,8 @@ import pytest
 
 from ortopt import optimize
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import check_keeps, check_rewrites, parse
+from ortopt.testing import check_rewrites, parse
 from tests.passes.quantized_units import Tensor, drawn, run, unit
-from tests.passes.tables import keeps
 
 PASS = "clip_quantize_reordering"
 A = Tensor("3,50", 0.031, 123)
@@ -42,24 +41,3 @@ def test_bits_stay(clip: str, y: Tensor, least: int, greatest: int) -> None:
 def test_the_op_gets_its_kernel() -> None:
     made = optimize(to_bytes(parse(model())), verify=False).model
     assert [node.op_type for node in made.graph] == ["QLinearAdd", "Clip", "DequantizeLinear"]
-
-
-test_keeps = keeps(
-    PASS,
-    [
-        ("cuts off nothing", model(y=Y._replace(zero=0))),
-        ("have a sign", model(y=Y._replace(zero=0, dtype="int8"))),
-        ("no op with a quantized kernel", model(op="u = Exp (a_x)")),
-        ("reads no integers", model(op="u = Add (k, a_x)", more="float k = {1}, ")),
-        ("may be infinite or NaN", unit("u = Add (a_x, b) t = Relu (u)", Y, inputs=", float[3,50] b", a=A)),
-        ("used elsewhere", model("t = Relu (u) v = Neg (u)").replace("out)", "out, float[3,50] v)")),
-        ("used elsewhere", model("t = Relu (u) v = Neg (t)").replace("out)", "out, float[3,50] v)")),
-        ("before opset 12", model(), {"opset": 11}),
-        (None, model(), {"target": "onnx"}),
-    ],
-)
-
-
-def test_keeps_a_bound_between_two_integers() -> None:
-    more = "float low = {-0.31}, float high = {1.708}, "
-    check_keeps(PASS, model("t = Clip (u, low, high)", more=more), "a bound is between two integers")

@@ -93,14 +93,6 @@ def test_every_group_of_equals_has_its_own() -> None:
     assert list(model.graph.initializers) == ["c0", "c1", "c4"]
 
 
-def test_overridable_constants_stay_and_serve_nobody() -> None:
-    check_keeps(
-        PASS,
-        '<ir_version: 10, opset_import: ["" : 17]>'
-        "main (float[1] x, float[1] a = {1.0}) => (float[1] y) <float[1] b = {1.0}> { t = Add (x, a) y = Add (t, b) }",
-    )
-
-
 def test_graph_outputs_keep_their_names() -> None:
     model = check_rewrites(
         PASS,

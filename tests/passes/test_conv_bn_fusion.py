@@ -38,31 +38,6 @@ def test_conv(bias: str, opset: int) -> None:
     )
 
 
-@pytest.mark.parametrize("group", [1, 2])
-def test_the_channels_of_conv_transpose(group: int) -> None:
-    """Its weights are [inputs, outputs / group, ...]."""
-    weights = constants(("w", "float", (4, 3, 2, 2)), *batch_norm(3 * group))
-    check_rewrites(
-        PASS,
-        before=f"""main (float[1,4,3,3] x) => (float[1,{3 * group},A,B] y) <{weights}> {{
-            a = ConvTranspose <group = {group}, strides = [2, 2]> (x, w)
-            y = BatchNormalization (a, g, b, m, v) }}""",
-        ops={"ConvTranspose": 1, "BatchNormalization": 0},
-    )
-
-
-@pytest.mark.parametrize(("dims", "kernel"), [("7", (3,)), ("4,4,4", (2, 2, 2))])
-def test_depthwise_in_other_ranks(dims: str, kernel: tuple[int, ...]) -> None:
-    weights = constants(("w", "float", (4, 1, *kernel)), *batch_norm(4))
-    unknown = ",".join("ABC"[: len(kernel)])
-    check_rewrites(
-        PASS,
-        before=f"""main (float[1,4,{dims}] x) => (float[1,4,{unknown}] y) <{weights}> {{
-            a = Conv <group = 4> (x, w) y = BatchNormalization (a, g, b, m, v) }}""",
-        ops={"Conv": 1, "BatchNormalization": 0},
-    )
-
-
 def test_shared_weights_are_copied() -> None:
     weights = constants(("w", "float", (2, 2, 1, 1)), *batch_norm(2))
     model = check_rewrites(

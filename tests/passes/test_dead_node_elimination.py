@@ -38,80 +38,6 @@ def test_unused_initializers_go() -> None:
     assert list(model.graph.initializers) == ["v"]
 
 
-def test_overridable_initializers_and_outputs_stay() -> None:
-    check_keeps(
-        PASS,
-        '<ir_version: 10, opset_import: ["" : 17]>'
-        "main (float[2] x, float[2] w = {1.0, 2.0}) => (float[2] y, float[2] v)"
-        "<float[2] v = {1.0, 2.0}> { y = Neg (x) }",
-    )
-
-
-def test_random_nodes_go() -> None:
-    check_rewrites(PASS, "main (float[2] x) => (float[2] y) { r = RandomNormalLike (x) y = Neg (x) }", "y = Neg (x)")
-
-
-IMPURE = '<ir_version: 10, opset_import: ["" : 17, "mine" : 1]>'
-
-
-def test_what_may_have_effects_stays() -> None:
-    check_keeps(
-        PASS,
-        f"{IMPURE} main (float[2] x) => (float[2] y) {{ n = Exp (x) r = mine.Print (n) y = Neg (x) }}",
-        "it may have effects",
-    )
-
-
-def test_what_has_effects_in_a_subgraph_or_a_function_stays() -> None:
-    check_keeps(
-        PASS,
-        f"""{IMPURE} main (float[2] x, bool c) => (float[2] y) {{
-            z = If (c) <
-                then_branch = t () => (float[2] p) {{ p = mine.Print (x) }},
-                else_branch = e () => (float[2] q) {{ q = Abs (x) }}>
-            y = Neg (x)
-        }}""",
-        "it may have effects",
-    )
-    check_keeps(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "f" : 1, "mine" : 1]>
-        main (float[2] x) => (float[2] y) { z = f.log (x) y = Neg (x) }
-        <domain: "f", opset_import: ["" : 17, "mine" : 1]>
-        log (x) => (y) { y = mine.Print (x) }""",
-        "it may have effects",
-    )
-
-
-def test_inside_subgraphs_captures_of_dead_nodes_are_released() -> None:
-    check_rewrites(
-        PASS,
-        """
-        main (float[2] x, bool c) => (float[2] y) {
-            n = Exp (x)
-            y = If (c) <
-                then_branch = t () => (float[2] p) { dead = Abs (n) p = Neg (x) },
-                else_branch = e () => (float[2] q) { q = Abs (x) }>
-        }""",
-        ops={"Exp": 0, "Abs": 1},
-    )
-
-
-def test_a_dead_node_with_subgraphs_releases_what_these_capture() -> None:
-    check_rewrites(
-        PASS,
-        """
-        main (float[2] x, bool c) => (float[2] y) {
-            n = Exp (x)
-            z = If (c) <
-                then_branch = t () => (float[2] p) { p = Neg (n) },
-                else_branch = e () => (float[2] q) { q = Abs (n) }>
-            y = Neg (x)
-        }""",
-        after="y = Neg (x)",
-    )
-
-
 def test_functions_and_their_imports_go() -> None:
     model = check_rewrites(
         PASS,
@@ -130,18 +56,6 @@ def test_functions_and_their_imports_go() -> None:
     assert [function.name for function in model.functions.values()] == ["used", "inner"]
     assert model.opset_imports == {"": 17, "f": 1}
     assert [dict(f.opset_imports) for f in model.functions.values()] == [{"": 17, "f": 1}, {"": 17}]
-
-
-def test_imports_that_a_subgraph_needs_stay() -> None:
-    check_keeps(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
-        main (float[2] x, bool c) => (float[2] y) {
-            y = If (c) <
-                then_branch = t () => (float[2] p) { p = com.microsoft.Gelu (x) },
-                else_branch = e () => (float[2] q) { q = Abs (x) }>
-        }""",
-    )
 
 
 def test_scales_that_annotations_name_stay() -> None:

@@ -9,7 +9,6 @@ import pytest
 from ortopt import optimize
 from ortopt.api import figures
 from ortopt.testing import check_rewrites, parse
-from tests.passes.tables import keeps
 
 PASS = "einsum_decomposition"
 ATTENTION = ("Attention", "com.microsoft::Attention", "com.microsoft::MultiHeadAttention")
@@ -127,19 +126,6 @@ def test_rewrites(case: str) -> None:
     check_rewrites(PASS, text, expected, ops={"Einsum": 0}, numbers=False)
 
 
-@pytest.mark.parametrize("opset", [12, 13, 18])
-@pytest.mark.parametrize(
-    "text",
-    [
-        model("ij,k->ik", "N,3", "M", result="N,M"),
-        model("bij,bj->bi", "B,4,8", "B,8", result="B,4"),
-        model("bij,bjk->bik", "1,2,3", "B,3,4", result="B,2,4"),
-    ],
-)
-def test_axes_are_attributes_or_inputs(text: str, opset: int) -> None:
-    check_rewrites(PASS, fixed(text), ops={"Einsum": 0}, opset=opset)
-
-
 MORE = {
     "rows of a batch are joined": model("bihc,bjc->bihj", "B,2,3,8", "B,4,8", result="B,2,3,4"),
     "rows of a batch, one size unknown": model("bihc,bjc->bihj", "2,I,3,8", "2,4,8", result="2,I,3,4"),
@@ -162,50 +148,6 @@ MORE = {
 def test_numbers(case: str) -> None:
     check_rewrites(PASS, fixed(MORE[case]), ops={"Einsum": 0})
     check_rewrites(PASS, MORE[case], ops={"Einsum": 0}, numbers=False)
-
-
-def test_a_constant_is_arranged_for_nothing() -> None:
-    text = """main (float[2,2,3] a) => (float[2,2,4] y) <float[4,3] w = {1,2,3,4,5,6,7,8,9,10,11,12}> {
-        y = Einsum <equation = "bsd,fd->sbf"> (a, w)
-    }"""
-    check_rewrites(PASS, text, ops={"Einsum": 0, "MatMul": 1, "Transpose": 2})
-
-
-def test_elements_that_have_no_sign() -> None:
-    head, body = "main (float[N,3] a, float[N,3] b) => (float[N,3] y)", "c = Abs (a) d = Exp (b)"
-    text = f'{head} {{ {body} y = Einsum <equation = "ij,ij->ij"> (c, d) }}'
-    check_rewrites(PASS, text, f"{body} y = Mul (c, d)")
-
-
-def test_elements_that_are_integers() -> None:
-    check_rewrites(PASS, model("ij,ij->ij", "N,3", "N,3", result="N,3", dtype="int64"), "y = Mul (a, b)")
-
-
-def test_the_same_operand_twice() -> None:
-    text = 'main (float[3,4] a) => (float[3,3] y) { y = Einsum <equation = "id,jd->ij"> (a, a) }'
-    check_rewrites(PASS, text, "t = Transpose <perm = [1, 0]> (a) y = MatMul (a, t)")
-
-
-KEPT = {
-    "transposed as often as the Einsum does": model("bcwh,hkc->bkwh", "3,8,5,4", "4,6,8", result="3,6,5,4"),
-    "it takes a diagonal": model("ii->i", "3,3", result="3"),
-    "more than two operands": model("ij,jk,kl->il", "2,3", "3,4", "4,2", result="2,2"),
-    "the sizes of a letter may differ": model("ij,jk->ik", "N,K", "L,M", result="N,M"),
-    "a dimension is 0": model("ij,jk->ik", "2,0", "0,4", result="2,4"),
-    "sums integers as doubles": model("ij->i", "2,3", result="2", dtype="int64"),
-    "a Reshape would have to know two sizes": model("bihc,bjc->bihj", "2,I,H,8", "2,4,8", result="2,I,H,4"),
-    "beside a dimension of 0 another would be unknown": model("bihc,bjc->bihj", "B,I,3,8", "B,4,8", result="B,I,3,4"),
-    "implied results of mixed case": model("Ab,bC", "2,3", "3,4", result="2,4"),
-    "the shape is unknown": """main (float[N,4] a, int64[K] s, float[4,3] b) => (float[N,M] y) {
-        x = Reshape (a, s) y = Einsum <equation = "ij,jk->ik"> (x, b) }""",
-    "the function's caller decides equation": """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
-        main (float[2,4] a, float[4,3] b) => (float[2,3] y) { y = local.Product <e = "ij,jk->ik"> (a, b) }
-        <opset_import: ["" : 17], domain: "local"> Product <e> (a, b) => (y) {
-            y = Einsum <equation: string = @e> (a, b) }""",
-}
-
-
-test_keeps = keeps(PASS, KEPT)
 
 
 def test_attention_is_found_behind_it() -> None:

@@ -3,12 +3,10 @@
 from pathlib import Path
 
 import onnx_ir as ir
-import pytest
 
 from ortopt import optimize, registry
-from ortopt.options import Options
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import check_keeps, check_rewrites, parse, run
+from ortopt.testing import check_rewrites, parse, run
 from tests.whole_models.quantized_kernels import kernels
 
 PASS = "ensure_unique_dq"
@@ -31,15 +29,6 @@ def test_two_users() -> None:
     assert len(model.graph.initializers) == 2, "scale and zero point are shared"
 
 
-@pytest.mark.parametrize("domain", ["", "com.microsoft."])
-def test_one_user_that_reads_it_twice(domain: str) -> None:
-    check_rewrites(
-        PASS,
-        f"main (uint8[N,4] q) => (float[N,4] y) <{ONE}> {{ d = {domain}DequantizeLinear (q, s, z) y = Mul (d, d) }}",
-        after=f"d = {domain}DequantizeLinear (q, s, z) e = {domain}DequantizeLinear (q, s, z) y = Mul (d, e)",
-    )
-
-
 def test_a_weight_is_not_copied() -> None:
     model = check_rewrites(
         PASS,
@@ -49,53 +38,6 @@ def test_a_weight_is_not_copied() -> None:
         ops={"DequantizeLinear": 2},
     )
     assert len(model.graph.initializers) == 2
-
-
-def test_a_graph_output_keeps_its_own() -> None:
-    check_rewrites(
-        PASS,
-        f"main (uint8[N,4] q) => (float[N,4] d, float[N,4] b) <{ONE}> "
-        "{ d = DequantizeLinear (q, s, z) b = Tanh (d) }",
-        after="d = DequantizeLinear (q, s, z) e = DequantizeLinear (q, s, z) b = Tanh (e)",
-    )
-
-
-def test_the_result_of_a_branch_keeps_its_own() -> None:
-    check_rewrites(
-        PASS,
-        f"""main (bool c, uint8[4] q) => (float[4] y) <{ONE}> {{
-            y = If (c) <then_branch = t () => (float[4] p, float[4] o) {{ p = DequantizeLinear (q, s, z)
-                            o = Relu (p) }},
-                        else_branch = e () => (float[4] r, float[4] n) {{ r = DequantizeLinear (q, s, z)
-                            n = Identity (r) }}> }}""".replace("y = If", "y, u = If"),
-        ops={"DequantizeLinear": 4},
-    )
-
-
-def test_users_in_subgraphs_and_functions() -> None:
-    check_rewrites(
-        PASS,
-        f"""main (bool c, uint8[4] q) => (float[4] y) <{ONE}> {{
-            d = DequantizeLinear (q, s, z)
-            y = If (c) <then_branch = t () => (float[4] p) {{ p = Relu (d) }},
-                        else_branch = e () => (float[4] r) {{
-                            k = DequantizeLinear (q, s, z) l = Tanh (k) m = Add (k, l) r = Mul (d, m) }}> }}""",
-        ops={"DequantizeLinear": 4},
-    )
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]> main (uint8[4] q) => (float[4] y) { y = own.F (q) }
-        <domain: "own", opset_import: ["" : 17]> F (q) => (t) {
-            s = Constant <value = float {0.5}> () d = DequantizeLinear (q, s) e = Relu (d) t = Sub (d, e) }""",
-        ops={"DequantizeLinear": 2},
-        options=Options(keep_functions=True),
-    )
-
-
-def test_one_user_is_left_alone() -> None:
-    text = "main (uint8[N,4] q) => (float[N,4] %s) <" + ONE + "> { d = DequantizeLinear (q, s, z) %s }"
-    check_keeps(PASS, text % ("y", "y = Relu (d)"), "one user")
-    check_keeps(PASS, text % ("d", ""))
 
 
 def test_off_unless_asked_for_and_the_same_again() -> None:

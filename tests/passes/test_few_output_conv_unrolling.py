@@ -112,11 +112,6 @@ KEPT = {
 test_kept = keeps(PASS, KEPT)
 
 
-def test_a_weight_that_is_computed_stays() -> None:
-    text = "main (float[1,8,16,16] x, float[2,8,3,3] w) => (float[A,B,C,D] y) { y = Conv <pads = [1,1,1,1]> (x, w) }"
-    check_keeps(PASS, text, "constant")
-
-
 NATIVE = replace(all_fusions(), march=March.NATIVE)
 EIGHT = model("pads = [2, 2, 2, 2]", kernel=(8, 12, 5, 5), image="1,12,16,16")
 THREE = model(kernel=(3, 8, 3, 3))

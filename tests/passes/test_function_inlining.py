@@ -10,7 +10,6 @@ from ortopt.options import Options, TransformerLevel
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_rewrites, parse, run
-from tests.passes.tables import keeps
 
 PASS = "function_inlining"
 MAIN = '<ir_version: 10, opset_import: ["" : 17, "f" : 1]> main'
@@ -65,35 +64,6 @@ def test_nested_functions_and_subgraphs() -> None:
     assert not model.functions
 
 
-def test_attributes_defaults_and_those_left_out() -> None:
-    check_rewrites(
-        PASS,
-        before=f"""{MAIN} (float[2,3] x) => (float[2,3] y) {{ a = f.F <axis = 0> (x) y = f.F <alpha = 3.0> (a) }}
-            {BODY} F <axis, alpha: float = 2.0> (p) => (r) {{
-                s = Softmax <axis: int = @axis> (p)
-                k = Constant <value_float: float = @alpha> ()
-                l = LeakyRelu <alpha: float = @alpha> (s)
-                r = Mul (l, k)
-            }}""",
-        after=f"""{MAIN} (float[2,3] x) => (float[2,3] y) {{
-            s = Softmax <axis = 0> (x) k = Constant <value_float = 2.0> () l = LeakyRelu <alpha = 2.0> (s)
-            a = Mul (l, k)
-            t = Softmax (a) m = Constant <value_float = 3.0> () n = LeakyRelu <alpha = 3.0> (t) y = Mul (n, m)
-        }}""",
-    )
-
-
-def test_attributes_through_two_functions() -> None:
-    check_rewrites(
-        PASS,
-        before=f"""{MAIN} (float[2,3] x) => (float[3,2] y) {{ y = f.G <perm = [1, 0]> (x) }}
-            <domain: "f", opset_import: ["" : 17, "f" : 1]>
-            G <perm> (p) => (r) {{ r = f.F <order: ints = @perm> (p) }}
-            {BODY} F <order> (p) => (r) {{ r = Transpose <perm: ints = @order> (p) }}""",
-        after=f"{MAIN} (float[2,3] x) => (float[3,2] y) {{ y = Transpose <perm = [1, 0]> (x) }}",
-    )
-
-
 def test_overloads() -> None:
     text = f"""{MAIN} (float[N] x) => (float[N] y) {{ a = f.F (x) y = f.F (a) }}
         {BODY} F (p) => (r) {{ r = Neg (p) }}
@@ -108,59 +78,6 @@ def test_overloads() -> None:
     assert not model.functions
 
 
-@pytest.mark.parametrize(
-    ("body", "ops"),
-    [
-        ("F (p) => (p) { }", {"Identity": 1}),
-        ("F (p) => (r) { r = Constant <value = float[2] {1, 2}> () }", {"Identity": 1, "Constant": 0}),
-        ("F (p) => (r) { r = Identity (p) }", {"Identity": 1}),
-    ],
-)
-def test_a_result_that_is_no_node_s(body: str, ops: dict[str, int]) -> None:
-    check_rewrites(
-        PASS,
-        before=f"{MAIN} (float[2] x) => (float[2] y) {{ y = f.F (x) }} {BODY} {body}",
-        ops=ops,
-        numbers="(p) { }" not in body,  # ONNX Runtime does not load functions without nodes
-    )
-
-
-def test_a_result_twice() -> None:
-    check_rewrites(
-        PASS,
-        before=f"""{MAIN} (float[2] x) => (float[2] y, float[2] z) {{ y, z = f.F (x) }}
-            {BODY} F (p) => (r, r) {{ r = Neg (p) }}""",
-        ops={"Neg": 1, "Identity": 1},
-        numbers=False,  # ONNX Runtime does not load it
-    )
-
-
-def test_inputs_and_outputs_left_out() -> None:
-    check_rewrites(
-        PASS,
-        before=f"""{MAIN} (float[4] x, float high) => (float[4] y) {{ a, b = f.F (x) y, c = f.F (a, , high) }}
-            {BODY} F (p, low, high) => (r, s) {{ r = Clip (p, low, high) s = Abs (r) }}""",
-        ops={"Clip": 2},
-    )
-
-
-def test_a_branch_that_gives_back_a_parameter() -> None:
-    check_rewrites(
-        PASS,
-        before=f"""{MAIN} (float[2] x, bool c) => (float[2] y) {{ y = f.F (x, c) }}
-            <domain: "f", opset_import: ["" : 17, "f" : 1]>
-            F (p, c) => (r) {{
-                r = If (c) <
-                    then_branch = t () => (float[2] u) {{ u = f.Same (p) }},
-                    else_branch = e () => (float[2] v) {{ v = Neg (p) }}
-                >
-            }}
-            {BODY} Same (p) => (p) {{ }}""",
-        ops={"If": 1, "Identity": 1, "Neg": 1},
-        numbers=False,  # ONNX Runtime does not load functions without nodes
-    )
-
-
 def test_the_caller_gains_the_function_s_domains() -> None:
     model = check_rewrites(
         PASS,
@@ -171,15 +88,6 @@ def test_the_caller_gains_the_function_s_domains() -> None:
     )
     assert model.opset_imports["com.microsoft"] == 1
     assert "unused" not in model.opset_imports
-
-
-def test_opsets_that_define_the_ops_alike_are_merged() -> None:
-    check_rewrites(
-        PASS,
-        before=f"""{MAIN} (float[4] x) => (float[4] y) {{ y = f.F (x) }}
-            <domain: "f", opset_import: ["" : 16]> F (p) => (r) {{ a = Add (p, p) r = Neg (a) }}""",
-        ops={"Add": 1, "Neg": 1},
-    )
 
 
 def test_side_effects_keep_their_order_and_happen_once() -> None:
@@ -227,9 +135,6 @@ KEPT = {
         {"options": Options(keep_functions=True)},
     ),
 }
-
-
-test_keeps = keeps(PASS, KEPT)
 
 
 def test_a_refused_call_inside_a_function_stays_a_call() -> None:

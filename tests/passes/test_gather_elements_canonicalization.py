@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_rewrites
-from tests.passes.tables import keeps
 
 PASS = "gather_elements_canonicalization"
 
@@ -43,11 +42,6 @@ def test_rewrites(repeat: str, along: int, count: int) -> None:
     check_rewrites(PASS, text, after(text, 1), inputs=rows(count))
 
 
-def test_without_a_batch() -> None:
-    text = model("7,4", "M,1", "M,4", "1, 4", along=0)
-    check_rewrites(PASS, text, after(text, 0), inputs=rows(3, ()))
-
-
 def test_two_axes_in_front() -> None:
     text = model("2,3,7,4", "2,3,M,1", "2,3,M,4", "1, 1, 1, 4", along=2)
     check_rewrites(PASS, text, after(text, 2), inputs=rows(3, (2, 3)))
@@ -56,20 +50,3 @@ def test_two_axes_in_front() -> None:
 def test_a_batch_that_is_a_symbol() -> None:
     text = model("B,7,4", "B,M,1", "B,M,4")
     check_rewrites(PASS, text, after(text, 1), inputs=rows(3))
-
-
-KEPT = {
-    "no Expand or Tile comes before": "main (float[2,7,4] x, int64[2,5,4] i) => (float[2,5,4] y)"
-    " { y = GatherElements <axis = 1> (x, i) }",
-    "another axis than the last but one": model("2,4,4", "2,4,1", "2,4,4", along=2),
-    "indices of 64 bits": model(dtype="int32"),
-    "the indices differ within a row": model(indices="2,M,4", to="1, 1, 1", repeat="Tile"),
-    "a row has one number": model("2,7,1", "2,M,1", "2,M,1", "1, 1, 1"),
-    "a part of each row is selected": model(to="1, 1, 3", result="2,M,3"),
-    "repeated along other axes too": model(indices="1,M,1", to="2, 1, 4"),
-    "keeps in old opsets": (None, model(), {"opset": 11}),
-    "keeps a part of the batch": ("repeated along other axes too", model(x="3,7,4")),
-}
-
-
-test_keeps = keeps(PASS, KEPT)

@@ -2,9 +2,7 @@
 
 import pytest
 
-from ortopt.options import Options
-from ortopt.testing import check_keeps, check_rewrites
-from tests.passes.tables import keeps
+from ortopt.testing import check_rewrites
 
 PASS = "gemm_activation_fusion"
 GEMM = "t = Gemm <alpha = 0.5, beta = 2.0, transB = 1> (a, b, c)"
@@ -44,50 +42,3 @@ ACTIVATIONS = {
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_fuses(activation: str) -> None:
     check_rewrites(PASS, model(f"y = {activation}"), fused(*ACTIVATIONS[activation]))
-
-
-def test_without_c() -> None:
-    text = "main (float[2,4] a, float[4,3] b) => (float[2,3] y) { t = Gemm (a, b) y = Relu (t) }"
-    check_rewrites(PASS, text, 'y = com.microsoft.FusedGemm <activation = "Relu"> (a, b)')
-
-
-@pytest.mark.parametrize("shape", ["", "[1]", "[N,1]", "[1,3]", "[N,3]"])
-def test_every_shape_of_c(shape: str) -> None:
-    text = f"main (float[N,4] a, float[4,3] b, float{shape} c) => (float[N,3] y) {{ t = Gemm (a, b, c) y = Tanh (t) }}"
-    check_rewrites(PASS, text, 'y = com.microsoft.FusedGemm <activation = "Tanh"> (a, b, c)')
-
-
-FUNCTION = """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
-    main (float[2,4] a, float[4,3] b) => (float[2,3] y) {{ y = local.Dense <s = 0.5> (a, b) }}
-    <opset_import: ["" : 17], domain: "local"> Dense <s> (a, b) => (y) {{
-        t = Gemm {gemm} (a, b) y = Elu {elu} (t) }}"""
-
-
-@pytest.mark.parametrize(("gemm", "elu"), [("<alpha: float = @s>", ""), ("", "<alpha: float = @s>")])
-def test_keeps_what_the_caller_decides(gemm: str, elu: str) -> None:
-    check_keeps(PASS, FUNCTION.format(gemm=gemm, elu=elu), "the function's caller decides alpha")
-
-
-KEPT = {
-    "no Gemm": (
-        "no Gemm comes before",
-        model(gemm="t = Add (a, a)", activation="u = Relu (t) y = Gemm <transB = 1> (u, b)"),
-    ),
-    "another activation": (None, model("y = HardSwish (t)")),
-    "the result is used elsewhere": (
-        "Gemm's result is used elsewhere",
-        model("y = Relu (t) z = Neg (t)", out=", float[N,3] z"),
-    ),
-    "the result is a graph output": ("Gemm's result is used elsewhere", model(out=", float[N,3] t")),
-    "double": ("for single precision only", model(dtype="double")),
-    "half": ("for single precision only", model(dtype="float16")),
-    "for other runtimes": ("no op of the ONNX specification", model(), {"target": "onnx"}),
-}
-
-
-test_keeps = keeps(PASS, KEPT)
-
-
-def test_keeps_for_other_providers() -> None:
-    options = Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"))
-    check_keeps(PASS, model(), "it serves the CPU", options=options)

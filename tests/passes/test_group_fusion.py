@@ -10,7 +10,6 @@ from ortopt.api import optimize
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled
 from ortopt.manager import GraphTransformerManager
-from ortopt.options import Options
 from ortopt.partition.groups import groups_of
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
@@ -69,24 +68,6 @@ def test_a_second_run_leaves_groups_alone() -> None:
     before = to_bytes(model)
     assert not run(PASS, model)[0]
     assert to_bytes(model) == before
-
-
-def test_functions_are_not_grouped_inside() -> None:
-    check_keeps(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1, "other": 1]>
-        main (float[N] x) => (float[N] y) { y = own.Twice (x) }
-        <domain: "own", opset_import: ["" : 17, "other": 1]> Twice (a) => (b) { b = other.Unknown (a) }""",
-        options=Options(keep_functions=True),
-    )
-
-
-def test_what_no_provider_runs_stays_outside() -> None:
-    check_keeps(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "other": 1]>
-        main (float[N] x) => (float[N] y) { y = other.Thing (x) }""",
-    )
 
 
 class Countdown(CancellationToken):
@@ -151,14 +132,6 @@ def test_before_opset_9_integers_are_weights_of_a_group() -> None:
     (found,) = groups_of(model)
     assert [node.op_type for node in found.nodes] == ["Constant", "Expand", "Mul", "Relu"]
     assert [value.name for value in found.weight_inputs] == ["s"]
-
-
-QUANTIZED = """main (uint8[2,3] a, uint8[2,3] b) => (uint8[4,3] y) <float s = {0.5}, uint8 z = {3}> {
-    y = com.microsoft.QLinearConcat <axis = 0> (s, z, a, s, z, b, s, z) }"""
-
-
-def test_what_onnxruntime_loads_in_graphs_only() -> None:
-    check_keeps(PASS, QUANTIZED, "no chosen provider runs it")
 
 
 KEPT = {

@@ -160,13 +160,6 @@ test_what_the_kernel_refuses = keeps(
 )  # fmt: skip
 
 
-def test_heads_of_their_own() -> None:
-    text = model().replace(REPEAT.format(k="kh", v="vh"), "kt = Transpose <perm = [0, 1, 3, 2]> (kh)")
-    text = text.replace("(p, vr)", "(p, vh)").replace("int64[4] two = {0, 0, 2, 8}", "int64[4] two = {0, 0, 4, 8}")
-    text = text.replace("3,16]", "3,32]")
-    check_keeps(PASS, text, "each query head has keys of its own")
-
-
 def test_a_row_that_is_masked_as_a_whole_and_guarded() -> None:
     weights = ", ".join(str((7 * index) % 11 / 10 - 0.5) for index in range(32 * 16))
     scores = MASKED.replace("p =", "m = Where (b, zero, low) s =") + " t = IsNaN (s) p = Where (t, zero, s)"

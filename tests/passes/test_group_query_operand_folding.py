@@ -50,10 +50,6 @@ def packed(body: str, more: str = "") -> str:
         {{ {body} }}"""
 
 
-def test_parts_of_one_value() -> None:
-    check_rewrites(PASS, packed(SPLIT), f"y = {GQA}> (x, , , , , last, total)")
-
-
 def test_an_embedding_of_parts_of_one_value() -> None:
     body = f"q, k, v = Split <axis = 2> (x, parts) {TURN} {ATTEND}"
     after = f"y = {GQA}, do_rotary = 1, rotary_interleaved = 0> (x, , , , , last, total, c, s)"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
 
 PASS = "label_encoder_fusion"
 HEAD = '<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : {opset}]> '
@@ -34,15 +34,6 @@ def test_defaults_that_are_left_out() -> None:
     check_rewrites(PASS, HEAD.format(opset=2) + text, ops={"ai.onnx.ml::LabelEncoder": 1}, inputs=X)
 
 
-def test_strings_at_the_end() -> None:
-    text = """main (int64[N] x) => (string[N] y) {
-        t = ai.onnx.ml.LabelEncoder <keys_int64s = [1, 2], values_floats = [0.0, 2.5], default_float = 4.0> (x)
-        y = ai.onnx.ml.LabelEncoder <keys_floats = [-0.0, 2.5], values_strings = ["zero", "two"]> (t) }"""
-    check_rewrites(
-        PASS, HEAD.format(opset=2) + text, ops={"ai.onnx.ml::LabelEncoder": 1}, inputs={"x": np.array([1, 2, 3])}
-    )
-
-
 def test_tensors() -> None:
     text = """main (int64[N] x) => (double[N] y) {
         t = ai.onnx.ml.LabelEncoder <keys_tensor = int64[2] {1, 2}, values_tensor = int64[2] {5, 6}, default_tensor = int64[1] {9}> (x)
@@ -53,25 +44,3 @@ def test_tensors() -> None:
     attributes = model.graph[0].attributes
     assert attributes["values_tensor"].value.numpy().tolist() == [0, 1.5]
     assert attributes["default_tensor"].value.numpy().tolist() == [2.5]
-
-
-@pytest.mark.parametrize(
-    ("because", "text"),
-    [
-        ("a key is there twice", LISTS.replace("keys_int64s = [1, 3, 7]", "keys_int64s = [1, 3, 1]")),
-        ("the table is torn", LISTS.replace("keys_int64s = [1, 3, 7]", "keys_int64s = [1, 3]")),
-        ("used elsewhere", LISTS.replace("y)", "y, int64[N] t)", 1)),
-        ("no LabelEncoder comes before", "main (int64[N] x) => (int64[N] y) { y = ai.onnx.ml.LabelEncoder <keys_int64s = [1], values_int64s = [2]> (x) }"),  # noqa: E501
-    ],
-)  # fmt: skip
-def test_keeps(because: str, text: str) -> None:
-    check_keeps(PASS, HEAD.format(opset=2) + text, because)
-
-
-@pytest.mark.parametrize("where", ["values", "default", "keys"])
-def test_keeps_nan(where: str) -> None:
-    nan = {name: "nan" if name == where else "2.0" for name in ("values", "default", "keys")}
-    text = f"""main (int64[N] x) => (int64[N] y) {{
-        t = ai.onnx.ml.LabelEncoder <keys_int64s = [1], values_tensor = float[1] {{{nan["values"]}}}, default_tensor = float[1] {{{nan["default"]}}}> (x)
-        y = ai.onnx.ml.LabelEncoder <keys_tensor = float[1] {{{nan["keys"]}}}, values_int64s = [3]> (t) }}"""  # noqa: E501
-    check_keeps(PASS, HEAD.format(opset=4) + text, "which key NaN is")

@@ -17,17 +17,6 @@ def loop(body: str, inputs: str = "float[2,3] a, float[3,4] b", more: str = "") 
     }}"""
 
 
-def test_a_chain_leaves_a_loop() -> None:
-    check_rewrites(
-        PASS,
-        before=loop("m = MatMul (a, b) t = Tanh (m) s = Mul (t, p) r = Sub (s, t)"),
-        after="""m = MatMul (a, b)
-        t = Tanh (m)
-        y = Loop (n, , x) <body = body (int64 i, bool go, float[2,4] p) => (bool on, float[2,4] p1) {
-            on = Identity (go) s = Mul (t, p) r = Sub (s, t) p1 = Add (p, r) }>""",
-    )
-
-
 @pytest.mark.parametrize(
     ("body", "moved"),
     [
@@ -129,10 +118,6 @@ NAMES = """main (float[2] x, int64 n, float[2] k) => (float[2] y, float[2] z) {
 }"""
 
 
-def test_names_that_two_bodies_bear() -> None:
-    check_rewrites(PASS, before=NAMES, ops={"Exp": 1, "Neg": 1})
-
-
 def test_rolls_back_to_the_same_bytes() -> None:
     from ortopt import registry
     from ortopt.cancellation import CancellationToken
@@ -180,45 +165,6 @@ KEPT = {
 def test_keeps(because: str) -> None:
     body, inputs, more = KEPT[because]
     check_keeps(PASS, loop(body, inputs, more), because.rpartition(": ")[2])
-
-
-def test_an_effect_stays() -> None:
-    check_keeps(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "impure" : 1]>
-        main (float[2] x, int64 n, float[2] k) => (float[2] y) {
-            y = Loop (n, , x) <body = body (int64 i, bool go, float[2] p) => (bool on, float[2] p1) {
-                on = Identity (go) r = impure.Print (k) p1 = Add (p, r) }>
-        }""",
-        "it may have effects",
-    )
-
-
-def test_what_a_body_returns_stays() -> None:
-    check_keeps(
-        PASS,
-        """main (float[2] x, int64 n, float[2] k) => (float[2] y) {
-            y = Loop (n, , x) <body = body (int64 i, bool go, float[2] p) => (bool on, float[2] p1) {
-                on = Identity (go) p1 = Exp (k) }>
-        }""",
-        "the body returns it",
-    )
-
-
-def test_branches_are_lazy() -> None:
-    """What stands in a branch is computed only where that is taken."""
-    check_keeps(
-        PASS,
-        """main (float[2] x, int64 n, float[2] k) => (float[2] y) {
-            y = Loop (n, , x) <body = body (int64 i, bool go, float[2] p) => (bool on, float[2] p1) {
-                on = Identity (go)
-                p1 = If (go) <
-                    then_branch = t () => (float[2] u) { e = Exp (k) u = Add (p, e) },
-                    else_branch = e () => (float[2] v) { v = Neg (p) }
-                >
-            }>
-        }""",
-    )
 
 
 SAFE = {

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_rewrites, parse, run
-from tests.passes.tables import keeps
 
 PASS = "matmul_nbits_bias_fusion"
 WEIGHT = ", ".join(str(number) for number in np.random.default_rng(1).integers(0, 256, 48))
@@ -29,17 +28,3 @@ def test_a_bias_that_is_an_input() -> None:
     text = model(bias="float unused = {1}").replace(", float unused = {1}", "").replace("32] x)", "32] x, float[3] c)")
     changed, _ = run(PASS, parse(text))
     assert changed
-
-
-test_keeps = keeps(
-    PASS,
-    [
-        ("nothing adds", model(bias="float[1,3] c = {1, -2, 0.5}")),
-        ("nothing adds", model(bias="float[1] c = {1}")),
-        ("nothing adds", model("d = Neg (c) y = Add (t, d)")),
-        ("nothing adds", model("y = Mul (t, c)")),
-        ("nothing adds", model("y = Add (t, t) u = Add (t, c)")),
-        ("it has a bias", model(more=", , , c")),
-        (None, model(), {"target": "onnx"}),
-    ],
-)

@@ -8,10 +8,8 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from ortopt.options import Options
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import check_keeps, check_rewrites, parse
-from tests.passes.tables import keeps
+from ortopt.testing import check_rewrites, parse
 
 PASS = "matmul_transpose_fusion"
 
@@ -87,46 +85,6 @@ def test_rewrites(case: str) -> None:
     check_rewrites(PASS, *REWRITTEN[case])
 
 
-TRANSPOSED = "t = Transpose <perm = {}> (b) y = MatMul (a, t)"
-KEPT = {
-    "no operand comes from a Transpose": model("M,K", "K,N", "M,N", "y = MatMul (a, b)"),
-    "reads no operand in this order": model(
-        "2,3,4,5", "2,6,3,5", "2,3,4,6", TRANSPOSED.format("[0, 2, 3, 1]")
-    ),
-    "what is transposed is used elsewhere": model(
-        "M,K", "N,K", "M,N", "t = Transpose (b) y = MatMul (a, t) z = Neg (t)", more=", float[K,N] z"
-    ),
-    "the kernel is for floats": model("M,K", "N,K", "M,N", TRANSPOSED.format("[1, 0]"), dtype="int64"),
-    "transposes nothing beside a vector": model("K", "N,K", "N", TRANSPOSED.format("[1, 0]")),
-    "the operands differ in rank": model("3,8", "4,2,8", "2,3,4", TRANSPOSED.format("[1, 2, 0]")),
-    "which the kernel does not expect": model("2,3,K", "2,4,K", "2,3,4", TRANSPOSED.format("[0, 2, 1]")),
-    "what is transposed is used else": model("M,K", "N,K", "M,N", TRANSPOSED.format("[1, 0]"), more=", float[K,N] t"),
-    "no op of the ONNX specification": (model("M,K", "N,K", "M,N", TRANSPOSED.format("[1, 0]")), {"target": "onnx"}),
-}  # fmt: skip
-
-
-test_keeps = keeps(PASS, KEPT)
-
-
-EMPTY = {
-    "no column, in a batch": model("2,3,8", "2,N,8", "2,3,N", TRANSPOSED.format("[0, 2, 1]")),
-    "an empty batch beside one matrix": model(
-        "B,8,3", "1,8,4", "B,3,4", "t = Transpose <perm = [0, 2, 1]> (a) y = MatMul (t, b)"
-    ),
-    "an empty batch beside none": model(
-        "B,8,3", "8,4", "B,3,4", "t = Transpose <perm = [0, 2, 1]> (a) y = MatMul (t, b)"
-    ),
-    "no key of a cache, moved": model("2,3,8", "N,2,8", "2,3,N", TRANSPOSED.format("[1, 2, 0]")),  # it ends the process
-    "no value of a cache, moved": model("2,3,K", "K,2,5", "2,3,5", TRANSPOSED.format("[1, 0, 2]")),  # so it does
-    "no row, moved": model("M,2,8", "2,8,4", "2,M,4", "t = Transpose <perm = [1, 0, 2]> (a) y = MatMul (t, b)"),
-}
-
-
-@pytest.mark.parametrize("case", EMPTY)
-def test_keeps_what_may_be_empty(case: str) -> None:
-    check_keeps(PASS, EMPTY[case], "which the kernel does not expect")
-
-
 def test_an_inner_dimension_of_none_leaves_a_batch_uncleared() -> None:
     """What the condition is for: should ONNX Runtime clear all of it one day, the condition can go."""
     text = model("B,3,K", "B,4,K", "B,3,4", fused("transB = 1"))
@@ -171,23 +129,3 @@ def test_each_order_of_axes(rank: int, flags: tuple[int, int, int, int]) -> None
     )
     (product,) = session.run(None, dict(zip("ab", stored, strict=True)))
     np.testing.assert_allclose(product, left @ right, rtol=1e-4, atol=1e-5)
-
-
-def test_keeps_types_without_a_kernel() -> None:
-    text = model("M,K", "N,K", "M,N", TRANSPOSED.format("[1, 0]"), dtype="float16")
-    check_keeps(PASS, text, "no kernel of FusedMatMul for float16")
-    options = Options(providers=("CUDAExecutionProvider",))
-    check_rewrites(PASS, text, fused("transB = 1"), options=options, numbers=False)
-
-
-def test_keeps_batches_that_are_slower_moved() -> None:
-    text = REWRITTEN["a batch that is moved, left"][0]
-    check_keeps(PASS, text, "on the CPU, FusedMatMul transBatch is 1.89× slower to 1.49× faster", options=Options())
-
-
-def test_keeps_a_first_operand_that_is_slower_transposed() -> None:
-    text = REWRITTEN["a matrix, left"][0]
-    check_keeps(PASS, text, "on the CPU, FusedMatMul transA is 1.82× slower to 1.05× faster", options=Options())
-    both, _ = REWRITTEN["both"]
-    after = "s = Transpose (a) y = com.microsoft.FusedMatMul <transB = 1> (s, b)"
-    check_rewrites(PASS, both, after, options=Options())

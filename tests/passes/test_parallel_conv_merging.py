@@ -82,9 +82,3 @@ KEPT = {
 @pytest.mark.parametrize("because", KEPT)
 def test_keeps(because: str) -> None:
     check_keeps(PASS, KEPT[because], because if because != "no BatchNormalization or Conv" else None)
-
-
-def test_weights_that_the_caller_may_give_stay() -> None:
-    head = "main (float[N,2,H,W] x, float[2,2,1,1] u) => (float[A,B,C,D] y)"
-    text = model("p = Conv (x, u) q = Conv (x, v) y = Add (p, q)", head).replace(WEIGHTS["u"] + ", ", "")
-    check_keeps(PASS, text, "not a constant")

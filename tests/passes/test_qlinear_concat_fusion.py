@@ -4,7 +4,6 @@ import pytest
 
 from ortopt.testing import check_rewrites
 from tests.passes.quantized_units import Tensor, check_unit, unit
-from tests.passes.tables import keeps
 
 PASS = "qlinear_concat_fusion"
 A = Tensor("2,N,4", 0.031)
@@ -24,12 +23,3 @@ def test_one_scale_and_a_part_without_elements() -> None:
     a, b, y = (one._replace(scale=0.05, zero=3) for one in (A, B._replace(dims="2,N,0"), Y._replace(dims="2,N,4")))
     text = unit("t = Concat <axis = -1> (a_x, b_x)", y, a=a, b=b)
     check_unit(check_rewrites, PASS, text, "com.microsoft::QLinearConcat", exact=True)
-
-
-test_keeps = keeps(
-    PASS,
-    [
-        ("not of one type", unit("t = Concat <axis = 2> (a_x, b_x)", Y, a=A, b=B._replace(dtype="int8", zero=0))),
-        ("no DequantizeLinear", unit("t = Concat <axis = 2> (a_x, b)", Y, inputs=", float[2,N,3] b", a=A)),
-    ],
-)

@@ -4,7 +4,6 @@ import pytest
 
 from ortopt.testing import check_rewrites
 from tests.passes.quantized_units import Tensor, check_unit, unit
-from tests.passes.tables import keeps
 
 PASS = "qlinear_pool_fusion"
 X = Tensor("2,5,9,9", 0.031)
@@ -42,15 +41,3 @@ def test_whole_images(dims: str, dtype: str) -> None:
 def test_no_images() -> None:
     text = unit(POOL.format(""), result(7)._replace(dims="0,5,7,7"), x=X._replace(dims="0,5,9,9"))
     check_unit(check_rewrites, PASS, text, "com.microsoft::QLinearAveragePool")
-
-
-test_keeps = keeps(
-    PASS,
-    [
-        ("counted otherwise", unit(POOL.format(", ceil_mode = 1, strides = [2, 2]"), result(4), x=X)),
-        ("a mean of nothing", unit("t = GlobalAveragePool (x_x)", result(1), x=X._replace(dims="2,5,0,0"))),
-        ("not of one type", unit("t = GlobalAveragePool (x_x)", result(1, "int8"), x=X)),
-        ("no AveragePool", unit("t = MaxPool <kernel_shape = [3, 3]> (x_x)", result(7), x=X)),
-        ("no dilations", unit(POOL.format(", dilations = [2, 2]"), result(5), x=X), {"opset": 19}),
-    ],
-)

@@ -4,7 +4,6 @@ import pytest
 
 from ortopt.testing import check_rewrites
 from tests.passes.quantized_units import Tensor, check_unit, unit
-from tests.passes.tables import keeps
 
 PASS = "qlinear_where_fusion"
 A = Tensor("5,7", 0.031)
@@ -24,12 +23,3 @@ def test_where(condition: str, dtype: str) -> None:
 def test_no_elements() -> None:
     text = unit(WHERE, Y._replace(dims="0,7"), inputs=", bool[0,1] c", a=A._replace(dims="0,7"), b=B)
     check_unit(check_rewrites, PASS, text, "com.microsoft::QLinearWhere", exact=True)
-
-
-test_keeps = keeps(
-    PASS,
-    [
-        ("not of one type", unit(WHERE, Y, inputs=", bool[5,7] c", a=A, b=B._replace(dtype="int8"))),
-        ("no DequantizeLinear", unit("t = Where (c, a_x, b)", Y, inputs=", bool[5,7] c, float[7] b", a=A)),
-    ],
-)

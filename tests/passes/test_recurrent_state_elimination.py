@@ -3,7 +3,6 @@
 import pytest
 
 from ortopt.testing import check_keeps, check_rewrites
-from tests.passes.tables import keeps
 
 PASS = "recurrent_state_elimination"
 GATES = {"LSTM": 16, "GRU": 12, "RNN": 4}
@@ -54,25 +53,6 @@ def test_one_of_two_states() -> None:
     (node,) = model.graph
     assert node.inputs[5] is None
     assert node.inputs[6] is not None
-
-
-def test_a_constant_of_zeros() -> None:
-    text = """main (float[2,1,1] x) => (float[2,1,1,1] y)
-        <float[1,1,1] w = {1}, float[1,1,1] r = {1}, float[1,1,1] zero = {0}> {
-            y = RNN <hidden_size = 1> (x, w, r, , , zero) }"""
-    check_rewrites(PASS, text, "y = RNN <hidden_size = 1> (x, w, r)")
-    check_keeps(PASS, text.replace("zero = {0}", "zero = {-0.0}"), "does not start from zeros")
-    check_keeps(PASS, text.replace("zero = {0}", "zero = {1}"), "does not start from zeros")
-
-
-test_keeps = keeps(
-    PASS,
-    [
-        ("not a constant", recurrence("GRU", "given")),
-        ("has no initial state", recurrence("GRU", "").replace(", , , )", ")")),
-        ("another shape", recurrence("GRU", "t", "m = Shape <start = 1, end = 2> (given) k = Concat <axis = 0> (one, m, four) t = ConstantOfShape (k)").replace("float[1,N,4] given", "float[1,M,4] given")),  # noqa: E501
-    ],
-)  # fmt: skip
 
 
 def test_with_quantized_weights() -> None:  # of fixed sizes: the kernel ends the process on empty inputs

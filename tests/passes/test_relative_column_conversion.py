@@ -189,11 +189,6 @@ def test_kept_where_the_product_is_a_result() -> None:
     check_keeps(PASS, model(PLAIN, outputs="float[2,N,N] y, float[2,N,480] p"), "used elsewhere")
 
 
-def test_kept_for_integers() -> None:
-    body = PLAIN.replace("(q, columns)", "(q, x)")
-    check_keeps(PASS, model(body, "int32[2,N,3] q, int32[2,3,480] x", "int32[2,N,N] y"), "it is no float")
-
-
 def test_kept_where_there_may_be_no_batch() -> None:
     check_keeps(PASS, model(BATCHED, INPUT, "float[M,N,N] y"), "there may be no batch")
 

@@ -81,19 +81,7 @@ def test_same_at_every_size(name: str) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_without_a_batch() -> None:
-    body = BY_QUERY.replace("start = 2, end = 3", "start = 0, end = 1").replace("bhld", "ld").replace("bhlr", "lr")
-    check_rewrites(PASS, model(body, "float[N,4] q", "float[N,N] y"), ops={"Einsum": 0, "MatMul": 1}, numbers=False)
-
-
-def test_keys_that_two_products_share() -> None:
-    body = f"{BY_QUERY} {KEY.replace('y =', 'z =')}"
-    outputs = "float[B,2,N,N] y, float[B,2,N,N] z"
-    check_rewrites(PASS, model(body, outputs=outputs), ops={"Einsum": 0, "MatMul": 2}, numbers=False)
-
-
 TWO = BY_QUERY.replace("    r = ", "    o = Range (zero, n, one) r = ").replace("(r, first)", "(o, first)")
-OTHER = "float[B,2,N,4] q, float[B,2,M,4] x"
 KEPT = {
     "no lookup": ('y = Einsum <equation = "bhld,bhrd->bhlr"> (q, q)', "no operand is looked up"),
     "one operand": (QUERY.replace("bhld,lrd->bhlr", "bhld->bhdl").replace(", keys", ""), "no product of two"),
@@ -120,18 +108,3 @@ def test_kept(name: str) -> None:
     inputs = "float[B,2,4,N] q" if name == "numbers before positions" else "float[B,2,N,4] q"
     body = body.replace("start = 2, end = 3", "start = 3, end = 4") if name == "numbers before positions" else body
     check_keeps(PASS, model(body, inputs, outputs.get(name, "float[B,2,N,N] y")), because)
-
-
-def test_kept_where_x_may_be_broadcast() -> None:
-    body = BY_QUERY.replace("(q, keys)", "(x, keys)")
-    check_keeps(PASS, model(body, OTHER), "an operand may be broadcast")
-
-
-def test_kept_below_opset_15() -> None:
-    check_keeps(
-        PASS,
-        model(
-            BY_QUERY.replace("(s)", "(t)").replace("Shape <start = 2, end = 3> (q)", "Shape (q) t = Gather (s, two)")
-        ),
-        opset=14,
-    )

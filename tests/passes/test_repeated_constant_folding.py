@@ -2,11 +2,9 @@
 
 import re
 
-import numpy as np
 import pytest
 
 from ortopt.testing import check_rewrites
-from tests.passes.tables import keeps
 
 PASS = "repeated_constant_folding"
 CONSTANTS = {
@@ -94,63 +92,3 @@ def test_looks_rows_up() -> None:
         r = ConstantOfShape <value = int64[1] {1}> (s) p = Gather (table, r)"""
     model = check_rewrites(PASS, text("q = Sin (p) d = Abs (q) y = Neg (d)", "float[B,4,4]", start), opset=18)
     assert model.graph.outputs[0].producer().op_type == "Expand"
-
-
-def test_images_that_there_are_none_of() -> None:
-    empty = {"x": np.zeros((0, 4), np.float32)}
-    check_rewrites(PASS, text("y = Mul (d, g)"), opset=18, inputs=empty)
-    check_rewrites(PASS, text(*MOVED["Resize"], start=ONES), opset=18, inputs=empty)
-
-
-def test_several_results() -> None:
-    check_rewrites(
-        PASS,
-        text("t = Add (p, d) u = Mul (t, q) v = Neg (u) o = Sub (v, t) y = Add (x, o) e = Mul (x, u)").replace(
-            "y)", "y, float[B,4] e)", 1
-        ),
-        ops={"Expand": 2, "Concat": 1},
-        opset=18,
-    )
-
-
-def test_size_before_shape_has_bounds() -> None:
-    start = """h = Shape (x) n = Gather (h, zero) s = Concat <axis: int = 0> (n, four)
-        r = Expand (c, s) p = Sin (r) q = Cos (p) d = Abs (q)"""
-    check_rewrites(PASS, text("y = Mul (d, g)", start=start), opset=13)
-
-
-INTEGERS = """n = Shape <start: int = 0, end: int = 1> (x) s = Concat <axis: int = 0> (n, four)
-    r = Expand (i, s) p = Neg (r) q = Abs (p) d = Sub (q, r)"""
-KEPT = {
-    "3 nodes, and 3 to repeat their results": text("y = Add (x, d)"),
-    "an operand is not the same for all": text("y = Add (x, d)"),
-    "MaxPool may mix": text(
-        "t = Unsqueeze (x, one) u = Add (d, t) y = MaxPool <kernel_shape = [1]> (u)", "float[B,M,4]"
-    )
-    .replace("Add (d, t)", "MaxPool <kernel_shape = [1]> (v)")
-    .replace("u = ", "v = Unsqueeze (d, one) u = ")
-    .replace("d = Abs (q)", "d = Identity (p)")
-    .replace("q = Cos (p)", ""),
-    "an axis along which it repeats changes": text("y = Reshape (d, rest)", "float[M,2]"),
-    "the size of an axis is not fixed": text("y = CumSum (d, z)"),
-    "an index may be outside": text("y = Gather <axis = 1> (d, far)", "float[B,2]"),
-    "it divides by zero": text("y = Div (d, i)", "int64[B,4]", INTEGERS),
-    "it may divide by zero": text("y = Div (i, d)", "int64[B,4]", INTEGERS),
-    "neighbours are mixed": text(
-        "t = Unsqueeze (r, one) u = Unsqueeze (t, one) l = Concat <axis = 0> (n, one, four, four)"
-        " y = Resize <mode = 'linear'> (u, , , l)",
-        "float[B,1,4,4]",
-        START.partition(" p =")[0],
-    ).replace("'", '"'),
-    "it is a constant": text("v = Expand (c, four) y = Add (x, v)"),
-    "the first operand is transposed": text("y = Gemm <transA = 1> (d, d)", "float[4,4]"),
-    "a size of it is of no input": text(
-        "t = Mul (d, g) y = Neg (t)",
-        "float[M,4]",
-        "f = Flatten <axis = 0> (x) j = NonZero (f) l = Gather <axis = 0> (j, last)"
-        + START.replace("Shape <start: int = 0, end: int = 1> (x)", "Shape (l)"),
-    ),
-}
-
-
-test_keeps = keeps(PASS, KEPT, opset=18)

@@ -6,10 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortopt.options import March, Options, Target
 from ortopt.testing import check_keeps, check_rewrites, parse
 from tests.passes.quantized_units import run
-from tests.passes.tables import keeps
 
 PASS = "requantization_elimination"
 EVERY = {"q": np.arange(256, dtype=np.uint8)}
@@ -65,13 +63,6 @@ def test_users_of_the_floats_keep_them() -> None:
     )
 
 
-def test_signed_integers() -> None:
-    """ONNX Runtime makes them unsigned within pairs only, but with --march native they are unsigned already."""
-    text = scaled(kind="int8")
-    check_keeps(PASS, text, "unsigned only within pairs")
-    check_rewrites(PASS, text, after="y = DequantizeLinear (q, r, o)", options=Options(march=March.NATIVE))
-
-
 def kernel(order: str = "q, s, z, c, u, e", scale: str = "0.02", zero: int = 3, factor: str = "255") -> str:
     """Integers of the step 0.12 that a kernel multiplies by 1/6."""
     return f"""main (uint8[N] q) => (uint8[N] w)
@@ -88,39 +79,6 @@ def test_a_kernel(order: str) -> None:
     np.testing.assert_array_equal(run(parse(text), EVERY)[0], run(result, EVERY)[0])
 
 
-KEPT_KERNELS = {
-    "it rounds to other integers": kernel(scale="0.0201"),
-    "the zero points differ": kernel(zero=4),
-    "negative, zero, very small": kernel(factor="0"),
-    "it is not a constant": kernel().replace("[N] q)", "[N] q, uint8[1] c)").replace(" uint8 c = {255},", ""),
-    "the factor would raise the rank": kernel().replace("uint8 c =", "uint8[1,1] c =").replace("[N] w", "[1,N] w"),
-    "has an input left out": kernel('q, s, "", c, u, e').replace(" uint8 z = {3},", ""),
-    "too large or too small": kernel(scale="2e-39").replace("0.12", "1.2e-38"),
-}
-
-
-test_keeps_kernels = keeps(PASS, KEPT_KERNELS)
-
-
-KEPT = {
-    "it rounds to other integers": scaled(scale=0.0201),
-    "the zero points differ": scaled(zero=4),
-    "the quantized types differ": scaled().replace("uint8 o", "int8 o"),
-    "negative, zero, very small": scaled().replace("{6}", "{-6}"),
-    "very small or very large": scaled(scale="1.2e-4").replace("{6}", "{1000}"),
-    "through constant factors": scaled("t = Add (d, c)"),
-    "the factor would raise the rank": scaled().replace("float c =", "float[1,1] c =").replace("[N] y", "[1,N] y"),
-    "it is not one number": scaled().replace("float c = {6}", "float[2] c = {6, 6}"),
-    "it is not a constant": scaled().replace("q) =>", "q, float c) =>").replace(" float c = {6},", ""),
-    "too large or too small": scaled(scale="2e-39").replace("0.12", "1.2e-38"),
-    "there are several scales": scaled().replace("float s = {0.12}", "float[2] s = {0.12, 0.12}")
-    .replace("uint8 z = {3}", "uint8[2] z = {3, 3}").replace("[N]", "[1,2]"),
-}  # fmt: skip
-
-
-test_keeps = keeps(PASS, KEPT, opset=19)
-
-
 def test_keeps_halves() -> None:
     model = parse(scaled(), opset=19)
     for value in model.graph.initializers.values():
@@ -129,7 +87,3 @@ def test_keeps_halves() -> None:
             value.dtype = ir.DataType.FLOAT16
     model.graph.outputs[0].dtype = ir.DataType.FLOAT16
     check_keeps(PASS, model, "the numbers are not float32")
-
-
-def test_other_runtimes() -> None:
-    check_keeps(PASS, scaled(), "other runtimes match", target=Target.ONNX)

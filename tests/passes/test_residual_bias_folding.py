@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_rewrites
-from tests.passes.tables import keeps
 
 PASS = "residual_bias_folding"
 SCALE, SHIFT, BIAS, OTHER = [1.5, 2, -1, 0.5], [0.5, -0.25, 1, 2], [0.25, -0.5, 0.75, 1], [3, 2, 1, 0, -1, -2]
@@ -91,39 +90,3 @@ def attention(text: str = HEADS, **more: str) -> str:
 
 def test_keys_without_a_bias() -> None:
     check_rewrites(PASS, attention(), ops={"Add": 3, "Softmax": 1})
-
-
-def test_an_attention_that_projects() -> None:
-    first = "l = com.microsoft.Attention <num_heads = 2> (r, k, kb) n = MatMul (l, k4) t = Add (n, b)"
-    packed = {
-        "k": np.hstack([SQUARES["k1"], SQUARES["k2"], SQUARES["k3"]]),
-        "kb": np.arange(12) / 4,
-        "k4": SQUARES["k4"],
-    }
-    text = model("", first, inputs="float[2,3,4] x", outputs="float[2,3,4] y", **packed)
-    check_rewrites(PASS, text, ops={"Add": 1, "com.microsoft::Attention": 1})
-
-
-KEPT = {
-    "LayerNormalization": model(normalized="r = Relu (x)"),
-    "nothing with a bias": model(second="h = Relu (a) t = MatMul (h, u)"),
-    "what has the bias is used elsewhere": model(outputs=f"{RESULT}, {RESULT.replace('y', 't')}"),
-    "normalization's result is used elsewhere": model(outputs=f"{RESULT}, {RESULT.replace('y', 'r')}"),
-    "mean and deviation": model(normalized="r, mean = LayerNormalization (x, g, s)", outputs=f"{RESULT}, float[N,S,1] mean"),  # noqa: E501
-    "used by no linear layer": model(f"{FIRST} e = Exp (r)", outputs=f"{RESULT}, {RESULT.replace('y', 'e')}"),
-    "multiplied by what is no constant": model(f"{FIRST} rt = Transpose <perm = [0, 2, 1]> (x) e = MatMul (rt, r)", outputs=f"{RESULT}, float[N,4,4] e"),  # noqa: E501
-    "a linear layer has no bias": model("m = MatMul (r, w) a = Relu (m)"),
-    "linear layer's bias is no row": model(c=[1.0]),
-    "the bias is that of a layer to be changed": model("", "t0 = MatMul (r, k) t = Add (t0, b)", k=np.eye(4) / 2),
-    "no operand is a constant": model(inputs=f"{INPUTS}, float[4] b").replace(f", {constants('b')}", ""),
-    "it is not a constant": model(inputs=f"{INPUTS}, float[4,6] w").replace(f", {constants('w')}", ""),
-    "no bias of the last dimension": model(b=[0.5]),
-    "scale and shift are no constants": model(inputs=f"{INPUTS}, float[4] s").replace(f"{constants('s')}, ", ""),
-    "over several dimensions": model(normalized="r = LayerNormalization <axis = 1> (x, g, s)", inputs="float[N,1,4] x", outputs="float[N,1,4] y"),  # noqa: E501
-    "the bias is larger": model(b=[3, 3, 3, 3]),
-    "the bias is not finite": model(b=[1, np.inf, 0, 0]),
-    "has an input left out": model(normalized="r = LayerNormalization (x, g)"),
-}  # fmt: skip
-
-
-test_keeps = keeps(PASS, KEPT)

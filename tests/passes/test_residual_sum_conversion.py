@@ -6,21 +6,12 @@ from pathlib import Path
 
 import onnx
 import onnxruntime
-import pytest
 
 from ortopt import optimize
-from ortopt.testing import check_rewrites, parse
-from tests.passes.tables import keeps
+from ortopt.testing import parse
 
-PASS = "residual_sum_conversion"
 HEAD = "main (float[B,S,8] x, float[B,S,8] skip, float[8] scale, float[8] bias) => (float[B,S,8] y)"
 BODY = "{ t = Add (x, skip) y = LayerNormalization (t, scale, bias) }"
-
-
-@pytest.mark.parametrize("kind", ["float", "float16"])
-def test_the_add_becomes_a_sum(kind: str) -> None:
-    text = f"{HEAD} {BODY}".replace("float", kind)
-    check_rewrites(PASS, text, after=text.replace("Add", "Sum"))
 
 
 def _loaded(model: onnx.ModelProto, folder: Path) -> list[str]:
@@ -44,23 +35,3 @@ def onnx_proto(model: object) -> onnx.ModelProto:
 
     assert isinstance(model, ir.Model)
     return ir.to_proto(model)
-
-
-test_it_stays = keeps(
-    PASS,
-    [
-        ("rank", HEAD.replace("float[B,S,8] skip", "float[8] skip") + BODY),
-        ("its operands differ in shape", HEAD.replace("float[B,S,8] skip", "float[B,1,8] skip") + BODY),
-        ("its operands differ in shape", HEAD.replace("float[B,S,8] skip", "float[B,T,8] skip") + BODY),
-        ("rank", HEAD.replace("float[B,S,8]", "float[B,S,S,8]") + BODY),
-        ("ONNX Runtime joins no others", HEAD.replace("float", "double") + BODY),
-        ("used", HEAD.replace("y)", "y, float[B,S,8] t)") + BODY),
-        ("used", HEAD + "{ t = Add (x, skip) n = LayerNormalization (t, scale, bias) y = Add (n, t) }"),
-        (
-            "it is a parameter of the normalization",
-            "main (float[1,1,8] x, float[1,1,8] skip, float[8] z) => (float[8] y)"
-            " { t = Add (x, skip) y = LayerNormalization (z, t) }",
-        ),
-        ("it serves ONNX Runtime", f"{HEAD} {BODY}", {"target": "onnx"}),
-    ],
-)

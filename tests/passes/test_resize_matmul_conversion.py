@@ -90,12 +90,6 @@ def test_what_is_not_finite_is_not_lost(name: str) -> None:
     check_rewrites(PASS, before, ops=TWO, inputs={"i": x})
 
 
-def test_an_empty_batch() -> None:
-    check_rewrites(
-        PASS, cubic(image="N,3,5,6", scales="1, 1, 2.5, 3"), ops=TWO, inputs={"i": np.zeros((0, 3, 5, 6), np.float32)}
-    )
-
-
 KEPT = {
     "nearest": (cubic(mode="nearest"), "does not interpolate", 17),
     "a region": (cubic(by("tf_crop_and_resize")).replace("x, , s", "x, s, s"), "depends on more than sizes", 17),

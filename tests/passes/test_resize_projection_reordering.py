@@ -175,9 +175,3 @@ test_it_stays = keeps(
 def test_an_enlarged_map_that_is_used_elsewhere() -> None:
     text = head("float[N,24,5,6] x", constants=TWICE).replace("y)", "y, float[N,24,10,12] r)")
     check_keeps(PASS, f"{text} {{ {LINEAR} y = Conv (r, w) }}", "nothing is enlarged before")
-
-
-def test_a_larger_kernel() -> None:
-    numbers = ", ".join(["1"] * (24 * 9))
-    text = f"main (float[N,24,5,6] x) => (float[A,1,H,W] y) <float[1,24,3,3] w = {{{numbers}}}{TWICE}>"
-    check_keeps(PASS, f"{text} {{ {LINEAR} y = Conv (r, w) }}", "the kernel is larger than a point")

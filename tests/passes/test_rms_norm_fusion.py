@@ -20,7 +20,6 @@ QUOTIENTS = {
     "x · Pow(-½)": "r = Pow (w, minus_half) n = Mul (x, r)",
 }
 OLD = "y = SimplifiedLayerNormalization <axis = -1, epsilon = 0.001> (x, s)"
-NEW = "y = RMSNormalization <axis = -1, epsilon = 0.001> (x, s)"
 
 
 def whole(body: str, inputs: str = INPUTS, outputs: str = "float[N,3,8] y", more: str = "") -> str:
@@ -45,12 +44,6 @@ def model(
 @pytest.mark.parametrize("scale", ["Mul (n, s)", "Mul (s, n)"])
 def test_spellings(square: str, quotient: str, scale: str) -> None:
     check_rewrites(PRIVATE, model(square, quotient, scale), OLD, level=2)
-
-
-@pytest.mark.parametrize("target", ["onnx", "ort"])
-def test_the_standard_op_where_the_opset_has_it(target: str) -> None:
-    text = model(mean="(q, axes)").replace("<float two", "<int64[1] axes = {-1}, float two")
-    check_rewrites(PASS, text, NEW, opset=23, target=target)
 
 
 def test_without_a_scale() -> None:

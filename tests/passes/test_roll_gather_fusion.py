@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
-from tests.passes.tables import keeps
+from ortopt.testing import check_rewrites
 
 PASS = "roll_gather_fusion"
 CONSTANTS = {
@@ -74,47 +73,3 @@ REWRITTEN = {
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_rewritten(name: str) -> None:
     check_rewrites(PASS, REWRITTEN[name], ops=ONE)
-
-
-KEPT = {
-    "windows without a roll": ("nothing is rolled along two axes", model(f"f = Reshape (x, image) {CUT}")),
-    "one axis": (
-        "nothing is rolled along two axes",
-        model("i = Reshape (x, image) a, b = Split <axis = 1> (i, s) f = Concat <axis = 1> (b, a)" + CUT),
-    ),
-    "a part that is used elsewhere": (
-        None,
-        model(f"{INTO_WINDOWS} o = Abs (a)").replace(" y)", " y, float[A,B,C,D] o)", 1),
-    ),
-    "a part that is left out": (
-        None,
-        model(INTO_WINDOWS.replace("(b, a)", "(b, b)").replace("(i, s)", "(i, half)") + " o = Abs (a)").replace(
-            " y)", " y, float[A,B,C,D] o)", 1
-        ),
-    ),
-    "the batch is rolled": (
-        None,
-        model(
-            f"i = Reshape (x, image) {ROLL.replace('axis = 2', 'axis = 0').replace('(c, s)', '(c, half)')} {CUT}",
-            "float[6,36,16]",
-        ),
-    ),
-    "an image of any size": (
-        None,
-        model(f"i = Identity (x) {ROLL.replace('f =', 'y =')}", "float[2,H,6,16]", "float[A,B,C,D]"),
-    ),
-    "rows of one element": (
-        "but with columns 16 or more",
-        model(f"i = Abs (x) {ROLL.replace('f =', 'y =')}", "float[2,6,6]", "float[2,6,6]"),
-    ),
-}
-
-
-def test_a_reshape_that_never_fits() -> None:
-    text = model(OUT_OF_WINDOWS, y="float[A,B,C]").replace(
-        "int64[4] image = {0, 6, 6, 16}", "int64[4] image = {0, 6, 6, 8}"
-    )
-    check_keeps(PASS, text, "but with columns 16 or more")
-
-
-test_kept = keeps(PASS, KEPT)

@@ -50,19 +50,6 @@ def test_two_scaled_images(add: str, mul: str) -> None:
     check_rewrites(PASS, model(add, mul), AFTER)
 
 
-@pytest.mark.parametrize("factors", [" c = {0.5}", "[1,4,1,1] c = {0, 1, 8, -8}", "[1,1,1] c = {1}"])
-def test_factors_of_any_shape(factors: str) -> None:
-    check_rewrites(PASS, model(factors=factors), ops={"Sub": 0, "Mul": 2, "Add": 1})
-
-
-def test_one_after_another() -> None:
-    """The sum of the first is the image of the second: it is in blocks only with the first rewritten."""
-    second = f"""q = {POOL} (s) e = Sub (q, s) n = Mul (e, c) t = Add (s, n)
-        r = {POOL} (t) f = Sub (r, t) o = Mul (f, c) u = Add (t, o) y = Conv (u, w)"""
-    before = model().replace("y = Conv (s, w)", second)
-    check_rewrites(PASS, before, ops={"Sub": 0, "Mul": 6, "Add": 3})
-
-
 KEPT = {
     "another order": (model(sub="x, p"), "something else than what is subtracted"),
     "another image": (model("v, m"), "something else than what is subtracted"),
@@ -82,7 +69,3 @@ KEPT = {
 @pytest.mark.parametrize("name", KEPT)
 def test_keeps(name: str) -> None:
     check_keeps(PASS, *KEPT[name])
-
-
-def test_other_runtimes_keep_it() -> None:
-    check_keeps(PASS, model(), "it serves ONNX Runtime", target="onnx")

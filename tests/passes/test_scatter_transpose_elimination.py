@@ -3,7 +3,6 @@
 import pytest
 
 from ortopt.testing import check_rewrites
-from tests.passes.tables import keeps
 
 PASS = "scatter_transpose_elimination"
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
@@ -60,27 +59,3 @@ def test_what_is_there_may_be_combined_with_what_comes(reduction: str) -> None:
     model = check_rewrites(PASS, text, ops={"Transpose": 1, "ScatterND": 1})
     (node,) = (node for node in model.graph if node.op_type == "ScatterND")
     assert node.attributes["reduction"].as_string() == reduction
-
-
-def test_positions_from_the_end() -> None:
-    text = scatter("B,2,8", "3,B,2", "[2, 0, 1]", "[1, 2, 0]", indices="k").replace(
-        " t = ", " eight = Constant <value_int = 8> () k = Sub (i, eight) t = "
-    )
-    check_rewrites(PASS, text, ops={"Transpose": 1})
-
-
-USUAL = ("B,2,8", "3,B,2", "[2, 0, 1]", "[1, 2, 0]")
-
-
-test_keeps = keeps(
-    PASS,
-    [
-        ("the axes do not go back", scatter("2,2,8", "3,2,2", "[2, 0, 1]", "[2, 1, 0]")),
-        ("others use the result with moved axes", scatter(*USUAL, body="z = Neg (s)", outputs=", float[8,B,2] z")),
-        ("others use the tensor with moved axes", scatter(*USUAL, body="z = Neg (t)", outputs=", float[8,B,2] z")),
-        ("the indices are constants", scatter(*USUAL, indices="fixed").replace(" t = ", " fixed = Constant <value = int64[3,1] {2, 0, 1}> () t = ")),  # noqa: E501
-        ("more than one axis", scatter("8,8,B", "3,B", "[1, 0, 2]", "[1, 0, 2]", indices="pairs").replace(" t = ", " pairs = Concat <axis = 1> (i, i) t = ")),  # noqa: E501
-        ("no Transpose comes before", scatter(*USUAL).replace("Transpose <perm = [2, 0, 1]> (x)", "Relu (q)").replace("float[8] p", "float[8] p, float[8,B,2] q")),  # noqa: E501
-        ("no ScatterND comes before (w)", scatter(*USUAL).replace("(t, i, u)", "(t, i, u) w = Neg (s)").replace("(s) }", "(w) }")),  # noqa: E501
-    ],
-)  # fmt: skip

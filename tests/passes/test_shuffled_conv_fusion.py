@@ -148,14 +148,5 @@ def test_a_strip_of_an_image_stays() -> None:
     check_keeps(PASS, text, "a part of an image may be small")
 
 
-def test_a_weight_that_is_computed_stays() -> None:
-    text = """main (float[N,3,H,W] x, float[64,3,3,3] v, float[1,16,3,3] w) => (float[A,B,C,D] y) {
-        c = Conv <pads = [1, 1, 1, 1]> (x, v)
-        d = DepthToSpace <blocksize = 2> (c)
-        y = Conv <pads = [1, 1, 1, 1]> (d, w)
-    }"""
-    check_keeps(PASS, text, "constant")
-
-
 def test_infinities_are_left_alone_on_request() -> None:
     check_keeps(PASS, model(), target="onnx")

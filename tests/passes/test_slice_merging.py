@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from ortopt.testing import check_rewrites
-from tests.passes.tables import keeps
 
 PASS = "slice_merging"
 LONG = 2**63 - 1
@@ -51,27 +50,3 @@ def test_along_one_axis_of_any_size(size: int) -> None:
 def test_along_two_axes() -> None:
     model = check_rewrites(PASS, two(1, 8, -3, LONG, n="N", p=-1, axis=-1), ops={"Slice": 1})
     assert model.graph[0].inputs[4].const_value.numpy().tolist() == [-1, 1]
-
-
-def test_attributes_of_old_opsets() -> None:
-    check_rewrites(
-        PASS,
-        """main (float[N,6] x) => (float[A,2] y) {
-            m = Slice <starts = [1], ends = [9]> (x) y = Slice <axes = [1, 0], starts = [2, 1], ends = [4, 9]> (m) }""",
-        "y = Slice <axes = [0, 1], starts = [2, 2], ends = [9, 4]> (x)",
-        opset=9,
-    )
-
-
-test_keeps = keeps(
-    PASS,
-    [
-        ("used elsewhere", two(1, 8, 2, 4).replace("y)\n", "y, float[A,B] m)\n")),
-        ("steps backwards", two(8, 1, 0, 3, p=-1)),
-        ("counts from its end", two(-4, LONG, 0, 2, n="N")),
-        ("counts from its end", two(1, LONG, 0, 2, n="N", p=2)),
-        ("a start is beyond any", two(LONG, LONG, 2, LONG, n="N")),
-        ("are not known", two(1, 8, 2, 4).replace("x)", "x, int64[1] k)").replace("m, t", "m, k").replace("int64[1] t = {2}, ", "")),  # noqa: E501
-        ("no Slice comes before", "main (float[9] x) => (float[2] y) <int64[1] s = {1}, int64[1] e = {3}> { y = Slice (x, s, e) }"),  # noqa: E501
-    ],
-)  # fmt: skip

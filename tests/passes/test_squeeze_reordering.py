@@ -8,8 +8,7 @@ import pytest
 
 from ortopt import optimize
 from ortopt.api import figures
-from ortopt.testing import check_keeps, check_rewrites, parse
-from tests.passes.tables import keeps
+from ortopt.testing import check_rewrites, parse
 
 PASS = "squeeze_reordering"
 WEIGHT = ",".join(["0.5"] * 12)
@@ -59,22 +58,6 @@ def test_rewrites(case: str) -> None:
     check_rewrites(PASS, model(middle, old), text)
 
 
-def test_a_residual_gets_the_axis() -> None:
-    text = model("e = Add (s, r)", more=", float[N,2,L] r")
-    check_rewrites(PASS, text, ops={"Unsqueeze": 2, "Squeeze": 1, "Add": 1, "Conv": 2})
-
-
-def test_two_convolutions_are_added() -> None:
-    middle = f"{CONV.format('x').replace('c =', 'd =')} t = Squeeze (d, two) e = Add (s, t)"
-    check_rewrites(PASS, model(middle), ops={"Unsqueeze": 1, "Squeeze": 1, "Add": 1, "Conv": 3})
-
-
-def test_axes_that_are_attributes() -> None:
-    start = "s = Squeeze <axes = [2]> (c)"
-    text = model("e = Relu (s)", start=start, end=END.replace("(e, two)", "<axes = [2]> (e)"))
-    check_rewrites(PASS, text, ops={"Relu": 1, "Squeeze": 1}, opset=12)
-
-
 ALONE = "main (float[N,2,1,L] x{more}) => (float[N,2,L] y) <{constants}> {{ {conv} {squeeze} {middle} }}"
 
 
@@ -90,49 +73,6 @@ def test_a_bias_and_an_activation_go_to_the_convolution(bias: str) -> None:
     check_rewrites(PASS, text, ops={"Conv": 1, "Add": 1, "Relu": 1, "Squeeze": 1})
     result = optimize(parse(text), level=3, verify=False)
     assert figures(result.model).ops == {"com.microsoft::FusedConv": 1, "Squeeze": 1}
-
-
-@pytest.mark.parametrize(
-    ("middle", "constants", "more"),
-    [
-        ("y = Add (s, v)", ", float[1,2,5] v = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}", ""),
-        ("y = Add (s, v)", "", ", float[2,1] v"),
-        ("y = Add (s, s)", "", ""),
-        ("y = Mul (s, v)", ", float[2,1] v = {1, 2}", ""),
-        ("y = Gelu (s)", "", ""),
-    ],
-)
-def test_what_does_not_go_to_the_convolution_stays(middle: str, constants: str, more: str) -> None:
-    because = "is no constant" if more else "no Unsqueeze of this axis comes after"
-    text = alone(middle, constants, more)
-    if "5]" in constants:
-        text = text.replace("1,L] x", "1,5] x")
-    check_keeps(PASS, text, because, opset=20)
-
-
-def test_a_bias_behind_a_squeeze_of_channels_stays() -> None:
-    text = """main (float[N,2,1,L] x) => (float[N,1,L] y) <int64[1] one = {1}, float v = {2},
-        float[1,2,1,3] w = {1, 2, 3, 4, 5, 6}> {
-        c = Conv <pads = [0, 1, 0, 1]> (x, w) s = Squeeze (c, one) y = Add (s, v) }"""
-    check_keeps(PASS, text, "no Unsqueeze of this axis comes after")
-
-
-KEPT = {
-    "no operand is squeezed": model("e = Relu (s)", ", int64[3] to = {0, 2, -1}", start="s = Reshape (c, to)"),
-    "no Unsqueeze of this axis comes after": model("e = Neg (s)", end="y = Unsqueeze (e, one)").replace(
-        "(float[N,2,1,L] y)", "(float[N,1,2,L] y)"),
-    "it is of no image": model("e = Relu (s)").replace(CONV.format("x"), "c = Softmax (x)"),
-    "is no constant": model("e = Add (s, r)", more=", float[L] r"),
-}  # fmt: skip
-
-
-test_keeps = keeps(PASS, KEPT)
-
-
-def test_keeps_operands_that_are_squeezed_elsewhere() -> None:
-    middle = "t = Squeeze (q, zero) e = Add (s, t)"
-    text = model(middle, constants=", int64[1] zero = {0}", more=", float[1,N,2,L] q")
-    check_keeps(PASS, text, "the operands are squeezed at different axes")
 
 
 def test_one_pair_is_left_of_a_chain() -> None:

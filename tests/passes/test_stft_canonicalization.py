@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortopt import optimize
-from ortopt.testing import check_keeps, check_rewrites, parse
+from ortopt.testing import check_rewrites, parse
 
 PASS = "stft_canonicalization"
 
@@ -33,11 +33,6 @@ def test_the_default_is_spelled_out(signal: str, more: str, opset: int) -> None:
     )
     (node,) = model.graph
     assert node.attributes.get_int("onesided") == 1
-
-
-@pytest.mark.parametrize(("attributes", "bins"), [("<onesided = 1>", 5), ("<onesided = 0>", 8)])
-def test_what_is_spelled_out_already(attributes: str, bins: int) -> None:
-    check_keeps(PASS, text("2,16,1", attributes, bins), because="onesided is there")
 
 
 def test_a_signal_whose_length_becomes_known_can_be_loaded() -> None:

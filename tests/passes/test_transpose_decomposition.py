@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
 
 from ortopt.testing import check_rewrites, parse, run, to_bytes
-from tests.passes.tables import keeps
 
 PASS = "transpose_decomposition"
 
@@ -35,27 +33,6 @@ def test_it_is_exchanges(case: str) -> None:
     text, transposes, most = REWRITTEN[case]
     made = check_rewrites(PASS, text, ops={"Transpose": transposes})
     assert sum(node.op_type == "Reshape" for node in made.graph) <= most
-
-
-KEPT = {
-    "one axis moves": model("8,16,32,4", (0, 2, 3, 1)),
-    "one axis moves, or pieces": model("16,8,16,8", (2, 1, 0, 3)),
-    "one axis moves, or": model("1,64,1,64", (2, 1, 0, 3)),
-    "but with elements 2048 or more": model("2,8,4,5", (0, 3, 2, 1)),
-    "more than two": model("6,7,8,9", None),
-    "more than two exchanges": model("32,8,16", None),
-    "not fixed": model("N,M,8,4,4,16", (0, 5, 1, 3, 2, 4)),
-    "single precision": model("2,8,8,4,4,3", (0, 5, 1, 3, 2, 4), "double"),
-    "it serves ONNX Runtime": (model("2,8,8,4,4,3", (0, 5, 1, 3, 2, 4)), {"target": "onnx"}),
-}
-
-
-test_it_stays = keeps(PASS, KEPT)
-
-
-def test_an_empty_batch() -> None:
-    text = REWRITTEN["a free batch"][0]
-    check_rewrites(PASS, text, ops={"Transpose": 2}, inputs={"x": np.zeros((0, 8, 8, 4, 4, 3), np.float32)})
 
 
 @pytest.mark.parametrize("other", ["reshape_transpose_fusion", "transpose_merging", "transpose_optimizer"])

@@ -17,17 +17,6 @@ DOWN = "Transpose<perm = [0, 3, 1, 2]>"
 BACK = "Transpose<perm = [0, 2, 3, 1]>"
 
 
-@pytest.mark.parametrize("shape", ["float[2,4,5,3]", "float[N,H,W,3]", "float16[N,H,W,C]", "double[?,?,?,?]"])
-def test_moves_and_cancels(shape: str) -> None:
-    if "?" in shape:
-        shape = shape.replace("?", "unk__0", 1).replace("?", "unk__1", 1).replace("?", "b", 1).replace("?", "c")
-    check_rewrites(
-        PASS,
-        f"main ({shape} x) => ({shape} y) {{ a = {DOWN} (x) b = Relu (a) y = {BACK} (b) }}",
-        "y = Relu (x)",
-    )
-
-
 @pytest.mark.parametrize(("batch", "count"), [("2", 0), ("N", 2)])
 def test_a_reshape_infers_no_size_beside_a_batch_that_may_be_empty(batch: str, count: int) -> None:
     model = parse(
@@ -54,33 +43,6 @@ def test_a_dead_node_leaves_no_node_behind_that_counts_as_a_user(which: str) -> 
     for graph in scope.graphs(model):
         for value in (*graph.inputs, *(output for node in graph for output in node.outputs)):
             assert all(use.node.graph is graph for use in value.uses()), f"{value.name} has a user in no graph"
-
-
-def test_level_3_looks_again_at_what_the_fusions_left() -> None:
-    check_rewrites(
-        PASS,
-        f"main (float[2,4,5,3] x) => (float[2,4,5,3] y) {{ a = {DOWN} (x) b = Relu (a) y = {BACK} (b) }}",
-        "y = Relu (x)",
-        level=3,
-    )
-
-
-def test_merges_and_drops() -> None:
-    check_rewrites(
-        PASS,
-        f"main (float[2,3,4,5] x) => (float[2,5,3,4] y, float[2,3,4,5] z) {{ a = {BACK} (x) b = {BACK} (a)"
-        f" c = Transpose<perm = [0, 1, 2, 3]> (b) y = Relu (c) d = Transpose<perm = [0, 1, 2, 3]> (x) z = Relu (d) }}",
-        "b = Transpose<perm = [0, 3, 1, 2]> (x) y = Relu (b) z = Relu (x)",
-    )
-
-
-def test_shares_one_transpose() -> None:
-    check_rewrites(
-        PASS,
-        f"main (float[2,3,4,5] x) => (float[2,4,5,3] y, float[2,4,5,3] z)"
-        f" {{ a = {BACK} (x) b = {BACK} (x) y = Sin (a) z = Cos (b) }}",
-        ops={"Transpose": 1},
-    )
 
 
 def test_a_value_used_in_both_layouts_is_transposed_once() -> None:
@@ -142,16 +104,6 @@ def test_a_constant_that_others_use_may_not_let_the_file_grow() -> None:
     assert [node.op_type for node in allowed.graph].count("Transpose") == 0
 
 
-def test_an_operand_of_lower_rank_gets_its_axes() -> None:
-    check_rewrites(
-        PASS,
-        f"main (float[1,4,5,3] x, float[3,1,1] c, float[5] d) => (float[1,4,5,3] y)"
-        f" {{ a = {DOWN} (x) b = Mul (a, c) e = Add (b, d) y = {BACK} (e) }}",
-        numbers=True,
-        ops={"Transpose": 1, "Unsqueeze": 1},
-    )
-
-
 def test_an_overridable_operand_is_no_constant() -> None:
     model = check_count(
         f"main (float[1,4,5,3] x, float[1,3,4,5] c) => (float[1,4,5,3] y)"
@@ -159,15 +111,6 @@ def test_an_overridable_operand_is_no_constant() -> None:
         1,
     )
     assert [value.name for value in model.graph.inputs] == ["x", "c"]
-
-
-def test_an_output_that_is_its_input() -> None:
-    check_rewrites(
-        PASS,
-        f"main (float[1,4,5,3] x) => (float[1,4,5,3] y, float[1,4,5,3] z) {{ a = {DOWN} (x) y = {BACK} (a)"
-        f" b = {DOWN} (x) z = {BACK} (b) }}",
-        "y = Identity (x) z = Identity (x)",
-    )
 
 
 def test_outputs_keep_their_names() -> None:
@@ -208,18 +151,6 @@ def test_in_a_function_constants_are_nodes() -> None:
     )
     (function,) = model.functions.values()
     assert [node.op_type for node in function] == ["Constant", "Mul"]
-
-
-def test_a_function_whose_caller_decides_the_permutation() -> None:
-    check_keeps(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (float[1,4,5,3] x) => (float[1,4,5,3] y) { y = own.block<perm = [0, 1, 2, 3]> (x) }
-        <domain: "own", opset_import: ["" : 17]>
-        block <perm> (x) => (y) {
-            a = Transpose<perm: ints = @perm> (x) b = Relu (a) y = Transpose<perm: ints = @perm> (b) }
-        """,
-    )
 
 
 KEPT = {
@@ -311,14 +242,6 @@ KEPT = {
 def test_keeps(name: str) -> None:
     opset, because, text = KEPT[name]
     check_keeps(PASS, text, because, opset=opset)
-
-
-def test_gemm_takes_a_transposed_operand_only_with_another_orientation() -> None:
-    check_rewrites(
-        PASS,
-        "main (float[3,5] x, float[3,6] w) => (float[5,6] y) { a = Transpose (x) y = MatMul (a, w) }",
-        "y = Gemm<transA = 1> (x, w)",
-    )
 
 
 def test_a_quantized_matmul_stays_one() -> None:

@@ -13,8 +13,7 @@ import pytest
 from ortopt import optimize
 from ortopt.api import figures
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import check_rewrites, parse, run
-from tests.passes.tables import keeps
+from ortopt.testing import parse, run
 
 PASS = "unfolded_image_reordering"
 WEIGHT = "float[4,1,1,1] w = {1, -2, 3, 4}"
@@ -50,45 +49,9 @@ def fold(
         k = Transpose <perm = [{perms[1]}]> (m) i = Reshape (k, s) y = {conv} {more} }}"""
 
 
-def test_an_image_becomes_rows() -> None:
-    after = f"""main (float[1,4,4,6] x) => (float[] y) <{WEIGHT}, int64[5] s = {{2, 2, 3, 2, 4}},
-        int64[4] t = {{1, 4, 6, 4}}> {{
-        i = {CONV} (x, w) j = Transpose <perm = [0, 2, 3, 1]> (i) k = Reshape (j, s)
-        m = Transpose <perm = [1, 3, 0, 2, 4]> (k) n = Reshape (m, t) y = Neg (n) }}"""
-    check_rewrites(PASS, unfold(), after)
-
-
-def test_rows_become_an_image() -> None:
-    after = f"""main (float[1,4,6,4] x, float[4,1,1,1] u) => (float[] y) <{WEIGHT}, int64[5] s = {{2, 2, 2, 3, 4}},
-        int64[4] t = {{1, 4, 6, 4}}> {{
-        a = Abs (x) k = Reshape (a, s) m = Transpose <perm = [2, 0, 3, 1, 4]> (k) n = Reshape (m, t)
-        i = Transpose <perm = [0, 3, 1, 2]> (n) y = {CONV} (i, w) }}"""
-    check_rewrites(PASS, fold(), after)
-
-
-WINDOWS = f"""main (float[1,4,4,6] x) => (float[] y) <{WEIGHT}, int64[6] r = {{0, 4, 2, 2, 3, 2}},
-    int64[3] s = {{-1, 4, 4}}> {{
-    i = {CONV} (x, w) j = Reshape (i, r) k = Transpose <perm = [0, 2, 4, 3, 5, 1]> (j) n = Reshape (k, s)
-    y = Neg (n) }}"""
-
-
-def test_one_transpose_of_single_elements() -> None:
-    after = f"""main (float[1,4,4,6] x) => (float[] y) <{WEIGHT}, int64[5] r = {{2, 2, 3, 2, 4}},
-        int64[3] s = {{6, 4, 4}}> {{
-        i = {CONV} (x, w) t = Transpose <perm = [0, 2, 3, 1]> (i) j = Reshape (t, r)
-        k = Transpose <perm = [0, 2, 1, 3, 4]> (j) n = Reshape (k, s) y = Neg (n) }}"""
-    check_rewrites(PASS, WINDOWS, after)
-
-
 STRIPS = f"""main (float[B,4,4,6] x) => (float[] y) <{WEIGHT}, int64[3] r = {{0, 4, 24}}> {{
     i = {CONV} (x, w) j = Reshape (i, r) k = Transpose <perm = [2, 0, 1]> (j) n = Transpose <perm = [1, 0, 2]> (k)
     y = Neg (n) }}"""
-
-
-def test_several_images_whose_pixels_stay_in_order() -> None:
-    after = f"""main (float[B,4,4,6] x) => (float[] y) <{WEIGHT}, int64[3] s = {{0, 24, 4}}> {{
-        i = {CONV} (x, w) n = Transpose <perm = [0, 2, 3, 1]> (i) m = Reshape (n, s) y = Neg (m) }}"""
-    check_rewrites(PASS, STRIPS, after)
 
 
 def test_an_empty_batch() -> None:
@@ -102,50 +65,6 @@ def test_an_empty_batch() -> None:
         for model in (parse(STRIPS), after)
     ]
     assert shapes == [(0, 24, 4)] * 2
-
-
-def test_what_the_rows_are_split_into_stays() -> None:
-    """The heads of a transformer come out of the rows, not out of the image."""
-    heads = "n2 = Reshape (n, v) n3 = Transpose <perm = [0, 2, 1, 3]> (n2) y = Neg (n3)"
-    text = unfold(last=heads).replace(f"<{WEIGHT}", f"<{WEIGHT}, int64[4] v = {{4, 6, 2, 2}}")
-    check_rewrites(PASS, text, ops={"Transpose": 3, "Reshape": 3, "Conv": 1, "Neg": 1})
-
-
-def test_two_convolutions_of_an_image() -> None:
-    check_rewrites(PASS, fold(more=f"z = {CONV} (i, w)"), ops={"Transpose": 2, "Reshape": 2, "Conv": 2, "Abs": 1})
-
-
-KEPT = {
-    "there may be several images": WINDOWS.replace("[1,4,4,6]", "[B,4,4,6]"),
-    "a Transpose of rows is next to it": STRIPS.replace("[2, 0, 1]", "[0, 2, 1]").replace(
-        "n = Transpose <perm = [1, 0, 2]> (k)", "n = Abs (k)"
-    ),
-    "several images, and one Transpose": WINDOWS.replace("[1,4,4,6]", "[2,4,4,6]"),
-    "the image is used elsewhere": unfold(more="z = Abs (i)"),
-    "no image is before it or behind it": unfold(conv="Neg (x)"),
-    "the channels do not go last": unfold(perms=("0, 2, 1, 3", "0, 3, 1, 2")),
-    "a size of the image is not fixed": unfold("float[1,4,H,6]", ("-1, 2, 3, 2", "1, 4, -1, 4")),
-    "the channels fit no blocks": unfold(
-        "float[1,6,4,6]", ("12, 2, 3, 2", "1, 6, 6, 4"), conv=f"{CONV.replace('4', '1')} (x, v)"
-    ).replace(f"<{WEIGHT}", f"<float[6,6,1,1] v = {{{', '.join('1' * 36)}}}"),
-    "no image is before it": fold(more="z = Neg (i)"),
-    "no image is before": fold(conv=f"{CONV} (i, u)"),
-    "the channels do not come from the end": fold(perms=("0, 2, 1, 3", "0, 2, 1, 3")),
-    "as many Transposes are left": f"""main (float[B,4,4,6] x) => (float[] y) <{WEIGHT}, int64[3] r = {{0, 4, 24}}> {{
-        i = {CONV} (x, w) j = Reshape (i, r) k = Transpose <perm = [2, 0, 1]> (j) y = Neg (k) }}""",
-}  # fmt: skip
-
-
-test_keeps = keeps(PASS, KEPT)
-
-
-test_results_of_the_graph = keeps(
-    PASS,
-    [
-        ("the channels do not go last", unfold().replace("y = Neg (n) ", "").replace("n = Transpose", "y = Transpose")),
-        ("no image is before it or behind it", fold().replace("(float[] y)", "(float[] y, float[] i)")),
-    ],
-)
 
 
 def test_its_own_results() -> None:

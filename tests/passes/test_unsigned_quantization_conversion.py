@@ -9,15 +9,9 @@ import pytest
 from ortopt.options import Fusions, March, Options
 from ortopt.testing import check_keeps, check_rewrites, parse
 from tests.passes.quantized_units import run
-from tests.passes.tables import keeps
 
 PASS = "unsigned_quantization_conversion"
 NATIVE = Options(march=March.NATIVE, fusions=Fusions.ALL)
-
-
-@pytest.fixture(autouse=True)
-def x86(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
 
 
 def model(
@@ -25,13 +19,6 @@ def model(
 ) -> str:
     return f"""main (float[2,3,4,4] x) => (float[{out}] y{more}) <float s = {{0.05}}, int8 z = {{{zero}}}> {{
         q = QuantizeLinear (x, s, z) {between} }}"""
-
-
-@pytest.mark.parametrize("zero", ["-128", "-5", "0", "127"])
-def test_a_pair(zero: str) -> None:
-    after = """main (float[2,3,4,4] x) => (float[2,3,4,4] y) <float s = {0.05}, uint8 z = {%d}> {
-        q = QuantizeLinear (x, s, z) y = DequantizeLinear (q, s, z) }"""
-    check_rewrites(PASS, model(zero=zero), after=after % (int(zero) + 128), options=NATIVE)
 
 
 @pytest.mark.parametrize(
@@ -67,13 +54,6 @@ def test_integers_that_are_put_together_and_taken_apart(between: str, out: str) 
     result = check_rewrites(PASS, text, options=NATIVE, inputs=feeds)
     assert all(value.dtype != ir.DataType.INT8 for node in result.graph for value in node.outputs)
     np.testing.assert_array_equal(run(parse(text), feeds)[0], run(result, feeds)[0])
-
-
-def test_two_readers() -> None:
-    text = model(
-        "y = DequantizeLinear (q, s, z) t = Transpose (q) u = DequantizeLinear (t, s, z)", more=", float[4,4,3,2] u"
-    )
-    check_rewrites(PASS, text, ops={"QuantizeLinear": 1, "DequantizeLinear": 2, "Transpose": 1}, options=NATIVE)
 
 
 MS = "com.microsoft"
@@ -120,45 +100,6 @@ def test_computed_integers(name: str) -> None:
     np.testing.assert_allclose(run(parse(text), feeds)[0], run(result, feeds)[0], rtol=1e-6, atol=1e-6)
 
 
-test_keeps = keeps(
-    PASS,
-    [
-        (
-            "an input of the model",
-            f"""<ir_version: 8, opset_import: ["" : 17, "{MS}" : 1]>
-            main (float[2] x, int8[2] a) => (float[2] y) <float s = {{0.05}}, int8 z = {{-5}}> {{
-            q = QuantizeLinear (x, s, z) c = {MS}.QLinearAdd (q, s, z, a, s, z, s, z)
-            y = DequantizeLinear (c, s, z) }}""",
-        ),
-        (
-            "a zero point is computed",
-            f"""<ir_version: 8, opset_import: ["" : 17, "{MS}" : 1]>
-            main (float[2] x, int8 a) => (float[2] y) <float s = {{0.05}}, int8 z = {{-5}}> {{
-            q = QuantizeLinear (x, s, z) c = {MS}.QLinearSigmoid (q, s, z, s, a)
-            y = DequantizeLinear (c, s, z) }}""",
-        ),
-        ("a result of the model", model(more=", int8[2,3,4,4] q")),
-        ("not only moved", model("c = Cast <to = 6> (q) y = Cast <to = 1> (c)")),
-        (
-            "an input of the model",
-            model("c = Concat <axis = 0> (q, a) y = DequantizeLinear (c, s, z)", "4,3,4,4").replace(
-                "float[2,3,4,4] x)", "float[2,3,4,4] x, int8[2,3,4,4] a)"
-            ),
-        ),
-        ("not of 8 bits with a sign", model().replace("int8", "uint8").replace("-5", "5")),
-    ],
-    options=NATIVE,
-)
-
-
-def test_keeps_without_native() -> None:
-    check_keeps(PASS, model(), because="--march native is not given")
-
-
 def test_keeps_on_other_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     check_keeps(PASS, model(), because="has kernels for signed integers", options=NATIVE)
-
-
-def test_only_for_onnx_runtime() -> None:
-    check_keeps(PASS, model(), target="onnx")

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
-from tests.passes.tables import keeps
+from ortopt.testing import check_rewrites
 
 PASS = "value_bias_folding"
 W = f"float[8,4] w = {{{', '.join(str(x % 7 - 3) for x in range(32))}}}"
@@ -30,7 +29,6 @@ JOINED = "c = MatMul (p, vh) j = Transpose <perm = [0, 2, 1, 3]> (c) x = Reshape
 OUT = "m = MatMul (x, w) y = Add (m, o)"
 INPUTS = "float[2,3,8] q, float[2,5,8] k, float[2,5,8] v"
 RESULT = "float[2,3,4] y"
-STANDARD = "Attention <q_num_heads = 2, kv_num_heads = 2>"
 
 
 def model(
@@ -96,60 +94,3 @@ def test_a_gemm() -> None:
     after = text.replace(V, "").replace("(vb,", "(v,").replace(f"{CONSTANTS['b']}, ", "")
     bias = [1, 2, 3, 4] + (FOLDED - [1, 2, 3, 4]) / 4
     check_rewrites(PASS, text, after.replace(CONSTANTS["o"], f"float[4] o = {{{row(bias)}}}"))
-
-
-OPS = {
-    "Attention": f"x = {STANDARD} (q, k, vb)",
-    "MultiHeadAttention": "x = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, vb)",
-}
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_ops(op: str) -> None:
-    check_rewrites(PASS, whole(f"{V} {OPS[op]} {OUT}"), ops={"Add": 1}, opset=23)
-
-
-def test_an_op_with_a_finite_mask() -> None:
-    text = whole(
-        f"{V} x = {STANDARD} (q, k, vb, a) {OUT}",
-        more="float[3,5] a = {0, -9, -9, -9, -9, -9, -9, -9, -9, -9, 0, 1, 2, 3, 4}",
-    )
-    check_rewrites(PASS, text, ops={"Add": 1}, opset=23)
-
-
-def test_shared_heads() -> None:
-    """Each head of values is read by two heads of queries, so the bias is repeated."""
-    text = whole(
-        f"{V} x = Attention <q_num_heads = 4, kv_num_heads = 2> (q, k, vb) m = MatMul (x, u) y = Add (m, o)",
-        inputs="float[2,3,16] q, float[2,5,8] k, float[2,5,8] v",
-        more=f"float[16,4] u = {{{', '.join(str(x % 7 - 3) for x in range(64))}}}",
-    )
-    check_rewrites(PASS, text, ops={"Add": 1}, opset=23)
-
-
-PROJECTED = "q = MatMul (i, u) k = MatMul (i, u) v = MatMul (i, u)"
-SQUARE = f"float[8,8] u = {{{', '.join(str(x % 7 / 8) for x in range(64))}}}"
-GUARDED = "d = MatMul (qh, kt) z = Add (d, a) s = Softmax <axis = -1> (z) n = IsNaN (s) p = Where (n, zero, s)"
-KEPT = {
-    "no operand is a constant": model(inputs=f"{INPUTS}, float[8] b").replace(f"{CONSTANTS['b']}, ", ""),
-    "the value is used elsewhere": model(outputs=f"{RESULT}, float[2,5,8] vb"),
-    "of the attention is used elsewhere": model(outputs=f"{RESULT}, float[2,3,8] x"),
-    "MatMul's result is used elsewhere": model(outputs=f"{RESULT}, float[2,3,4] m"),
-    "it is not a constant": model(inputs=f"{INPUTS}, float[8,4] w").replace(f"{W}, ", ""),
-    "a linear layer's bias is no row": model(more="float[3,4] o = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}"),
-    "not the same at each position": model(v="vb = Add (v, h)", more="float[5,1] h = {1, 2, 3, 4, 5}"),
-    "masked as a whole": whole(f"{PROJECTED} {QUERIES} {KEYS} {V} {VALUES} {GUARDED} {JOINED} {OUT}", inputs="float[2,3,8] i", more=f"{SQUARE}, float[3,3] a = {{-inf, -inf, -inf, 0, -inf, 0, 0, 0, 0}}"),  # noqa: E501
-    "there may be no keys": model(inputs="float[N,S,8] q, float[N,T,8] k, float[N,T,8] v", outputs="float[N,S,4] y"),
-    "no attention comes before": model("z = MatMul (qh, kt) p = Softmax <axis = -1> (z)", joined=f"{JOINED.replace('x =', 'xx =')} x = Relu (xx)"),  # noqa: E501
-    "no Softmax comes before": model("z = MatMul (qh, kt) p = Sigmoid (z)"),
-    "not be finite": model(v="vb = Add (v, h)", more="float[8] h = {3e38, 3e38, 3e38, 3e38, 3e38, 3e38, 3e38, 3e38}"),
-}  # fmt: skip
-
-
-test_keeps = keeps(PASS, KEPT, opset=18)
-
-
-@pytest.mark.parametrize("kind", ["float[2,1,3,5]", "bool[2,1,3,5]"])
-def test_keeps_before_an_op_that_gives_0_where_a_row_is_masked(kind: str) -> None:
-    text = whole(f"{V} x = {STANDARD} (q, k, vb, a) {OUT}", inputs=f"{INPUTS}, {kind} a")
-    check_keeps(PASS, text, "masked as a whole", opset=23)

@@ -8,7 +8,6 @@ import onnxruntime as ort
 import pytest
 
 from ortopt import optimize, registry
-from ortopt.options import Options
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
 from tests.whole_models.quantized_kernels import kernels
@@ -17,20 +16,6 @@ PASS = "where_dummy_dq"
 HEAD = "main (bool[N,4] c, uint8[N,4] q) => (uint8[N,4] y)"
 ONE = "float s = {0.1}, uint8 z = {128}"
 DEQUANTIZE, QUANTIZE = "d = DequantizeLinear (q, s, z)", "y = QuantizeLinear (w, s, z)"
-
-
-@pytest.mark.parametrize(
-    ("number", "code", "scale", "zero"), [("0", 0, "1", 0), ("2.7", 1, "2.7", 0), ("-3.1", 0, "3.1", 1)]
-)
-@pytest.mark.parametrize("first", [False, True])
-def test_numbers(number: str, code: int, scale: str, zero: int, first: bool) -> None:
-    where = "w = Where (c, k, d)" if first else "w = Where (c, d, k)"
-    check_rewrites(
-        PASS,
-        f"{HEAD} <{ONE}, float k = {{{number}}}> {{ {DEQUANTIZE} {where} {QUANTIZE} }}",
-        after=f"""{HEAD} <{ONE}, uint8 o = {{{code}}}, float t = {{{scale}}}, uint8 u = {{{zero}}}> {{
-            {DEQUANTIZE} k = DequantizeLinear (o, t, u) {where} {QUANTIZE} }}""",
-    )
 
 
 @pytest.mark.parametrize("integers", ["int8", "uint8", "int16", "uint16"])
@@ -85,78 +70,8 @@ def test_half_precision() -> None:
     check_rewrites(PASS, model, ops={"DequantizeLinear": 2})
 
 
-def test_a_number_with_other_users_in_a_subgraph_and_a_function() -> None:
-    check_rewrites(
-        PASS,
-        f"""main (bool b, bool[4] c, uint8[4] q) => (uint8[4] y, float o) <{ONE}, float k = {{7}}> {{
-            {DEQUANTIZE} o = Neg (k)
-            y = If (b) <then_branch = t () => (uint8[4] p) {{ w = Where (c, d, k) p = QuantizeLinear (w, s, z) }},
-                        else_branch = e () => (uint8[4] r) {{ r = Identity (q) }}> }}""",
-        ops={"DequantizeLinear": 2},
-    )
-    check_rewrites(
-        PASS,
-        """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (bool[4] c, uint8[4] q) => (uint8[4] y) { y = own.F (c, q) }
-        <domain: "own", opset_import: ["" : 17]> F (c, q) => (y) {
-            s = Constant <value = float {0.5}> () z = Constant <value = uint8 {3}> ()
-            k = Constant <value = float {2.5}> () d = DequantizeLinear (q, s, z) w = Where (c, d, k)
-            y = QuantizeLinear (w, s, z) }""",
-        options=Options(keep_functions=True),
-        ops={"DequantizeLinear": 2},
-    )
-
-
-def test_a_shared_dequantizer_and_several_quantizers() -> None:
-    check_rewrites(
-        PASS,
-        f"""main (bool[N,4] c, uint8[N,4] q) => (uint8[N,4] y, uint8[N,4] v, float[N,4] u)
-        <{ONE}, float t = {{2}}, float k = {{1}}> {{
-            {DEQUANTIZE} u = Relu (d) w = Where (c, d, k) {QUANTIZE} v = QuantizeLinear (w, t, z) }}""",
-        ops={"DequantizeLinear": 2},
-    )
-
-
 def body(constants: str = "float k = {1}", where: str = "w = Where (c, d, k)", more: str = "") -> str:
     return f"{HEAD} <{ONE}, {constants}> {{ {DEQUANTIZE} {where} {more} {QUANTIZE} }}"
-
-
-KEPT = {
-    "several numbers": (body("float[4] k = {1,2,3,4}"), "not one number"),
-    "no number": (body(where="e = Relu (d) w = Where (c, d, e)"), "exactly one operand"),
-    "no DequantizeLinear": (body(where="e = Relu (d) w = Where (c, e, k)"), "no DequantizeLinear"),
-    "subnormal": (body("float k = {1e-40}"), "subnormal"),
-    "result used as floats": (
-        f"{HEAD[:-1]}, float[N,4] v) <{ONE}, float k = {{1}}> {{ {DEQUANTIZE} w = Where (c, d, k) v = Relu (w) "
-        f"{QUANTIZE} }}",
-        "not quantized",
-    ),
-    "result is a graph output": (
-        f"{HEAD[:-1]}, float[N,4] w) <{ONE}, float k = {{1}}> {{ {DEQUANTIZE} w = Where (c, d, k) {QUANTIZE} }}",
-        "not quantized",
-    ),
-    "other integers": (
-        f"main (bool[N,4] c, uint8[N,4] q) => (int8[N,4] y) <{ONE}, int8 o = {{0}}, float k = {{1}}> {{ {DEQUANTIZE} "
-        "w = Where (c, d, k) y = QuantizeLinear (w, s, o) }",
-        "types differ",
-    ),
-    "several scales": (
-        "main (bool[2,2] c, uint8[2,2] q) => (uint8[2,2] y) <float[2] s = {1, 2}, uint8[2] z = {0, 1}, float k = {1}>"
-        f"{{ {DEQUANTIZE} w = Where (c, d, k) {QUANTIZE} }}",
-        "several scales",
-    ),
-    "a DequantizeLinear of ONNX Runtime's own": (body().replace("d = Deq", "d = com.microsoft.Deq"), "ai.onnx"),
-    "int32": (
-        f"main (bool[4] c, int32[4] q) => (uint8[4] y) <{ONE}, float k = {{1}}> {{ d = DequantizeLinear (q, s) "
-        f"w = Where (c, d, k) {QUANTIZE} }}",
-        "8 or 16 bits",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", KEPT)
-def test_keeps(name: str) -> None:
-    check_keeps(PASS, *KEPT[name])
 
 
 @pytest.mark.parametrize(

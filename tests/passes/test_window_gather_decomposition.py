@@ -90,13 +90,6 @@ def test_frames_that_are_used_elsewhere() -> None:
     check_rewrites(PASS, text, ops={"Gather": 0, "Slice": 7})
 
 
-def test_windows_along_another_axis() -> None:
-    text = BOTH.format(
-        more="", frames=FRAMES, inner=listed(windows(6, 3)).replace("] i", "] j"), between="", axis=1, read="f"
-    )
-    check_keeps(PASS, text, "another Gather")
-
-
 def test_an_empty_batch() -> None:
     text = model(windows(198, 3), x="N,8,200")
     check_rewrites(PASS, text, ops={"Slice": 3}, inputs={"x": np.zeros((0, 8, 200), np.float32)})

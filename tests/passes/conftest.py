@@ -1,0 +1,39 @@
+"""Each example of a pass in tests/passes/examples is a test: ``pytest tests/passes/examples/NAME.txt``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ortopt.testing import check_keeps, check_rewrites
+from tests.passes import example_files
+from tests.passes.example_files import Example
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.File | None:
+    """Have pytest read the files of examples."""
+    if file_path.parent == example_files.FOLDER and file_path.suffix == ".txt":
+        return _File.from_parent(parent, path=file_path)
+    return None
+
+
+class _File(pytest.File):
+    def collect(self) -> Iterator[pytest.Item]:
+        seen: Counter[str] = Counter()
+        for example in example_files.read(self.path.stem):
+            seen[example.title] += 1
+            number = f" ({seen[example.title]})" if seen[example.title] > 1 else ""
+            yield _Test.from_parent(self, name=f"{example.title}{number}", example=example)
+
+
+class _Test(pytest.Item):
+    def __init__(self, *, example: Example, **more: object) -> None:
+        super().__init__(**more)  # type: ignore[arg-type]
+        self.example = example
+
+    def runtest(self) -> None:
+        check = check_keeps if self.example.kept else check_rewrites
+        check(self.path.stem, self.example.model, **self.example.arguments)

@@ -1,0 +1,120 @@
+"""Examples of passes that are written down as text: see tests/passes/examples/README.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ortopt.options import Options
+
+FOLDER: Final = Path(__file__).parent / "examples"
+
+_LINE: Final = re.compile(r"(becomes|ops|kept|opset|level|target|options|numbers|input \w+):(?: (.*))?")
+
+
+class Example(NamedTuple):
+    """A model, and what a pass makes of it.
+
+    Attributes:
+        title: What it shows; variants of one another have the same title up to `` / ``.
+        model: The model, as text.
+        kept: Whether the pass must leave it alone.
+        arguments: For `check_keeps` if so, else for `check_rewrites`.
+    """
+
+    title: str
+    model: str
+    kept: bool
+    arguments: dict[str, Any]
+
+    @property
+    def group(self) -> str:
+        """What it has in common with its variants."""
+        return self.title.partition(" / ")[0]
+
+
+def passes() -> list[str]:
+    """The names of the passes that have such examples."""
+    return sorted(path.stem for path in FOLDER.glob("*.txt"))
+
+
+def read(name: str) -> list[Example]:
+    """The examples of a pass, in the order of the file; none if it has no file.
+
+    Args:
+        name: Name of the pass.
+    """
+    path = FOLDER / f"{name}.txt"
+    if not path.exists():
+        return []
+    _, *sections = re.split(r"^--- ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [_example(section) for section in sections]
+
+
+def _example(section: str) -> Example:
+    title, *lines = (line for line in section.splitlines() if line and not line.startswith("#"))
+    model: list[str] = []
+    told: dict[str, str] = {"kept": title.removeprefix("kept: ")} if title.startswith("kept: ") else {}
+    current = None
+    for line in lines:
+        if found := _LINE.fullmatch(line):
+            current, told[found[1]] = found[1], found[2] or ""
+        elif current is None:
+            model.append(line)
+        else:
+            assert line.startswith(" "), f"{title}: {line!r} is not understood"
+            told[current] += f" {line.strip()}"
+    return Example(title, _named("\n".join(model)), "kept" in told, _arguments(told))
+
+
+def _named(graph: str) -> str:
+    return f"main {graph}" if graph.startswith("(") else graph
+
+
+def _arguments(told: dict[str, str]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    inputs: dict[str, np.ndarray] = {}
+    for key, value in told.items():
+        match key.split():
+            case ["kept"]:
+                given["because"] = value or None
+            case ["becomes"]:
+                given["after"] = _named(value.strip())
+            case ["ops"]:
+                given["ops"] = {op: int(count) for op, count in (each.split() for each in value.split(","))}
+            case ["opset" | "level"]:
+                given[key] = int(value)
+            case ["options"]:
+                given["options"] = _options(value)
+            case ["numbers"]:
+                given["numbers"] = {"yes": True, "no": False}[value]
+            case ["input", name]:
+                inputs[name] = _array(value)
+            case _:
+                given[key] = value
+    return {**given, "inputs": inputs} if inputs else given
+
+
+def _options(text: str) -> Options:
+    """Options from their names and values; a choice by its value, a list with ``+`` between its parts."""
+    default = Options()
+    given: dict[str, Any] = {}
+    for name, value in (each.split() for each in text.split(",") if each):
+        kind = type(getattr(default, name))
+        if kind is bool:
+            given[name] = {"true": True, "false": False}[value]
+        else:
+            given[name] = tuple(value.split("+")) if kind is tuple else kind(value)
+    return Options(**given)
+
+
+def _array(text: str) -> np.ndarray:
+    """An array from its type, shape and elements: ``float32[1,3] nan 0.5 -inf``."""
+    kind, *elements = text.split()
+    dtype, _, shape = kind.removesuffix("]").partition("[")
+    if dtype == "bool":
+        elements = [{"true": "1", "false": ""}[element] for element in elements]
+    return np.array(elements).astype(dtype).reshape([int(size) for size in shape.split(",") if size])
