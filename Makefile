@@ -13,12 +13,13 @@ EXPORTS ?=
 REACH ?=
 SPEED ?=
 VERSIONS ?=
+RUNTIMES ?=
 
 BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo docs test test-versions lint format bench bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes fuzz-chains mutants code-mutants foreign faults fuzz-loader gpu bench-gpu manifest wheel clean
+.PHONY: help demo docs test test-versions runtimes lint format bench bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes fuzz-chains mutants code-mutants foreign faults fuzz-loader gpu bench-gpu manifest wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -33,6 +34,9 @@ test: $(VENV_TEST)/.installed ## set up .venv-test and run all tests
 
 test-versions: $(VENV_TEST)/.installed ## the parts that use ONNX Runtime, on the oldest, the newest and others; VERSIONS="--smoke", "--releases 1.20,newest"
 	$(TEST)/python -m tools.versions --jobs $(JOBS) $(VERSIONS)
+
+runtimes: $(VENV_TEST)/.installed ## results on the releases that they are for; RUNTIMES="--smoke", "--zoo", "--python ~/openvino"
+	$(TEST)/python -m fuzzing.releases $(RUNTIMES)
 
 test-browser: $(VENV_TEST)/.installed ## the report's page in a Chromium: apt install chromium, or ORTOPT_CHROMIUM=PATH
 	$(TEST)/python -m pytest tests/browser

@@ -1,8 +1,10 @@
-"""``python -m fuzzing.releases --releases 1.20,newest``: the passes' examples on releases of ONNX Runtime.
+"""``python -m fuzzing.releases --releases 1.20,newest``: results on the runtimes that they are for.
 
-Each example of the passes' tests is optimized for a release (``min_onnxruntime``), and runs there and, as it was, on
-the ONNX Runtime that is installed here: the numbers must agree but for rounding, and the result must load wherever its
-original does. Exit code 1 where one does not. A release runs in an environment of its own (`tools.versions`).
+Each example of the passes' tests, and each model of the zoo, is optimized for a release (``min_onnxruntime``), and runs
+there and, as it was, on the ONNX Runtime that is installed here: the numbers must agree but for rounding, and the
+result must load wherever its original does. Exit code 1 where one does not, or where no runtime can be installed. A
+release runs in an environment of its own (`tools.versions`). ``--python`` names an environment with another runtime,
+for which models are optimized with ``target="onnx"``.
 """
 
 from __future__ import annotations
@@ -11,15 +13,16 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import onnx
 
 from fuzzing.mutants.examples import Example, examples, names
-from ortopt import OrtoptError, optimize
+from ortopt import OrtoptError, optimize, zoo
 from ortopt.analysis import releases, shapes
 from ortopt.opset_conversion import raising
 from ortopt.serialization.load import load
@@ -28,6 +31,7 @@ from ortopt.verification import runtimes
 from ortopt.verification.input_sets import store_inputs
 from ortopt.verification.inputs import draw_inputs
 from ortopt.verification.process import Worker, WorkerError
+from ortopt.verification.start import Runtime
 from ortopt.verification.worker import restore
 from tools import versions
 
@@ -38,24 +42,43 @@ _ROUNDING: Final = {"float16": 2e-2, "float32": 1e-3, "float64": 1e-3}
 """What is taken for rounding, of an output's scale: wrong numbers are looked for, and these are far off."""
 
 
+SMOKE: Final = ("attention_fusion", "gather_block_quantized_fusion", "lrn_decomposition", "matmul_nbits_fusion")
+"""Passes of which forms are not right on all releases."""
+
+
 @dataclass(frozen=True)
 class Finding:
-    """An example that a release does not compute right.
+    """A model of which the result is not right on a runtime.
 
     Attributes:
-        release: The release.
-        transformer: The pass of which it is an example.
-        number: Which one, from 0.
+        runtime: The runtime.
+        model: What it is called.
         told: What is wrong.
     """
 
-    release: str
-    transformer: str
-    number: int
+    runtime: str
+    model: str
     told: str
 
     def __str__(self) -> str:
-        return f"{self.release}: {self.transformer} {self.number}: {self.told}"
+        return f"{self.runtime}: {self.model}: {self.told}"
+
+
+def of_passes(passes: Sequence[str]) -> Iterator[tuple[str, Example]]:
+    """The examples of passes, each with what it is called.
+
+    Args:
+        passes: Their names.
+    """
+    for name in passes:
+        for number, example in enumerate(examples(name)):
+            yield f"{name} {number}", example
+
+
+def of_zoo() -> Iterator[tuple[str, Example]]:
+    """The models of the zoo, each with what it is called, and the inputs that it is fed."""
+    for name in zoo.names():
+        yield name, Example("", onnx.load(zoo.cached(name)), {}, dict(zoo.inputs(name)))
 
 
 class Runner:
@@ -66,7 +89,7 @@ class Runner:
         runtime: The runtime; None is the one that is installed here.
     """
 
-    def __init__(self, folder: Path, runtime: Any = None) -> None:
+    def __init__(self, folder: Path, runtime: Runtime | None = None) -> None:
         self._folder = folder
         self._runtime = runtime
         self._worker: Worker | None = None
@@ -127,40 +150,44 @@ def difference(got: Sequence[Any], wanted: Sequence[Any]) -> str:
     return ""
 
 
-def examine(release: str, runner: Runner, here: Runner, passes: Sequence[str]) -> Iterator[Finding | None]:
-    """Run all examples on a release; None for each that is right.
+def examine(
+    runtime: Runtime, models: Iterable[tuple[str, Example]], runner: Runner, here: Runner
+) -> Iterator[Finding | None]:
+    """Run the results of models on a runtime; None for each that is right.
 
     Args:
-        release: Major and minor version.
+        runtime: The runtime.
+        models: The models, each with what it is called.
         runner: Runs models there.
         here: Runs models on the ONNX Runtime that is installed.
-        passes: The passes of which examples are taken.
     """
-    for name in passes:
-        for number, example in enumerate(examples(name)):
-            told = _examined(release, example, runner, here)
-            if told is not None:
-                yield Finding(release, name, number, told) if told else None
+    for name, example in models:
+        told = _examined(runtime.name, example, runner, here)
+        if told is not None:
+            yield Finding(runtime.name, name, told) if told else None
 
 
-def _examined(release: str, example: Example, runner: Runner, here: Runner) -> str | None:
-    """What is wrong about an example; None where its original is not right here or there, or nothing is done."""
+def _examined(runtime: str, example: Example, runner: Runner, here: Runner) -> str | None:
+    """What is wrong about a model's result; None where its original is not right here or there, or nothing is done."""
     model = load(example.model.SerializeToString())
     version = model.opset_imports.get("", 1)
-    if version > releases.newest_opset(releases.parse_release(release)):
-        return None
     model.ir_version = max(8, raising.least_ir_version(version))
-    original = to_bytes(model)
-    typed = load(original)
-    shapes.infer_model(typed)
-    needed = releases.requirement(typed).onnxruntime
-    if needed is not None and releases.parse_release(needed) > releases.parse_release(release):
-        return None  # what it gives there is nothing to go by
     options = {key: value for key, value in example.options.items() if key != "min_onnxruntime"}
+    if runtime.startswith("ONNX Runtime"):
+        release = releases.parse_release(runtime.rsplit(maxsplit=1)[-1])
+        typed = load(to_bytes(model))
+        shapes.infer_model(typed)
+        needed = releases.requirement(typed).onnxruntime
+        if needed is not None and releases.parse_release(needed) > release:
+            return None  # what it gives there is nothing to go by
+        options["min_onnxruntime"] = releases.shown(release)
+    else:
+        options["target"] = "onnx"
+    original = to_bytes(model)
     try:
         inputs = example.inputs or dict(draw_inputs(model))
         wanted = here.run(original, inputs)
-        result = to_bytes(optimize(model, level=3, verify=False, min_onnxruntime=release, **options).model)
+        result = to_bytes(optimize(model, level=3, verify=False, **options).model)
     except (WorkerError, OrtoptError):
         return None  # it does not run here, or is made to be refused
     if result == original:
@@ -178,23 +205,40 @@ def _examined(release: str, example: Example, runner: Runner, here: Runner) -> s
     return None if known else told
 
 
-def main() -> int:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m fuzzing.releases", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--releases", default="1.20,1.23,1.27,newest", help="e.g. 1.20,newest")
-    parser.add_argument("--passes", default="", help="passes whose examples run, A,B; all if it is left out")
-    given = parser.parse_args()
-    passes = [name for name in given.passes.split(",") if name] or names()
-    findings = 0
-    for release in given.releases.split(","):
+def environments(named: Sequence[str], pythons: Sequence[str]) -> Iterator[Runtime | str]:
+    """The runtimes that are asked for; a text for each that cannot be installed.
+
+    Args:
+        named: Releases of ONNX Runtime.
+        pythons: Pythons that have a runtime.
+    """
+    for release in named:
         python, why = versions.runtime_environment(
             release, lambda command: subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         )
-        if python is None:
-            print(f"{release}: skipped ({why})")
+        yield f"{release}: skipped ({why})" if python is None else runtimes.find(python)
+    yield from map(runtimes.find, pythons)
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="python -m fuzzing.releases", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--releases", default="1.17,1.20,1.23,1.27,newest", help="e.g. 1.20,newest")
+    parser.add_argument("--python", action="append", default=[], help="an environment with another runtime")
+    parser.add_argument("--passes", default="", help="passes whose examples run, A,B; all if it is left out")
+    parser.add_argument("--zoo", action="store_true", help="the models of the zoo instead")
+    parser.add_argument(
+        "--smoke", action="store_true", help="a part: a few passes, two releases on which some of their forms are wrong"
+    )
+    given = parser.parse_args()
+    passes = SMOKE if given.smoke else [name for name in given.passes.split(",") if name] or names()
+    asked = ["1.20", "1.24"] if given.smoke else [name for name in given.releases.split(",") if name]
+    findings = ran = 0
+    for runtime in environments(asked, given.python):
+        if isinstance(runtime, str):
+            print(runtime, flush=True)
             continue
-        runtime = runtimes.find(python)
-        version = releases.shown(releases.parse_release(runtime.name.split()[-1]))
+        ran += 1
         right = 0
         with (
             tempfile.TemporaryDirectory() as one,
@@ -202,13 +246,13 @@ def main() -> int:
             Runner(Path(one), runtime) as runner,
             Runner(Path(other)) as here,
         ):
-            for found in examine(version, runner, here, passes):
+            for found in examine(runtime, of_zoo() if given.zoo else of_passes(passes), runner, here):
                 right += found is None
                 if found is not None:
                     findings += 1
                     print(found, flush=True)
-        print(f"{runtime.name}: {right} examples are right", flush=True)
-    return 1 if findings else 0
+        print(f"{runtime.name}: {right} results are right", flush=True)
+    return 1 if findings or not ran else 0
 
 
 if __name__ == "__main__":

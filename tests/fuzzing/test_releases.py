@@ -1,0 +1,73 @@
+"""Results on the runtimes that they are for: what is compared, and what is told."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fuzzing import releases
+from fuzzing.releases import Runner, difference, environments, examine, of_passes
+from ortopt.verification import runtimes
+from ortopt.verification.process import WorkerError
+
+FLOATS = np.array([1.0, -2.0, np.inf], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("got", "told"),
+    [
+        (FLOATS, ""),
+        (FLOATS * np.float32(1.0001), ""),
+        (FLOATS * np.float32(1.1), "an error of 0.1 "),
+        (np.array([1.0, np.nan, np.inf], np.float32), "other numbers are finite"),
+        (FLOATS[None], "float32[1, 3] instead of float32[3]"),
+        (FLOATS.astype(np.float64), "float64[3] instead of float32[3]"),
+    ],
+)
+def test_floats_may_differ_by_rounding(got: np.ndarray[object, np.dtype[np.float32]], told: str) -> None:
+    assert difference([got], [FLOATS]).startswith(told)
+    assert bool(difference([got], [FLOATS])) == bool(told)
+
+
+def test_integers_may_not_differ() -> None:
+    assert difference([np.array([1, 2])], [np.array([1, 3])]) == "other integers"
+
+
+def test_examples_are_right_on_a_runtime(tmp_path: Path) -> None:
+    runtime = runtimes.find(sys.executable)
+    folders = tmp_path / "there", tmp_path / "here"
+    for folder in folders:
+        folder.mkdir()
+    with Runner(folders[0], runtime) as runner, Runner(folders[1]) as here:
+        found = list(examine(runtime, of_passes(["relu_fusion"]), runner, here))
+    assert set(found) <= {None}
+
+
+def test_a_result_that_is_wrong_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = runtimes.find(sys.executable)
+    plain = Runner.run
+
+    def run(self: Runner, model: bytes, inputs: dict[str, object]) -> list[object]:
+        if b"FusedGemm" in model and self._runtime is not None:
+            raise WorkerError("it has no FusedGemm")
+        return plain(self, model, inputs)
+
+    monkeypatch.setattr(Runner, "run", run)
+    folders = tmp_path / "there", tmp_path / "here"
+    for folder in folders:
+        folder.mkdir()
+    with Runner(folders[0], runtime) as runner, Runner(folders[1]) as here:
+        found = [one for one in examine(runtime, of_passes(["gemm_activation_fusion"]), runner, here) if one]
+    assert found
+    assert str(found[0]).startswith(f"{runtime.name}: gemm_activation_fusion ")
+    assert str(found[0]).endswith(": it has no FusedGemm")
+
+
+def test_a_release_that_cannot_be_installed_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(releases.versions, "runtime_environment", lambda *_: (None, "no wheel"))
+    assert list(environments(["1.17"], [])) == ["1.17: skipped (no wheel)"]
+    monkeypatch.setattr(sys, "argv", ["releases", "--releases", "1.17"])
+    assert releases.main() == 1
