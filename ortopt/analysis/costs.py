@@ -330,7 +330,10 @@ def _is_signed(*indices: int) -> Callable[[ir.Node], bool]:
 _SIGNED: Final = "of signed integers"
 
 _VARIANTS: Final[Mapping[tuple[str, str], tuple[tuple[str, Callable[[ir.Node], bool]], ...]]] = {
-    ("", "Attention"): (("with heads first", lambda node: not _has(node, "q_num_heads")),),
+    ("", "Attention"): (
+        ("with capped scores", lambda node: _has(node, "softcap")),
+        ("with heads first", lambda node: not _has(node, "q_num_heads")),
+    ),
     ("", "QLinearConv"): ((_SIGNED, _is_signed(0)),),
     ("", "QLinearMatMul"): ((_SIGNED, _is_signed(0)),),
     **{

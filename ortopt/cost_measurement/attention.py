@@ -78,6 +78,16 @@ def _attention(given: Given) -> FormComparison:
     return FormComparison(sizes.operands(), _spelled_out(sizes), after, sizes.shapes(), opset=23)
 
 
+def _capped(given: Given) -> FormComparison:
+    """Attention of which the scaled scores are bent, as Gemma 2 has it."""
+    sizes = _Sizes(given)
+    heads = f"<q_num_heads = {sizes.heads}, kv_num_heads = {sizes.keys}, softcap = 50.0>"
+    after = f"y, nk, nv = Attention {heads} (q, k, v, , pk, pv)" if sizes.past else f"y = Attention {heads} (q, k, v)"
+    bent = "s = MatMul (qs, kt) sd = Div (s, cap) st = Tanh (sd) sc = Mul (st, cap) e = Softmax <axis = -1> (sc)"
+    before = _spelled_out(sizes).replace("s = MatMul (qs, kt) e = Softmax <axis = -1> (s)", bent)
+    return FormComparison(sizes.operands(), before, after, sizes.shapes() | scalars(cap=50.0), opset=23)
+
+
 def _heads_first(given: Given) -> FormComparison:
     sizes = _Sizes(given)
     text = " ".join(f"{name}4 = Reshape ({name}, sq) {name}h = {_TO_HEADS} ({name}4)" for name in "qkv")
@@ -205,6 +215,12 @@ _ROTARY: Final = cases(length=(1, 16, 128, 512), heads=(32, 12, 12, 12), size=(6
 
 ENTRIES: Final = (
     Entry(Form("", "Attention"), _CORE, _attention, _WITH_PAST),
+    Entry(
+        Form("", "Attention", "with capped scores"),
+        "the products, Tanh, the Softmax and the Transposes of heads",
+        _capped,
+        cases(length=(1, 1, 8, 16, 128), past=(32, 512, 0, 0, 0), heads=(8, 8, 8, 8, 8)),
+    ),
     Entry(Form("", "Attention", "with heads first"), _CORE, _heads_first, _LENGTHS),
     Entry(
         Form(MICROSOFT, "Attention"),

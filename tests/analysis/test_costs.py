@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ortopt import optimize
 from ortopt.analysis import costs, kernels
 from ortopt.analysis.costs import Circumstances, Cost, CostTable, Form, Verdict
 from ortopt.analysis.kernels import CPU, CUDA
@@ -213,3 +214,13 @@ def test_attention_of_heads_that_are_repeated_is_a_form_of_its_own(keys: str, va
         {keys} y = com.microsoft.MultiHeadAttention <num_heads = 4> (q, r, v) }}"""
     node = next(node for node in parse(text).graph if node.op_type == "MultiHeadAttention")
     assert costs.form_of(node).variant == variant
+
+
+@pytest.mark.parametrize(("length", "fused"), [(4, True), (64, False)])
+def test_capped_scores_are_fused_where_the_kernel_is_faster(length: int, fused: bool) -> None:
+    text = f"""main (float[1,{length},2,4] x) => (float[1,{length},2,4] y) <float half = {{0.5}}, float cap = {{50}}> {{
+        q = Transpose <perm = [0, 2, 1, 3]> (x) k = Transpose <perm = [0, 2, 3, 1]> (x)
+        s = MatMul (q, k) d = Mul (s, half) e = Div (d, cap) t = Tanh (e) c = Mul (t, cap)
+        p = Softmax <axis = -1> (c) h = MatMul (p, q) y = Transpose <perm = [0, 2, 1, 3]> (h) }}"""
+    ops = optimize(parse(text, 23), verify=False).summary.after.ops
+    assert ("Attention" in ops, "Softmax" in ops) == (fused, not fused)
