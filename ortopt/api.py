@@ -79,6 +79,7 @@ def optimize(
     keep_pass: bool = False,
     verify_with: Sequence[str | Path] = (),
     provenance: bool = False,
+    freeze_initializers: bool = False,
     keep_functions: bool = False,
     float16: bool = False,
     bfloat16: bool = False,
@@ -160,6 +161,7 @@ def optimize(
             given, each the path of an interpreter or of its environment, which needs numpy besides, or ``openvino`` of
             this environment. What differs there is repaired in the same way.
         provenance: Record in each new node which pass made it, and from which nodes.
+        freeze_initializers: Make constants of weights that are inputs, too: no caller gives others.
         keep_functions: Do not inline local functions.
         float16: Compute in float16 where kernels, range and tolerance allow. What must stays in float32, as do inputs
             and outputs; with `verify`, layers that cost more than the tolerance are found and stay, too.

@@ -304,6 +304,12 @@ class Options:
     provenance: bool = _option(
         False, Switch(), "--provenance", "Record in each new node which pass made it, and from which nodes."
     )
+    freeze_initializers: bool = _option(
+        False,
+        Switch(),
+        "--freeze-initializers",
+        "Make constants of weights that are inputs, too: no caller gives others.",
+    )
     keep_functions: bool = _option(False, Switch(), "--keep-functions", "Do not inline local functions.")
     float16: bool = _option(
         False, Switch(), "--float16", "Compute in float16 where kernels, range and tolerance allow."

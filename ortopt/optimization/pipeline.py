@@ -24,6 +24,17 @@ from ortopt.serialization.load import Kept, load
 if TYPE_CHECKING:
     from ortopt.serialization.load import Source
 
+
+def freeze_initializers(model: ir.Model) -> None:
+    """Make constants of inputs that have a value, which a caller could replace by another.
+
+    Args:
+        model: The model, which changes.
+    """
+    for value in [value for value in model.graph.inputs if value.name in model.graph.initializers]:
+        model.graph.inputs.remove(value)
+
+
 MAX_ROUNDS = 10
 """How often levels run again while those above them change something."""
 
@@ -77,6 +88,8 @@ class Pipeline:
         """
         model = self.original(token)
         releases.lower_ir_version(model, releases.least(self.options), token)
+        if self.options.freeze_initializers:
+            freeze_initializers(model)
         if self.options.dims or self.options.input_shapes:
             self.resized = dimensions.override(model, self.options.dims, self.options.input_shapes)
         dimensions.check_names(model, self.options.dim_hints)

@@ -72,7 +72,7 @@ def as_dict(
         Nested dicts and lists; ``schema`` is `SCHEMA`.
     """
     summary = result.summary
-    origin = result.model.meta.get(SOURCE_KEY)
+    origin, graph = result.model.meta.get(SOURCE_KEY), result.model.graph
     return {
         "schema": SCHEMA,
         "ortopt": ortopt.__version__,
@@ -80,6 +80,7 @@ def as_dict(
         "output": None if saved is None else _output(saved),
         "options": None if options is None else plain(options),
         **_changes(summary.before, summary.after),
+        "replaceable_weights": sum(value.name in graph.initializers for value in graph.inputs),
         "requires": _requirements(summary.requires, summary.required),
         "file_bytes": {"before": origin and origin.nbytes, "after": saved and saved.nbytes},
         "rewrites": summary.rewrites,
@@ -343,6 +344,10 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         candidates = f"{refusal['count']} candidates of {refusal['pass']}"
         growth = f"would have added {size(refusal['bytes'])}, more than --max-growth allows"
         yield f"left as it was: {candidates} {growth}"
+    if replaceable := data["replaceable_weights"]:
+        what = "weights are inputs" if replaceable > 1 else "weight is an input"
+        told = "which a caller may replace; --freeze-initializers makes constants of them"
+        yield f"left as it was: {replaceable} {what}, too, {told}"
     for row in data["numerics"]:
         yield f"numbers: {row['pass']}: {row['error_bound'] or _FINITE}"
     yield from half_precision.lines(data["half_precision"])
