@@ -125,6 +125,17 @@ ENTRIES: Final = (
         cases(image=(2048, 16384, 131072)),
     ),
     _made(
+        Form("", "Min", "in place of PRelu"),
+        "PRelu with any slopes",
+        "prelu_decomposition",
+        lambda given: (
+            {"x": normal(1, 16, given["image"] // 16)},
+            "y = PRelu (x, s)",
+            {"s": np.linspace(-0.5, 1.5, 16, dtype=np.float32).reshape(-1, 1)},
+        ),
+        cases(image=(8192, 16384, 131072)),
+    ),
+    _made(
         Form("", "Exp", "in place of Elu"),
         "Elu or Celu",
         "elu_decomposition",
