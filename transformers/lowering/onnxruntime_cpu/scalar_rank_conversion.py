@@ -11,10 +11,13 @@ import onnx_ir as ir
 from ortopt import ops
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
-from ortopt.graph.match import array_of, dims, is_constant, need
+from ortopt.graph.match import array_of, dims, is_constant, is_op, need
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY
+
+
+LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 class ScalarRankConversion(RewriteRule[Match]):
@@ -32,6 +35,9 @@ class ScalarRankConversion(RewriteRule[Match]):
         shape = max((dims(value) for value in operands), key=len)
         need(shape[-1:] == (1,), "the last dimension is not 1", root)
         need(any(dim != 1 for dim in shape), "there is one element", root)
+        producers = [value.producer() for value in operands]
+        taken = is_op(root, "Add") and any(node is not None and is_op(node, *LINEAR) for node in producers)
+        need(not taken, "it may become the bias of a product", root)
         low = [value for value in operands if len(dims(value)) < len(shape) and _is_number(value)]
         need(bool(low), "no constant of one element has a lower rank", root)
         return Match((root,), lambda: ops.copied(root, [_raised(value, len(shape), low) for value in root.inputs]))
