@@ -56,6 +56,7 @@ OTHER_LIMITS = {
     f"{LOWERING}.transpose_reshape_merging MAX_RANK": "a rank",
     f"{LOWERING}.transposed_matmul_conversion SIGNAL": "a rank",
     f"{LOWERING}.window_gather_decomposition MAX_RUNS": "how many nodes may take the place of one",
+    f"{LOWERING}.stft_conv_conversion MAX_LENGTH": "memory: the weights are stored",
     "movement.squeeze_reordering FIRST_SPATIAL": "a place in a list",
     "movement.squeeze_reordering FURTHEST": "a search",
 }

@@ -174,6 +174,20 @@ ENTRIES: Final = (
         ),
         cases(columns=(96, 768, 96, 511), components=(1, 1, 2, 2)),
     ),
+    *(
+        _made(
+            Form("", "Conv", f"in place of STFT{of}"),
+            f"STFT of frames whose length is {what} power of two",
+            "stft_conv_conversion",
+            lambda given: (
+                {"x": normal(1, 16000)},
+                "y = STFT <onesided = 1> (x, step, window)",
+                {"step": np.array(160), "window": np.hanning(given["columns"]).astype(np.float32)},
+            ),
+            cases(columns=columns),
+        )
+        for of, what, columns in (("", "no", (100, 400, 1000)), (" of a power of two", "a", (64, 512, 1024, 2048)))
+    ),
     _made(
         Form("", "MatMul", "of ones in place of a sum"),
         "the sum of a column and a row",

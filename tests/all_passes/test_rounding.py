@@ -41,6 +41,7 @@ REORDERED = sorted(
 
 ENDS_THE_PATH = {
     "dft_matmul_conversion": "what it gives comes out of a DFT",
+    "stft_conv_conversion": "what it gives comes out of an STFT",
     "add_conv_fusion": "what it gives comes out of a convolution",
     "add_matmul_fusion": "what it gives comes out of a MatMul",
     "attention_fusion": "what it gives comes out of a MatMul",

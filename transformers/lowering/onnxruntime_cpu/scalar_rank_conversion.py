@@ -16,7 +16,6 @@ from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY
 
-
 LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
