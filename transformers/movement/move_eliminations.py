@@ -3,11 +3,12 @@
 import onnx_ir as ir
 
 from ortopt import ops
+from ortopt.graph import scope
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Refusal, inputs, is_used, need, same_dim, shape_of
-from ortopt.options import TransformerLevel
+from ortopt.graph.match import Refusal, dims, inputs, is_used, is_used_once, need, opset, same_dim, shape_of
+from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
-from ortopt.views.index_map import identity
+from ortopt.views.index_map import identity, part_along
 from ortopt.views.reading import after, through
 
 MOVES = "it moves elements, or the shape may change"
@@ -82,21 +83,30 @@ class PadElimination(Elimination):
 
 
 class SplitElimination(RewriteRule[Match]):
-    """``Split`` into one part → ``x``; a part that is all of x, beside empty ones that nobody needs, too."""
+    """``Split`` of which one part is needed → ``Slice``, or x where the part is all of it.
+
+    Runtimes copy all parts of a Split, whoever needs them. What others read as a whole stays for
+    `conv_split_decomposition`, which serves ONNX Runtime.
+    """
 
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Split",)
     opsets = (2, NEWEST_OPSET)  # in the first version an input could hold the sizes, as floats too
 
     def match(self, root: ir.Node) -> Match:
-        """One output that has a user and is all."""
+        """One output that has a user: all, or a part of a fixed dimension."""
         (x,) = inputs(root, 1)
         needed = list(filter(is_used, root.outputs))
         need(len(needed) == 1, "several parts are needed", root)
         (part,) = needed
-        whole = len(root.outputs) == 1 or after(identity(x), root, part).is_identity
-        need(whole, "it leaves something out", root)
-        return Match((root,), lambda: {part: x})
+        if len(root.outputs) == 1 or (taken := after(identity(x), root, part)).is_identity:
+            return Match((root,), lambda: {part: x})
+        for_any = scope.of(scope.graph_of(root)).options.target is Target.ONNX
+        need(for_any or is_used_once(x), "a convolution may give its parts", x)
+        place = ops.Split(root).axis
+        need(isinstance(dims(x)[place], int), "the dimension is not fixed", x)
+        start, end, _ = part_along(taken, place)
+        return Match((root,), lambda: {part: ops.slice_node(x, [(place, start, end, 1)], opset(root)).outputs[0]})
 
 
 class TileElimination(Elimination):

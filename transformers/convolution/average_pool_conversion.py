@@ -1,7 +1,8 @@
-"""ONNX Runtime's AveragePool visits every place of a window that is larger than the image, and finds nothing there.
+"""A mean over a window that holds the whole image is a global one, which every runtime has.
 
+ONNX Runtime's AveragePool visits every place of a window that is larger than the image, and finds nothing there:
 EfficientNet of Hugging Face's transformers, and what is built upon it, pools the last image of 7x7 by a window of
-1280x1280, with ``ceil_mode``.
+1280x1280, with ``ceil_mode``. Other runtimes refuse windows as large as that, or large ones at all.
 """
 
 from __future__ import annotations
@@ -9,33 +10,27 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt import ops
-from ortopt.analysis.kernels import CPU
-from ortopt.graph.match import Refusal, dims, inputs, need, need_float32
-from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.graph.match import Refusal, dims, inputs, need, need_float32, users
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.quantization import is_quantizer
 from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
 
-CEIL_MODE_FROM = 10
 IMAGES = 2
 """The first axis of an image's size."""
 
 
 class AveragePoolConversion(RewriteRule[Forwarded]):
-    """``AveragePool(x)`` → ``GlobalAveragePool(x)`` where one window is larger than the image.
+    """``AveragePool(x)`` → ``GlobalAveragePool(x)`` where there is one window, over the whole image or more."""
 
-    The global kernel looks at the image alone, the other one at all of the window.
-    """
-
-    levels = (TransformerLevel.LEVEL3,)
+    levels = (TransformerLevel.LEVEL1,)
     roots = ("AveragePool",)
-    opsets = (CEIL_MODE_FROM, NEWEST_OPSET)
-    providers = (CPU,)
-    targets = (Target.ORT,)
+    opsets = (7, NEWEST_OPSET)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Forwarded:
         """One window over a whole image of fixed size, without pads: what lies outside is not counted."""
         (x,) = inputs(root, 1)
-        need_float32(x, "the gain was measured")
+        need_float32(x)
         sizes = dims(x)[IMAGES:]
         if not all(isinstance(size, int) for size in sizes):
             raise Refusal("the size of the image is not fixed", x)
@@ -47,11 +42,11 @@ class AveragePoolConversion(RewriteRule[Forwarded]):
         need(set(pool.dilations) == {1}, "the window has gaps", root)
         over = tuple(window - size for window, size in zip(pool.kernel, image, strict=True))
         need(min(over) >= 0, "the window is smaller than the image", root)
-        need(max(over) > 0, "the window is as large as the image: the kernels are as fast", root)
         # Without, there is no window that is larger, or its sum is divided by places that are not there.
-        need(pool.rounds_up, "a window must lie within the image", root)
+        need(pool.rounds_up or not any(over), "a window must lie within the image", root)
         one = all(step > beyond for step, beyond in zip(pool.strides, over, strict=True))
         need(one, "there is no window", root)
+        need(not any(map(is_quantizer, users(root.outputs[0]))), "kernels of integers know AveragePool", root)
         return Forwarded((root,), x)
 
     def rewrite(self, found: Forwarded) -> ir.Node:
