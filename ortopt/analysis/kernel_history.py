@@ -52,14 +52,15 @@ class Fact(Struct, frozen=True):
     reference: str
 
 
-def first_release(node: ir.Node, opset: int) -> Release:
+def first_release(node: ir.Node, opset: int, *, on_cpu: bool = True) -> Release:
     """The first release from which on every one computes a node right; `ANY` where none is known that does not.
 
     Args:
         node: A node of a graph.
         opset: The opset of its domain there.
+        on_cpu: Whether the CPU's kernels matter; of those of other providers it is not known when they came.
     """
-    release = max(of_schema(node), _of_kernel(node, opset))
+    release = max(of_schema(node), _of_kernel(node, opset) if on_cpu else ANY)
     known = [fact for fact in _facts_of(node.domain, node.op_type) if fact.holds(node, opset)]
     return max([release, *(measured(fact.name) for fact in known)])
 

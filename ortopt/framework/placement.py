@@ -98,9 +98,10 @@ def check_release(node: ir.Node, replaced: Iterable[ir.Node], options: Options) 
     if not kernel_history.is_listed(node):
         return
     imports = scope.of(scope.graph_of(node)).opset_imports
+    on_cpu = provider_of(node, meant_providers(options)) == kernels.CPU
 
     def needs(one: ir.Node) -> Release:
-        return kernel_history.first_release(one, imports.get(one.domain, CONTRIB_VERSION))
+        return kernel_history.first_release(one, imports.get(one.domain, CONTRIB_VERSION), on_cpu=on_cpu)
 
     needed = needs(node)
     if needed > least and not any(needs(old) >= needed for old in replaced):

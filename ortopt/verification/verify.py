@@ -159,7 +159,8 @@ class Reference:
         token: Cancellation token for all that it does; a deadline of the token has no effect.
 
     Raises:
-        UsageError: A provider does not work here, or inputs are given that `thorough` would have to draw.
+        UsageError: A provider does not work here, inputs are given that `thorough` would have to draw, or there are
+            other runtimes and it is to run in this process.
     """
 
     _is_deployable = True
@@ -186,6 +187,8 @@ class Reference:
             if not works:
                 raise UsageError(f"{provider} does not work here: {reason}")
         check_installation()
+        if in_process and runtimes:
+            raise UsageError("in this process there is no other runtime")
         if thorough and inputs is not None and not isinstance(inputs, Recorded):
             raise UsageError("a thorough verification uses random inputs: leave out your own")
         self._original = self._as_given = original
@@ -206,7 +209,7 @@ class Reference:
         self._runner = ModelRunner(folder, names, self._token, in_process=in_process, libraries=tuple(libraries))
         self._stack.callback(self._runner.close)
         self._runners = {DEPLOYED: self._runner}
-        for runtime in runtimes if not in_process else ():
+        for runtime in runtimes:
             elsewhere = ModelRunner(folder / f"runtime{len(self._runners)}", (CPU,), self._token, runtime=runtime)
             elsewhere.folder.mkdir()
             self._runners[runtime.name] = elsewhere
@@ -369,7 +372,9 @@ class Reference:
             comparison = dataclasses.replace(reference.comparison, random=random)
             reference = dataclasses.replace(reference, comparison=comparison)
         if not self._is_deployable or self._runner.in_process or asked.where == "":
-            return self._verdict_without(result, result, reference, asked, None)[0]
+            verdict = self._verdict_without(result, result, reference, asked, None)[0]
+            told = [Elsewhere(name, None, "it was compared as copies") for name in self._elsewhere]
+            return verdict if asked.where == "" else dataclasses.replace(verdict, elsewhere=tuple(told))
         file = self._runner.written(result, "result")
 
         def run_of(where: str) -> DeployedRun:
@@ -386,7 +391,7 @@ class Reference:
         if deployed.status == "differs":
             return deployed
         elsewhere: list[Elsewhere] = []
-        for name in [name for name in self._runners if name != DEPLOYED] if asked.where is None else ():
+        for name in self._elsewhere if asked.where is None else ():
             there = self._deployed_verdict(name, result, run_of(name), reference, asked)
             if there.status == "differs":
                 rest = (*elsewhere, Elsewhere(name, False, there.reason))
@@ -398,6 +403,11 @@ class Reference:
             not_as_deployed=deployed.not_as_deployed,
             elsewhere=tuple(elsewhere),
         )
+
+    @property
+    def _elsewhere(self) -> list[str]:
+        """The names of the other runtimes."""
+        return [name for name in self._runners if name != DEPLOYED]
 
     def _deployed_sets(self, where: str, reference: ReferenceOutputs) -> ReferenceOutputs:
         """The input sets that are compared: one elsewhere, where new sizes may take a runtime seconds to compile."""

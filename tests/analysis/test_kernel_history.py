@@ -67,6 +67,11 @@ def test_kernels_for_types_that_came_later() -> None:
     assert kernel_history.first_release(node_of("main (float[4] x) => (float[4] y) { y = Abs (x) }"), 17) == (1, 0)
 
 
+def test_kernels_of_other_providers_are_no_question_of_the_cpus() -> None:
+    node = node_of("main (uint16[4] x, float s, uint16 z) => (float[4] y) { y = DequantizeLinear (x, s, z) }", 21)
+    assert kernel_history.first_release(node, 21, on_cpu=False) == kernel_history.ANY
+
+
 def test_what_needs_a_later_release_is_refused_with_what_allows_it() -> None:
     text = """main (float[2,3,2,4] x, float[2,1,3,3] b) => (float[2,3,2,4] y) <float half = {0.5}> {
         q = Transpose <perm = [0, 2, 1, 3]> (x) k = Transpose <perm = [0, 2, 3, 1]> (x)

@@ -17,7 +17,7 @@ from ortopt.graph.match import need
 from ortopt.rule import Match
 from ortopt.testing import parse
 from ortopt.verification import runtimes
-from ortopt.verification.verify import verify
+from ortopt.verification.verify import RenderedReference, verify
 
 MODEL = "main (float[2,3] x) => (float[2,3] y) { a = Relu (x) y = Neg (a) }"
 
@@ -69,6 +69,18 @@ def test_a_result_agrees_there_too() -> None:
     outcome = verify(parse(MODEL), parse(MODEL), runtimes=[runtime])
     assert outcome.status == "verified"
     assert [(one.runtime, one.agrees, one.reason) for one in outcome.elsewhere] == [(runtime.name, True, "")]
+
+
+def test_what_is_compared_as_copies_is_not_said_to_agree_there() -> None:
+    runtime = runtimes.find(sys.executable)
+    with RenderedReference(lambda model: model, parse(MODEL), runtimes=[runtime]) as reference:
+        outcome = reference.compare(parse(MODEL))
+    assert [(one.agrees, one.reason) for one in outcome.elsewhere] == [(None, "it was compared as copies")]
+
+
+def test_in_this_process_there_is_no_other_runtime() -> None:
+    with pytest.raises(UsageError, match="no other runtime"):
+        verify(parse(MODEL), parse(MODEL), in_process=True, runtimes=[runtimes.find(sys.executable)])
 
 
 def named(text: str, name: str) -> str:
