@@ -190,7 +190,7 @@ class Reference:
         if in_process and runtimes:
             raise UsageError("in this process there is no other runtime")
         if thorough and inputs is not None and not isinstance(inputs, Recorded):
-            raise UsageError("a thorough verification uses random inputs: leave out your own")
+            raise UsageError("--thorough uses random inputs, --inputs uses yours: leave out one of them")
         self._original = self._as_given = original
         self._inputs = inputs if inputs is None or isinstance(inputs, Recorded) else dict(inputs)
         self._token = token.with_timeout(None)

@@ -5,7 +5,7 @@ import onnx_ir as ir
 from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Refusal, dims, inputs, is_used, is_used_once, need, opset, same_dim, shape_of
+from ortopt.graph.match import Refusal, dims, inputs, is_used, need, opset, same_dim, shape_of, users
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.views.index_map import identity, part_along
@@ -102,7 +102,8 @@ class SplitElimination(RewriteRule[Match]):
         if len(root.outputs) == 1 or (taken := after(identity(x), root, part)).is_identity:
             return Match((root,), lambda: {part: x})
         for_any = scope.of(scope.graph_of(root)).options.target is Target.ONNX
-        need(for_any or is_used_once(x), "a convolution may give its parts", x)
+        alone = all(user is root or user.graph is not root.graph for user in users(x))
+        need(for_any or (alone and not x.is_graph_output()), "a convolution may give its parts", x)
         place = ops.Split(root).axis
         need(isinstance(dims(x)[place], int), "the dimension is not fixed", x)
         start, end, _ = part_along(taken, place)

@@ -238,4 +238,4 @@ def _zeros(scale: ir.Value, table: ir.Value) -> ir.Value:
     """A bias that adds nothing, of as many elements as the scale."""
     (width,) = dims(scale, 1)
     assert isinstance(width, int)
-    return constant(np.zeros(width, dtype(table).numpy()))
+    return constant(np.full(width, -0.0, dtype(table).numpy()))  # x + -0.0 is x, also for a zero of either sign
