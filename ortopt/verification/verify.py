@@ -209,6 +209,7 @@ class Reference:
         self._runner = ModelRunner(folder, names, self._token, in_process=in_process, libraries=tuple(libraries))
         self._stack.callback(self._runner.close)
         self._runners = {DEPLOYED: self._runner}
+        self._elsewhere = [runtime.name for runtime in runtimes]
         for runtime in runtimes:
             elsewhere = ModelRunner(folder / f"runtime{len(self._runners)}", (CPU,), self._token, runtime=runtime)
             elsewhere.folder.mkdir()
@@ -372,9 +373,8 @@ class Reference:
             comparison = dataclasses.replace(reference.comparison, random=random)
             reference = dataclasses.replace(reference, comparison=comparison)
         if not self._is_deployable or self._runner.in_process or asked.where == "":
-            verdict = self._verdict_without(result, result, reference, asked, None)[0]
-            told = [Elsewhere(name, None, "it was compared as copies") for name in self._elsewhere]
-            return verdict if asked.where == "" else dataclasses.replace(verdict, elsewhere=tuple(told))
+            told = tuple(Elsewhere(name, None, "it was compared as copies") for name in self._elsewhere)
+            return dataclasses.replace(self._verdict_without(result, result, reference, asked, None)[0], elsewhere=told)
         file = self._runner.written(result, "result")
 
         def run_of(where: str) -> DeployedRun:
@@ -397,17 +397,8 @@ class Reference:
                 rest = (*elsewhere, Elsewhere(name, False, there.reason))
                 return dataclasses.replace(there, as_deployed=deployed.as_deployed, elsewhere=rest)
             elsewhere.append(Elsewhere(name, there.as_deployed, there.not_as_deployed))
-        return dataclasses.replace(
-            verdict,
-            as_deployed=deployed.as_deployed,
-            not_as_deployed=deployed.not_as_deployed,
-            elsewhere=tuple(elsewhere),
-        )
-
-    @property
-    def _elsewhere(self) -> list[str]:
-        """The names of the other runtimes."""
-        return [name for name in self._runners if name != DEPLOYED]
+        agrees, why_not = deployed.as_deployed, deployed.not_as_deployed
+        return dataclasses.replace(verdict, as_deployed=agrees, not_as_deployed=why_not, elsewhere=tuple(elsewhere))
 
     def _deployed_sets(self, where: str, reference: ReferenceOutputs) -> ReferenceOutputs:
         """The input sets that are compared: one elsewhere, where new sizes may take a runtime seconds to compile."""
