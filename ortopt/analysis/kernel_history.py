@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from ortopt.analysis import kernels
 from ortopt.graph.facts import dims_of
+from ortopt.graph.symbolic import at_least
 from ortopt.semantics.domains import MICROSOFT
 
 Release: TypeAlias = tuple[int, int]
@@ -106,11 +107,16 @@ def _of_kernel(node: ir.Node, opset: int) -> Release:
     op = node.domain, node.op_type
     if op not in _kernels() or kernels.is_function(*op, opset):
         return ANY
-    types = kernels.signature(node)
-    return _of_types(*op, opset, types)
+    key = kernels.summary(node, opset)
+    if key not in _KNOWN:
+        _KNOWN[key] = _of_types(*op, opset, kernels.signature(node))
+    return _KNOWN[key]
 
 
-@functools.lru_cache(maxsize=4096)
+_KNOWN: Final[dict[tuple[Any, ...], Release]] = {}
+"""By what nodes are (`kernels.summary`), the first release in which the CPU has a kernel for them."""
+
+
 def _of_types(domain: str, op: str, opset: int, types: kernels.Signature) -> Release:
     entries, schema = _kernels()[domain, op], kernels.schema(domain, op, opset)
     if schema is None:
@@ -173,7 +179,8 @@ def _has_mask_for_shared_heads(node: ir.Node, _: int) -> bool:
     if mask is None:
         return False
     shape = dims_of(mask)
-    return shape is None or (len(shape) == 4 and shape[1] != 1 and _shares_heads(node))
+    has_planes = shape is None or (len(shape) > 2 and shape[-3] != 1)
+    return has_planes and _shares_heads(node)
 
 
 def _shares_heads(node: ir.Node) -> bool:
@@ -193,7 +200,7 @@ def _has_eight_bits(node: ir.Node, _: int) -> bool:
 
 
 def _is_of_half(node: ir.Node, _: int) -> bool:
-    return any(value is not None and value.dtype == ir.DataType.FLOAT16 for value in node.inputs[:1])
+    return node.inputs[0] is None or node.inputs[0].dtype in (None, ir.DataType.FLOAT16)
 
 
 def _counts_padding(node: ir.Node, opset: int) -> bool:
@@ -203,9 +210,9 @@ def _counts_padding(node: ir.Node, opset: int) -> bool:
 
 
 def _sums_nothing(node: ir.Node, _: int) -> bool:
-    """Whether a Gemm's sums are of no products."""
+    """Whether a Gemm's sums may be of no products."""
     shape = None if node.inputs[1] is None else dims_of(node.inputs[1])
-    return shape is not None and 0 in shape
+    return shape is None or not all(at_least(dim, 1) for dim in shape)
 
 
 FACTS: Final[tuple[Fact, ...]] = (

@@ -112,6 +112,27 @@ class Signature(Struct, frozen=True):
         return Signature(*(tuple(new if one == old else one for one in some) for some in (self.inputs, self.outputs)))
 
 
+def summary(node: ir.Node, opset: int) -> tuple[Any, ...]:
+    """A node's op and the types of its arguments, as a key: in small integers, as graphs of 100,000 nodes ask for it.
+
+    Args:
+        node: The node.
+        opset: The opset of its domain there.
+    """
+    key: list[Any] = [node.domain, node.op_type, opset]
+    for value in node.inputs:
+        if value is None:
+            key.append(None)
+            continue
+        type_ = value.type
+        key.append(type_.dtype if type(type_) is ir.TensorType else str(type_))
+    key.append("=>")
+    for value in node.outputs:
+        type_ = value.type
+        key.append((type_.dtype if type(type_) is ir.TensorType else str(type_)) if value.name != "" else None)
+    return tuple(key)
+
+
 def signature(node: ir.Node) -> Signature:
     """The types of a node's arguments.
 
@@ -154,19 +175,7 @@ def support(provider: str, node: ir.Node, opset: int) -> Support | None:
         node: The node; its domain may be any.
         opset: The opset of the node's domain that holds where the node stands.
     """
-    # Sums up the arguments in small integers first: this runs for every node of graphs of 100,000.
-    key: list[Any] = [provider, node.domain, node.op_type, opset]
-    for value in node.inputs:
-        if value is None:
-            key.append(None)
-            continue
-        type_ = value.type
-        key.append(type_.dtype if type(type_) is ir.TensorType else str(type_))
-    key.append("=>")
-    for value in node.outputs:
-        type_ = value.type
-        key.append((type_.dtype if type(type_) is ir.TensorType else str(type_)) if value.name != "" else None)
-    known = tuple(key)
+    known = (provider, *summary(node, opset))
     try:
         return _ANSWERS[known]
     except KeyError:
@@ -572,6 +581,7 @@ __all__ = [
     "rules_of",
     "schema",
     "signature",
+    "summary",
     "support",
     "support_of",
     "type_sets",

@@ -115,7 +115,7 @@ def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requiremen
             version = imports.get(node.domain, 1)
             if kernel_history.is_listed(node):
                 first = max(first, kernel_history.first_release(node, version))
-            if node.op_identifier() not in model.functions and not is_official(node.domain, node.op_type, version):
+            if node.op_identifier() not in model.functions and not _is_official(node.domain, node.op_type, version):
                 known = node.domain == MICROSOFT or node.domain in STANDARD_DOMAINS
                 (own if known else foreign).add(f"{node.domain or 'ai.onnx'}::{node.op_type}")
     return Requirement(None if foreign else shown(first), tuple(sorted({*own, *foreign})))
@@ -194,7 +194,7 @@ def lower_ir_version(model: ir.Model, release: Release, token: CancellationToken
         model.ir_version = min(model.ir_version, max(newest, needed_ir_version(model, token)))
 
 
-is_official = functools.cache(kernels.is_official)
+_is_official = functools.cache(kernels.is_official)
 
 
 def _first(table: Mapping[str, str], version: int) -> Release:

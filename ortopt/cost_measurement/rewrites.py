@@ -5,6 +5,7 @@ Sizes that no single node shows are named as the pass names them when it asks th
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -112,28 +113,25 @@ def _of_an_image(before: str) -> Callable[[Given], tuple[Mapping[str, Array], st
     return lambda given: ({"x": normal(1, 16, given["image"] // 16)}, before, {})
 
 
+def _with_slopes(least: float, greatest: float, given: Given) -> tuple[Mapping[str, Array], str, Mapping[str, Array]]:
+    """A PRelu of an image of 16 channels, each with a slope."""
+    slopes = np.linspace(least, greatest, 16, dtype=np.float32).reshape(-1, 1)
+    return {"x": normal(1, 16, given["image"] // 16)}, "y = PRelu (x, s)", {"s": slopes}
+
+
 ENTRIES: Final = (
-    _made(
-        Form("", "Max", "in place of PRelu"),
-        "PRelu with slopes of 0 to 1",
-        "prelu_decomposition",
-        lambda given: (
-            {"x": normal(1, 16, given["image"] // 16)},
-            "y = PRelu (x, s)",
-            {"s": np.linspace(0.1, 1, 16, dtype=np.float32).reshape(-1, 1)},
-        ),
-        cases(image=(2048, 16384, 131072)),
-    ),
-    _made(
-        Form("", "Min", "in place of PRelu"),
-        "PRelu with any slopes",
-        "prelu_decomposition",
-        lambda given: (
-            {"x": normal(1, 16, given["image"] // 16)},
-            "y = PRelu (x, s)",
-            {"s": np.linspace(-0.5, 1.5, 16, dtype=np.float32).reshape(-1, 1)},
-        ),
-        cases(image=(8192, 16384, 131072)),
+    *(
+        _made(
+            Form("", op, "in place of PRelu"),
+            f"PRelu with {slopes}",
+            "prelu_decomposition",
+            functools.partial(_with_slopes, least, greatest),
+            cases(image=sizes),
+        )
+        for op, slopes, least, greatest, sizes in (
+            ("Max", "slopes of 0 to 1", 0.1, 1.0, (2048, 16384, 131072)),
+            ("Min", "any slopes", -0.5, 1.5, (8192, 16384, 131072)),
+        )
     ),
     _made(
         Form("", "Exp", "in place of Elu"),

@@ -481,7 +481,7 @@ def _needs(requires: Mapping[str, Any]) -> str:
     if first is None:
         return f"a runtime that has {own}"
     if requires["any_runtime"]:
-        return f"any runtime that has its opset (ONNX Runtime {first} or newer)"
+        return f"standard ops of its opset only (ONNX Runtime {first} or newer)"
     return f"ONNX Runtime {first} or newer (for {own})"
 
 

@@ -88,3 +88,22 @@ def test_a_model_that_needs_a_release_says_so() -> None:
     model = parse(text)
     model.ir_version = 8
     assert releases.requirement(model).onnxruntime == "1.21"
+
+
+@pytest.mark.parametrize(
+    ("text", "opset", "release"),
+    [
+        ("main (float[2,K] x, float[K,3] w) => (float[2,3] y) { y = Gemm (x, w) }", 17, (1, 20)),
+        ("main (float[N,4] x, float[4,3] w) => (float[N,3] y) { y = Gemm (x, w) }", 17, (1, 0)),
+        (
+            """main (float[1,2,3,4] x, float[1,1,3,4] k, float[2,3,3] m) => (float[1,2,3,4] y) {
+                y = Attention (x, k, k, m) }""",
+            23,
+            (1, 25),
+        ),
+    ],
+    ids=["a sum that may be of nothing", "no sequences", "a mask of three dimensions"],
+)
+def test_what_a_node_may_have_counts(text: str, opset: int, release: tuple[int, int]) -> None:
+    needed = kernel_history.first_release(node_of(text, opset), opset)
+    assert needed >= release and (release != (1, 0) or needed == release)

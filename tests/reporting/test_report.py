@@ -83,7 +83,7 @@ def test_numbers_that_json_has_not_are_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("imports", "op", "needs"),
     [
-        ('"" : 17', "Abs", "any runtime that has its opset (ONNX Runtime 1.12 or newer)"),
+        ('"" : 17', "Abs", "standard ops of its opset only (ONNX Runtime 1.12 or newer)"),
         ('"" : 17, "com.microsoft" : 1', "com.microsoft.Gelu", "ONNX Runtime 1.12 or newer (for com.microsoft::Gelu)"),
         ('"" : 17, "mine" : 1', "mine.Op", "a runtime that has mine::Op"),
     ],
