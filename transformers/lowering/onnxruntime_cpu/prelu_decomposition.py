@@ -59,5 +59,5 @@ def _is_maximum(slopes: np.ndarray) -> bool:
 
 def _parts(x: ir.Value, slope: ir.Value) -> ir.Node:
     """What is above 0, and what is below it, with its slope."""
-    below = ir.node("Min", [x, constant(np.float32(0))])
+    below = ir.node("Min", [x, constant(np.array(0, np.float32))])
     return ir.node("Add", [ir.node("Relu", [x]).outputs[0], ir.node("Mul", [below.outputs[0], slope]).outputs[0]])
