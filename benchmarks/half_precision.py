@@ -35,8 +35,8 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.verification.draws import Draw
 from ortopt.verification.inputs import draw_inputs
+from ortopt.verification.precision import slice_error
 from ortopt.verification.randomness import GivenValues
-from ortopt.verification.slice_errors import slice_error
 
 TOLERANCE = 1e-2
 

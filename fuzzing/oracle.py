@@ -30,7 +30,7 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.verification.comparison import Comparison, OutputRow
 from ortopt.verification.randomness import random_outputs
-from ortopt.verification.spreading import accept_spreading
+from ortopt.verification.result_comparison import accept_spreading
 from ortopt.verification.tolerances import tolerances
 
 _COARSE: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)

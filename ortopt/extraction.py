@@ -17,8 +17,8 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope
 from ortopt.graph.facts import dims_of
-from ortopt.graph.interface_names import check_names
-from ortopt.graph.interface_names import rename as rename_interface
+from ortopt.graph.names import check_names
+from ortopt.graph.names import rename as rename_interface
 from ortopt.graph.symbolic import UNKNOWN, is_invented
 from ortopt.onnx_ir_internals import initializers_of
 from ortopt.option_kinds import Names, Renames

@@ -1,10 +1,10 @@
-"""Names and messages out of untrusted files, made fit for one line of a terminal."""
+"""Texts for one line of a terminal: names and messages out of untrusted files, and speeds."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:  # the command line starts without it
+if TYPE_CHECKING:
     import onnx_ir as ir
 
 _NAME_LENGTH: Final = 80
@@ -48,3 +48,40 @@ def _shortened(text: str, length: int) -> str:
         return text
     half = length // 2
     return f"{text[:half]}…{text[-half:]}"
+
+
+_AS_FAST: Final = "as fast"
+
+
+def faster(speed: float) -> str:
+    """A speed for people, e.g. ``1.20× faster``.
+
+    Args:
+        speed: Relative to what it is compared with: 2 is twice as fast.
+    """
+    times, word = _times(speed)
+    return _AS_FAST if times == "1.00" else f"{times}× {word}"
+
+
+def between(low: float, high: float) -> str:
+    """A range of speeds for people, e.g. ``1.23× slower to 1.05× faster``.
+
+    Args:
+        low: The least speed, relative to what it is compared with.
+        high: The greatest one.
+    """
+    (least, word), (most, other) = _times(low), _times(high)
+    if _AS_FAST in (faster(low), faster(high)) or word != other:
+        return faster(low) if faster(low) == faster(high) else f"{faster(low)} to {faster(high)}"
+    if least == most:
+        return f"{least}× {word}"
+    first, last = sorted((least, most), key=float)
+    return f"{first}× to {last}× {word}"
+
+
+def _times(speed: float) -> tuple[str, str]:
+    """How many times faster or slower, at least 1, and which of the two."""
+    return (f"{speed:.2f}", "faster") if speed >= 1 else (f"{1 / speed:.2f}", "slower")
+
+
+__all__ = ["between", "escaped", "faster", "node_name", "one_line", "quoted"]

@@ -89,7 +89,7 @@ OWN = {
     "evaluation/execution.py": "between processes of ours",
     "regression/pool.py": "between processes of ours",
     "regression/worker.py": "between processes of ours",
-    "verification/array_places.py": "between processes of ours",
+    "evaluation/raw_tensors.py": "between processes of ours",
     "verification/process.py": "between processes of ours",
     "verification/worker.py": "between processes of ours",
     "regression/case.py": "what json has just written",

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import onnx_ir as ir
 from msgspec import Struct, field, structs
 
-from ortopt.analysis.representative_sizes import Extent
+from ortopt.analysis.node_sizes import Extent
 from ortopt.semantics.domains import MICROSOFT
 
 HYSTERESIS: Final = 0.03

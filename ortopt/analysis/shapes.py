@@ -30,7 +30,6 @@ from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
-from ortopt.analysis.call_order import callers_first
 from ortopt.analysis.claims import dims_of_constant, dims_of_declared, keep_claim, leave_claims, without_invented
 from ortopt.analysis.inner_symbols import InnerScopes, hidden, hide
 from ortopt.analysis.shape_rules import RULES
@@ -69,6 +68,7 @@ from ortopt.graph.symbolic import (
 )
 from ortopt.onnx_ir_internals import get_meta, initializers_of, is_needed
 from ortopt.semantics import subgraphs
+from ortopt.semantics.nodes import callers_first
 
 _LATEST_OPSET = 26
 _MAX_NODES_WALKED_AGAIN = 20_000

@@ -1,10 +1,12 @@
-"""The arrays that a model takes and returns: drawn or read from files, and written to files."""
+"""The arrays that a model takes and returns: drawn or read, written, and the first that it accepts."""
 
 from __future__ import annotations
 
 import io
+import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -13,8 +15,9 @@ if TYPE_CHECKING:
 
     from ortopt.analysis.dimensions import Shapes
     from ortopt.cli.models import ModelArgument
+    from ortopt.measurement.asking import MeasurementBudget
+    from ortopt.measurement.in_turns import Version
     from ortopt.verification.inputs import Interface
-
 
 UNFIT: Final = frozenset({"ValueError", "InvalidArgument"})
 """Classes of the errors that a session raises where an input is missing or does not fit."""
@@ -158,3 +161,82 @@ def _storable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if array.dtype.kind == "V":
         return array.view(f"u{array.itemsize}")
     return array
+
+
+def accepted(
+    label: str,
+    original: Version,
+    candidates: Iterable[tuple[Mapping[str, Any], bool]],
+    path: Path,
+    effort: MeasurementBudget,
+) -> dict[str, Any]:
+    """The first inputs that a model runs on; they are in the file then.
+
+    Args:
+        label: The model, as the user named it.
+        original: The model.
+        candidates: From `ortopt.cli.candidates`.
+        path: The file, .npz.
+        effort: Where the model runs.
+
+    Raises:
+        UsageError: The user's do not fit it.
+        InvalidModelError: It runs on none.
+    """
+    import numpy as np
+
+    from ortopt.errors import InvalidModelError, UsageError
+    from ortopt.measurement.in_turns import Failure, attempt
+
+    first: Failure | None = None
+    for feeds, drawn in candidates:
+        for name, value in feeds.items():
+            if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufcOU":
+                raise UsageError(f"a measurement takes arrays of types that numpy has: input {name!r} is none")
+        path.write_bytes(archive(feeds))
+        failure = attempt(original, path, effort)
+        if failure is None:
+            return dict(feeds)
+        if not drawn and failure.kind in UNFIT:
+            raise UsageError(f"the inputs do not fit {label}: {failure.reason}")
+        first = first or failure
+        if not failure.opens or not drawn:
+            raise InvalidModelError(f"{label} cannot be run: {failure.reason}")
+    reason = "" if first is None else first.reason
+    raise InvalidModelError(f"{label} cannot be run: {reason} ({HINT})")
+
+
+def described(feeds: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The inputs, as data that json can write."""
+    return [
+        {"name": name, "dtype": "string" if value.dtype.kind in "OU" else str(value.dtype), "shape": list(value.shape)}
+        for name, value in feeds.items()
+    ]
+
+
+def in_words(inputs: Iterable[Mapping[str, Any]], threads: int, providers: Iterable[str]) -> str:
+    """What was measured with, for people.
+
+    Args:
+        inputs: From `described`.
+        threads: Threads within an op; 0 for ONNX Runtime's default.
+        providers: Full names.
+    """
+    sizes = ", ".join(f"{row['name']} {row['dtype']}{row['shape']}" for row in inputs) or "no inputs"
+    count = f"{threads} thread{'' if threads == 1 else 's'}"
+    if threads == 0:
+        count = f"ONNX Runtime's default number of threads ({os.cpu_count()} processors here)"
+    return f"measured with {sizes}; {count}; {', '.join(providers)}"
+
+
+__all__ = [
+    "HINT",
+    "UNFIT",
+    "accepted",
+    "archive",
+    "candidates",
+    "check_sizes",
+    "described",
+    "in_words",
+    "sized_interface",
+]

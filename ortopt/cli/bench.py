@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.limits import memory_option
-from ortopt.cli.numbers import THREADS, Finite
+from ortopt.cli.option_groups import THREADS, Finite, memory_option
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
@@ -156,10 +155,10 @@ def _compared(
 ) -> list[dict[str, Any]]:
     """For each of several models of one interface its versions' figures, all measured in turns."""
     from ortopt.benchmarking import benchmark
-    from ortopt.cli import arrays, files, measured_inputs
+    from ortopt.cli import arrays, files
     from ortopt.option_kinds import named_shapes, named_sizes
     from ortopt.serialization.load import load
-    from ortopt.system.temporary_files import temporary_folder
+    from ortopt.system.files import temporary_folder
 
     sizes = named_sizes("--dim", flags["dims"])
     shapes = named_shapes("--input-shape", flags["input_shapes"])
@@ -169,7 +168,7 @@ def _compared(
         folder = Path(name)
         inputs = folder / "inputs.npz"
         originals = [_original(argument, folder / str(i)) for i, argument in enumerate(arguments)]
-        feeds = measured_inputs.accepted(arguments[0].label, originals[0], candidates, inputs, effort)
+        feeds = arrays.accepted(arguments[0].label, originals[0], candidates, inputs, effort)
         made = [
             _Made(argument, original, folder / str(i), feeds, effort, flags)
             for i, (argument, original) in enumerate(zip(arguments, originals, strict=True))
@@ -183,7 +182,7 @@ def _compared(
     return [
         {
             "label": one.argument.label,
-            "inputs": measured_inputs.described(feeds),
+            "inputs": arrays.described(feeds),
             "figures": figures[i * len(levels) : (i + 1) * len(levels)],
             "profile": profile,
         }
@@ -273,13 +272,13 @@ class _Made:
 
 
 def _show(compared: Sequence[dict[str, Any]], effort: MeasurementBudget) -> None:
-    from ortopt.cli import measured_inputs
+    from ortopt.cli import arrays
     from ortopt.reporting import profiles, report, tables
 
     out = report.console(sys.stdout)
     for row in compared:
         tables.say(out, row["label"])
-    tables.say(out, measured_inputs.in_words(compared[0]["inputs"], effort.threads, effort.providers))
+    tables.say(out, arrays.in_words(compared[0]["inputs"], effort.threads, effort.providers))
     headers = ("version", "call, ms", "quartiles", "than the first", "open, s", "first call, ms", "memory", "peak")
     cells = [
         (
@@ -304,8 +303,8 @@ def _show(compared: Sequence[dict[str, Any]], effort: MeasurementBudget) -> None
 
 
 def _cells(figures: Figures, *, is_first: bool) -> tuple[str, ...]:
-    from ortopt.analysis.speeds import faster
     from ortopt.reporting.report import size
+    from ortopt.terminal_text import faster
 
     if figures.call is None or figures.open is None or figures.first is None:
         return ("",) * 7

@@ -50,18 +50,16 @@ def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None
     from ortopt.api import Optimization
     from ortopt.cancellation import CancellationToken
     from ortopt.cli import models
-    from ortopt.cli.interrupt import cancels
-    from ortopt.cli.warning import warn
+    from ortopt.cli.interaction import cancels, warn
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
-    from ortopt.reporting import reproducer_folder
-    from ortopt.reporting.reproducer import of_failure, of_rewrite
+    from ortopt.reporting.reproducer import check_folder, of_failure, of_rewrite, write
 
     if output == "":
         raise UsageError("the name after -o is empty")
     options = dataclasses.replace(make_options(**flags), repair=False)
     argument = models.resolve(model)
     folder = Path(output or f"{Path(argument.zoo or argument.label).stem}.bisect")
-    reproducer_folder.check_folder(folder)
+    check_folder(folder)
     inputs = models.verification_inputs(flags["inputs"], argument, options.dims)
     if absent := in_place_of(options.providers):
         warn(absent)
@@ -85,7 +83,7 @@ def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None
         if run.verification.status != "verified":
             raise InvalidModelError(f"the models could not be compared: {run.verification.reason}")
         return
-    reproducer_folder.write(reproducer, folder, culprit["says"])
+    write(reproducer, folder, culprit["says"])
     _speak(as_json, describe(argument.label, run, culprit, reproducer, folder))
     raise VerificationError(culprit["says"])
 
@@ -136,7 +134,8 @@ def describe(
         reproducer: The reproducer, or None.
         folder: Its folder.
     """
-    from ortopt.reporting import report, reproducer_folder
+    from ortopt.reporting import report
+    from ortopt.reporting.reproducer import versions
 
     outcome = run.verification
     return {
@@ -149,7 +148,7 @@ def describe(
         "failures": [str(failure) for failure in run.result(outcome).summary.failures],
         "folder": None if folder is None else str(folder),
         **_shown(reproducer),
-        "versions": reproducer_folder.versions(),
+        "versions": versions(),
         "options": report.plain(run.options),
     }
 

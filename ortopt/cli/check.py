@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import click
 
-from ortopt.cli.numbers import THREADS, Finite
-from ortopt.cli.option_groups import GroupedCommand
+from ortopt.cli.option_groups import THREADS, Finite, GroupedCommand
 from ortopt.cli.run_options import run_option
 
 MERGE: Final = "merge"

@@ -12,11 +12,11 @@ from typing import Any
 from ortopt import api, registry
 from ortopt.analysis import providers as execution
 from ortopt.cli import check_display, files
-from ortopt.cli.warning import warn
+from ortopt.cli.interaction import warn
 from ortopt.errors import OptimizationCancelled, UsageError
 from ortopt.options import declarations
 from ortopt.regression import baseline as baselines
-from ortopt.regression import junit, markdown, page, results, shards, sources
+from ortopt.regression import formats, results, shards, sources
 from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, plain_options
 from ortopt.regression.check import RunningCheck, Schedule
@@ -194,11 +194,11 @@ def _write(found: Check, flags: Mapping[str, Any]) -> None:
     if flags["json_file"]:
         files.write_text(flags["json_file"], json.dumps(found.as_dict(), indent=2, allow_nan=False) + "\n")
     if flags["junit"]:
-        files.write_text(flags["junit"], junit.text(found))
+        files.write_text(flags["junit"], formats.junit(found))
     if flags["markdown"]:
-        files.write_text(flags["markdown"], markdown.text(found))
+        files.write_text(flags["markdown"], formats.markdown(found))
     if flags["html_file"]:
-        files.write_text(flags["html_file"], page.text(found))
+        files.write_text(flags["html_file"], formats.page(found))
 
 
 def _write_baseline(path: Path, old: Baseline, found: Check, cases: Mapping[str, Case], *, prune: bool) -> str:

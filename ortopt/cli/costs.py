@@ -36,7 +36,7 @@ def measure(output: str, seconds: float | None, threads: int, provider: str, nam
     from ortopt.analysis.providers import normalize, runtime
     from ortopt.cancellation import CancellationToken
     from ortopt.cli import files
-    from ortopt.cli.interrupt import cancels
+    from ortopt.cli.interaction import cancels
     from ortopt.cost_measurement import catalog, measuring, processor, tables
     from ortopt.errors import OptimizationCancelled
     from ortopt.reporting import cost_tables, report

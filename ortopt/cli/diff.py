@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from ortopt.cli.limits import memory_option
+from ortopt.cli.option_groups import memory_option
 
 
 @click.command("diff", short_help="Show how two models differ: nodes, interface, weights.")

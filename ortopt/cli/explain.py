@@ -91,7 +91,7 @@ def _explain_layout(model: str, level: int | None, alone: bool, as_json: bool, f
 def _explain_all(model: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]) -> None:
     """Sum up what every pass does and does not."""
     from ortopt.errors import UsageError
-    from ortopt.reporting import choices, reasons
+    from ortopt.reporting import costs, reasons
 
     if alone:
         raise UsageError("--alone is for one pass: name it")
@@ -99,7 +99,7 @@ def _explain_all(model: str, level: int | None, alone: bool, as_json: bool, flag
     names = [chosen.transformer.name for chosen in run.selected]
     data = {
         **{"schema": 1, "model": model, "level": options.level, "passes": reasons.summary(listener, names)},
-        **choices.as_data(listener.forms, options.costs),
+        **costs.as_data(listener.forms, options.costs),
     }
     if as_json:
         click.echo(json.dumps(data, indent=2))
@@ -111,7 +111,7 @@ def _with_every_pass(
     model: str, level: int | None, flags: dict[str, Any]
 ) -> tuple[Options, Explanation, Optimization, OptimizeResult]:
     """Optimize a model without verification, and listen to every pass; passes that fail are warnings."""
-    from ortopt.cli.warning import warn
+    from ortopt.cli.interaction import warn
     from ortopt.instrumentation.explanation import Explanation
 
     if level is not None:
@@ -126,7 +126,7 @@ def _with_every_pass(
 def _explain_pass(model: str, name: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]) -> None:
     """Show what one pass does and does not."""
     from ortopt import registry
-    from ortopt.cli.warning import warn
+    from ortopt.cli.interaction import warn
     from ortopt.errors import UsageError
     from ortopt.instrumentation.explanation import Explanation
     from ortopt.reporting.report import shape_arithmetic
@@ -163,8 +163,7 @@ def _transformed(
     from ortopt.api import Optimization
     from ortopt.cancellation import CancellationToken
     from ortopt.cli import models
-    from ortopt.cli.interrupt import cancels
-    from ortopt.cli.warning import warn
+    from ortopt.cli.interaction import cancels, warn
     from ortopt.errors import UsageError
 
     token = CancellationToken()
@@ -195,7 +194,7 @@ def describe(
         left: What is left of shape arithmetic, and who needs it (see `ortopt.reporting.report.shape_arithmetic`).
         table: The file of the table of costs; None is the one that ships.
     """
-    from ortopt.reporting import choices
+    from ortopt.reporting import costs
     from ortopt.reporting.reasons import as_data
 
     needs = {node["node"]: node["why"] for node in left}
@@ -212,13 +211,13 @@ def describe(
             | ({"needed_by": needs[refusal.node]} if refusal.node in needs else {})
             for refusal in listener.refusals
         ],
-        **choices.as_data(listener.forms, table),
+        **costs.as_data(listener.forms, table),
     }
 
 
 def _show(data: dict[str, Any]) -> None:
     from ortopt.graph.refusal import Code
-    from ortopt.reporting import choices, report, tables
+    from ortopt.reporting import costs, report, tables
     from ortopt.reporting.reasons import rank
 
     out = report.console(sys.stdout)
@@ -245,12 +244,12 @@ def _show(data: dict[str, Any]) -> None:
         tables.say(out, f"{len(nodes)} refused: {one_line(reason)}", "bold")
         for node in nodes:
             tables.say(out, f"  {one_line(node)}")
-    choices.show(data, out)
+    costs.show(data, out)
 
 
 def _show_all(data: dict[str, Any]) -> None:
     """Print what every pass did and did not."""
-    from ortopt.reporting import choices, report, tables
+    from ortopt.reporting import costs, report, tables
 
     out = report.console(sys.stdout)
     busy = [row for row in data["passes"] if row["rewrites"] or row["refusals"]]
@@ -263,6 +262,6 @@ def _show_all(data: dict[str, Any]) -> None:
     idle = len(data["passes"]) - len(busy)
     out.print()
     tables.say(out, f"{idle} more passes ran and found no candidate")
-    choices.show(data, out)
+    costs.show(data, out)
     out.print()
     tables.say(out, f"ortopt explain {one_line(data['model'])} PASS lists the candidates of one, each with its reason")

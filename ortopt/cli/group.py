@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import click
 
 import ortopt
-from ortopt.cli.warning import warn
+from ortopt.cli.interaction import warn
 from ortopt.errors import OptimizationCancelled, OrtoptError, PlugInWarning
 from ortopt.terminal_text import one_line
 

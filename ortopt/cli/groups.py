@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.limits import memory_option
+from ortopt.cli.option_groups import memory_option
 from ortopt.cli.run_options import run_option
 from ortopt.terminal_text import one_line
 

@@ -1,14 +1,16 @@
-"""``ortopt info``: what is in a model."""
+"""``ortopt info``: what is in a model, and with ``--versions`` what is installed."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import platform
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ortopt.cli.limits import memory_option
+from ortopt.cli.option_groups import memory_option
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
@@ -16,13 +18,92 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
+_PACKAGES: Final = ("onnx", "onnx-ir", "numpy", "ml-dtypes", "protobuf", "networkx", "rich", "click")
 
-def _versions(context: click.Context, param: click.Parameter, wanted: bool) -> None:
-    """Show what is installed, where that is asked for."""
-    if wanted:
-        from ortopt.cli import versions
 
-        versions.show(context, param, wanted)
+def what_is_installed() -> dict[str, Any]:
+    """What is installed, as data that json can write."""
+    from ortopt._version import __version__
+    from ortopt.analysis import providers
+
+    found = providers.distributions()
+    runtime = providers.runtime()
+    return {
+        "schema": 1,
+        "ortopt": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "onnxruntime": {
+            "distributions": found,
+            "remedy": providers.remedy(tuple(found)),
+            **runtime,
+            **_abilities(runtime["version"]),
+        },
+    }
+
+
+def _abilities(version: str | None) -> dict[str, Any]:
+    """What a version of ONNX Runtime reads, and what ortopt has to do without in it."""
+    from ortopt.analysis import providers, releases
+
+    if version is None:
+        return {"reads": None, "lacks": []}
+    release = providers.release_of(version)
+    reads = {"opset": releases.newest_opset(release), "ir_version": releases.newest_ir(release)}
+    told = providers.too_old(version)
+    if told:
+        return {"reads": reads, "lacks": [{"what": told, "since": releases.shown(providers.OLDEST)}]}
+    from ortopt.runtime.onnxruntime_internals import missing_features
+
+    lost = [feature for feature in missing_features() if feature.lost]
+    return {"reads": reads, "lacks": [{"what": feature.lost, "since": feature.release} for feature in lost]}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def show_versions(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    """Print what is installed, and end the command: the callback of the option.
+
+    Args:
+        context: The command's context.
+        wanted: Whether the option was given.
+    """
+    if not wanted or context.resilient_parsing:
+        return
+    data = what_is_installed()
+    if context.params.get("as_json"):
+        click.echo(json.dumps(data, indent=2))
+    else:
+        _print(data)
+    context.exit()
+
+
+def _print(data: dict[str, Any]) -> None:
+    from ortopt.cli.interaction import warn
+    from ortopt.reporting import report, tables
+
+    out = report.console(sys.stdout)
+    runtime = data["onnxruntime"]
+    installed = ", ".join(f"{name} {version}" for name, version in runtime["distributions"].items())
+    rows = [("ortopt", data["ortopt"]), ("Python", data["python"]), ("platform", data["platform"])]
+    rows += [(name, version or "not installed") for name, version in data["packages"].items()]
+    rows += [
+        ("ONNX Runtime", runtime["version"] or f"does not load: {runtime['error']}"),
+        ("installed as", installed or "a package that no distribution is known of"),
+        ("providers", ", ".join(runtime["providers"])),
+    ]
+    if runtime["reads"] is not None:
+        rows.append(("reads", f"opset {runtime['reads']['opset']}, IR version {runtime['reads']['ir_version']}"))
+    rows += [(f"lacks, {lack['since']} has", lack["what"]) for lack in runtime["lacks"]]
+    out.print(tables.table(("", ""), rows, text=2, headless=True))
+    if runtime["remedy"]:
+        warn(runtime["remedy"])
 
 
 @click.command("info", short_help="Show what a model holds: sizes, shapes, multiply-adds.")
@@ -31,7 +112,7 @@ def _versions(context: click.Context, param: click.Parameter, wanted: bool) -> N
 @run_option("input_shapes", help_="Likewise, by the names of inputs.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.", is_eager=True)
-@click.option("--versions", is_flag=True, expose_value=False, callback=_versions, help="Show what is installed.")
+@click.option("--versions", is_flag=True, expose_value=False, callback=show_versions, help="Show what is installed.")
 def command(model: str, as_json: bool, dims: tuple[str, ...], input_shapes: tuple[str, ...]) -> None:
     """Show what a model holds: shapes as they are inferred, weights, ops and their multiply-adds.
 
@@ -178,3 +259,6 @@ def _facts(data: dict[str, Any]) -> list[tuple[str, object]]:
         *([("fused", fused)] if fused else []),
         ("file", file + (", with external data" if data["external_data"] else "")),
     ]
+
+
+__all__ = ["command", "describe", "show_versions", "what_is_installed"]

@@ -16,10 +16,9 @@ from ortopt.analysis.providers import check_installation, in_place_of
 from ortopt.api import OptimizeResult, new_optimization
 from ortopt.cancellation import CancellationToken
 from ortopt.cli import files, models
-from ortopt.cli.arguments import MARK
-from ortopt.cli.interrupt import cancels
+from ortopt.cli.interaction import cancels, warn
+from ortopt.cli.models import MARK
 from ortopt.cli.progress import Progress
-from ortopt.cli.warning import warn
 from ortopt.errors import OptimizationCancelled, OrtoptError, UsageError, VerificationError
 from ortopt.observers import Observer
 from ortopt.optimization import formats
@@ -29,8 +28,8 @@ from ortopt.serialization.save import Saved
 from ortopt.terminal_text import quoted
 
 if TYPE_CHECKING:
+    from ortopt.instrumentation.dump import Trace
     from ortopt.instrumentation.explanation import Explanation
-    from ortopt.instrumentation.trace import Trace
     from ortopt.tuning.tune import Tuning
 
 
@@ -110,7 +109,7 @@ class Run:
         self._trace: Trace | None = None
         self._observers: list[Observer] = []
         if self._flags["trace_file"]:
-            from ortopt.instrumentation.trace import Trace
+            from ortopt.instrumentation.dump import Trace
 
             self._trace = Trace()
             self._observers.append(self._trace)

@@ -78,7 +78,7 @@ def command(models: tuple[str, ...], **flags: Any) -> None:
 
     With -o, IN may be several models and folders; OUT is a folder then. Without -o, two files are IN and OUT.
     """
-    from ortopt.cli import arguments
+    from ortopt.cli.models import are_several, one
 
     overwrite = flags.pop("overwrite")
     options = make_options(**flags)
@@ -86,11 +86,11 @@ def command(models: tuple[str, ...], **flags: Any) -> None:
         from ortopt.tuning.choices import read_choices
 
         options = read_choices(flags["choices_file"]).applied_to(options)
-    if arguments.are_several(models, flags["output"]):
+    if are_several(models, flags["output"]):
         from ortopt.cli.several import optimize
 
         raise click.exceptions.Exit(optimize(models, options, **flags))
-    model, flags["output"] = arguments.one(models, flags["output"], overwrite=overwrite)
+    model, flags["output"] = one(models, flags["output"], overwrite=overwrite)
     if flags["verify"]:
         from ortopt.verification import start
 

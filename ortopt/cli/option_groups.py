@@ -1,7 +1,8 @@
-"""Help of commands with many options: the most used ones first, the rest on request, below headings."""
+"""What options of commands are made of: help by groups, types of numbers, and the limit on memory."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -83,4 +84,40 @@ _ALL: Final = click.Option(
     help="Show all options and exit.",
 )
 
-__all__ = ["FIRST", "HEADINGS", "GroupedCommand"]
+
+THREADS: Final = click.IntRange(min=0, max=1024)
+"""Threads within an op: ONNX Runtime starts any number of them, and a million take it hours."""
+
+
+class Finite(click.FloatRange):
+    """A range of floats without infinities and NaN, which pass every comparison or none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Convert a text."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{number} is not finite.", param, ctx)
+        return number
+
+
+def memory_option(function: Any) -> Any:
+    """The option; the limit holds while the command runs."""
+    return click.option(
+        "--max-memory",
+        metavar="SIZE",
+        expose_value=False,
+        callback=_hold,
+        help="Most memory to use, e.g. 2GB or unlimited, without mapped files.  [default: 75 % of the machine's]",
+    )(function)
+
+
+def _hold(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
+    from ortopt.system import memory
+
+    if not ctx.resilient_parsing:
+        ctx.with_resource(
+            memory.bounded(memory.default_limit() if text is None else memory.parse_limit("--max-memory", text))
+        )
+
+
+__all__ = ["FIRST", "HEADINGS", "THREADS", "Finite", "GroupedCommand", "memory_option"]

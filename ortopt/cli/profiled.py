@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU, usable
 from ortopt.benchmarking.benchmark import version_of
-from ortopt.cli import arrays, measured_inputs
+from ortopt.cli import arrays
 from ortopt.cli.models import ModelArgument
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.measurement import profiling
@@ -18,7 +18,7 @@ from ortopt.measurement.asking import MeasurementBudget
 from ortopt.options import Options
 from ortopt.reporting import profiles
 from ortopt.serialization.save import save
-from ortopt.system.temporary_files import temporary_folder
+from ortopt.system.files import temporary_folder
 
 _PROCESSES: Final = 3
 _CALLS: Final = 50
@@ -54,7 +54,7 @@ def profile(
         folder = Path(name)
         original = argument.path or _saved(argument.source, folder / "original.onnx")
         optimized = path or _saved(result, folder / "result.onnx")
-        feeds = measured_inputs.accepted(
+        feeds = arrays.accepted(
             argument.label,
             version_of(0, original),
             _candidates(argument, result, inputs, options),
@@ -62,7 +62,7 @@ def profile(
             effort,
         )
         before, after = profiling.in_turns((original, optimized), folder / "inputs.npz", effort)
-    how = {"inputs": measured_inputs.described(feeds), "threads": effort.threads, "providers": list(effort.providers)}
+    how = {"inputs": arrays.described(feeds), "threads": effort.threads, "providers": list(effort.providers)}
     return {**profiles.describe(before, after, result, listener), **how}
 
 

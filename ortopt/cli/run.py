@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.limits import memory_option
-from ortopt.cli.numbers import THREADS
+from ortopt.cli.option_groups import THREADS, memory_option
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def command(model: str, as_json: bool, **flags: Any) -> None:
     model that cannot be run is bad input (2), and with --run-type debug a group that differs is a wrong result (3).
     """
     from ortopt.cli import arrays, files, models
-    from ortopt.cli.warning import warn
+    from ortopt.cli.interaction import warn
     from ortopt.errors import UsageError
     from ortopt.option_kinds import commas, named_shapes, named_sizes
     from ortopt.serialization.load import load

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.limits import memory_option
-from ortopt.cli.numbers import Finite
+from ortopt.cli.option_groups import Finite, memory_option
 from ortopt.option_kinds import Choice, Count, Seconds, Share, Switch, Tolerance
 from ortopt.options import Options, declarations
 

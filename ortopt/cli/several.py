@@ -17,9 +17,10 @@ from typing import Any, Final
 import click
 
 from ortopt.cli import files
-from ortopt.cli.arguments import STREAM, ZOO, is_folder
+from ortopt.cli.files import STREAM
+from ortopt.cli.interaction import warn
+from ortopt.cli.models import ZOO, is_folder
 from ortopt.cli.optimization import Run
-from ortopt.cli.warning import warn
 from ortopt.errors import OptimizationCancelled, OrtoptError, OutputError, UsageError
 from ortopt.options import Options
 from ortopt.regression.sources import below

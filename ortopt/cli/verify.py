@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.limits import memory_option
-from ortopt.cli.numbers import Finite
+from ortopt.cli.option_groups import Finite, memory_option
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
@@ -49,8 +48,8 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     click.get_current_context().with_resource(start.early())
     from ortopt.analysis.providers import here, in_place_of, normalize
     from ortopt.cli import arrays, files, models
+    from ortopt.cli.interaction import warn
     from ortopt.cli.run_options import checked_files
-    from ortopt.cli.warning import warn
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
     from ortopt.option_kinds import commas, named_shapes, named_sizes
     from ortopt.serialization.load import load

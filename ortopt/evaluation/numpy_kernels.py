@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.analysis.slice_bounds import taken
 from ortopt.evaluation.call import Array, Call, HazardError, Operand, UnsupportedHereError, check_signature, dtype_of
 from ortopt.evaluation.partial_kernels import power, resized
+from ortopt.ops.moves import taken
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, BOUNDS_ARE_INPUTS_FROM, SIZES_ARE_AN_INPUT_FROM
 
 LAZY_BYTES = 1 << 20

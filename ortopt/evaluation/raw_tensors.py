@@ -1,4 +1,4 @@
-"""Tensors of every dtype, in and out of ONNX Runtime and of files: numpy lacks some of the dtypes.
+"""Tensors of every dtype, in and out of ONNX Runtime, of files and of memory: numpy lacks some of the dtypes.
 
 Only numpy, onnxruntime and threads are imported here: child processes that run models use it, also those of other
 Pythons, from 3.10 on (`ortopt.verification.runtimes`).
@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import io
+import json
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -203,4 +204,75 @@ def _header(content: bytes) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-__all__ = ["STRING", "Array", "Raw", "aligned", "aligned_copy", "load_array", "raw_of", "run_session", "save_array"]
+class MemoryPlace:
+    """Arrays by their names, for a session in this process: files would take longer than small models do.
+
+    Attributes:
+        arrays: Read-only copies, laid out as those of a file.
+        rows: How to find the inputs there.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Array] = {}
+        self.rows: dict[str, Any] = {}
+
+
+Place: TypeAlias = Path | MemoryPlace
+"""A folder, or its like in memory."""
+
+_ROWS = "values.json"
+
+
+def keep(place: Place, name: str, array: Array) -> None:
+    """Keep an array of numbers under a name."""
+    if isinstance(place, MemoryPlace):
+        place.arrays[name] = aligned_copy(array)
+    else:
+        save_array(place / name, array)
+
+
+def kept(place: Place, name: str) -> Array:
+    """What `keep` has kept; it cannot be changed."""
+    return place.arrays[name] if isinstance(place, MemoryPlace) else load_array(place / name)
+
+
+def keep_rows(place: Place, rows: dict[str, Any]) -> None:
+    """Keep how the inputs are found."""
+    if isinstance(place, MemoryPlace):
+        place.rows = rows
+    else:
+        (place / _ROWS).write_text(json.dumps(rows), encoding="utf-8")
+
+
+def kept_rows(place: Place) -> dict[str, Any]:
+    """What `keep_rows` has kept."""
+    if isinstance(place, MemoryPlace):
+        return place.rows
+    rows: dict[str, Any] = json.loads((place / _ROWS).read_bytes())
+    return rows
+
+
+def make(place: Place) -> None:
+    """Make the folder, unless there is one."""
+    if isinstance(place, Path):
+        place.mkdir(exist_ok=True)
+
+
+__all__ = [
+    "STRING",
+    "Array",
+    "MemoryPlace",
+    "Place",
+    "Raw",
+    "aligned",
+    "aligned_copy",
+    "keep",
+    "keep_rows",
+    "kept",
+    "kept_rows",
+    "load_array",
+    "make",
+    "raw_of",
+    "run_session",
+    "save_array",
+]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU, check_installation, usable
-from ortopt.errors import UsageError
+from ortopt.errors import OutputError, UsageError
 from ortopt.serialization.scan import count_nodes
+from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -144,8 +146,34 @@ def session(
     return onnxruntime.InferenceSession(model if isinstance(model, bytes) else os.fspath(model), options, names)
 
 
+def convert(source: Path, target: Path, libraries: Iterable[str] = ()) -> None:
+    """Write a model in ONNX Runtime's format, without optimizing it: its nodes stay those of the model.
+
+    Args:
+        source: An ONNX file.
+        target: The file.
+        libraries: Shared libraries of ops that the model needs.
+
+    Raises:
+        OutputError: ONNX Runtime cannot load the model.
+    """
+    import onnxruntime
+
+    options, _ = quiet_options()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.optimized_model_filepath = str(target)
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    try:
+        register_libraries(options, libraries)
+        onnxruntime.InferenceSession(str(source), options, [CPU])
+    except Exception as error:  # whatever ONNX Runtime raises: there are a dozen classes
+        reason = one_line(error)
+        raise OutputError(f"ONNX Runtime cannot write this model in its own format: {reason}") from error
+
+
 __all__ = [
     "BIG_GRAPH",
+    "convert",
     "quiet_options",
     "register_libraries",
     "session",

@@ -13,8 +13,7 @@ from ortopt.analysis import costs, kernels, node_sizes
 from ortopt.analysis.cost_tables import table_of
 from ortopt.analysis.costs import Cost, Form, Places, Verdict
 from ortopt.analysis.kernels import CPU, CUDA
-from ortopt.analysis.representative_sizes import Place, representative_places
-from ortopt.analysis.speeds import between
+from ortopt.analysis.node_sizes import Place, representative_places
 from ortopt.errors import UsageError
 from ortopt.framework import placement
 from ortopt.graph import scope
@@ -23,6 +22,7 @@ from ortopt.graph.match import Refusal
 from ortopt.graph.refusal import Code
 from ortopt.graph.symbolic import Dim
 from ortopt.options import Fusions, Options
+from ortopt.terminal_text import between
 
 INSISTING = "--fusions all takes it anyway"
 

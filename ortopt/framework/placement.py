@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortopt.analysis import kernel_history, kernels, releases
 from ortopt.analysis.kernel_history import Release
 from ortopt.graph import scope
-from ortopt.graph.conflict import Conflict, NoKernel
+from ortopt.graph.refusal import Conflict, NoKernel
 from ortopt.options import Options, Target, TransformerLevel
 from ortopt.semantics import STANDARD_DOMAINS
 

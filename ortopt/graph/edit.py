@@ -9,13 +9,12 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
-from ortopt.graph.conflict import Conflict
 from ortopt.graph.detached import constant, detach_orphans, discard, is_detached_constant, new_nodes
 from ortopt.graph.model_edits import ModelEdits
 from ortopt.graph.names import set_name
 from ortopt.graph.node_edits import Accept
 from ortopt.graph.order import in_order, is_sorted
-from ortopt.graph.refusal import Code
+from ortopt.graph.refusal import Code, Conflict
 from ortopt.graph.symbolic import canonical, is_known
 from ortopt.onnx_ir_internals import first_use, get_meta, initializers_of, use_count
 

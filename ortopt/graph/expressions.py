@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from ortopt.graph.lower_bounds import lower_bound
 from ortopt.graph.polynomials import (
     FUNCTIONS,
     Monomial,
@@ -19,6 +18,7 @@ from ortopt.graph.polynomials import (
     as_constant,
     constant,
     divide,
+    lower_bound,
     multiply,
 )
 

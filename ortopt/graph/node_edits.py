@@ -10,12 +10,12 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
-from ortopt.graph.conflict import Conflict
 from ortopt.graph.constants import FLOATS
 from ortopt.graph.detached import constant, detach, is_detached_constant
 from ortopt.graph.index import OpIndex
 from ortopt.graph.names import NameRegistry, set_name
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
+from ortopt.graph.refusal import Conflict
 from ortopt.graph.reinference import Reinference, infers_alike
 from ortopt.graph.undo_log import UndoLog
 from ortopt.onnx_ir_internals import (

@@ -1,4 +1,4 @@
-"""How a match says no: an exception with a reason that a user can read."""
+"""How a match says no, and a rewrite that cannot be made: exceptions with a reason that a user can read."""
 
 from __future__ import annotations
 
@@ -149,4 +149,27 @@ def need_present(condition: bool, reason: str, *about: object) -> None:
         raise Absent(reason, *about)
 
 
-__all__ = ["ONLY_DECLARED", "Absent", "Code", "Reason", "Refusal", "need", "need_present", "reason_of"]
+class Conflict(Exception):  # noqa: N818 -- not an error: a rewrite that cannot be made, with the reason
+    """A replacement that would break what the framework keeps; nothing has been changed."""
+
+    code = Code.CONDITION
+
+
+class NoKernel(Conflict):
+    """A new op that is not defined, or has no kernel, where it is to run."""
+
+    code = Code.KERNEL
+
+
+__all__ = [
+    "ONLY_DECLARED",
+    "Absent",
+    "Code",
+    "Conflict",
+    "NoKernel",
+    "Reason",
+    "Refusal",
+    "need",
+    "need_present",
+    "reason_of",
+]

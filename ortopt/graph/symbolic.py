@@ -27,8 +27,7 @@ import onnx_ir as ir
 from ortopt.graph import expressions, polynomials
 from ortopt.graph.expression_parser import parse
 from ortopt.graph.expressions import IDENTIFIER, name_of
-from ortopt.graph.lower_bounds import lower_bound, lower_bound_of_atom
-from ortopt.graph.polynomials import FUNCTIONS, Monomial, Polynomial, TooComplexError
+from ortopt.graph.polynomials import FUNCTIONS, Monomial, Polynomial, TooComplexError, lower_bound, lower_bound_of_atom
 
 Dim: TypeAlias = int | ir.SymbolicDim
 T = TypeVar("T")

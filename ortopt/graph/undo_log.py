@@ -1,14 +1,82 @@
-"""The log of the changes of a model: each with what takes it back."""
+"""The log of the changes of a model, each with what takes it back, and the places of entries in dictionaries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.graph.dictionary_order import DictionaryOrder, Entries
+from ortopt.onnx_ir_internals import plain_dict
+
+
+class Entries(Protocol):
+    """A dictionary, or what behaves like one, as the initializers of a graph do."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+    def __getitem__(self, key: Any, /) -> Any: ...
+    def __setitem__(self, key: Any, value: Any, /) -> None: ...
+    def __delitem__(self, key: Any, /) -> None: ...
+
+
+class _Journal(NamedTuple):
+    """A dictionary, which is kept so that no other gets its id, and its keys in the order in which they came."""
+
+    entries: Entries
+    keys: list[Hashable]
+
+
+class DictionaryOrder:
+    """The places of entries that have been taken out of dictionaries.
+
+    Every insertion and removal is reported in the order in which it happens, and undone in the reverse order.
+    """
+
+    def __init__(self) -> None:
+        self._journals: dict[int, _Journal] = {}
+        self._out_of_order: dict[int, int] = {}
+
+    def record_insertion(self, entries: Entries, key: Hashable) -> None:
+        """Report an entry that has come in at the end."""
+        journal = self._journals.get(id(entries))
+        if journal is not None:
+            journal.keys.append(key)
+
+    def undo_insertion(self, entries: Entries, key: Hashable) -> None:
+        """Report that the entry that came last has gone again."""
+        journal = self._journals.get(id(entries))
+        if journal is not None:
+            while journal.keys and journal.keys.pop() != key:
+                pass
+
+    def before_removal(self, entries: Entries) -> int:
+        """Report an entry that is about to be taken out.
+
+        Returns:
+            What `undo_removal` needs to know.
+        """
+        journal = self._journals.get(id(entries))
+        if journal is None:
+            journal = self._journals[id(entries)] = _Journal(entries, list(entries))
+        return len(journal.keys)
+
+    def undo_removal(self, entries: Entries, keys_before: int) -> None:
+        """Report that an entry that was taken out is back, at the end; `restore` brings it to its place."""
+        self._out_of_order[id(entries)] = keys_before
+
+    def restore(self) -> None:
+        """Bring the entries that are back to their places."""
+        while self._out_of_order:
+            identity, length = self._out_of_order.popitem()
+            entries, keys = self._journals[identity]
+            del keys[length:]
+            rank = {key: place for place, key in enumerate(keys)}  # one that came twice stands where it came last
+            plain = plain_dict(entries)
+            ordered = sorted(plain.items(), key=lambda entry: rank.get(entry[0], length))
+            plain.clear()
+            plain.update(ordered)
+
 
 Undo = tuple[Callable[..., None], tuple[Any, ...]]
 
@@ -96,4 +164,4 @@ class UndoLog:
         self._order.undo_removal(entries, keys_before)
 
 
-__all__ = ["UndoLog"]
+__all__ = ["DictionaryOrder", "Entries", "UndoLog"]

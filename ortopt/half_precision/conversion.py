@@ -9,9 +9,8 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
-from ortopt.half_precision.division import Division
+from ortopt.half_precision.division import Division, masks_above
 from ortopt.half_precision.formats import Format
-from ortopt.half_precision.masks import masks_above
 from ortopt.half_precision.units import Unit, Use
 from ortopt.serialization.converted_tensors import ConvertedTensor
 from ortopt.serialization.load import SOURCE_KEY, load

@@ -17,8 +17,7 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.half_precision.arguments import half_arguments, is_single, reason_against
-from ortopt.half_precision.constants import Fit, Magnitudes
-from ortopt.half_precision.formats import Format
+from ortopt.half_precision.formats import Fit, Format, Magnitudes
 from ortopt.half_precision.range_rules import RangeRules
 from ortopt.semantics.op_traits import SHAPE_QUERIES
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ortopt.errors import InvalidModelError
 from ortopt.measurement.asking import MeasurementBudget, ask
 from ortopt.serialization.load import SOURCE_KEY, load
-from ortopt.system.temporary_files import temporary_folder
+from ortopt.system.files import temporary_folder
 
 _MAX_ROUNDS: Final = 3
 _MODULE: Final = "ortopt.measurement.profiling_child"

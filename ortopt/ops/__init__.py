@@ -19,12 +19,9 @@ from ortopt.ops.axes import (
     Squeeze,
     Unsqueeze,
 )
-from ortopt.ops.building import Setting, changed, copied, node_along, split_node, squeezed, unsqueezed
-from ortopt.ops.moves import Pad, Resize, Transpose
-from ortopt.ops.products import Gemm, MatMul
-from ortopt.ops.reader import Reader
-from ortopt.ops.slices import Cut, Slice, slice_node
-from ortopt.ops.windows import Conv, Pool, Window
+from ortopt.ops.moves import Cut, Pad, Resize, Slice, Transpose, slice_node
+from ortopt.ops.products import Conv, Gemm, MatMul, Pool, Window
+from ortopt.ops.reader import Reader, Setting, changed, copied, node_along, split_node, squeezed, unsqueezed
 
 __all__ = [
     "Axes",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ortopt.errors import OutputError, UsageError
 from ortopt.serialization.save import ExternalData, Saved, save, to_bytes
-from ortopt.system.temporary_files import temporary_folder
+from ortopt.system.files import temporary_folder
 from ortopt.terminal_text import quoted
 
 if TYPE_CHECKING:
@@ -98,12 +98,12 @@ def _as_text(data: bytes, path: Path) -> bytes:
 
 
 def _in_ort_format(data: bytes, libraries: Iterable[str]) -> bytes:
-    from ortopt.evaluation import ort_format
+    from ortopt.evaluation import sessions
 
     with temporary_folder("ortopt-format-") as name:
         source, target = Path(name) / "model.onnx", Path(name) / "model.ort"
         source.write_bytes(data)
-        ort_format.convert(source, target, libraries)
+        sessions.convert(source, target, libraries)
         return target.read_bytes()
 
 

@@ -16,9 +16,8 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope
 from ortopt.half_precision.conversion import casts, convert
-from ortopt.half_precision.division import Division
+from ortopt.half_precision.division import Division, masked_values
 from ortopt.half_precision.formats import BFLOAT16, FLOAT16, Format
-from ortopt.half_precision.masks import masked_values
 from ortopt.half_precision.rounded_copy import rounded_copy
 from ortopt.half_precision.units import Units
 from ortopt.optimization.half_precision_measurement import Measurement

@@ -13,14 +13,13 @@ import onnx_ir as ir
 from ortopt.analysis.providers import CPU
 from ortopt.cancellation import CancellationToken
 from ortopt.options import Options
-from ortopt.system.temporary_files import temporary_folder
+from ortopt.system.files import temporary_folder
 from ortopt.verification.inputs import Recorded
+from ortopt.verification.precision import PREFIX, slice_error, with_ranges
 from ortopt.verification.process import WorkerError
 from ortopt.verification.randomness import GivenValues
 from ortopt.verification.reference_outputs import OriginalFacts, ReferenceOutputs, run_original
 from ortopt.verification.runner import ModelRunner
-from ortopt.verification.slice_errors import slice_error
-from ortopt.verification.value_ranges import PREFIX, with_ranges
 from ortopt.verification.worker import restore
 
 _ORDINARY: Final = 0.0

@@ -23,7 +23,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, VerificationError
 from ortopt.framework import fusions
 from ortopt.graph import scope
-from ortopt.graph.interface_names import check_names, rename
+from ortopt.graph.names import check_names, rename
 from ortopt.instrumentation.check_each import CheckEach
 from ortopt.observers import Observer
 from ortopt.optimization.pipeline import Pipeline

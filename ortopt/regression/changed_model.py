@@ -12,9 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from ortopt.regression.counts import difference_of_ops
 from ortopt.regression.facts import Facts
-from ortopt.regression.finding import Finding
+from ortopt.regression.finding import Finding, difference_of_ops
 from ortopt.regression.thresholds import Threshold
 from ortopt.reporting.report import size
 

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ortopt import registry
-from ortopt.analysis.speeds import faster
 from ortopt.regression import changed_model
-from ortopt.regression.counts import MAX_NAMED, changes_of, difference_of_ops
 from ortopt.regression.facts import Facts
-from ortopt.regression.finding import Finding
+from ortopt.regression.finding import MAX_NAMED, Finding, changes_of, difference_of_ops
 from ortopt.regression.thresholds import DEFAULTS, Threshold
 from ortopt.reporting.report import size
+from ortopt.terminal_text import faster
 
 _ROUNDING: Final = 0.05
 """The share of an error's bound that other roundings come to, whatever the baseline's error is."""

@@ -125,9 +125,9 @@ def versions(costs: Iterable[str | None] = (None,)) -> dict[str, str]:
         costs: The files of the tables; None is the one that ships.
     """
     from ortopt.analysis.cost_tables import table_of
-    from ortopt.reporting import reproducer_folder
+    from ortopt.reporting import reproducer
 
-    known = reproducer_folder.versions()
+    known = reproducer.versions()
     packages = {"onnxruntime-gpu": "onnxruntime"}
     kept = {packages.get(name, name): version for name, version in known.items()}
     tables = {f"{table.name} {table.digest[:16]}" for table in map(table_of, costs)}

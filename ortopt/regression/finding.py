@@ -1,10 +1,13 @@
-"""`Finding`: one figure that is not the baseline's, and what is said of it."""
+"""One figure that is not the baseline's, what is said of it, and the counts that a finding is about."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+from ortopt.regression.facts import Facts
 
 Kind = Literal["worse", "better", "note"]
 
@@ -34,4 +37,31 @@ class Finding:
         return dataclasses.asdict(self)
 
 
-__all__ = ["Finding", "Kind"]
+MAX_NAMED: Final = 6
+"""How many names a sentence has."""
+
+
+def changes_of(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+    """How many more there are than before, by name; those that have not changed are left out.
+
+    Args:
+        now: The counts.
+        before: The baseline's.
+    """
+    every = {name: now.get(name, 0) - before.get(name, 0) for name in {*now, *before}}
+    return {name: change for name, change in every.items() if change}
+
+
+def difference_of_ops(now: Facts, before: Facts) -> str:
+    """The ops that there are more and fewer of, the largest changes first.
+
+    Args:
+        now: The facts of the run.
+        before: The baseline's.
+    """
+    changes = changes_of(now.get("ops", {}), before.get("ops", {}))
+    named = [f"{op} {change:+d}" for op, change in sorted(changes.items(), key=lambda item: (-abs(item[1]), item[0]))]
+    return ", ".join((*named[:MAX_NAMED], *(["…"] if len(named) > MAX_NAMED else [])))
+
+
+__all__ = ["MAX_NAMED", "Finding", "Kind", "changes_of", "difference_of_ops"]

@@ -111,7 +111,7 @@ def _candidates(order: Mapping[str, Any], original: Path) -> Iterator[dict[str, 
     options = api.make_options(**order["options"])
     sizes: Mapping[str, int] = options.dims
     if order["inputs"] is not None:
-        from ortopt.verification.inputs_file import read_inputs
+        from ortopt.verification.inputs import read_inputs
 
         yield read_inputs(order["inputs"])
         return

@@ -20,7 +20,7 @@ from ortopt.reporting import report
 from ortopt.serialization.load import SOURCE_KEY
 from ortopt.serialization.save import INLINE_LIMIT, save
 from ortopt.system import memory
-from ortopt.system.temporary_files import temporary_folder
+from ortopt.system.files import temporary_folder
 from ortopt.terminal_text import one_line
 from ortopt.verification import start
 
@@ -126,7 +126,7 @@ def _source(order: Mapping[str, Any]) -> Path:
 
 def _inputs(order: Mapping[str, Any]) -> Any:
     if order["inputs"] is not None:
-        from ortopt.verification.inputs_file import read_inputs
+        from ortopt.verification.inputs import read_inputs
 
         return read_inputs(order["inputs"])
     if order["zoo"] is not None:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from ortopt.analysis.costs import Cost, CostTable, Verdict, in_sizes
-from ortopt.analysis.speeds import between
 from ortopt.cost_measurement.catalog import UNMEASURED
 from ortopt.cost_measurement.tables import Difference, all_rows, by_form, differences, rows_of
 from ortopt.reporting import costs
-from ortopt.reporting.choices import at_of
+from ortopt.reporting.costs import at_of
 from ortopt.reporting.tables import say, table
-from ortopt.terminal_text import one_line
+from ortopt.terminal_text import between, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console

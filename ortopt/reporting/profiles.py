@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ortopt.analysis.speeds import faster
 from ortopt.graph import scope
 from ortopt.measurement.profiling import Profile
 from ortopt.reporting import reasons
 from ortopt.reporting.tables import say, table
-from ortopt.terminal_text import node_name, one_line
+from ortopt.terminal_text import faster, node_name, one_line
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ortopt.analysis.speeds import faster
 from ortopt.options import Options
+from ortopt.terminal_text import faster
 from ortopt.tuning.choices import Choices
 
 if TYPE_CHECKING:

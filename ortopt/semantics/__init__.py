@@ -7,21 +7,17 @@ careful one.
 
 from __future__ import annotations
 
-from ortopt.semantics.constants import (
-    constant_content,
-    constant_tensor,
-    is_overridable,
-    same_constant,
-    strings_of,
-)
-from ortopt.semantics.growth import growth_allowance
 from ortopt.semantics.nodes import (
     GROUP_DOMAIN,
     PURE_DOMAINS,
     QUANTIZATION_KEY,
     STANDARD_DOMAINS,
     Functions,
+    constant_content,
+    constant_tensor,
     dequantizes,
+    growth_allowance,
+    is_overridable,
     is_pure,
     is_random,
     is_removable,
@@ -29,6 +25,8 @@ from ortopt.semantics.nodes import (
     may_merge,
     owns_interfaces,
     quantization_parameters,
+    same_constant,
+    strings_of,
     subgraphs,
 )
 from ortopt.semantics.op_traits import (

@@ -21,11 +21,10 @@ from ortopt.semantics import GROUP_DOMAIN, QUANTIZATION_KEY
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.serialization import opset_imports, sparse_tensors
 from ortopt.serialization.duplicate_names import DuplicateNameError, without_duplicates
-from ortopt.serialization.external_files import ExternalFiles
-from ortopt.serialization.ir_versions import DEVICES_FROM_IR, FUNCTION_TYPES_FROM_IR
 from ortopt.serialization.mapped_tensors import MappedFile
-from ortopt.serialization.tensor_decoding import TensorDecoder
-from ortopt.serialization.type_decoding import apply_types_of_functions, properties, state_type, text, type_and_shape
+from ortopt.serialization.opset_imports import DEVICES_FROM_IR, FUNCTION_TYPES_FROM_IR
+from ortopt.serialization.tensor_decoding import ExternalFiles, TensorDecoder
+from ortopt.serialization.types_of_values import apply_types_of_functions, metadata_of, state_type, text, type_and_shape
 from ortopt.serialization.wire import Stripped
 from ortopt.terminal_text import quoted
 
@@ -120,7 +119,7 @@ class _Decoder:
             model_version=proto.model_version or None,
             doc_string=text(proto.doc_string) or None,
             functions=functions,
-            metadata_props=properties(proto.metadata_props),
+            metadata_props=metadata_of(proto.metadata_props),
             device_configurations=configurations,
         )
         model.meta[sparse_tensors.SPARSE_KEY] = self._tensors.has_sparse
@@ -155,14 +154,14 @@ class _Decoder:
         for annotation in proto.quantization_annotation:
             if annotation.tensor_name in values:
                 meta = values[annotation.tensor_name].meta
-                meta[QUANTIZATION_KEY] = properties(annotation.quant_parameter_tensor_names) or {}
+                meta[QUANTIZATION_KEY] = metadata_of(annotation.quant_parameter_tensor_names) or {}
         graph = ir.Graph(
             inputs,
             outputs,
             nodes=(),
             doc_string=text(proto.doc_string) or None,
             name=text(proto.name),
-            metadata_props=properties(proto.metadata_props),
+            metadata_props=metadata_of(proto.metadata_props),
         )
         fill(graph, initializers.values(), nodes, self._token)
         return graph
@@ -241,7 +240,7 @@ class _Decoder:
             doc_string=text(proto.doc_string) or None,
             opset_imports=opset_imports.imported_by_function(_opsets(proto.opset_import), imports),
             name=text(proto.name),
-            metadata_props=properties(proto.metadata_props),
+            metadata_props=metadata_of(proto.metadata_props),
         )
         fill(graph, (), nodes, self._token)
         attributes = [self._attribute(attribute, (), label) for attribute in proto.attribute_proto]
@@ -279,7 +278,7 @@ class _Decoder:
             outputs=[values[name] if name else ir.Value(name="") for name in proto.output],
             name=text(proto.name),
             doc_string=text(doc_string) if doc_string else None,
-            metadata_props=properties(proto.metadata_props) if proto.metadata_props else None,
+            metadata_props=metadata_of(proto.metadata_props) if proto.metadata_props else None,
             device_configurations=self._devices(proto, scopes) if proto.device_configurations else (),
         )
 

@@ -24,16 +24,25 @@ from ortopt.onnx_ir_internals import (
     properties_of,
 )
 from ortopt.semantics import GROUP_DOMAIN
-from ortopt.serialization.ir_versions import (
+from ortopt.serialization.opset_imports import (
     CONSTANT_INITIALIZERS_FROM_IR,
     DEVICES_FROM_IR,
     FUNCTION_TYPES_FROM_IR,
     METADATA_FROM_IR,
 )
-from ortopt.serialization.message import Message, Part, as_bytes, integer_of, optional, properties, text
 from ortopt.serialization.sparse_tensors import SPARSE_KEY
-from ortopt.serialization.tensor_encoding import Placing, TensorEncoder
-from ortopt.serialization.type_encoding import ValueInfos, says_more_than_tensor, type_proto, value_info
+from ortopt.serialization.tensor_encoding import (
+    Message,
+    Part,
+    Placing,
+    TensorEncoder,
+    as_bytes,
+    integer_of,
+    optional,
+    properties,
+    text,
+)
+from ortopt.serialization.types_of_values import ValueInfos, says_more_than_tensor, type_proto, value_info
 from ortopt.serialization.wire import field, integer, tag, varint
 from ortopt.terminal_text import one_line, quoted
 

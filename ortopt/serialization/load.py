@@ -20,9 +20,9 @@ from ortopt.serialization.checks import specification
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.decode import decode
 from ortopt.serialization.encode import encode
-from ortopt.serialization.external_files import ExternalFiles
-from ortopt.serialization.ir_versions import CONSTANT_INITIALIZERS_FROM_IR
 from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
+from ortopt.serialization.opset_imports import CONSTANT_INITIALIZERS_FROM_IR
+from ortopt.serialization.tensor_decoding import ExternalFiles
 from ortopt.serialization.wire import strip
 from ortopt.terminal_text import one_line, quoted
 

@@ -1,4 +1,4 @@
-"""Which version of each opset a model's file means, as ONNX Runtime reads it."""
+"""Which version of each opset a file means, as ONNX Runtime reads it, and what files have from which IR version on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from typing import Final
 from ortopt.errors import InvalidModelError
 from ortopt.semantics.domains import BLOCKED, MICROSOFT, ML, TRAINING
 from ortopt.terminal_text import quoted
+
+CONSTANT_INITIALIZERS_FROM_IR: Final = 4
+"""Initializers that are no graph inputs, and so constants; before, every initializer had to be one."""
+
+FUNCTION_TYPES_FROM_IR: Final = 10
+"""Types of values in functions; before, exporters wrote them into the main graph."""
+
+METADATA_FROM_IR: Final = 10
+"""Metadata of nodes."""
+
+DEVICES_FROM_IR: Final = 11
+"""Device configurations."""
+
 
 NEWEST_OF_ONNX_RUNTIME: Final = {
     "": 26,
@@ -80,4 +93,14 @@ def complete(imports: dict[str, int], domains: Iterable[str], ir_version: int) -
             imports.setdefault(domain, NEWEST_OF_ONNX_RUNTIME[domain])
 
 
-__all__ = ["NEWEST_OF_ONNX_RUNTIME", "canonical", "complete", "imported", "imported_by_function"]
+__all__ = [
+    "CONSTANT_INITIALIZERS_FROM_IR",
+    "DEVICES_FROM_IR",
+    "FUNCTION_TYPES_FROM_IR",
+    "METADATA_FROM_IR",
+    "NEWEST_OF_ONNX_RUNTIME",
+    "canonical",
+    "complete",
+    "imported",
+    "imported_by_function",
+]

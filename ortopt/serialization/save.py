@@ -20,9 +20,8 @@ from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.data_file import DataLayout, write_data
 from ortopt.serialization.encode import encode
 from ortopt.serialization.load import SOURCE_KEY, Origin
-from ortopt.serialization.message import Part
 from ortopt.serialization.output_files import TemporaryOutput, locked, remove_old_data, remove_stray_files
-from ortopt.serialization.tensor_encoding import Placing
+from ortopt.serialization.tensor_encoding import Part, Placing
 from ortopt.system.files import same_file
 from ortopt.terminal_text import one_line, quoted
 

@@ -1,20 +1,75 @@
-"""From protobuf to the IR: tensors, whose data stay where they are."""
+"""From protobuf to the IR: tensors, whose data stay where they are, in the model or in files beside it."""
 
 from __future__ import annotations
 
 import math
+import os
 from typing import Any, Final
 
 import onnx
 import onnx_ir as ir
 
 from ortopt.errors import InvalidModelError
-from ortopt.serialization.external_files import ExternalFiles
 from ortopt.serialization.mapped_tensors import MappedFile, MappedTensor, data_bytes
 from ortopt.serialization.sparse_tensors import SparseTensor
-from ortopt.serialization.type_decoding import properties, text
+from ortopt.serialization.types_of_values import metadata_of, text
 from ortopt.serialization.wire import Stripped
 from ortopt.terminal_text import quoted
+
+
+class ExternalFiles:
+    """The files of external data of one model: each is opened once, and none outside of the model's folder.
+
+    Args:
+        folder: The model's folder; None for a model that came without a place.
+
+    Attributes:
+        used: Whether anybody asked for a file.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self._folder = None if folder is None else os.path.realpath(folder)
+        self._files: dict[str, MappedFile] = {}
+        self.used = False
+
+    @property
+    def nbytes(self) -> int:
+        """The sizes of the opened files, summed."""
+        return sum(file.size for file in {file.path: file for file in self._files.values()}.values())
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The opened files."""
+        return tuple(dict.fromkeys(file.path for file in self._files.values()))
+
+    def file(self, location: str) -> MappedFile:
+        """The file at a location that a tensor names.
+
+        Raises:
+            InvalidModelError: The location leads out of the folder, or there is no readable file.
+        """
+        self.used = True
+        if location in self._files:
+            return self._files[location]
+        if self._folder is None:
+            raise InvalidModelError(
+                f"its data are in the external file {quoted(location)}, and a model that is not loaded from a path"
+                " has no folder to look in"
+            )
+        if not location or "\0" in location:
+            raise InvalidModelError(f"{quoted(location)} is no location of external data")
+        path = os.path.realpath(os.path.join(self._folder, location))  # noqa: PTH118 -- join keeps absolute paths
+        if os.path.isabs(location) or os.path.commonpath([self._folder, path]) != self._folder:  # noqa: PTH117
+            raise InvalidModelError(f"its external data {quoted(location)} lie outside of the model's folder")
+        known = next((file for file in self._files.values() if file.path == path), None)
+        try:
+            self._files[location] = known or MappedFile(path)
+        except InvalidModelError as error:
+            raise InvalidModelError(f"its external data {quoted(location)}: {error}") from None
+        except OSError as error:
+            raise InvalidModelError(f"its external data {quoted(location)}: {error.strerror or error}") from None
+        return self._files[location]
+
 
 _DataType = ir.DataType
 _TYPED_FIELDS: Final = {
@@ -85,7 +140,7 @@ class TensorDecoder:
             "shape": ir.Shape(dims, frozen=True),
             "name": text(proto.name),
             "doc_string": text(proto.doc_string) or None,
-            "metadata_props": properties(proto.metadata_props),
+            "metadata_props": metadata_of(proto.metadata_props),
         }
         if proto.data_location == onnx.TensorProto.EXTERNAL:
             return self._external_tensor(proto, dtype, common)
@@ -104,7 +159,7 @@ class TensorDecoder:
     def _external_tensor(self, proto: onnx.TensorProto, dtype: ir.DataType, common: dict[str, Any]) -> MappedTensor:
         if proto.HasField("raw_data") or any(len(getattr(proto, field)) for field in _ALL_TYPED_FIELDS):
             raise InvalidModelError("it has both data of its own and external data")
-        entries = properties(proto.external_data) or {}
+        entries = metadata_of(proto.external_data) or {}
         needed = data_bytes(dtype, list(proto.dims))
         offset = _number(entries, "offset", 0)
         length = _number(entries, "length", needed)
@@ -143,4 +198,4 @@ def _typed_tensor(proto: onnx.TensorProto, dtype: ir.DataType, dims: list[int]) 
     return tensor
 
 
-__all__ = ["TensorDecoder"]
+__all__ = ["ExternalFiles", "TensorDecoder"]

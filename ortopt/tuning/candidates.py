@@ -13,11 +13,11 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from ortopt import registry
-from ortopt.analysis.speeds import between
 from ortopt.framework.fusions import Decision
 from ortopt.observers import Observer
 from ortopt.optimization.result import Summary
 from ortopt.options import Fusions, March, Numerics, TransformerLevel
+from ortopt.terminal_text import between
 from ortopt.transformer import GraphTransformer
 from ortopt.tuning.choices import Choices
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis.representative_sizes import Extent, representative_sizes
+from ortopt.analysis.node_sizes import Extent, representative_sizes
 from ortopt.errors import OrtoptError
 from ortopt.verification.draws import Draw, initial_draws
 from ortopt.verification.input_sets import store_inputs

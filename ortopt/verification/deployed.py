@@ -25,8 +25,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from ortopt.evaluation.raw_tensors import Place
 from ortopt.terminal_text import quoted
-from ortopt.verification.array_places import Place
 from ortopt.verification.input_sets import InputSet
 from ortopt.verification.perturbed_outputs import PerturbedCopies
 from ortopt.verification.process import Worker, WorkerError

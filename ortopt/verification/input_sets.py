@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.system.temporary_files import room_errors
-from ortopt.verification.array_places import Place, keep_rows, kept_rows, make
+from ortopt.evaluation.raw_tensors import Place, keep_rows, kept_rows, make
+from ortopt.system.files import room_errors
 from ortopt.verification.inputs import Inputs
 from ortopt.verification.worker import restore, store
 

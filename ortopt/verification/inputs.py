@@ -8,8 +8,11 @@ an index into a table of 512 rows is below 512, a mask is of zeros and ones. Wha
 from __future__ import annotations
 
 import math
+import os
+import zipfile
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -17,7 +20,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.dimensions import Shapes, summands
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.errors import UsageError
+from ortopt.errors import InvalidModelError, UsageError
 from ortopt.graph import scope, symbolic
 from ortopt.terminal_text import quoted
 from ortopt.verification.dimension_sizes import DimensionSizes, symbols_of
@@ -219,4 +222,32 @@ class Interface:
         return DimensionSizes(self._inputs, dict(sizes or {}) | dict(how.sizes), how)
 
 
-__all__ = ["Inputs", "Interface", "Recorded", "draw_inputs"]
+def read_inputs(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of an .npz file, by input name.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InvalidModelError: It cannot be read, or holds something else.
+    """
+    import numpy as np
+
+    label = quoted(os.fspath(path))
+    try:
+        with Path(path).open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise ValueError("it holds something else")  # noqa: TRY301 -- one message for all that is no .npz
+            file.seek(0)
+            arrays = np.load(file, allow_pickle=False)
+            inputs = dict(arrays) if isinstance(arrays, np.lib.npyio.NpzFile) else {}
+        if not inputs or not all(isinstance(array, np.ndarray) for array in inputs.values()):
+            raise ValueError("it holds something else")  # noqa: TRY301 -- one message for all that is no .npz
+    except OSError as error:
+        raise InvalidModelError(f"{label}: {error.strerror or error}") from error
+    except Exception as error:  # whatever numpy, zipfile and zlib say of a broken file
+        raise InvalidModelError(f"{label}: no .npz file of plain arrays ({error})") from error
+    return inputs
+
+
+__all__ = ["Inputs", "Interface", "Recorded", "draw_inputs", "read_inputs"]

@@ -10,9 +10,9 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.errors import UsageError
+from ortopt.evaluation.raw_tensors import Place
 from ortopt.serialization.load import load
 from ortopt.verification import noise
-from ortopt.verification.array_places import Place
 from ortopt.verification.input_sets import InputSet, inputs_from, store_inputs
 from ortopt.verification.process import WorkerError
 from ortopt.verification.runner import ModelRunner, Source

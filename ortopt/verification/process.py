@@ -15,13 +15,13 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.evaluation.raw_tensors import Place
 from ortopt.evaluation.sessions import BIG_GRAPH
 from ortopt.serialization.scan import count_nodes
 from ortopt.system import child_processes, memory
-from ortopt.system.temporary_files import is_lack_of_room, no_room
+from ortopt.system.files import is_lack_of_room, no_room
 from ortopt.system.threads import BackgroundThread
 from ortopt.verification import start
-from ortopt.verification.array_places import Place
 from ortopt.verification.worker import open_session, run_stored
 
 PATIENCE: Final = 120.0

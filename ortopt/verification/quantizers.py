@@ -2,19 +2,25 @@
 
 Rounding has steps: a number between two of them goes to the one or the other by its last place, and what is computed
 from it moves by a whole step. So a quantized model moves far more than its floats' last places say.
+
+A Conv or Gemm of dequantized operands may have a bias of floats. Its integer twin has one of 32 bits, so that the bias
+is rounded, always to the same number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
+from ortopt.semantics import constant_tensor
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.semantics.op_traits import QUANTIZERS
+from ortopt.semantics.op_traits import DEQUANTIZERS, QUANTIZERS
+from ortopt.verification.node_writer import NodeWriter
 
 _FROM_THIRD: Final = ("Sigmoid", "LeakyRelu", "Softmax", "AveragePool", "GlobalAveragePool")
 
@@ -91,4 +97,71 @@ def _every_node(graph: ir.Graph) -> Iterator[ir.Node]:
     return (node for each in scope.below(graph) for node in each)
 
 
-__all__ = ["DYNAMIC", "MICROSOFT", "OUTPUT_SCALES", "is_blockwise", "quantized_outputs", "quantizers", "rounds"]
+Array = np.ndarray[Any, Any]
+
+
+def round_biases(model: ir.Model, token: CancellationToken = NEVER) -> None:
+    """Round constant biases, in place.
+
+    Args:
+        model: A copy of a model.
+        token: Cancellation token.
+    """
+    opset = model.opset_imports.get("", 1)
+    for node, rounded in list(_biases(model, token)):
+        node.replace_input_with(2, NodeWriter(node, opset).constant(rounded, np.float32))
+
+
+def has_biases(model: ir.Model, token: CancellationToken = NEVER) -> bool:
+    """Whether there is anything to round.
+
+    Args:
+        model: The model.
+        token: Cancellation token.
+    """
+    return any(True for _ in _biases(model, token))
+
+
+def _biases(model: ir.Model, token: CancellationToken) -> Iterator[tuple[ir.Node, Array]]:
+    """The nodes with such a bias, and what becomes of it."""
+    for graph in scope.below(model.graph):
+        for node in token.checked(tuple(graph)):
+            if not node.domain and node.op_type in ("Conv", "Gemm") and len(node.inputs) > 2:
+                rounded = _rounded_bias(node)
+                if rounded is not None:
+                    yield node, rounded
+
+
+def _rounded_bias(node: ir.Node) -> Array | None:
+    bias, data, weights = constant_tensor(node.inputs[2]), _scale(node.inputs[0]), _scale(node.inputs[1])
+    if bias is None or data is None or weights is None or bias.dtype != ir.DataType.FLOAT:
+        return None
+    numbers = bias.numpy()
+    units = data.astype(np.float64) * weights
+    if data.size != 1 or units.size not in (1, numbers.size) or numbers.ndim != 1 or not (units > 0).all():
+        return None
+    if node.op_type == "Gemm":
+        units = units * node.attributes.get_float("alpha", 1.0) / node.attributes.get_float("beta", 1.0)
+    return np.asarray(np.rint(numbers / units.reshape(-1)) * units.reshape(-1)).astype(np.float32)
+
+
+def _scale(value: ir.Value | None) -> Array | None:
+    """The constant scale of what has been dequantized."""
+    node = None if value is None else value.producer()
+    if node is None or (node.domain, node.op_type) not in DEQUANTIZERS:
+        return None
+    scale = constant_tensor(node.inputs[1])
+    return None if scale is None else scale.numpy()
+
+
+__all__ = [
+    "DYNAMIC",
+    "MICROSOFT",
+    "OUTPUT_SCALES",
+    "has_biases",
+    "is_blockwise",
+    "quantized_outputs",
+    "quantizers",
+    "round_biases",
+    "rounds",
+]

@@ -1,4 +1,10 @@
-"""A result against the outputs of its original: whether it runs, and what its outputs differ by."""
+"""A result against the outputs of its original: whether it runs, and what its outputs differ by.
+
+A form such as a convolution over blocks of pixels multiplies by zeros what the original does not read, and 0 · ∞ is
+NaN. So where the original holds a NaN or an infinity, such a result may hold one at the places around it, too. That is
+all that it may do: where both are finite they are compared as always, a finite number never stands for one that is not,
+and where nothing in the original's inputs or in an output is NaN or infinite, nothing in that output of the result is.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +16,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from ortopt.evaluation.raw_tensors import Place
 from ortopt.verification import noise
-from ortopt.verification.array_places import Place
 from ortopt.verification.comparison import OutputRow, is_float, regardless_of_signs, worst_of
 from ortopt.verification.doubtful_outputs import (
     TIMES_THE_NOISE,
@@ -27,9 +33,30 @@ from ortopt.verification.perturbed_outputs import PerturbedCopies
 from ortopt.verification.process import PATIENCE, Deadline, Worker, WorkerError
 from ortopt.verification.reference_outputs import ReferenceOutputs
 from ortopt.verification.runner import ModelRunner, Source
-from ortopt.verification.spreading import accept_spreading
 from ortopt.verification.verdict import Verification, verdict_of
 from ortopt.verification.worker import restore
+
+
+def accept_spreading(expected: Any, got: Any, type_: str, *, special: bool) -> tuple[Any, int]:
+    """What was expected, with what was got wherever that is NaN or infinite and may be.
+
+    Args:
+        expected: What the original gave.
+        got: What the result gave.
+        type_: The output's type, in ONNX's spelling.
+        special: Whether the inputs hold NaN or infinities.
+
+    Returns:
+        What to compare with; and at how many places the original is finite, where the result is not.
+    """
+    if not is_float(expected, type_) or not is_float(got, type_) or expected.shape != got.shape:
+        return expected, 0
+    finite = np.isfinite(expected)
+    if not special and finite.all():
+        return expected, 0
+    lost = ~np.isfinite(got)
+    return np.where(lost, got, expected).astype(expected.dtype), int((lost & finite).sum())
+
 
 _TIMES_THE_ORIGINAL: Final = 20.0  # that the result may take longer
 _QUANTIZED_BYTES: Final = 2  # integers of up to 16 bits come from quantizers, wider ones may be indices
@@ -87,7 +114,7 @@ class ResultComparison:
         reference: The outputs of the original.
         copies: Copies of the original, for outputs that are neither clearly right nor clearly wrong.
         prefix: Of the names of files: for a second original of the same runner.
-        spreading: Whether NaN and infinities may have spread (`ortopt.verification.spreading`).
+        spreading: Whether NaN and infinities may have spread (`ortopt.verification.result_comparison`).
 
     Attributes:
         differing: The input sets on which the result differs or does not run.
@@ -277,4 +304,4 @@ def _noise(spread: Mapping[str, OutputRow]) -> tuple[float, float, float]:
     return worst, mean, local
 
 
-__all__ = ["Behind", "ResultComparison", "Session", "deadline_of", "load_failure"]
+__all__ = ["Behind", "ResultComparison", "Session", "accept_spreading", "deadline_of", "load_failure"]

@@ -12,10 +12,10 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
+from ortopt.evaluation.raw_tensors import MemoryPlace, Place
 from ortopt.serialization.save import save
 from ortopt.serialization.scan import external_files
 from ortopt.serialization.stored_weights import StoredWeights
-from ortopt.verification.array_places import MemoryPlace, Place
 from ortopt.verification.input_sets import InputSet, elements, is_finite, store_inputs
 from ortopt.verification.inputs import Inputs
 from ortopt.verification.process import Deadline, InProcessWorker, Worker

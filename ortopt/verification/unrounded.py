@@ -22,8 +22,7 @@ from ortopt.graph import facts, scope
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BITWISE, SHAPE_QUERIES
 from ortopt.serialization.load import load
-from ortopt.verification.quantizers import is_blockwise, rounds
-from ortopt.verification.rounded_biases import round_biases
+from ortopt.verification.quantizers import is_blockwise, round_biases, rounds
 from ortopt.verification.unrounded_ops import FORMULAS, Formula, NoFormulaError
 
 _OF_INTEGERS: Final = BITWISE | {"Div", "Mod"}

@@ -46,7 +46,7 @@ class Verification:
             None where that was not compared.
         not_unrounded: Why it was not, of a quantized original.
         spread: At how many places of the outputs, at most, the result is NaN or infinite beside such numbers of the
-            original, where that is finite (`ortopt.verification.spreading`).
+            original, where that is finite (`ortopt.verification.result_comparison`).
         as_deployed: Whether the result also runs and agrees as it is loaded by default, which is with ONNX Runtime's
             own optimizations (`ortopt.verification.deployed`); None where that was not compared.
         not_as_deployed: Why it was not, or what these optimizations break of the original, too.

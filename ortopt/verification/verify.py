@@ -31,7 +31,7 @@ from ortopt.analysis.providers import CPU, check_installation, usable
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError, VerificationError
 from ortopt.serialization.load import load
-from ortopt.system.temporary_files import temporary_folder
+from ortopt.system.files import temporary_folder
 from ortopt.system.threads import BackgroundThread
 from ortopt.verification.deployed import DEFAULTS, FURTHER_SECONDS, PREFIX, DeployedModels, DeployedRun, on, ordinary
 from ortopt.verification.doubtful_outputs import STEPS_CAP
@@ -97,7 +97,8 @@ def verify(
             scale where that is greater than the number; if both are None, see `ortopt.verification.comparison`.
         atol: See ``rtol``.
         thorough: Whether many more input sets are drawn, as long as the original takes less than a minute for them.
-        finite_math: Whether NaN and infinities may have spread to their neighbours (`ortopt.verification.spreading`).
+        finite_math: Whether NaN and infinities may have spread to their neighbours
+            (`ortopt.verification.result_comparison`).
         in_process: Run in this process: quicker, but a model that kills its process kills this one, and nothing can
             stop it. For models that one has written oneself; nothing is run as it is deployed.
         libraries: Shared libraries of ops that the models need.
@@ -306,7 +307,7 @@ class Reference:
             outputs: The outputs to compare; all if None.
             sets: The input sets to compare on (see `differing`); all if None.
             timeout: Seconds, as `verify` takes them.
-            spreading: Whether NaN and infinities may have spread (`ortopt.verification.spreading`).
+            spreading: Whether NaN and infinities may have spread (`ortopt.verification.result_comparison`).
             where: `DEPLOYED`, with ONNX Runtime's own optimizations, where that is possible; empty, without them; or
                 the name of another runtime; everywhere if None.
 

@@ -14,9 +14,9 @@ from ortopt.verification.comparison import Comparison
 from ortopt.verification.input_sets import InputSet
 from ortopt.verification.perturbed_outputs import PerturbedCopies
 from ortopt.verification.process import WorkerError
+from ortopt.verification.quantizers import has_biases
 from ortopt.verification.reference_outputs import ReferenceOutputs
 from ortopt.verification.result_comparison import ResultComparison
-from ortopt.verification.rounded_biases import has_biases
 from ortopt.verification.runner import ModelRunner, Source
 from ortopt.verification.tolerances import kernel_steps, tolerances
 from ortopt.verification.unrounded import unrounded

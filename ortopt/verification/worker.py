@@ -23,10 +23,9 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from ortopt.evaluation.raw_tensors import Array, Raw, raw_of
+from ortopt.evaluation.raw_tensors import Array, Place, Raw, keep, kept, kept_rows, make, raw_of
 from ortopt.serialization.wire import field, integer
 from ortopt.system.child_processes import end_with, limit_memory, take_streams
-from ortopt.verification.array_places import Place, keep, kept, kept_rows, make
 
 ONNXRUNTIME: Final = "onnxruntime"
 OPENVINO: Final = "openvino"
@@ -216,7 +215,7 @@ def run_stored(session: Any, source: Place, target: Place) -> list[Any]:
 def _lacks_room(error: Exception) -> bool:
     if not isinstance(error, OSError):
         return False
-    from ortopt.system.temporary_files import is_lack_of_room
+    from ortopt.system.files import is_lack_of_room
 
     return is_lack_of_room(error)
 

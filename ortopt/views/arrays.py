@@ -14,8 +14,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ortopt import ops
-from ortopt.analysis.slice_bounds import taken
 from ortopt.graph.match import Refusal, dims, inputs, integers, need, same_dim, small_array
+from ortopt.ops.moves import taken
 
 Array: TypeAlias = "npt.NDArray[Any]"
 

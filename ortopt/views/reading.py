@@ -13,12 +13,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import ops
-from ortopt.analysis.slice_bounds import taken
 from ortopt.graph import symbolic
 from ortopt.graph.facts import contents
 from ortopt.graph.integer_ranges import is_endless
 from ortopt.graph.match import Dim, Refusal, array_of, attribute, inputs, is_never_zero, need, same_dim, shape_of
 from ortopt.graph.walk import Question, each, walk
+from ortopt.ops.moves import taken
 from ortopt.views import index_map
 from ortopt.views.index_map import IndexMap, identity
 from ortopt.views.targets import COPY, INFER

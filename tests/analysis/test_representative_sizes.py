@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortopt.analysis.dimensions import check_names
-from ortopt.analysis.representative_sizes import representative_places, representative_sizes
+from ortopt.analysis.node_sizes import representative_places, representative_sizes
 from ortopt.errors import UsageError
 from ortopt.testing import parse
 

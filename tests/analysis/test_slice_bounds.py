@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from ortopt.analysis.slice_bounds import taken
 from ortopt.evaluation.sessions import session
+from ortopt.ops.moves import taken
 
 LARGEST, SMALLEST, ENDLESS = 2**63 - 1, -(2**63), 2**31 - 1
 BOUNDS = (LARGEST, LARGEST - 1, ENDLESS, ENDLESS - 1, 5, 3, 2, 0, -1, -3, -4, -9, -(2**31), SMALLEST + 1, SMALLEST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ortopt.analysis.speeds import between, faster
+from ortopt.terminal_text import between, faster
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 import ortopt
 from benchmarks.chromium import Chromium
-from ortopt.regression import page as check_page
+from ortopt.regression import formats as check_page
 from ortopt.regression.results import EXIT_CODES, Check, Result, Status
 from ortopt.reporting.model_diff import compare
 from ortopt.reporting.page.document import document

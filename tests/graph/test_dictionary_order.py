@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ortopt.graph.dictionary_order import DictionaryOrder
+from ortopt.graph.undo_log import DictionaryOrder
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.errors import UsageError
-from ortopt.graph.interface_names import check_names, rename
+from ortopt.graph.names import check_names, rename
 from ortopt.semantics import QUANTIZATION_KEY
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import load

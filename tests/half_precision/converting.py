@@ -23,7 +23,7 @@ from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from ortopt.verification.inputs import draw_inputs
-from ortopt.verification.slice_errors import slice_error
+from ortopt.verification.precision import slice_error
 
 CPU = ("CPUExecutionProvider",)
 CUDA = ("CUDAExecutionProvider", "CPUExecutionProvider")

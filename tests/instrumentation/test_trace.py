@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortopt import Context, GraphTransformer
 from ortopt.api import optimize
-from ortopt.instrumentation.trace import Trace
+from ortopt.instrumentation.dump import Trace
 from ortopt.testing import parse
 
 IF = """main (float[N] x, bool c) => (float[N] y) {

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from ortopt.cli.check_display import _COLOURS, Lines, Live, line_of, show, watcher
 from ortopt.regression.finding import Finding
-from ortopt.regression.markdown import LIMIT, text
-from ortopt.regression.page import text as page_text
+from ortopt.regression.formats import LIMIT, markdown
+from ortopt.regression.formats import page as page_text
 from ortopt.regression.results import EXIT_CODES, Check, Result, Status, read
 from tests.regression.facts import WHOLE
 from tests.reporting.test_page import data_of
@@ -95,7 +95,7 @@ def test_the_last_lines() -> None:
 
 def test_a_page_for_a_job_summary_is_not_too_long() -> None:
     many = tuple(result(f"{number:06}{'x' * 100}.onnx", Status.WORSE, findings=(WORSE,)) for number in range(5000))
-    page = text(Check(many, {}))
+    page = markdown(Check(many, {}))
     assert len(page) < LIMIT + 200
     assert "`--json` has all of it" in page
 

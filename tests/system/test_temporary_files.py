@@ -17,7 +17,7 @@ import pytest
 from ortopt import optimize
 from ortopt.errors import OutputError
 from ortopt.evaluation.raw_tensors import save_array
-from ortopt.system.temporary_files import is_lack_of_room, room_errors, temporary_folder
+from ortopt.system.files import is_lack_of_room, room_errors, temporary_folder
 
 MODEL = """<ir_version: 9, opset_import: ["" : 20]>
     main (float[N,64] x) => (float[M,64] y) { a = Identity (x) b = Concat <axis = 0> (a, a, a, a) y = Neg (b) }"""

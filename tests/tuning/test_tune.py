@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from ortopt import api
-from ortopt.analysis.representative_sizes import representative_sizes
+from ortopt.analysis.node_sizes import representative_sizes
 from ortopt.cli.group import commands
 from ortopt.errors import InvalidModelError, OptimizationCancelled
 from ortopt.measurement.pairs import Speed

@@ -9,8 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ortopt.evaluation.raw_tensors import load_array, save_array
-from ortopt.verification.array_places import MemoryPlace, Place
+from ortopt.evaluation.raw_tensors import MemoryPlace, Place, load_array, save_array
 from ortopt.verification.input_sets import in_memory, inputs_from, store_inputs
 from ortopt.verification.worker import restore, store
 

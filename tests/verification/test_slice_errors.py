@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ortopt.verification.slice_errors import slice_error
+from ortopt.verification.precision import slice_error
 
 ONES = np.ones((2, 3, 4), np.float32)
 

@@ -17,7 +17,7 @@ from ortopt.reporting.report import spread_text
 from ortopt.rule import Forwarded
 from ortopt.testing import check_rewrites, parse
 from ortopt.verification import verify as verify_module
-from ortopt.verification.spreading import accept_spreading
+from ortopt.verification.result_comparison import accept_spreading
 from ortopt.verification.verify import verify
 
 NAN, INF = float("nan"), float("inf")

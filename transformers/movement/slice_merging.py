@@ -4,9 +4,9 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
-from ortopt.analysis.slice_bounds import taken
 from ortopt.graph.integer_ranges import LARGEST, is_endless
 from ortopt.graph.match import Dim, Refusal, dims, inputs, is_used_once, need, opset, producer
+from ortopt.ops.moves import taken
 from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule
 

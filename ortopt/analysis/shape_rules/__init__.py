@@ -6,12 +6,8 @@ from ortopt.analysis.shape_rules import (
     convolution,
     elementwise,
     matmul,
-    normalization,
-    quantized_ops,
-    recurrent,
     reductions,
     reshaping,
-    signal,
     slicing,
 )
 from ortopt.analysis.shape_rules.registry import RULES

@@ -1,8 +1,10 @@
-"""Attention and rotary embedding, of the standard and of com.microsoft."""
+"""Attention, rotary embedding, normalizations and recurrent ops, of the standard and of com.microsoft."""
 
 from __future__ import annotations
 
-from ortopt.analysis.shape_rules.registry import Call, Unknown, rule
+import onnx_ir as ir
+
+from ortopt.analysis.shape_rules.registry import Call, Unknown, axis_of, rule
 from ortopt.graph import symbolic
 from ortopt.graph.facts import Dims
 from ortopt.graph.symbolic import UNKNOWN, Dim
@@ -144,3 +146,112 @@ def group_query_attention(call: Call) -> None:
 def other_attention(call: Call) -> None:
     """Only the type is known."""
     call.types[0] = call.dtype(0)
+
+
+FLOAT = ir.DataType.FLOAT
+
+
+@rule("BatchNormalization")
+def batch_normalization(call: Call) -> None:
+    """As the input; what training returns besides has the shape and type of the statistics."""
+    call.same(0, 0)
+    for index in range(1, call.output_count()):
+        call.same(index, min(index + 2, 4) if call.version >= 14 else 3)
+
+
+@rule("LayerNormalization")
+def layer_normalization(call: Call) -> None:
+    """As the input; mean and inverse deviation have 1 from the axis on."""
+    _with_statistics(call, 1)
+
+
+@rule("SimplifiedLayerNormalization")
+def simplified_layer_normalization(call: Call) -> None:
+    """As LayerNormalization without a mean; ORT registers it in the standard domain."""
+    _with_statistics(call, 1)
+
+
+def _with_statistics(call: Call, first: int) -> None:
+    call.same(0, 0)
+    if call.output_count() <= first:
+        return
+    statistics = ir.DataType(call.attribute("stash_type", 1))
+    for index in range(first, call.output_count()):
+        call.set(index, statistics)
+    dims = call.dims(0)
+    axis = axis_of(call.attribute("axis", -1), len(dims))
+    for index in range(first, call.output_count()):
+        call.set(index, statistics, dims[:axis] + (1,) * (len(dims) - axis))
+
+
+@rule("LayerNormalization", "SimplifiedLayerNormalization", domain=MICROSOFT)
+def contrib_layer_normalization(call: Call) -> None:
+    """As the standard op."""
+    _with_statistics(call, 1)
+
+
+@rule("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def skip_layer_normalization(call: Call) -> None:
+    """As the input; mean and inverse deviation have 1 at the end; the fourth output is the sum."""
+    call.same(0, 0)
+    call.same(3, 0)
+    for index in (1, 2):
+        call.set(index, FLOAT)
+    dims = call.dims(0)
+    for index in (1, 2):
+        call.set(index, FLOAT, (*dims[:-1], 1))
+
+
+@rule("GroupNorm", "SkipGroupNorm", domain=MICROSOFT)
+def group_norm(call: Call) -> None:
+    """As the input; the skipping one returns the sum too."""
+    call.same(0, 0)
+    call.same(1, 0)
+
+
+@rule("EmbedLayerNormalization", domain=MICROSOFT)
+def embed_layer_normalization(call: Call) -> None:
+    """[batch, sequence, hidden], the mask's row sums, the embeddings' sum."""
+    dtype = call.dtype(2)
+    call.set(0, dtype)
+    call.set(1, ir.DataType.INT32)
+    call.set(2, dtype)
+    batch, sequence = call.dims(0)
+    hidden = call.dims(2)[-1]
+    call.set(0, dtype, (batch, sequence, hidden))
+    call.set(1, ir.DataType.INT32, (batch,))
+    call.set(2, dtype, (batch, sequence, hidden))
+
+
+@rule("RNN", "GRU", "LSTM")
+def recurrent(call: Call) -> None:
+    """All hidden states [sequence, directions, batch, hidden], the last ones, and LSTM's last cells."""
+    count = call.output_count()
+    dtype = call.dtype(0)
+    for index in range(count):
+        call.types[index] = dtype
+    direction = call.attribute("direction", "forward")
+    directions = 2 if direction == "bidirectional" else 1
+    hidden: Dim | None = call.attribute("hidden_size")
+    if hidden is None:
+        recurrence = call.dims_or_none(2)
+        hidden = UNKNOWN if recurrence is None else recurrence[-1]
+    x = call.dims_or_none(0) or (UNKNOWN,) * 3
+    if len(x) != 3:
+        raise Unknown
+    sequence, batch = x[0], x[1]
+    if call.attribute("layout", 0):
+        batch, sequence = sequence, batch
+        call.set(0, dtype, (batch, sequence, directions, hidden))
+        for index in range(1, count):
+            call.set(index, dtype, (batch, directions, hidden))
+        return
+    call.set(0, dtype, (sequence, directions, batch, hidden))
+    for index in range(1, count):
+        call.set(index, dtype, (directions, batch, hidden))
+
+
+@rule("DynamicQuantizeLSTM", domain=MICROSOFT)
+def quantized_lstm(call: Call) -> None:
+    """As LSTM."""
+    recurrent(call)

@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, axis_of, integers, meet, rule
-from ortopt.analysis.slice_bounds import ENDS, taken
 from ortopt.graph import symbolic
 from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims
 from ortopt.graph.integer_ranges import LARGEST, is_endless
 from ortopt.graph.symbolic import UNKNOWN, Dim
+from ortopt.ops.moves import ENDS, taken
 from ortopt.semantics.opset_changes import (
     BOUNDS_ARE_INPUTS_FROM,
     PADS_ARE_AN_INPUT_FROM,

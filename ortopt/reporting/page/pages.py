@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ortopt.optimization.result import OptimizeResult
-from ortopt.reporting.page.diff_data import describe_diff
 from ortopt.reporting.page.document import document
-from ortopt.reporting.page.run_data import describe_run
+from ortopt.reporting.page.run_data import describe_diff, describe_run
 from ortopt.reporting.report import as_dict
 from ortopt.system.files import write_atomically
 

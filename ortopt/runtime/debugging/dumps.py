@@ -22,7 +22,7 @@ from ortopt.runtime.values.conversion import type_of
 from ortopt.runtime.values.element_types import write_type
 from ortopt.runtime.values.tensors import elements
 from ortopt.serialization.save import save
-from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
+from ortopt.serialization.types_of_values import FOREIGN_TYPE_KEY
 
 if TYPE_CHECKING:
     import onnxruntime

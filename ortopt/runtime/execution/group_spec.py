@@ -21,7 +21,7 @@ from ortopt.partition.groups import PROVIDER_KEY
 from ortopt.runtime.values.element_types import write_type
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.semantics.domains import ML
-from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
+from ortopt.serialization.types_of_values import FOREIGN_TYPE_KEY
 from ortopt.terminal_text import quoted
 
 _NEWEST_IR: Final = 13  # that ONNX Runtime reads

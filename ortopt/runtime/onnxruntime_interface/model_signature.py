@@ -18,7 +18,7 @@ from ortopt.runtime.execution.group_spec import argument_of, free_prefix
 from ortopt.runtime.execution.weights import FOLDER_KEY, place
 from ortopt.runtime.onnxruntime_internals import NativeSession, failure, open_native_session
 from ortopt.semantics.domains import ML
-from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
+from ortopt.serialization.types_of_values import FOREIGN_TYPE_KEY
 
 _ACCEPTED: Final = "accepted"
 _SHAPE: Final = "shape"

@@ -22,7 +22,7 @@ from ortopt.serialization.checks.operand_shapes import Known
 from ortopt.serialization.checks.signatures import ABSENT, Signature, counted, signature
 from ortopt.serialization.checks.structure import label
 from ortopt.serialization.sparse_tensors import SparseTensor
-from ortopt.serialization.type_decoding import FOREIGN_TYPE_KEY
+from ortopt.serialization.types_of_values import FOREIGN_TYPE_KEY
 from ortopt.terminal_text import quoted
 
 _SCANS_FROM: Final = 9

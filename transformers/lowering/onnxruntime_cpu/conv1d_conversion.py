@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
-from ortopt.analysis.blocked_threads import is_divided
+from ortopt.analysis.blocked_values import is_divided
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.framework.fusions import check_faster, is_faster

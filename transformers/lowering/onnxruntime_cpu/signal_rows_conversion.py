@@ -1,7 +1,7 @@
 """ONNX Runtime's blocked convolutions give threads whole rows: a signal is cut into pieces that are rows of an image.
 
 They are faster than its convolutions of signals, but as an image of height 1 a signal of few channels runs on one
-thread (see `ortopt.analysis.blocked_threads`). The pieces overlap by the halo of a whole stage, so that each of them
+thread (see `ortopt.analysis.blocked_values`). The pieces overlap by the halo of a whole stage, so that each of them
 is computed by itself, and what is wrong at their inner ends is cut away behind the stage. The outer ends of the first
 and the last piece are those of the signal, padding and all.
 """
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
-from ortopt.analysis.blocked_threads import CHANNELS_OF_A_THREAD, is_divided
+from ortopt.analysis.blocked_values import CHANNELS_OF_A_THREAD, is_divided
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.framework.fusions import is_faster

@@ -1,4 +1,4 @@
-"""Ctrl-C while transformers run: stop at the next rewrite."""
+"""What a command says and hears beside its report: warnings, and Ctrl-C, which stops at the next rewrite."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+import click
+
 from ortopt.cancellation import CancellationToken
+from ortopt.terminal_text import one_line
+
+
+def warn(message: object) -> None:
+    """Print a warning to stderr, as one line whatever it contains."""
+    click.echo(f"ortopt: warning: {one_line(message)}", err=True)
 
 
 @contextlib.contextmanager

@@ -1,13 +1,41 @@
-"""How far outputs are from others, slice by slice: what is asked of a model in another precision, not of a rewrite."""
+"""What is asked of a model in another precision: how large its values are, how far its outputs are off by slices."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any, Final
 
 import numpy as np
+import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.serialization.load import load
 from ortopt.verification.comparison import Array
+
+PREFIX: Final = "ortopt.range:"
+"""What the names of such outputs begin with; the value's name follows."""
+
+
+def with_ranges(model: ir.Model, names: Collection[str], token: CancellationToken = NEVER) -> ir.Model:
+    """The copy.
+
+    Args:
+        model: The model; it is not changed.
+        names: Names of values of its main graph; all of them are tensors of floats.
+        token: Cancellation token.
+    """
+    copy = load(model, token, checked=False)
+    graph = copy.graph
+    for value in [value for node in graph for value in node.outputs if value.name in names]:
+        size = ir.node("Abs", [value])
+        largest = ir.node("ReduceMax", [size.outputs[0]], {"keepdims": 0})
+        size.outputs[0].name, largest.outputs[0].name = f"{PREFIX}{value.name}:abs", f"{PREFIX}{value.name}"
+        largest.outputs[0].type, largest.outputs[0].shape = value.type, ir.Shape([])
+        graph.extend([size, largest])
+        graph.outputs.append(largest.outputs[0])
+    return copy
+
 
 _FAINT: Final = 32
 """How many times the scale of the whole output that of a slice is, where it counts as noise beside it."""
@@ -57,4 +85,4 @@ def _of_floats(expected: Array, got: Array) -> float:
     return float((differences / np.maximum(scales, np.abs(wanted))).max())
 
 
-__all__ = ["slice_error"]
+__all__ = ["PREFIX", "slice_error", "with_ranges"]
