@@ -36,11 +36,12 @@ from fuzzing.campaign import Tally, campaign
 from ortopt.analysis import shapes
 from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.registry import Call, Rule, Steps, Unknown
+from ortopt.evaluation.call import Call as Folding
+from ortopt.evaluation.call import HazardError, Operand, UnsupportedHereError
 from ortopt.evaluation.lazy_tensors import on_demand
-from ortopt.evaluation.numpy_kernels import KERNELS, HazardError, Operand, UnsupportedHereError, compute, tensor_of
-from ortopt.evaluation.numpy_kernels import Call as Folding
+from ortopt.evaluation.numpy_kernels import KERNELS, compute, tensor_of
 from ortopt.evaluation.raw_tensors import Raw, raw_of
-from ortopt.graph.facts import all_contents
+from ortopt.graph.facts import all_contents, dims_of
 from ortopt.graph.symbolic import Dim, substitute
 from ortopt.system.child_processes import take_streams
 
@@ -147,7 +148,7 @@ def _contradiction(value: ir.Value, raw: Raw, binding: Mapping[str, Dim]) -> str
     known_type = value.type.elem_type if isinstance(value.type, ir.OptionalType) else value.type
     if known_type is not None and (not isinstance(known_type, ir.TensorType) or known_type.dtype != raw.dtype):
         return f"not {value.type}"
-    dims = shapes.dims_of(value)
+    dims = dims_of(value)
     if dims is not None and not _agree([substitute(dim, binding) for dim in dims], list(raw.shape)):
         return f"not [{', '.join(map(str, dims))}] with {dict(binding)}"
     known = all_contents(value)

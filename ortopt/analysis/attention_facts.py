@@ -133,6 +133,3 @@ def _number(node: ir.Node, name: str) -> int | None:
 
 def _is_causal(node: ir.Node, layout: _Layout) -> bool:
     return not layout.causal or bool(_number(node, layout.causal))
-
-
-__all__ = ["AttentionFacts", "facts_of"]

@@ -551,15 +551,3 @@ def _factors(node: ir.Node) -> tuple[int, ...] | None:
         return None
     numbers = tensor_of(scales).numpy().reshape(-1)
     return tuple(map(int, numbers)) if len(numbers) == RANK and (numbers == np.floor(numbers)).all() else None
-
-
-__all__ = [
-    "ALIGNED",
-    "BEFORE",
-    "BLOCK",
-    "CONVOLUTIONS",
-    "Layout",
-    "blocked_layout",
-    "is_blocked_convolution",
-    "is_enlarged_in_blocks",
-]

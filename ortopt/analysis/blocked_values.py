@@ -91,6 +91,3 @@ def is_divided(convolution: ir.Node, outputs: int, *, is_little: bool) -> bool:
         return True
     sets = -(-outputs // CHANNELS_OF_A_THREAD)
     return -(-sets // 2) * CHANNELS_OF_A_THREAD <= LARGEST_SHARE * outputs
-
-
-__all__ = ["CHANNELS_OF_A_THREAD", "LARGEST_SHARE", "is_divided", "is_in_blocks"]

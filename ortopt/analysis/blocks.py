@@ -367,6 +367,3 @@ def count(found: Iterable[Block]) -> dict[str, BlockCount]:
     for block in found:
         numbers[block.family][not block.fused] += 1
     return {name: BlockCount(*both) for name, both in numbers.items()}
-
-
-__all__ = ["FAMILIES", "MAX_STEPS", "Block", "BlockCount", "Family", "blocks", "blocks_at", "count"]

@@ -182,6 +182,3 @@ def _renamed(form: Linear | None, dims: tuple[Dim, ...]) -> Linear | None:
 
 def _combined(a: Linear, b: Linear, combine: Callable[[Dim, Dim], Dim]) -> Linear:
     return Linear(a.dims, combine(a.offset, b.offset), tuple(map(combine, a.strides, b.strides)))
-
-
-__all__ = ["Linear", "counts_up", "difference", "is_never_negative", "is_never_positive", "linear"]

@@ -108,6 +108,3 @@ def _wrong_with(row: _Cost, sources: Mapping[str, str]) -> str:
     if any(high is not None and high < low for low, high in row.at.values()):
         return "has sizes that are not two numbers each, the least first"
     return ""
-
-
-__all__ = ["read_file", "table_of"]

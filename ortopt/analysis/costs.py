@@ -416,21 +416,3 @@ def _range(low: int, high: float) -> str:
 def shipped() -> CostTable:
     """The table that ships with ortopt, with a column for each other kind of processors that was measured."""
     return on_all_processors(read(_SHIPPED.read_bytes()), [read(path.read_bytes()) for path in _ON_OTHER_PROCESSORS])
-
-
-__all__ = [
-    "HYSTERESIS",
-    "Circumstances",
-    "Cost",
-    "CostTable",
-    "Form",
-    "Places",
-    "Sizes",
-    "Verdict",
-    "form_of",
-    "in_sizes",
-    "on_all_processors",
-    "read",
-    "shipped",
-    "verdict_of",
-]

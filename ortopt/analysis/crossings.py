@@ -95,6 +95,3 @@ def _pairs(some: Sequence[ir.Value | None], others: Sequence[ir.Value | None]) -
 def _number(node: ir.Node, name: str) -> int:
     attribute = attributes_of(node).get(name)
     return 0 if attribute is None or attribute.is_ref() else attribute.as_int()
-
-
-__all__ = ["Crossings", "holder_of"]

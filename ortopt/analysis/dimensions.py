@@ -222,6 +222,3 @@ def _forget_computed_shapes(model: ir.Model) -> None:
         for value in (*graph.inputs, *graph.outputs, *computed):
             if value not in kept and not value.is_initializer():
                 value.shape = None
-
-
-__all__ = ["Shapes", "check_names", "is_symbol", "override", "sizes_of_symbols", "summands"]

@@ -279,6 +279,3 @@ def _users(value: ir.Value) -> Collection[ir.Node]:
 
 def _may_be_integers(value: ir.Value) -> bool:
     return (value.dtype is None or value.dtype in DISCRETE) and not is_constant(value)  # text may be of integers
-
-
-__all__ = ["Exactness"]

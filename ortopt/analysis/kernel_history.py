@@ -355,6 +355,3 @@ def _kernels() -> Mapping[tuple[str, str], tuple[tuple[Release, tuple[kernels.Ru
 def _data(name: str) -> dict[str, Any]:
     data: dict[str, Any] = json.loads((_FOLDER / name).read_bytes())
     return data
-
-
-__all__ = ["ANY", "FACTS", "MASKED_ROWS", "Fact", "Release", "first_release", "measured", "of_op", "of_schema"]

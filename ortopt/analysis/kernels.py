@@ -566,24 +566,3 @@ def type_sets(data: Mapping[str, Any]) -> list[frozenset[str]]:
     """
     names = data["types"]
     return [frozenset(names[index] for index in one) for one in data["sets"]]
-
-
-__all__ = [
-    "CPU",
-    "CUDA",
-    "Rule",
-    "Schema",
-    "Signature",
-    "Support",
-    "accepts",
-    "has_kernel",
-    "release",
-    "rules_of",
-    "schema",
-    "signature",
-    "summary",
-    "support",
-    "support_of",
-    "type_sets",
-    "type_string",
-]

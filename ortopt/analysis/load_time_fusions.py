@@ -41,6 +41,3 @@ def _is_joined(added: ir.Node) -> bool:
     if first is None or first != second or len(first) != 3:
         return False
     return all(is_known(dim) and not is_invented(dim) for dim in first)
-
-
-__all__ = ["slow_residuals"]

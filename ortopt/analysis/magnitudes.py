@@ -123,6 +123,3 @@ def _are_near(disappears: Magnitudes | float, stays: Iterable[Magnitudes | float
 
 def _reason(how: str, kind: ir.DataType) -> str:
     return f"a value that disappears may be more than 2^{int(math.log2(furthest(kind)))} times {how} than all that stay"
-
-
-__all__ = ["furthest", "need_digits", "need_near", "need_no_larger", "need_scaled_near"]

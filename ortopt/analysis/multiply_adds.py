@@ -247,6 +247,3 @@ _RULES: Final[Mapping[str, Callable[[ir.Node], Dim]]] = {
     "Attention": _projected_attention,
     **dict.fromkeys(("MultiHeadAttention", "GroupQueryAttention"), _attention),
 }
-
-
-__all__ = ["MultiplyAdds", "multiply_adds"]

@@ -91,6 +91,3 @@ def _text(content: mmap.mmap, place: int) -> str:
     if end < 0:
         raise ValueError("a name without an end")
     return content[place:end].decode()
-
-
-__all__ = ["needed_libraries"]

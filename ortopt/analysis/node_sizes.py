@@ -243,6 +243,3 @@ def _symbols(model: ir.Model) -> tuple[list[str], dict[str, int], set[str]]:
                 states |= dict.fromkeys(sorted(within), LENGTH_BY_RANK.get(rank, FRAMES))
     lengths = {name: length for name, length in states.items() if name not in tokens and name not in batch}
     return [name for name in tokens if name not in batch], lengths, batch
-
-
-__all__ = ["NAMES", "Extent", "Place", "evaluated", "representative_places", "representative_sizes", "sizes_of"]

@@ -303,25 +303,3 @@ def too_old(version: str) -> str:
     if release_of(version) >= OLDEST:
         return ""
     return f"ONNX Runtime {version} is installed, and ortopt needs {OLDEST[0]}.{OLDEST[1]} or newer"
-
-
-__all__ = [
-    "CPU",
-    "CUDA",
-    "DISTRIBUTIONS",
-    "NAMES",
-    "OLDEST",
-    "check_installation",
-    "cuda_driver",
-    "distributions",
-    "here",
-    "in_place_of",
-    "installed_version",
-    "missing",
-    "normalize",
-    "release_of",
-    "remedy",
-    "runtime",
-    "too_old",
-    "usable",
-]

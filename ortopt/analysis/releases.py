@@ -216,21 +216,3 @@ def _newest(table: Mapping[str, str], release: Release) -> int:
 def _data() -> dict[str, Any]:
     data: dict[str, Any] = json.loads(_DATA.read_text(encoding="utf-8"))
     return data
-
-
-__all__ = [
-    "Release",
-    "Requirement",
-    "installed",
-    "least",
-    "lower_ir_version",
-    "needed_ir_version",
-    "newest_ir",
-    "newest_opset",
-    "of_ir",
-    "of_opset",
-    "parse_release",
-    "requirement",
-    "shown",
-    "unmet",
-]

@@ -545,6 +545,3 @@ def _set_type(value: ir.Value, type_: ir.TypeProtocol | ir.DataType | None) -> N
             value.type = ir.TensorType(type_)
     elif type_ is not None:
         value.type = type_
-
-
-__all__ = ["contents", "dims_of", "infer_again", "infer_model", "infer_node", "shape_of"]

@@ -96,6 +96,3 @@ def _content(value: ir.Value) -> np.ndarray | None:
     """The elements of a constant, unless they are many."""
     content = array_of(value)
     return content.astype(np.float64) if content.size <= _MAX_ELEMENTS else None
-
-
-__all__ = ["is_never_below_zero", "is_never_negative_zero"]

@@ -266,5 +266,3 @@ CONDITIONS: dict[str, Callable[[ir.Node], bool]] = {
     "com.microsoft::TransposeMatMul": _is_scaled_by_whole,
 }
 """What else must hold for an op to give whole numbers, beside whole operands."""
-
-__all__ = ["BEGINNINGS", "DISCRETE", "INTEGRAL", "SUMS", "WholeNumbers", "exact_below"]

@@ -227,16 +227,3 @@ def in_words(inputs: Iterable[Mapping[str, Any]], threads: int, providers: Itera
     if threads == 0:
         count = f"ONNX Runtime's default number of threads ({os.cpu_count()} processors here)"
     return f"measured with {sizes}; {count}; {', '.join(providers)}"
-
-
-__all__ = [
-    "HINT",
-    "UNFIT",
-    "accepted",
-    "archive",
-    "candidates",
-    "check_sizes",
-    "described",
-    "in_words",
-    "sized_interface",
-]

@@ -204,6 +204,3 @@ class Failures(Lines):
         """Say what failed."""
         if result.is_failure:
             super().done(result)
-
-
-__all__ = ["Failures", "Lines", "Live", "line_of", "show", "watcher"]

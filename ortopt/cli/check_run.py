@@ -229,6 +229,3 @@ def _show(found: Check, flags: Mapping[str, Any], *, update: str) -> None:
         failed = [result.name for result in found.results if result.is_failure and result.error]
         if failed:
             warn(f"without a result, so not in the baseline: {', '.join(failed)}")
-
-
-__all__ = ["check", "merge"]

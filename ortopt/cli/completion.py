@@ -121,6 +121,3 @@ class BashWithColons(BashComplete):
 def register() -> None:
     """Let click use what is special to bash."""
     add_completion_class(BashWithColons)
-
-
-__all__ = ["FileName", "ModelName", "PassNames", "ZooName", "prepare", "register"]

@@ -259,6 +259,3 @@ def _facts(data: dict[str, Any]) -> list[tuple[str, object]]:
         *([("fused", fused)] if fused else []),
         ("file", file + (", with external data" if data["external_data"] else "")),
     ]
-
-
-__all__ = ["command", "describe", "show_versions", "what_is_installed"]

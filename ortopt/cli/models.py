@@ -170,17 +170,3 @@ def is_ours(path: Path) -> bool:
         return MARK in load(path, checked=False).metadata_props
     except InvalidModelError:
         return False
-
-
-__all__ = [
-    "MARK",
-    "ZOO",
-    "ModelArgument",
-    "are_several",
-    "external_data",
-    "is_folder",
-    "is_ours",
-    "one",
-    "resolve",
-    "verification_inputs",
-]

@@ -118,6 +118,3 @@ def _hold(ctx: click.Context, _: click.Parameter, text: str | None) -> None:
         ctx.with_resource(
             memory.bounded(memory.default_limit() if text is None else memory.parse_limit("--max-memory", text))
         )
-
-
-__all__ = ["FIRST", "HEADINGS", "THREADS", "Finite", "GroupedCommand", "memory_option"]

@@ -80,6 +80,3 @@ def _candidates(
     from ortopt import zoo
 
     return [(zoo.inputs(argument.zoo, sizes=options.dims), True)]
-
-
-__all__ = ["profile"]

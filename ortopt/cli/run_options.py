@@ -127,6 +127,3 @@ def _group_settings(policy: str | None, argument_limit: int | None) -> dict[str,
     settings: dict[str, object] = {"policy": policy, "argument_limit": argument_limit}
     settings = {name: value for name, value in settings.items() if value is not None}
     return {"group_fusion": settings} if settings else {}
-
-
-__all__ = ["checked_files", "half_precision_options", "make_options", "run_option", "run_options"]

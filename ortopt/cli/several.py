@@ -228,6 +228,3 @@ def _external_data(works: Sequence[Work]) -> frozenset[Path]:
         with contextlib.suppress(OrtoptError):  # it could not be read before, either
             found.update(Path(path).resolve() for path in load(work.model, checked=False).meta[SOURCE_KEY].data)
     return frozenset(found)
-
-
-__all__ = ["optimize"]

@@ -140,6 +140,3 @@ class DeferredRule(RewriteRule[MatchResult]):
 
     def __repr__(self) -> str:
         return repr(self.rule)
-
-
-__all__ = ["DeferredRule", "declared"]

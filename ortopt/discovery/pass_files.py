@@ -103,6 +103,3 @@ def _own_kinds(module: Any) -> Iterator[Kind]:
             and not inspect.isabstract(item)
         ):
             yield item
-
-
-__all__ = ["Kind", "check", "instance", "load", "paths"]

@@ -55,6 +55,3 @@ def checksum(path: str) -> int:
     """A checksum of a file."""
     with open(path, "rb") as file:  # noqa: PTH123 -- of each pass, in each run
         return zlib.crc32(file.read())
-
-
-__all__ = ["FILE", "Entry", "checksum", "current", "read"]

@@ -138,6 +138,3 @@ def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if tensor.dtype == ir.DataType.STRING:
         return ir.StringTensor(strings_of(tensor), shape=ir.Shape(Operand(tensor).shape))
     return ir.Tensor(tensor.numpy(), tensor.dtype, shape=ir.Shape(Operand(tensor).shape))
-
-
-__all__ = ["STRING_BYTES", "Batch", "Inferred", "has_subgraphs"]

@@ -144,6 +144,3 @@ def _is_allowed(
         if formal.is_homogeneous and bound.setdefault(formal.type_str, dtype) != dtype:
             return False
     return True
-
-
-__all__ = ["Array", "Call", "HazardError", "Operand", "UnsupportedHereError", "check_signature", "dtype_of"]

@@ -414,6 +414,3 @@ def _constant(node: ir.Node) -> list[Operand] | None:
 
 def _type_string(inferred: Inferred | None) -> str:
     return "?" if inferred is None else kernels.type_string(ir.TensorType(inferred.dtype))
-
-
-__all__ = ["DEFAULT_LIMIT_BYTES", "DEFAULT_TIMEOUT", "evaluate"]

@@ -116,6 +116,3 @@ def tensor_from(raw: Raw | None) -> ir.TensorProtocol | None:
     if dtype.bitwidth < 8:
         return ir.PackedTensor(raw.data, dtype, shape=shape)
     return ir.Tensor(raw.data.view(dtype.numpy()).reshape(raw.shape), dtype, shape=shape)
-
-
-__all__ = ["NUMPY_DTYPES", "run_in_child", "run_model", "tensor_from"]

@@ -71,6 +71,3 @@ def _casts_whatever_it_holds(operand: Operand, target: np.dtype[Any]) -> bool:
     except UnsupportedHereError:
         return False
     return True
-
-
-__all__ = ["on_demand"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.evaluation.call import Array, Call, HazardError, Operand, UnsupportedHereError, check_signature, dtype_of
+from ortopt.evaluation.call import Array, Call, HazardError, UnsupportedHereError, check_signature
 from ortopt.evaluation.partial_kernels import power, resized
 from ortopt.ops.moves import taken
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, BOUNDS_ARE_INPUTS_FROM, SIZES_ARE_AN_INPUT_FROM
@@ -531,25 +531,3 @@ def tensor_of(array: Array) -> ir.TensorProtocol:
     if array.dtype.kind in "OSU":
         return ir.StringTensor(np.asarray(array, object), shape=ir.Shape(array.shape))
     return ir.Tensor(array, shape=ir.Shape(array.shape))
-
-
-__all__ = [
-    "KERNELS",
-    "LAZY_BYTES",
-    "ONLY_HERE",
-    "RESHAPES",
-    "Array",
-    "Call",
-    "HazardError",
-    "Operand",
-    "UnsupportedHereError",
-    "axis_of",
-    "cast",
-    "cast_target",
-    "check_signature",
-    "compute",
-    "dtype_of",
-    "permutation",
-    "reshaped_dims",
-    "tensor_of",
-]

@@ -79,6 +79,3 @@ def resized(call: Call) -> tuple[Array, ...]:
     ):
         raise UnsupportedHereError("Resize of a region")
     return (operand.array,)
-
-
-__all__ = ["power", "resized"]

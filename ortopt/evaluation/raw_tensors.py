@@ -256,23 +256,3 @@ def make(place: Place) -> None:
     """Make the folder, unless there is one."""
     if isinstance(place, Path):
         place.mkdir(exist_ok=True)
-
-
-__all__ = [
-    "STRING",
-    "Array",
-    "MemoryPlace",
-    "Place",
-    "Raw",
-    "aligned",
-    "aligned_copy",
-    "keep",
-    "keep_rows",
-    "kept",
-    "kept_rows",
-    "load_array",
-    "make",
-    "raw_of",
-    "run_session",
-    "save_array",
-]

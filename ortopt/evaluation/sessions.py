@@ -169,16 +169,3 @@ def convert(source: Path, target: Path, libraries: Iterable[str] = ()) -> None:
     except Exception as error:  # whatever ONNX Runtime raises: there are a dozen classes
         reason = one_line(error)
         raise OutputError(f"ONNX Runtime cannot write this model in its own format: {reason}") from error
-
-
-__all__ = [
-    "BIG_GRAPH",
-    "convert",
-    "quiet_options",
-    "register_libraries",
-    "session",
-    "share_threads",
-    "shares_threads",
-    "thread_attributes",
-    "use_one_thread",
-]

@@ -277,6 +277,3 @@ def _model_differs(was: _Model, model: ir.Model, edited: frozenset[int]) -> bool
     if was.functions != dict(model.functions) and id(model.functions) not in edited:
         return True
     return any(held != had and id(held) not in edited for held, had in was.imports)
-
-
-__all__ = ["REMEDY", "DirectEdit", "Guard", "check_edits", "described", "is_own", "read_only_constants"]

@@ -31,6 +31,3 @@ def check_bound(root: ir.Node, bound: float, length: int | None) -> None:
         raise Refusal(
             f"{length} elements may be off by {bound:.1g} each, which is more than rounding; {insisting}", root
         )
-
-
-__all__ = ["ROUNDING", "check_bound"]

@@ -369,22 +369,3 @@ def explained(cost: Cost) -> str:
 def _not_worthwhile(cost: Cost) -> str:
     """Why a form is left out, and what takes it anyway."""
     return f"{explained(cost)}; {INSISTING}"
-
-
-__all__ = [
-    "Decision",
-    "Declined",
-    "Slower",
-    "Unwanted",
-    "check_convertible",
-    "check_faster",
-    "check_taken",
-    "check_wanted",
-    "check_worthwhile",
-    "explained",
-    "is_asked_for",
-    "is_faster",
-    "placed_on_other_provider",
-    "places_of",
-    "preferred",
-]

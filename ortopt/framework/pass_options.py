@@ -232,6 +232,3 @@ def _type_name(type_: Any) -> str:
     if isinstance(type_, type) and not typing.get_args(type_):
         return type_.__name__
     return str(type_).replace("typing.", "")
-
-
-__all__ = ["LEAST", "PassOption", "checked", "chosen", "options_of"]

@@ -254,17 +254,3 @@ class _Places:
     def any_unsupported(self) -> bool:
         """Whether one of them runs nowhere."""
         return any(self._of(old) is None for old in self._matched)
-
-
-__all__ = [
-    "CONTRIB_VERSION",
-    "NEWEST_OPSET",
-    "check_defined",
-    "check_form",
-    "check_release",
-    "check_runnable",
-    "is_unknown",
-    "may_be_copied",
-    "meant_providers",
-    "provider_of",
-]

@@ -252,6 +252,3 @@ class CloneWorkspace(ModelInRun):
     def version(self) -> int:
         """There is nothing to go back to but the original."""
         return 0
-
-
-__all__ = ["ON_A_CLONE", "CloneWorkspace", "Misuse", "ModelInRun", "RunState", "Workspace"]

@@ -112,6 +112,3 @@ def first_match(match: Callable[[ir.Node], T], node: ir.Node) -> T:
         raise first
     finally:
         state.path, state.widths, state.position = [], [], 0
-
-
-__all__ = ["MAX_ALTERNATIVES", "choose", "first_match"]

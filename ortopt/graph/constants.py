@@ -105,21 +105,3 @@ def is_scalar(value: ir.Value | None, expected: float, rel_tol: float = 0.0) -> 
     content, wanted = float(array[0]), float(rounded)
     allowed = max(rel_tol, 2 * EPSILONS.get(tensor.dtype, 0.0))
     return content == wanted or abs(content - wanted) <= allowed * abs(wanted)
-
-
-__all__ = [
-    "BFLOAT16",
-    "DOUBLE",
-    "EPSILONS",
-    "FLOAT",
-    "FLOAT16",
-    "FLOATS",
-    "SMALL",
-    "array_of",
-    "integers",
-    "is_constant",
-    "is_scalar",
-    "scalar",
-    "small_array",
-    "tensor_of",
-]

@@ -87,6 +87,3 @@ def detach(node: ir.Node) -> None:
     """Let a node use nothing: none of its operands counts it as a user any more."""
     for position in range(len(node.inputs)):
         replace_input(node, position, None)
-
-
-__all__ = ["constant", "detach", "detach_orphans", "discard", "is_detached_constant", "new_nodes"]

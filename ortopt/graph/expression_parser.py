@@ -179,6 +179,3 @@ def parse(text: str) -> Polynomial:
         if any(polynomial) and not _QUOTED.fullmatch(text):
             return polynomial
     return symbol(text)
-
-
-__all__ = ["parse"]

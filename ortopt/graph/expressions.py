@@ -191,17 +191,3 @@ def _substituted_atom(atom: str, mapping: Mapping[str, Polynomial]) -> Polynomia
     name, arguments = FUNCTIONS[atom]
     replaced = [substituted(argument, mapping) for argument in arguments]
     return floordiv(replaced[0], replaced[1]) if name == "//" else extremum(name, replaced)
-
-
-__all__ = [
-    "IDENTIFIER",
-    "MAX_TEXT",
-    "extremum",
-    "floordiv",
-    "mod",
-    "name_of",
-    "parts",
-    "substituted",
-    "symbol",
-    "text_of",
-]

@@ -225,33 +225,3 @@ def declared_shape(value: ir.Value) -> ir.Shape | None:
     return shape_from(
         tuple(claim if says_more(claim, dim) else dim for claim, dim in zip(claimed, shape.dims, strict=True))
     )
-
-
-__all__ = [
-    "CLAIM",
-    "CONTENTS",
-    "INTEGERS",
-    "MAX_ELEMENTS",
-    "OPSETS",
-    "POSITIVE",
-    "SCOPE",
-    "SHAPE",
-    "SIZES",
-    "UNKNOWN",
-    "Dims",
-    "all_contents",
-    "believed",
-    "claim_of",
-    "contents",
-    "copy_facts",
-    "declared_shape",
-    "dims_of",
-    "elements",
-    "is_exact_in_doubles",
-    "says_more",
-    "set_better_shape",
-    "set_contents",
-    "shape_from",
-    "shape_of",
-    "sizes_of",
-]

@@ -259,6 +259,3 @@ def _multiplied(a: _Terms, b: _Terms) -> _Terms:
             key = tuple(sorted(left + right))
             total[key] = total.get(key, Fraction(0)) + x * y
     return total
-
-
-__all__ = ["EXACT_IN_DOUBLES", "LARGEST", "LIMITS", "Sizes", "is_endless", "wrapped"]

@@ -215,6 +215,3 @@ def _restore_inputs(node: ir.Node, inputs: Iterable[tuple[int, ir.Value | None]]
 
 def _remove_last(values: MutableSequence[ir.Value]) -> None:
     values.pop()  # onnx-ir does not see a ``del``
-
-
-__all__ = ["ModelEdits"]

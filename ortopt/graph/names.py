@@ -192,6 +192,3 @@ def _rename_in_annotations(values: list[ir.Value], names: Mapping[str, str]) -> 
         annotation = value.meta.get(QUANTIZATION_KEY)
         if annotation:
             value.meta[QUANTIZATION_KEY] = {key: names.get(name, name) for key, name in annotation.items()}
-
-
-__all__ = ["NameRegistry", "check_names", "rename", "set_name"]

@@ -575,6 +575,3 @@ def replace_back(old: ir.Value, uses: Collection[Usage]) -> None:
 def _set_type(value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:
     value.type = type_
     value.shape = shape
-
-
-__all__ = ["Accept", "NodeEdits", "constant_bytes", "other_versions", "replace_back"]

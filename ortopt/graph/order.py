@@ -97,6 +97,3 @@ def _all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
         yield node
         if attributes_of(node):
             stack.extend(iter(below) for below in reversed(tuple(subgraphs(node))))
-
-
-__all__ = ["in_order", "is_sorted"]

@@ -176,21 +176,3 @@ def _shifted(
         result[monomial] = result.get(monomial, 0) + factor * coefficient
     result[()] = result.get((), 0) + constant
     return {monomial: coefficient for monomial, coefficient in result.items() if coefficient}
-
-
-__all__ = [
-    "FUNCTIONS",
-    "MAX_DEGREE",
-    "Monomial",
-    "Polynomial",
-    "TooComplexError",
-    "add",
-    "as_constant",
-    "bounded",
-    "constant",
-    "divide",
-    "lower_bound",
-    "lower_bound_of_atom",
-    "multiply",
-    "order",
-]

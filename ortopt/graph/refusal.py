@@ -159,17 +159,3 @@ class NoKernel(Conflict):
     """A new op that is not defined, or has no kernel, where it is to run."""
 
     code = Code.KERNEL
-
-
-__all__ = [
-    "ONLY_DECLARED",
-    "Absent",
-    "Code",
-    "Conflict",
-    "NoKernel",
-    "Reason",
-    "Refusal",
-    "need",
-    "need_present",
-    "reason_of",
-]

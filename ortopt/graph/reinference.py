@@ -133,6 +133,3 @@ def _restore_facts(
     value.type, value.shape = type_, shape
     value.meta.clear()
     value.meta.update(meta)
-
-
-__all__ = ["Reinference", "infers_alike"]

@@ -162,6 +162,3 @@ class UndoLog:
     def _undo_take(self, entries: Entries, key: Any, value: Any, keys_before: int) -> None:
         entries[key] = value
         self._order.undo_removal(entries, keys_before)
-
-
-__all__ = ["DictionaryOrder", "Entries", "UndoLog"]

@@ -184,6 +184,3 @@ def _token(about: object) -> CancellationToken:
     at = about[0] if isinstance(about, tuple) else about
     graph = at.graph if isinstance(at, ir.Value | ir.Node) else None
     return scope.token_of(graph) if isinstance(graph, ir.Graph) else NEVER
-
-
-__all__ = ["MAX_ASKED", "WHOLE_GRAPH", "Answers", "Question", "each", "walk"]

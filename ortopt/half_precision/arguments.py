@@ -141,6 +141,3 @@ def _types(values: Iterable[ir.Value | None], half: frozenset[int], form: Format
         else:
             types.append("?" if value.type is None else kernels.type_string(value.type))
     return types
-
-
-__all__ = ["Arguments", "half_arguments", "is_single", "reason_against"]

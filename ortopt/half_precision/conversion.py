@@ -214,6 +214,3 @@ def casts(model: ir.Model) -> Iterator[ir.Node]:
                 ends = {node.inputs[0].dtype if node.inputs[0] is not None else None, node.outputs[0].dtype}
                 if ends <= floats and len(ends) == 2:
                     yield node
-
-
-__all__ = ["casts", "convert"]

@@ -146,6 +146,3 @@ def _is_infinite(value: ir.Value) -> bool:
     tensor = semantics.constant_tensor(value)
     is_small = tensor is not None and tensor.dtype == ir.DataType.FLOAT and tensor.size <= _FEW
     return tensor is not None and is_small and bool(np.isinf(tensor.numpy()).any())
-
-
-__all__ = ["Division", "masked_values", "masks_above"]

@@ -127,6 +127,3 @@ def extremes(tensor: ir.TensorProtocol) -> tuple[float, float]:
                 largest = max(largest, float(sizes.max()))
                 smallest = min(smallest, float(sizes.min()))
     return largest, smallest
-
-
-__all__ = ["BFLOAT16", "FLOAT16", "Fit", "Format", "Magnitudes", "extremes"]

@@ -155,6 +155,3 @@ def _is_outer_product(node: ir.Node) -> bool:
         return False
     shape = None if node.inputs[0] is None else node.inputs[0].shape
     return node.op_type == "Einsum" or (shape is not None and len(shape) > 1 and shape[-1] == 1)
-
-
-__all__ = ["Origins", "gives_squares_to_products", "is_compared_sum", "is_root", "is_square"]

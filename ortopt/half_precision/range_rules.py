@@ -197,6 +197,3 @@ def _is_in_quantized_unit(node: ir.Node) -> bool:
         return True
     users = [usage.node for value in node.outputs for usage in value.uses()]
     return any(semantics.key(user) in QUANTIZERS for user in users)
-
-
-__all__ = ["PRECISE", "WIDE", "RangeRules", "RoundedPositions"]

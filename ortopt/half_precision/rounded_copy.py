@@ -135,6 +135,3 @@ def _round(graph: ir.Graph, node: ir.Node, value: ir.Value, dtype: ir.DataType) 
         for at in outputs:
             graph.outputs[at] = up.outputs[0]
     return up.outputs[0]
-
-
-__all__ = ["rounded_copy"]

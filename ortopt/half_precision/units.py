@@ -294,5 +294,3 @@ _PASSAGES: Final[dict[str, Callable[[Units, ir.Node], None]]] = {
     "Loop": Units.loop,
     "Scan": Units.scan,
 }
-
-__all__ = ["ASSUMED_SIZE", "Unit", "Units", "Use", "elements", "is_source"]

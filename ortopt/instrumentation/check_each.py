@@ -220,6 +220,3 @@ def _contradicted(node: ir.Node, version: int) -> Iterator[tuple[str, str]]:
 
 def _dims(dims: Iterable[object]) -> str:
     return f"[{', '.join(str(dim) if isinstance(dim, int) else '?' for dim in dims)}]"
-
-
-__all__ = ["CheckEach", "invalidity", "is_sound"]

@@ -151,6 +151,3 @@ class Explanation(Observer):
         self._refusals[transformer.name, node] = RefusedCandidate(
             transformer.name, node_name(node), node.op_type, reason_of(reason)
         )
-
-
-__all__ = ["Explanation", "OfferedRewrite", "RefusedCandidate", "WeighedForm"]

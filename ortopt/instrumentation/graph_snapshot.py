@@ -231,15 +231,3 @@ def tensor_text(tensor: ir.TensorProtocol) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"
-
-
-__all__ = [
-    "SCOPES_KEY",
-    "GraphRow",
-    "GraphSnapshot",
-    "NodeRow",
-    "SnapshotTaker",
-    "ValueRow",
-    "labelled_graphs",
-    "op_of",
-]

@@ -25,6 +25,3 @@ class RewriteLimit(Observer):
     def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
         """Whether the number is within the limit."""
         return (self.limit is None or number <= self.limit) and number not in self.without
-
-
-__all__ = ["RewriteLimit"]

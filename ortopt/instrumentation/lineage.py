@@ -241,6 +241,3 @@ class Lineage(Observer):
 
 def _name_of(node: ir.Node) -> str:
     return node.name or next((value.name for value in node.outputs if value.name), "")
-
-
-__all__ = ["KnownNode", "Lineage", "RecordedRewrite"]

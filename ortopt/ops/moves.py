@@ -245,6 +245,3 @@ def taken(size: int, start: int, end: int, step: int) -> range:
     if step > 0:
         return range(min(max(first, 0), size), size if end in ENDS else min(max(last, 0), size), step)
     return range(min(max(first, 0), size - 1), -1 if end in ENDS else min(max(last, -1), size), step)
-
-
-__all__ = ["ENDS", "Cut", "Pad", "Resize", "Slice", "Transpose", "slice_node", "taken"]

@@ -155,6 +155,3 @@ def _spelled(kind: ir.TypeProtocol | None) -> str:
         name = "seq" if isinstance(kind, ir.SequenceType) else "optional"
         return f"{name}({_spelled(kind.elem_type)})"
     return f"tensor({kind.dtype.name.lower()})" if isinstance(kind, ir.TensorType) else ""
-
-
-__all__ = ["convert"]

@@ -240,6 +240,3 @@ def _mend(case: Case, have: int, version: int) -> str:
         return "whether it enlarges or shrinks is not known, and since opset 11 it must say how it rounds"
     resize.attribute.append(onnx.helper.make_attribute("nearest_mode", "ceil" if (scales < 1).any() else "floor"))
     return ""
-
-
-__all__ = ["Case", "converted_cases", "refusal"]

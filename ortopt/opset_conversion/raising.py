@@ -246,6 +246,3 @@ def _resize(node: ir.Node, have: int, version: int) -> _Change | _Refusal | None
 
 _GUARDS: Final[dict[str, Callable[[ir.Node, int, int], _Change | _Refusal | None]]] = {"Resize": _resize}
 """Operators of which a value of an attribute does not exist any more."""
-
-
-__all__ = ["OLDEST", "Step", "apply", "least_ir_version", "plan"]

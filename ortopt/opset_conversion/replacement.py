@@ -115,6 +115,3 @@ def _forget_if_unused(value: ir.Value) -> None:
         del value.graph.initializers[value.name]
     elif producer is not None and producer.op_type == "Constant" and not producer.domain:
         scope.graph_of(producer).remove(producer)
-
-
-__all__ = ["put_in_place"]

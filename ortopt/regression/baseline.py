@@ -109,6 +109,3 @@ def _has_clearly_changed(before: Facts, now: Facts) -> bool:
     old: Any = before["latency"]
     new: Any = now.get("latency")
     return new is not None and (new["low"] > old["high"] or new["high"] < old["low"])
-
-
-__all__ = ["MEASURED", "SCHEMA", "Baseline", "read", "updated"]

@@ -121,6 +121,3 @@ def size_of(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-__all__ = ["Case", "Settings", "plain_options", "possible_data", "size_of"]

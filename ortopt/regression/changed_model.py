@@ -167,6 +167,3 @@ def _is_smaller(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) 
     if is_now is None or was is None:
         return False
     return now["nodes"] <= before["nodes"] and is_now <= thresholds["node_share"].limit(was)
-
-
-__all__ = ["fused", "interface", "shares"]

@@ -280,6 +280,3 @@ def _model_hash(case: Case) -> str | None:
 
 def _options(case: Case) -> str:
     return options_text(api.make_options(**case.settings.options))
-
-
-__all__ = ["ProgressListener", "Runner", "RunningCheck", "Schedule"]

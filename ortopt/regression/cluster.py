@@ -178,6 +178,3 @@ def _answer(future: Any) -> Answer:
     except Exception as error:  # Dask raises what it likes, KilledWorker among it
         return {"facts": {}, "error": f"the cluster lost it: {one_line(error)}", "kind": BROKEN}
     return answer
-
-
-__all__ = ["LIMIT", "Cluster", "run_here"]

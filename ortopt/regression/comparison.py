@@ -277,6 +277,3 @@ def _latency(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> 
         yield Finding("worse", "latency", new["ratio"], old["ratio"], limit, f"{says} (allowed: {faster(1 / limit)})")
     elif new["high"] < thresholds["latency"].floor(old["ratio"]):
         yield Finding("better", "latency", new["ratio"], old["ratio"], limit, says)
-
-
-__all__ = ["compare"]

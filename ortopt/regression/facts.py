@@ -233,18 +233,3 @@ def _signature(value: ir.Value) -> str:
     dims = None if value.shape is None else [d if isinstance(d, int) else d.value or "?" for d in value.shape.dims]
     shape = "" if dims is None else f"[{','.join(map(str, dims))}]"
     return one_line(f"{value.name}: {str(value.type).lower()}{shape}")
-
-
-__all__ = [
-    "ALWAYS",
-    "Facts",
-    "checked",
-    "facts_of",
-    "fused",
-    "hash_of",
-    "is_composite",
-    "measured",
-    "options_text",
-    "rounded",
-    "versions",
-]

@@ -62,6 +62,3 @@ def difference_of_ops(now: Facts, before: Facts) -> str:
     changes = changes_of(now.get("ops", {}), before.get("ops", {}))
     named = [f"{op} {change:+d}" for op, change in sorted(changes.items(), key=lambda item: (-abs(item[1]), item[0]))]
     return ", ".join((*named[:MAX_NAMED], *(["…"] if len(named) > MAX_NAMED else [])))
-
-
-__all__ = ["MAX_NAMED", "Finding", "Kind", "changes_of", "difference_of_ops"]

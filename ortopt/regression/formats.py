@@ -196,6 +196,3 @@ def _row(result: Result) -> dict[str, Any]:
         "latency": (facts.get("latency") or {}).get("ratio"),
         "says": [*result.says(), *([result.reason] if result.reason else [])],
     }
-
-
-__all__ = ["LIMIT", "junit", "markdown", "page"]

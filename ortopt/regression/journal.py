@@ -113,6 +113,3 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-__all__ = ["Journal"]

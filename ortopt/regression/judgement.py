@@ -104,6 +104,3 @@ def vanished(case: Case, baseline: Baseline, *, has_model: bool, pruned: bool) -
 def unchanged(case: Case, facts: Facts) -> Result:
     """The result of a model that need not run: what it would give is known."""
     return Result(case.name, case.model, case.configuration, Status.UNCHANGED, facts=facts)
-
-
-__all__ = ["judge", "skipped", "unchanged", "vanished"]

@@ -15,7 +15,7 @@ from ortopt.benchmarking.benchmark import version_of
 from ortopt.errors import OrtoptError
 from ortopt.measurement.asking import MeasurementBudget
 from ortopt.measurement.in_turns import Version, attempt, measure_in_turns
-from ortopt.measurement.intervals import CONFIDENCE, interval
+from ortopt.measurement.intervals import interval
 from ortopt.regression.facts import rounded
 
 ROUNDS: Final = 9
@@ -125,6 +125,3 @@ def _candidates(order: Mapping[str, Any], original: Path) -> Iterator[dict[str, 
     sizes = sizes_of_symbols(model, sizes, shapes)
     for how in initial_draws():
         yield dict(interface.draw(sizes=sizes, how=how))
-
-
-__all__ = ["CONFIDENCE", "ROUNDS", "Latency", "Measure", "in_turns", "interval"]

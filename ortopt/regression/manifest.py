@@ -208,6 +208,3 @@ def _text(what: str, value: Any, *, empty: bool = False) -> str:
     if not isinstance(value, str) or not (value or empty):
         raise UsageError(f"{what} is a text")
     return value
-
-
-__all__ = ["NAME", "Manifest", "Rule", "read"]

@@ -275,6 +275,3 @@ class Pool:
             self._state.notify_all()
         for worker in list(self._workers):
             worker.stop()
-
-
-__all__ = ["Job", "Pool", "Worker", "need"]

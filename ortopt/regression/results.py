@@ -266,6 +266,3 @@ def accepted(result: Result, *, pruned: bool) -> Result:
 def with_findings(result: Result, status: Status, findings: Iterable[Finding] = (), **more: Any) -> Result:
     """A result of which something is said."""
     return dataclasses.replace(result, status=status, findings=tuple(findings), **more)
-
-
-__all__ = ["EXIT_CODES", "SCHEMA", "Check", "Result", "Status", "accepted", "read", "sorted_by_name", "with_findings"]

@@ -125,6 +125,3 @@ def _complete(parts: Mapping[str, Check]) -> None:
 
 def _shown(check: Check) -> str:
     return ", ".join(f"{name} {version}" for name, version in check.versions.items())
-
-
-__all__ = ["cost_of", "dearest_first", "merge", "parse", "part_of"]

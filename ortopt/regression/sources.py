@@ -203,6 +203,3 @@ def _name(path: Path, base: Path, root: Path) -> str:
         if absolute.is_relative_to(folder):
             return absolute.relative_to(folder).as_posix()
     return absolute.name
-
-
-__all__ = ["SUFFIX", "ZOO", "Selection", "below", "cases", "files"]

@@ -133,6 +133,3 @@ def parse_all(table: Any) -> dict[str, Threshold]:
     if not isinstance(table, Mapping):
         raise UsageError(f"thresholds are a table of figures, not {table!r}")
     return {name: parse(name, value) for name, value in table.items()}
-
-
-__all__ = ["DEFAULTS", "MEANINGS", "OFF", "Threshold", "parse", "parse_all"]

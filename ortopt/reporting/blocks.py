@@ -149,6 +149,3 @@ def _sizes(row: Mapping[str, Any]) -> str:
 
 def _lengths(row: Mapping[str, Any]) -> str:
     return " x ".join(row[size] or "?" for size in ("queries", "keys"))
-
-
-__all__ = ["describe", "show"]

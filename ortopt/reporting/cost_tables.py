@@ -210,6 +210,3 @@ def show_comparison(data: Mapping[str, Any], out: Console) -> None:
     for name in ("a", "b"):
         if data[f"only_{name}"]:
             say(out, f"only {name.upper()} knows {len(data[f'only_{name}'])} more")
-
-
-__all__ = ["Told", "compared", "described", "show", "show_comparison", "show_measurement"]

@@ -219,20 +219,3 @@ def at_of(cost: Cost) -> dict[str, list[float | None]]:
         cost: The row.
     """
     return {name: [low, None if high == math.inf else high] for name, (low, high) in cost.at.items()}
-
-
-__all__ = [
-    "as_data",
-    "as_row",
-    "at_of",
-    "described",
-    "extents",
-    "fused_forms",
-    "in_words",
-    "known",
-    "on_each",
-    "show",
-    "table_in_words",
-    "weighed_forms",
-    "why",
-]

@@ -293,6 +293,3 @@ def storable(values: Mapping[str, Any]) -> bool:
         isinstance(value, np.ndarray) and value.dtype.kind in "biufcOSU" and "\0" not in name and name != "file"
         for name, value in values.items()
     )
-
-
-__all__ = ["Excerpt", "around", "same_content", "section", "storable"]

@@ -63,6 +63,3 @@ def lines(data: Mapping[str, Any] | None) -> Iterable[str]:
 
 def _shown(error: float | str) -> str:
     return error if isinstance(error, str) else f"{error:.2g}"
-
-
-__all__ = ["as_data", "lines"]

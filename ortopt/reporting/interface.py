@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortopt.graph.facts import shape_of
 from ortopt.graph.symbolic import is_invented, is_known
-from ortopt.reporting.report import table
+from ortopt.reporting.tables import table
 from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
@@ -104,6 +104,3 @@ def number(count: int | str | None) -> str:
     if isinstance(count, int):
         return f"{count:,}"
     return "unknown" if count is None else re.sub(r"(?<![\w.])\d{4,}(?!\w)", lambda found: f"{int(found[0]):,}", count)
-
-
-__all__ = ["described", "inferred_shape", "number", "print_table", "shape_text", "show"]

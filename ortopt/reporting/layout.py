@@ -74,6 +74,3 @@ def show(data: Mapping[str, Any], out: Console) -> None:
             shape = "?" if row["shape"] is None else "x".join(map(str, row["shape"]))
             users = ", ".join(f"{user['op']} {user['node']}" for user in row["for"]) or "an output"
             say(out, one_line(f"  {row['by'] or 'an input'} {row['value']} [{shape}], for {users}"))
-
-
-__all__ = ["NAME", "describe", "show"]

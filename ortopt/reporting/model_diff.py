@@ -12,7 +12,8 @@ import onnx_ir as ir
 from ortopt.graph import scope
 from ortopt.onnx_ir_internals import initializers_of
 from ortopt.optimization.result import figures
-from ortopt.reporting.report import size, table
+from ortopt.reporting.report import size
+from ortopt.reporting.tables import table
 from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
@@ -184,6 +185,3 @@ def _show_weights(title: str, rows: list[dict[str, Any]], out: Console) -> None:
         out.print(f"    {one_line(row['name'])} {row['type']}", soft_wrap=True)
     if len(rows) > MAX_ROWS:
         out.print(f"    {len(rows) - MAX_ROWS} more (all of them with --json)")
-
-
-__all__ = ["compare", "show"]

@@ -130,6 +130,3 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {reason['pass']} ({reason['count']} candidates): {one_line(reason['reason'])}"
         if len(row["reasons"]) > _REASONS:
             yield f"  {len(row['reasons']) - _REASONS} more reasons (all of them in the report as data)"
-
-
-__all__ = ["describe", "show"]

@@ -58,6 +58,3 @@ def summary(listener: Explanation, passes: Iterable[str]) -> list[dict[str, Any]
 def _row(name: str, rewrites: int, reasons: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     refusals = sum(reason["count"] for reason in reasons)
     return {"pass": name, "rewrites": rewrites, "refusals": refusals, "reasons": reasons}
-
-
-__all__ = ["as_data", "by_pass", "rank", "summary"]

@@ -566,24 +566,3 @@ def size(nbytes: int) -> str:
             break
         value /= 1000
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-
-
-__all__ = [
-    "MAX_NODES_SHOWN",
-    "MAX_REASONS",
-    "PIPE_WIDTH",
-    "SCHEMA",
-    "as_dict",
-    "console",
-    "describe_repair",
-    "describe_rewrite",
-    "fused",
-    "in_short",
-    "of_runtimes",
-    "plain",
-    "say",
-    "shape_arithmetic",
-    "show",
-    "size",
-    "table",
-]

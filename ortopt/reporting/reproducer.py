@@ -257,6 +257,3 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             known[package] = importlib.metadata.version(package)
     return known
-
-
-__all__ = ["Reproducer", "check_folder", "of_failure", "of_rewrite", "versions", "write"]

@@ -172,6 +172,3 @@ def say(out: Console, line: str, style: str | None = None) -> None:
     """
     for part in broken(line, out.width) if out.is_terminal and line.strip() else [line]:
         out.print(part, style=style, soft_wrap=True)
-
-
-__all__ = ["FittingTable", "broken", "say", "table"]

@@ -69,6 +69,3 @@ def _said(speeds: Sequence[Mapping[str, float]], sizes: Sequence[Mapping[str, in
         at = ", ".join(f"{name} {count}" for name, count in size.items())
         rows.append(f"{faster(speed['median'])}{f' at {at}' if at else ''}")
     return "; ".join(rows)
-
-
-__all__ = ["tuning_fields", "tuning_lines"]

@@ -114,6 +114,3 @@ def replace_weights(models: Sequence[ir.Model], survives: Callable[[], bool]) ->
             half = len(chosen) // 2
             pending += [chosen[:half], chosen[half:]]
     return sorted(replaced), sorted({weight.name for weights in tables for weight in weights.values()})
-
-
-__all__ = ["replace_weights"]

@@ -384,6 +384,3 @@ def _label(graph: ir.Graph) -> str:
         return scope.label(graph)
     except Exception:  # whatever a broken graph answers
         return graph.name or "?"
-
-
-__all__ = ["BatchRunner", "Step"]

@@ -195,6 +195,3 @@ def _interface(model: ir.Model) -> _Interface:
 def _told(interface: _Interface) -> str:
     inputs, outputs = ([f"{quoted(name or '')} {type_}" for name, type_ in values] for values in interface)
     return f"inputs {', '.join(inputs) or 'none'} and outputs {', '.join(outputs) or 'none'}"
-
-
-__all__ = ["CloneRun"]

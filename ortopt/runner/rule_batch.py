@@ -122,6 +122,3 @@ def in_order(transformers: Sequence[GraphTransformer]) -> list[GraphTransformer]
 def _earlier(transformer: GraphTransformer, keys: Collection[str]) -> set[str]:
     """Which of the transformers of a level run earlier."""
     return set(map(name_key, transformer.after)) & set(keys)
-
-
-__all__ = ["Clock", "RuleBatch", "in_batches", "in_order"]

@@ -74,6 +74,3 @@ class ConvertedTensor(ir.LazyTensor):
     def _first(self) -> ir.TensorProtocol:
         """What it all comes from."""
         return self.source._first if isinstance(self.source, ConvertedTensor) else self.source
-
-
-__all__ = ["ConvertedTensor"]

@@ -190,6 +190,3 @@ def write_data(tensor: ir.TensorProtocol, stream: BinaryIO) -> Iterator[None]:
     for start in range(0, len(data), _SLICE):
         stream.write(data[start : start + _SLICE])
         yield
-
-
-__all__ = ["DataLayout", "write_data"]

@@ -120,6 +120,3 @@ def _content(node: onnx.NodeProto) -> onnx.TensorProto | onnx.SparseTensorProto 
         return None
     dims = [len(value)] if attribute.name.endswith("s") else []
     return onnx.helper.make_tensor(name, kind[attribute.name], dims, value if dims else [value])
-
-
-__all__ = ["DuplicateNameError", "without_duplicates"]

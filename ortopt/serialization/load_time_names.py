@@ -59,6 +59,3 @@ def _inner_values(graph: ir.Graph) -> Iterator[ir.Value]:
 def _results(graph: ir.Graph) -> Iterator[ir.Value]:
     for node in graph:
         yield from node.outputs
-
-
-__all__ = ["avoid"]

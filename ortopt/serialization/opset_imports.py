@@ -91,16 +91,3 @@ def complete(imports: dict[str, int], domains: Iterable[str], ir_version: int) -
     for domain in used:
         if domain in NEWEST_OF_ONNX_RUNTIME and (some or domain == MICROSOFT):
             imports.setdefault(domain, NEWEST_OF_ONNX_RUNTIME[domain])
-
-
-__all__ = [
-    "CONSTANT_INITIALIZERS_FROM_IR",
-    "DEVICES_FROM_IR",
-    "FUNCTION_TYPES_FROM_IR",
-    "METADATA_FROM_IR",
-    "NEWEST_OF_ONNX_RUNTIME",
-    "canonical",
-    "complete",
-    "imported",
-    "imported_by_function",
-]

@@ -131,6 +131,3 @@ def _without_weights(path: Path) -> bytes:
         return strip(file.map).model
     except InvalidModelError:
         return bytes(file.map[:])
-
-
-__all__ = ["TemporaryOutput", "locked", "remove_old_data", "remove_stray_files"]

@@ -96,6 +96,3 @@ def _count_nodes(buffer: Buffer, token: CancellationToken) -> int:
         for inner, _, inner_end in token.checked(fields(buffer, start, end))
         if inner == _NODE_OF_GRAPH and inner_end <= end
     )
-
-
-__all__ = ["count_nodes", "mentions_groups"]

@@ -157,6 +157,3 @@ def _rename(value: ir.Value, taken: set[str | None], numbers: Counter[str]) -> N
         name = f"{base}_{numbers[base] + 1}"
     taken.add(name)
     set_name(value, name)
-
-
-__all__ = ["restore", "separate"]

@@ -140,6 +140,3 @@ def make_dense(model: ir.Model, allowance: int, token: CancellationToken = NEVER
             node.attributes["value"] = ir.AttrTensor("value", tensor.dense(node.outputs[0].name or ""))
             node.meta.pop(SPARSE_KEY, None)
     return grown
-
-
-__all__ = ["SPARSE_KEY", "SparseTensor", "constant_node", "make_dense"]

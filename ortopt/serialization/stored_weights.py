@@ -103,6 +103,3 @@ class StoredWeights:
                 token.check()
         self._end = start + tensor.nbytes
         return Place(self._data.name, start, tensor.nbytes)
-
-
-__all__ = ["StoredWeights"]

@@ -196,6 +196,3 @@ def _typed_tensor(proto: onnx.TensorProto, dtype: ir.DataType, dims: list[int]) 
     tensor = ir.serde.TensorProtoTensor(own)
     del own.metadata_props[:]  # the tensor has read them; onnx-ir would write them twice
     return tensor
-
-
-__all__ = ["ExternalFiles", "TensorDecoder"]

@@ -155,17 +155,3 @@ def _strings(tensor: ir.TensorProtocol) -> Sequence[Any]:
     if isinstance(tensor, ir.StringTensor):
         return tensor.string_data()
     return list(tensor.numpy().reshape(-1))
-
-
-__all__ = [
-    "Message",
-    "Part",
-    "Place",
-    "Placing",
-    "TensorEncoder",
-    "as_bytes",
-    "integer_of",
-    "optional",
-    "properties",
-    "text",
-]

@@ -225,17 +225,3 @@ def apply_types_of_functions(model: ir.Model, infos: Iterable[onnx.ValueInfoProt
         value = named.get(owner, {}).get(name)
         if value is not None:
             state_type(value, info)
-
-
-__all__ = [
-    "FOREIGN_TYPE_KEY",
-    "ValueInfos",
-    "apply_types_of_functions",
-    "metadata_of",
-    "says_more_than_tensor",
-    "state_type",
-    "text",
-    "type_and_shape",
-    "type_proto",
-    "value_info",
-]

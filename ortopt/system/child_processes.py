@@ -208,17 +208,3 @@ def limit_memory(*, space: int | None = None, data: int | None = None) -> None:
         hard = resource.getrlimit(kind)[1]
         if nbytes is not None:
             resource.setrlimit(kind, (nbytes if hard == resource.RLIM_INFINITY else min(nbytes, hard), hard))
-
-
-__all__ = [
-    "GREETING",
-    "Outcome",
-    "answers_in",
-    "end",
-    "end_with",
-    "limit_memory",
-    "run",
-    "skip_to_answers",
-    "spawn",
-    "take_streams",
-]

@@ -100,6 +100,3 @@ def room_errors(folder: str = "") -> Iterator[None]:
 def no_room(reason: object) -> OutputError:
     """The error to raise where temporary files cannot be written."""
     return OutputError(f"cannot write temporary files: {reason} (TMPDIR says where they go)")
-
-
-__all__ = ["is_lack_of_room", "no_room", "room_errors", "same_file", "temporary_folder", "write_atomically"]

@@ -40,6 +40,3 @@ def channel_block() -> int | None:
     """How many channels ONNX Runtime's convolutions compute at once here: 16 with AVX-512, else 8; None: not known."""
     known = features() if is_x86() else frozenset()
     return 16 if "avx512f" in known else 8 if "avx2" in known else None
-
-
-__all__ = ["channel_block", "features", "is_x86", "saturates_products"]

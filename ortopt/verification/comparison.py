@@ -366,15 +366,3 @@ def _within(row: OutputRow, expected: Array, got: Array, rtol: float, atol: floa
         return row
     detail = f"{row.got} instead of {row.expected} at {list(where)}: beyond rtol {rtol:.2g} and atol {atol:.2g}"
     return dataclasses.replace(row, agrees=False, detail=detail)
-
-
-__all__ = [
-    "Array",
-    "Comparison",
-    "OutputRow",
-    "error_text",
-    "is_float",
-    "regardless_of_signs",
-    "worst_of",
-    "zero_text",
-]

@@ -362,6 +362,3 @@ def ordinary(
 
 def _not_compared(verdict: Verification, reason: str) -> Verification:
     return dataclasses.replace(verdict, status="verified", reason="", not_as_deployed=reason)
-
-
-__all__ = ["DEFAULTS", "PREFIX", "DeployedModels", "DeployedRun", "Deployment", "on", "ordinary"]

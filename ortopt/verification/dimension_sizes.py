@@ -115,6 +115,3 @@ def _natural_size(name: str, position: int) -> int:
     if text in _SPATIAL or "height" in text or "width" in text:
         return 32
     return (2, 6, 4, 7, 3)[position % 5]
-
-
-__all__ = ["DimensionSizes", "symbols_of"]

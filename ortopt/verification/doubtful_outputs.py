@@ -205,16 +205,3 @@ def decide_by_distance(row: OutputRow, expected: Any, got: Any, others: Sequence
 
 def _distance(array: Array, other: Array) -> float:
     return float(np.abs(array.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))
-
-
-__all__ = [
-    "STEPS_CAP",
-    "TIMES_THE_NOISE",
-    "TIMES_THE_STEPS",
-    "accept_explained_infinities",
-    "decide_by_distance",
-    "decide_by_matches",
-    "decide_by_noise",
-    "decide_by_steps",
-    "zeros_cancel_out",
-]

@@ -130,6 +130,3 @@ def initial_draws() -> Iterator[Draw]:
         yield Draw(length=length)
     for length in (1024, 16000):
         yield Draw(size=1, length=length)  # what was exported with a single signal may have a batch of 1 written in
-
-
-__all__ = ["Draw", "additional_draws", "initial_draws", "thorough_draws"]

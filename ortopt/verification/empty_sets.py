@@ -103,6 +103,3 @@ class EmptySets:
             else:
                 return True
         return False
-
-
-__all__ = ["EmptySets"]

@@ -271,6 +271,3 @@ def _digest(value: Any) -> Any:
         return tuple(_digest(item) for item in value)
     data = repr(value.tolist()).encode() if value.dtype.kind == "O" else value.tobytes()
     return value.shape, zlib.crc32(data)
-
-
-__all__ = ["MAX_CRASHES", "Search"]

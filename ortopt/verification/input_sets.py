@@ -107,6 +107,3 @@ def is_finite(inputs: Inputs) -> bool:
     """Whether neither NaN nor infinities are among the floats."""
     arrays = (array for value in inputs.values() for array in (value if isinstance(value, list) else [value]))
     return all(np.isfinite(array).all() for array in map(np.asarray, arrays) if array.dtype.kind == "f")
-
-
-__all__ = ["InputSet", "elements", "in_memory", "inputs_from", "is_finite", "store_inputs"]

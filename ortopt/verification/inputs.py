@@ -248,6 +248,3 @@ def read_inputs(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, Any]]
     except Exception as error:  # whatever numpy, zipfile and zlib say of a broken file
         raise InvalidModelError(f"{label}: no .npz file of plain arrays ({error})") from error
     return inputs
-
-
-__all__ = ["Inputs", "Interface", "Recorded", "draw_inputs", "read_inputs"]

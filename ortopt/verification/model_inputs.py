@@ -203,6 +203,3 @@ def _may_be_negative(node: ir.Node) -> bool:
         return False
     numbers = semantics.constant_tensor(node.inputs[1])
     return numbers is None or bool((numbers.numpy() < 0).any())
-
-
-__all__ = ["ModelInput", "is_undefined_without_elements"]

@@ -184,6 +184,3 @@ def _give(model: ir.Model, node: ir.Node, name: str) -> None:
         copy.outputs[0].name, copy.outputs[0].type, copy.outputs[0].shape = prefix + name, best.type, best.shape
         model.graph.append(copy)
         model.graph.outputs.append(copy.outputs[0])
-
-
-__all__ = ["NearTies", "with_given_places"]

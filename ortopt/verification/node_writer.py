@@ -58,6 +58,3 @@ class NodeWriter:
         self.node.resize_outputs(1)
         self.node.attributes.clear()
         self.node.op_type, self.node.domain = "Identity", ""
-
-
-__all__ = ["NodeWriter"]

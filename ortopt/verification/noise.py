@@ -208,15 +208,3 @@ def _portion_moved(plain: Array, bits: Any, rng: np.random.Generator, units: int
     step[~((sizes < limit) & (sizes > small))] = 0
     with np.errstate(over="ignore"):
         return np.asarray((held + step).view(plain.dtype))
-
-
-__all__ = [
-    "LARGEST_COPY",
-    "PERTURBED_BY",
-    "TRUSTED_TIMES",
-    "constant_bytes",
-    "jittered",
-    "jittered_inputs",
-    "widened",
-    "widened_inputs",
-]

@@ -136,16 +136,3 @@ def is_wide_integer(name: str, dtype: ir.DataType) -> bool:
 def is_free_integer(name: str, dtype: ir.DataType, *, below: int | None, sizes: bool) -> bool:
     """Whether an input's integers may be anything, as far as can be seen."""
     return is_wide_integer(name, dtype) and below is None and not sizes and "position" not in name.lower()
-
-
-__all__ = [
-    "FAR",
-    "FARTHEST",
-    "NEAR",
-    "FloatRange",
-    "IntegerRange",
-    "drawn_of",
-    "integers_of",
-    "is_free_integer",
-    "is_wide_integer",
-]

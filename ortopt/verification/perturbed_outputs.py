@@ -154,6 +154,3 @@ def _in_dtype_of(value: Any, expected: Any, type_: str) -> Any:
         if "bfloat16" in type_ and expected.dtype == np.uint16:
             return value.astype(ir.DataType.BFLOAT16.numpy()).view(np.uint16)
         return value.astype(expected.dtype) if value.dtype.kind == expected.dtype.kind == "f" else value
-
-
-__all__ = ["PerturbedCopies", "PerturbedOutputs"]

@@ -83,6 +83,3 @@ def _of_floats(expected: Array, got: Array) -> float:
     whole = math.sqrt(float(np.mean(wanted**2)))
     scales = np.maximum(scales, whole / _FAINT) if whole else np.ones_like(scales)
     return float((differences / np.maximum(scales, np.abs(wanted))).max())
-
-
-__all__ = ["PREFIX", "slice_error", "with_ranges"]

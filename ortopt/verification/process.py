@@ -371,6 +371,3 @@ class InProcessWorker(Worker):
             raise WorkerError(str(error)) from error
         self.seconds = time.perf_counter() - started
         return rows
-
-
-__all__ = ["PATIENCE", "Deadline", "InProcessWorker", "Worker", "WorkerError"]

@@ -152,16 +152,3 @@ def _scale(value: ir.Value | None) -> Array | None:
         return None
     scale = constant_tensor(node.inputs[1])
     return None if scale is None else scale.numpy()
-
-
-__all__ = [
-    "DYNAMIC",
-    "MICROSOFT",
-    "OUTPUT_SCALES",
-    "has_biases",
-    "is_blockwise",
-    "quantized_outputs",
-    "quantizers",
-    "round_biases",
-    "rounds",
-]

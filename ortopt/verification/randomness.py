@@ -261,5 +261,3 @@ _MADE: Final = {
     "Multinomial": _multinomial,
     "Dropout": _dropout,
 }
-
-__all__ = ["GivenValues", "random_outputs"]

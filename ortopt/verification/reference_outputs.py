@@ -166,6 +166,3 @@ def run_original(
         facts.quantized,
         facts.quantizers,
     )
-
-
-__all__ = ["OriginalFacts", "ReferenceOutputs", "run_original"]

@@ -302,6 +302,3 @@ def _noise(spread: Mapping[str, OutputRow]) -> tuple[float, float, float]:
         own.append(optimized)
     worst, mean, local = (max((get(copy) for copy in own), default=0.0) for get in _MEASURES)
     return worst, mean, local
-
-
-__all__ = ["Behind", "ResultComparison", "Session", "accept_spreading", "deadline_of", "load_failure"]

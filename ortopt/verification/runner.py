@@ -148,6 +148,3 @@ def nbytes(source: Source) -> int:
     path = Path(source)
     files = {path, *external_files(path)}
     return sum(file.stat().st_size for file in files if file.is_file())
-
-
-__all__ = ["ModelRunner", "Source", "nbytes"]

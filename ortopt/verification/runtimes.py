@@ -52,6 +52,3 @@ def _interpreter(text: str) -> str:
     if found is None:
         raise UsageError(f"--verify-with {text}: there is no such Python; name one that has ONNX Runtime or OpenVINO")
     return found
-
-
-__all__ = ["find"]

@@ -64,6 +64,3 @@ def process(runtime: Runtime | None = None) -> subprocess.Popen[bytes]:
 
 def _start() -> subprocess.Popen[bytes]:
     return spawn(_MODULE)
-
-
-__all__ = ["Runtime", "early", "process"]

@@ -139,6 +139,3 @@ class _Stepping(NodeWriter):
         levels = self.cast_like(self.constant(1 / _LEVELS, np.float32), data)
         moved = self._moved(blocks, self("Mul", largest, levels))
         self.node.replace_input_with(0, self("Reshape", moved, self("Shape", data)))
-
-
-__all__ = ["stepped"]

@@ -158,6 +158,3 @@ def _own(node: ir.Node) -> float:
         elif attribute.type == ir.AttributeType.TENSOR:
             tolerance = max(tolerance, _of_type(attribute.as_tensor().dtype))
     return max(tolerance, *(_of_type(value.dtype) for value in node.outputs), 0.0)
-
-
-__all__ = ["LIMITS", "SIGMOID_STEP", "TOLERANCES", "Limits", "kernel_steps", "tolerances"]

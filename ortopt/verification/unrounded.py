@@ -147,6 +147,3 @@ def _parameter(formals: object, number: int) -> str:
     """The type parameter of an input or an output; the last may stand for many."""
     assert isinstance(formals, list | tuple)
     return str(formals[min(number, len(formals) - 1)].type_str) if formals else ""
-
-
-__all__ = ["unrounded"]

@@ -347,5 +347,3 @@ FORMULAS: Final[dict[tuple[str, str], Callable[[Formula], tuple[ir.Value, ...]]]
     (MICROSOFT, "QuantizeLinear"): _quantize,
 }
 """By domain and op: writes the formula, and gives the outputs of the node that are quantized integers."""
-
-__all__ = ["FORMULAS", "Formula", "NoFormulaError"]

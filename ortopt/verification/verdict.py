@@ -109,6 +109,3 @@ def verdict_of(
     return Verification(
         status, reason, worst.worst, worst.name, tuple(rows), input_sets, attempts, is_random, spread=spread
     )
-
-
-__all__ = ["Elsewhere", "Verification", "verdict_of"]

@@ -165,6 +165,3 @@ class _OneWay:
             raise UnavailableError(f"the result does not run without rounding: {verdict.reason}")
         self.differing = comparing.differing
         return verdict
-
-
-__all__ = ["UnavailableError", "WithoutRounding"]

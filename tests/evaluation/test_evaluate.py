@@ -11,10 +11,10 @@ import pytest
 from ortopt.analysis.shapes import infer_model
 from ortopt.evaluation import evaluate as evaluate_module
 from ortopt.evaluation import execution
-from ortopt.evaluation.call import HazardError, UnsupportedHereError
+from ortopt.evaluation.call import Call, HazardError, Operand, UnsupportedHereError
 from ortopt.evaluation.evaluate import evaluate
 from ortopt.evaluation.execution import run_model
-from ortopt.evaluation.numpy_kernels import KERNELS, Call, Operand, compute
+from ortopt.evaluation.numpy_kernels import KERNELS, compute
 from tests.releases import INSTALLED, needs
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from ortopt.api import make_options
 from ortopt.errors import InvalidModelError, UsageError
+from ortopt.measurement.intervals import interval
 from ortopt.regression import manifest, shards, sources, thresholds
 from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, Settings
 from ortopt.regression.comparison import compare
 from ortopt.regression.facts import Facts
-from ortopt.regression.latency import interval
 from ortopt.regression.thresholds import DEFAULTS, Threshold
 
 

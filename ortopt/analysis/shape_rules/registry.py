@@ -16,7 +16,6 @@ from ortopt.graph.integer_ranges import EXACT_IN_DOUBLES, Sizes
 from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal, is_capped, is_floored, is_one_or_none
 from ortopt.onnx_ir_internals import attributes_of
 from ortopt.semantics import constant_content
-from ortopt.semantics.domains import MICROSOFT
 
 Steps: TypeAlias = Iterator[ir.Graph]
 """A rule for a node with subgraphs yields each graph that must be inferred before the rule goes on."""
@@ -339,24 +338,3 @@ def join_dims(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> Dims | None:
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(map(join, a, b))
-
-
-__all__ = [
-    "MICROSOFT",
-    "RULES",
-    "Call",
-    "Host",
-    "Rule",
-    "Steps",
-    "Unknown",
-    "axes_of",
-    "axis_of",
-    "broadcast",
-    "broadcast_dim",
-    "broadcast_shape",
-    "integers",
-    "join",
-    "join_dims",
-    "meet",
-    "rule",
-]

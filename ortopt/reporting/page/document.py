@@ -69,6 +69,3 @@ def asset(name: str) -> str:
 
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}"
-
-
-__all__ = ["SCRIPT", "STYLE", "asset", "document"]

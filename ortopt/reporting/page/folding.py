@@ -253,6 +253,3 @@ def _numbered(root: _Tree) -> Folding:
             folding.groups.append(Group(position, child.label, child.alike))
             pending.append((child, len(folding.groups) - 1))
     return folding
-
-
-__all__ = ["Folding", "Group", "fold"]

@@ -127,6 +127,3 @@ def _ancestors(group: int, folding: Folding) -> list[int]:
         line.append(group)
         group = folding.groups[group].parent
     return line[::-1]
-
-
-__all__ = ["describe_graphs"]

@@ -104,6 +104,3 @@ def _settle(snapshot: GraphSnapshot, unclear: list[NodeRow], found: dict[int, Pa
         if row.id not in found:
             producers = (snapshot.values[position].producer for position in row.inputs if position >= 0)
             found[row.id] = common(found[one] for one in producers if one in found)
-
-
-__all__ = ["Path", "common", "own_path", "paths"]

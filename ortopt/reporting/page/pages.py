@@ -108,6 +108,3 @@ def _row(report: Mapping[str, Any], page: str) -> dict[str, Any]:
         "seconds": sum(report["seconds"].values()) if report.get("seconds") else None,
         "says": [str(text) for text in (report.get("error"), outcome.get("not_as_deployed")) if text],
     }
-
-
-__all__ = ["diff_page", "index_page", "page_of", "run_page", "write_page"]

@@ -173,6 +173,3 @@ def _told_rewrites(before: GraphSnapshot, after: GraphSnapshot, nodes: list[Know
             continue
         origins = [one for name in told.get(ORIGIN_KEY, "").split(", ") if name for one in named.get(name, ())]
         yield RecordedRewrite(0, told[PASS_KEY], 0, 0, nodes[row.id].graph, "", tuple(origins), (row.id,), ())
-
-
-__all__ = ["describe_diff", "describe_rewrites", "describe_run"]

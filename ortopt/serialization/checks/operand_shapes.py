@@ -141,5 +141,3 @@ RULES: Final[Mapping[str, Callable[[ir.Node, Shapes], None]]] = {
     "Concat": _concat,
 }
 """By op of ai.onnx, since operands broadcast: refuses operands that contradict one another, infers the result."""
-
-__all__ = ["RULES", "Known", "Shapes", "agree"]

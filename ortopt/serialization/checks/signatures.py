@@ -227,6 +227,3 @@ def _formals(formals: Sequence[onnx.defs.OpSchema.FormalParameter]) -> tuple[For
         )
         for formal in formals
     )
-
-
-__all__ = ["ABSENT", "Formal", "Kinds", "Signature", "counted", "signature", "type_name"]

@@ -318,5 +318,3 @@ _BY_ATTRIBUTES: Final[Mapping[str, Callable[[_Check, ir.Node], None]]] = {
     "Loop": _Check.body,
     "Scan": _Check.body,
 }
-
-__all__ = ["check"]
