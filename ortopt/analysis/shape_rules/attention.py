@@ -11,26 +11,20 @@ from ortopt.graph.symbolic import UNKNOWN, Dim
 from ortopt.semantics.domains import MICROSOFT
 
 
-@rule("RotaryEmbedding")
-def rotary_embedding(call: Call) -> None:
-    """As the input."""
-    call.same(0, 0)
-
-
-@rule("RotaryEmbedding", "GemmaRotaryEmbedding", domain=MICROSOFT)
-def contrib_rotary_embedding(call: Call) -> None:
-    """As the input."""
-    call.same(0, 0)
+def _total(call: Call, index: int, axis: int, new: Dim) -> Dim:
+    """How many keys there are, with those of the past, which is an input and has them along an axis."""
+    if not call.has(index):
+        return new
+    past = call.dims_or_none(index)
+    return UNKNOWN if past is None else symbolic.add(past[axis], new)
 
 
 @rule("Attention")
 def attention(call: Call) -> None:
     """Y as Q with V's head size, the present keys and values, the scores."""
     dtype = call.dtype(0)
-    for index in range(call.output_count()):
-        call.types[index] = dtype
+    call.share_type(0)
     q, k, v = call.dims(0), call.dims(1), call.dims(2)
-    past = call.dims_or_none(4) if call.has(4) else None
     if len(q) == 4:
         heads, kv_heads = q[1], k[1]
         size, key_size, value_size = q[2], k[3], v[3]
@@ -43,9 +37,7 @@ def attention(call: Call) -> None:
         call.shapes[0] = (q[0], size, symbolic.mul(heads, value_size))
     else:
         raise Unknown
-    total: Dim = new
-    if call.has(4):
-        total = UNKNOWN if past is None else symbolic.add(past[2], new)
+    total = _total(call, 4, 2, new)
     call.set(1, dtype, (q[0], kv_heads, total, key_size))
     call.set(2, dtype, (q[0], kv_heads, total, value_size))
     call.set(3, dtype, (q[0], heads, size, total))
@@ -64,20 +56,14 @@ def contrib_attention(call: Call) -> None:
     sizes = call.attribute("qkv_hidden_sizes")
     hidden = sizes[2] if sizes else symbolic.floordiv(weights[1], 3)
     call.shapes[0] = (batch, sequence, hidden)
-    past = call.dims_or_none(4) if call.has(4) else None
-    total: Dim = sequence
-    if call.has(4):
-        total = UNKNOWN if past is None else symbolic.add(past[3], sequence)
-    if call.attribute("past_present_share_buffer", 0):
-        total = UNKNOWN if past is None else past[3]
+    shares = call.attribute("past_present_share_buffer", 0)
+    total = _total(call, 4, 3, 0 if shares else sequence) if call.has(4) or not shares else UNKNOWN
     call.set(1, dtype, (2, batch, heads, total, symbolic.floordiv(hidden, heads)))
 
 
-@rule("QAttention", domain=MICROSOFT)
+@rule("QAttention", domain=MICROSOFT, typed=3)
 def quantized_attention(call: Call) -> None:
     """As Attention, in the type of the scale."""
-    dtype = call.dtype(3)
-    call.types[0] = dtype
     batch, sequence, _ = call.dims(0)
     call.shapes[0] = (batch, sequence, symbolic.floordiv(call.dims(1)[1], 3))
 
@@ -85,9 +71,7 @@ def quantized_attention(call: Call) -> None:
 @rule("MultiHeadAttention", domain=MICROSOFT)
 def multi_head_attention(call: Call) -> None:
     """[batch, sequence, V's hidden size]; the presents are [batch, heads, total, head size]."""
-    dtype = call.dtype(0)
-    for index in range(call.output_count()):
-        call.types[index] = dtype
+    call.share_type(0)
     query = call.dims(0)
     heads = call.attribute("num_heads")
     if len(query) == 5:  # packed [batch, sequence, heads, 3, head size]
@@ -113,12 +97,8 @@ def multi_head_attention(call: Call) -> None:
 
 def _present(call: Call, key: Dims, value_size: Dim) -> None:
     batch, heads, new, key_size = key
-    total: Dim = new
-    if call.has(6):
-        past = call.dims_or_none(6)
-        total = UNKNOWN if past is None else symbolic.add(past[2], new)
-    if call.has(8):  # with cached indirection or shared buffers the past's length counts
-        total = UNKNOWN
+    # With cached indirection or shared buffers the past's length counts.
+    total = UNKNOWN if call.has(8) else _total(call, 6, 2, new)
     call.set(1, call.dtype(0), (batch, heads, total, key_size))
     call.set(2, call.dtype(0), (batch, heads, total, value_size))
 
@@ -126,9 +106,7 @@ def _present(call: Call, key: Dims, value_size: Dim) -> None:
 @rule("GroupQueryAttention", domain=MICROSOFT)
 def group_query_attention(call: Call) -> None:
     """[batch, sequence, heads * head size]; the presents are [batch, key heads, data dependent, head size]."""
-    dtype = call.dtype(0)
-    for index in range(call.output_count()):
-        call.types[index] = dtype
+    call.share_type(0)
     batch, sequence, hidden = call.dims(0)
     heads, kv_heads = call.attribute("num_heads"), call.attribute("kv_num_heads")
     if call.has(2):
@@ -139,13 +117,12 @@ def group_query_attention(call: Call) -> None:
         call.shapes[0] = (batch, sequence, symbolic.mul(size, heads))
     # The present's length is a number in the seventh input, or the past's where that is larger.
     for index in (1, 2):
-        call.set(index, dtype, (batch, kv_heads, UNKNOWN, size))
+        call.set(index, call.dtype(0), (batch, kv_heads, UNKNOWN, size))
 
 
-@rule("PackedAttention", "PackedMultiHeadAttention", "DecoderMaskedMultiHeadAttention", domain=MICROSOFT)
+@rule("PackedAttention", "PackedMultiHeadAttention", "DecoderMaskedMultiHeadAttention", domain=MICROSOFT, typed=0)
 def other_attention(call: Call) -> None:
     """Only the type is known."""
-    call.types[0] = call.dtype(0)
 
 
 FLOAT = ir.DataType.FLOAT
@@ -159,35 +136,18 @@ def batch_normalization(call: Call) -> None:
         call.same(index, min(index + 2, 4) if call.version >= 14 else 3)
 
 
-@rule("LayerNormalization")
+@rule("LayerNormalization", "SimplifiedLayerNormalization", domain=MICROSOFT)
+@rule("LayerNormalization", "SimplifiedLayerNormalization")  # ORT registers the latter in the standard domain, too
 def layer_normalization(call: Call) -> None:
     """As the input; mean and inverse deviation have 1 from the axis on."""
-    _with_statistics(call, 1)
-
-
-@rule("SimplifiedLayerNormalization")
-def simplified_layer_normalization(call: Call) -> None:
-    """As LayerNormalization without a mean; ORT registers it in the standard domain."""
-    _with_statistics(call, 1)
-
-
-def _with_statistics(call: Call, first: int) -> None:
     call.same(0, 0)
-    if call.output_count() <= first:
+    others = call.output_count() - 1
+    if not others:
         return
-    statistics = ir.DataType(call.attribute("stash_type", 1))
-    for index in range(first, call.output_count()):
-        call.set(index, statistics)
+    call.types[1:] = [ir.DataType(call.attribute("stash_type", 1))] * others
     dims = call.dims(0)
     axis = axis_of(call.attribute("axis", -1), len(dims))
-    for index in range(first, call.output_count()):
-        call.set(index, statistics, dims[:axis] + (1,) * (len(dims) - axis))
-
-
-@rule("LayerNormalization", "SimplifiedLayerNormalization", domain=MICROSOFT)
-def contrib_layer_normalization(call: Call) -> None:
-    """As the standard op."""
-    _with_statistics(call, 1)
+    call.shapes[1:] = [dims[:axis] + (1,) * (len(dims) - axis)] * others
 
 
 @rule("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
@@ -195,11 +155,9 @@ def skip_layer_normalization(call: Call) -> None:
     """As the input; mean and inverse deviation have 1 at the end; the fourth output is the sum."""
     call.same(0, 0)
     call.same(3, 0)
+    dims = call.dims_or_none(0)
     for index in (1, 2):
-        call.set(index, FLOAT)
-    dims = call.dims(0)
-    for index in (1, 2):
-        call.set(index, FLOAT, (*dims[:-1], 1))
+        call.set(index, FLOAT, None if dims is None else (*dims[:-1], 1))
 
 
 @rule("GroupNorm", "SkipGroupNorm", domain=MICROSOFT)
@@ -224,12 +182,10 @@ def embed_layer_normalization(call: Call) -> None:
 
 
 @rule("RNN", "GRU", "LSTM")
+@rule("DynamicQuantizeLSTM", domain=MICROSOFT)
 def recurrent(call: Call) -> None:
     """All hidden states [sequence, directions, batch, hidden], the last ones, and LSTM's last cells."""
-    count = call.output_count()
-    dtype = call.dtype(0)
-    for index in range(count):
-        call.types[index] = dtype
+    call.share_type(0)
     direction = call.attribute("direction", "forward")
     directions = 2 if direction == "bidirectional" else 1
     hidden: Dim | None = call.attribute("hidden_size")
@@ -239,19 +195,8 @@ def recurrent(call: Call) -> None:
     x = call.dims_or_none(0) or (UNKNOWN,) * 3
     if len(x) != 3:
         raise Unknown
-    sequence, batch = x[0], x[1]
-    if call.attribute("layout", 0):
-        batch, sequence = sequence, batch
-        call.set(0, dtype, (batch, sequence, directions, hidden))
-        for index in range(1, count):
-            call.set(index, dtype, (batch, directions, hidden))
-        return
-    call.set(0, dtype, (sequence, directions, batch, hidden))
-    for index in range(1, count):
-        call.set(index, dtype, (directions, batch, hidden))
-
-
-@rule("DynamicQuantizeLSTM", domain=MICROSOFT)
-def quantized_lstm(call: Call) -> None:
-    """As LSTM."""
-    recurrent(call)
+    batch_first = call.attribute("layout", 0)
+    every: Dims = (*x[:2], directions, hidden) if batch_first else (x[0], directions, x[1], hidden)
+    last: Dims = (x[0], directions, hidden) if batch_first else (directions, x[1], hidden)
+    for index in range(call.output_count()):
+        call.shapes[index] = last if index else every

@@ -145,46 +145,40 @@ def _partly(call: Call, data: int) -> None:
     call.shapes[0] = (dims[0],) + (UNKNOWN,) * (len(dims) - 1)
 
 
-@rule("Conv")
+@rule("Conv", typed=0)
 def conv(call: Call) -> None:
     """[N, C, ...] with weights [M, C/group, ...] to [N, M, ...]."""
-    call.types[0] = call.dtype(0)
     _partly(call, 0)
     call.shapes[0] = convolved(call, 0, 1)
 
 
-@rule("FusedConv", "NhwcFusedConv", domain=MICROSOFT)
+@rule("FusedConv", "NhwcFusedConv", domain=MICROSOFT, typed=0)
 def fused_conv(call: Call) -> None:
     """As Conv; the Nhwc one has its channels last."""
-    call.types[0] = call.dtype(0)
     call.shapes[0] = convolved(call, 0, 1) if call.node.op_type == "FusedConv" else _convolved_last(call, 0, 1)
 
 
-@rule("ConvInteger")
+@rule("ConvInteger", typed=ir.DataType.INT32)
 def conv_integer(call: Call) -> None:
     """As Conv, in int32."""
-    call.types[0] = ir.DataType.INT32
     call.shapes[0] = convolved(call, 0, 1)
 
 
-@rule("QLinearConv")
+@rule("QLinearConv", typed=7)
 def quantized_conv(call: Call) -> None:
     """As Conv of inputs 0 and 3, in the type of the output's zero point."""
-    call.types[0] = call.dtype(7)
     call.shapes[0] = convolved(call, 0, 3)
 
 
-@rule("QLinearConv", domain=MICROSOFT)
+@rule("QLinearConv", domain=MICROSOFT, typed=7)
 def quantized_conv_contrib(call: Call) -> None:
     """As the standard op, or with channels last."""
-    call.types[0] = call.dtype(7)
     call.shapes[0] = _convolved_last(call, 0, 3) if call.attribute("channels_last", 0) else convolved(call, 0, 3)
 
 
-@rule("ConvTranspose")
+@rule("ConvTranspose", typed=0)
 def conv_transpose(call: Call) -> None:
     """[N, C, ...] with weights [C, M/group, ...] to [N, M, ...], the windows laid out again."""
-    call.types[0] = call.dtype(0)
     _partly(call, 0)
     x, w = call.dims(0), call.dims(1)
     spatial = x[2:]
@@ -212,10 +206,9 @@ def conv_transpose(call: Call) -> None:
     call.shapes[0] = (x[0], channels, *result)
 
 
-@rule("MaxPool", "AveragePool", "LpPool")
+@rule("MaxPool", "AveragePool", "LpPool", typed=0)
 def pool(call: Call) -> None:
     """[N, C, ...] to [N, C, places...]; MaxPool has indices too."""
-    call.types[0] = call.dtype(0)
     call.set(1, ir.DataType.INT64)
     dims = call.dims(0)
     spatial = dims[2:]
@@ -231,18 +224,16 @@ def pool(call: Call) -> None:
     call.set(1, ir.DataType.INT64, result)
 
 
-@rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+@rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", typed=0)
 def global_pool(call: Call) -> None:
     """[N, C, 1, ...]."""
-    call.types[0] = call.dtype(0)
     dims = call.dims(0)
     call.shapes[0] = dims[:2] + (1,) * (len(dims) - 2)
 
 
-@rule("QLinearAveragePool", "QLinearGlobalAveragePool", domain=MICROSOFT)
+@rule("QLinearAveragePool", "QLinearGlobalAveragePool", domain=MICROSOFT, typed=0)
 def quantized_pool(call: Call) -> None:
     """As the float op; the channels may be last."""
-    call.types[0] = call.dtype(0)
     if call.attribute("channels_last", 0):
         raise Unknown
     if "Global" in call.node.op_type:
@@ -251,23 +242,20 @@ def quantized_pool(call: Call) -> None:
         pool(call)
 
 
-@rule("MaxUnpool")
+@rule("MaxUnpool", typed=0)
 def max_unpool(call: Call) -> None:
     """The rank of the input; the shape of the third input where it is there."""
-    call.types[0] = call.dtype(0)
     call.shapes[0] = call.elements(2) if call.has(2) else (*call.dims(0)[:2], *(UNKNOWN,) * (call.rank(0) - 2))
 
 
-@rule("MaxRoiPool")
+@rule("MaxRoiPool", typed=0)
 def max_roi_pool(call: Call) -> None:
     """[regions, C, pooled shape]."""
-    call.types[0] = call.dtype(0)
     call.shapes[0] = (call.dims(1)[0], call.dims(0)[1], *call.attribute("pooled_shape"))
 
 
-@rule("RoiAlign")
+@rule("RoiAlign", typed=0)
 def roi_align(call: Call) -> None:
     """[regions, C, output height, output width]."""
-    call.types[0] = call.dtype(0)
     size = (call.attribute("output_height", 1), call.attribute("output_width", 1))
     call.shapes[0] = (call.dims(1)[0], call.dims(0)[1], *size)

@@ -38,7 +38,9 @@ _RULES_OF_THEIR_OWN = CASTS | {
 """Ops of which more is known than that the result is like the first input, or whose result has another type."""
 
 
-@rule(*(SHAPE_OF_FIRST_INPUT - _RULES_OF_THEIR_OWN))
+@rule(*(SHAPE_OF_FIRST_INPUT - _RULES_OF_THEIR_OWN), "RotaryEmbedding")
+@rule("RotaryEmbedding", "GemmaRotaryEmbedding", domain=MICROSOFT)
+@rule("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", domain=MICROSOFT)
 def like_input(call: Call) -> None:
     """The type and shape of the first input."""
     call.same(0, 0)
@@ -48,8 +50,7 @@ def like_input(call: Call) -> None:
 def identity(call: Call) -> None:
     """Whatever the input is, a sequence too."""
     call.same(0, 0)
-    if call.dtype(0) in INTEGERS:
-        call.contents[0] = all_contents(call.value(0))
+    call.keep_elements()
 
 
 @rule("Neg", "Abs")
@@ -211,10 +212,9 @@ _ARITHMETIC: dict[str, Callable[[Dim, Dim], Dim]] = {
 }
 
 
-@rule(*(BROADCASTING & BOOLEAN_RESULTS))
+@rule(*(BROADCASTING & BOOLEAN_RESULTS), typed=BOOL)
 def comparison(call: Call) -> None:
     """Boolean, in the broadcast shape; decided where it can be proven."""
-    call.types[0] = BOOL
     x, y = call.shape(0), call.shape(1)
     call.shapes[0] = broadcast_all(call, range(2))
     if len(x) > 1 or len(y) > 1 or call.dtype(0) not in INTEGERS:
@@ -403,14 +403,7 @@ def activation(call: Call) -> None:
         call.set(1, BOOL, call.dims_or_none(0))
 
 
-@rule("QLinearAdd", "QLinearMul", domain=MICROSOFT)
+@rule("QLinearAdd", "QLinearMul", domain=MICROSOFT, typed=0)
 def quantized_arithmetic(call: Call) -> None:
     """Operands at 0 and 3."""
-    call.types[0] = call.dtype(0)
     call.shapes[0] = broadcast(call.dims(0), call.dims(3))
-
-
-@rule("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", domain=MICROSOFT)
-def quantized_activation(call: Call) -> None:
-    """As the input."""
-    call.same(0, 0)

@@ -31,21 +31,22 @@ def matmul(call: Call) -> None:
     call.shapes[0] = product_dims(call.dims(0), call.dims(1))
 
 
-@rule("MatMulInteger")
+@rule("MatMulInteger", typed=INT32)
+@rule("MatMulInteger16", domain=MICROSOFT, typed=INT32)
 def matmul_integer(call: Call) -> None:
     """As MatMul, in int32."""
-    call.types[0] = INT32
     call.shapes[0] = product_dims(call.dims(0), call.dims(1))
 
 
-@rule("QLinearMatMul")
+@rule("QLinearMatMul", typed=7)
+@rule("QLinearMatMul", domain=MICROSOFT, typed=7)
 def quantized_matmul(call: Call) -> None:
     """As MatMul of inputs 0 and 3, in the type of the output's zero point."""
-    call.types[0] = call.dtype(7)
     call.shapes[0] = product_dims(call.dims(0), call.dims(3))
 
 
 @rule("Gemm")
+@rule("FusedGemm", domain=MICROSOFT)
 def gemm(call: Call) -> None:
     """Rows of A, columns of B, either of them transposed."""
     call.set(0, call.dtype(0), (UNKNOWN, UNKNOWN))
@@ -62,12 +63,6 @@ def _gemm(call: Call, left: int, right: int) -> None:
     call.shapes[0] = (rows, columns)
 
 
-@rule("FusedGemm", domain=MICROSOFT)
-def fused_gemm(call: Call) -> None:
-    """As Gemm."""
-    gemm(call)
-
-
 @rule("QGemm", domain=MICROSOFT)
 def quantized_gemm(call: Call) -> None:
     """As Gemm of inputs 0 and 3; float where there is no output scale."""
@@ -75,10 +70,9 @@ def quantized_gemm(call: Call) -> None:
     _gemm(call, 0, 3)
 
 
-@rule("FusedMatMul", "TransposeMatMul", "FusedMatMulActivation", domain=MICROSOFT)
+@rule("FusedMatMul", "TransposeMatMul", "FusedMatMulActivation", domain=MICROSOFT, typed=0)
 def fused_matmul(call: Call) -> None:
     """As MatMul, with the last two or the batch dimensions of either operand transposed first."""
-    call.types[0] = call.dtype(0)
     a = _transposed(call.dims(0), call.attribute("transA", 0), call.attribute("transBatchA", 0))
     b = _transposed(call.dims(1), call.attribute("transB", 0), call.attribute("transBatchB", 0))
     call.shapes[0] = product_dims(a, b)
@@ -92,31 +86,17 @@ def _transposed(dims: Dims, matrix: int, batch: int) -> Dims:
     return (*dims[:-2], dims[-1], dims[-2]) if matrix else dims
 
 
-@rule("MatMulNBits", "MatMulBnb4", "MatMulFpQ4", domain=MICROSOFT)
+@rule("MatMulNBits", "MatMulBnb4", "MatMulFpQ4", domain=MICROSOFT, typed=0)
 def matmul_bits(call: Call) -> None:
     """The last dimension becomes N."""
-    call.types[0] = call.dtype(0)
     call.shapes[0] = (*call.dims(0)[:-1], call.attribute("N", UNKNOWN))
 
 
 @rule("MatMulIntegerToFloat", "DynamicQuantizeMatMul", domain=MICROSOFT)
 def matmul_to_float(call: Call) -> None:
     """As MatMul, in the type of the scale."""
-    first_scale = 2
-    call.types[0] = call.dtype(first_scale) or ir.DataType.FLOAT
+    call.types[0] = call.dtype(2) or ir.DataType.FLOAT
     call.shapes[0] = product_dims(call.dims(0), call.dims(1))
-
-
-@rule("MatMulInteger16", domain=MICROSOFT)
-def matmul_integer_16(call: Call) -> None:
-    """As MatMulInteger."""
-    matmul_integer(call)
-
-
-@rule("QLinearMatMul", domain=MICROSOFT)
-def quantized_matmul_contrib(call: Call) -> None:
-    """As the standard op."""
-    quantized_matmul(call)
 
 
 UINT8 = ir.DataType.UINT8
@@ -129,6 +109,7 @@ _BITS_OF_A_BYTE = 8
 
 
 @rule("QuantizeLinear")
+@rule("QuantizeLinear", domain=MICROSOFT)
 def quantize_linear(call: Call) -> None:
     """The input's shape, the type of the zero point or of the attribute."""
     call.same(0, 0)
@@ -137,6 +118,7 @@ def quantize_linear(call: Call) -> None:
 
 
 @rule("DequantizeLinear")
+@rule("DequantizeLinear", domain=MICROSOFT)
 def dequantize_linear(call: Call) -> None:
     """The input's shape, the type of the scale or of the attribute."""
     call.same(0, 0)
@@ -153,22 +135,9 @@ def dynamic_quantize_linear(call: Call) -> None:
     call.set(2, UINT8, ())
 
 
-@rule("QuantizeLinear", domain=MICROSOFT)
-def contrib_quantize_linear(call: Call) -> None:
-    """As the standard op."""
-    quantize_linear(call)
-
-
-@rule("DequantizeLinear", domain=MICROSOFT)
-def contrib_dequantize_linear(call: Call) -> None:
-    """As the standard op."""
-    dequantize_linear(call)
-
-
-@rule("QLinearConcat", domain=MICROSOFT)
+@rule("QLinearConcat", domain=MICROSOFT, typed=1)
 def quantized_concat(call: Call) -> None:
     """The type of the output's zero point; inputs come in threes after it."""
-    call.types[0] = call.dtype(1)
     shapes = [call.dims(index) for index in range(2, len(call.inputs), 3)]
     axis = axis_of(call.attribute("axis"), len(shapes[0]))
     total = shapes[0][axis]
@@ -177,10 +146,9 @@ def quantized_concat(call: Call) -> None:
     call.shapes[0] = (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
 
 
-@rule("GatherBlockQuantized", domain=MICROSOFT)
+@rule("GatherBlockQuantized", domain=MICROSOFT, typed=2)
 def gather_block_quantized(call: Call) -> None:
     """As Gather, in the type of the scales; bytes hold several integers along the last axis."""
-    call.types[0] = call.dtype(2)
     data, indices = call.dims(0), call.dims(1)
     if call.dtype(0) == UINT8:
         held = _BITS_OF_A_BYTE // call.attribute("bits", _BITS)

@@ -15,10 +15,9 @@ from ortopt.semantics.op_traits import REDUCTIONS
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
 
-@rule(*REDUCTIONS)
+@rule(*REDUCTIONS, typed=0)
 def reduce(call: Call) -> None:
     """1 at the axes, or without them where ``keepdims`` is 0."""
-    call.types[0] = call.dtype(0)
     dims = call.dims(0)
     keep = call.attribute("keepdims", 1)
     since = AXES_ARE_AN_INPUT_FROM[call.node.op_type]
@@ -90,10 +89,9 @@ def _survives_doubles(call: Call, found: Sequence[Dim]) -> bool:
     return call.survives_doubles(functools.reduce(symbolic.add, terms))
 
 
-@rule("ArgMax", "ArgMin")
+@rule("ArgMax", "ArgMin", typed=ir.DataType.INT64)
 def arg_extremum(call: Call) -> None:
     """Indices, with the axis 1 or gone."""
-    call.types[0] = ir.DataType.INT64
     dims = call.dims(0)
     stated = call.attribute("axis", 0)
     axis = axis_of(stated, len(dims))
@@ -106,10 +104,9 @@ def arg_extremum(call: Call) -> None:
 _ELLIPSIS = "..."
 
 
-@rule("Einsum")
+@rule("Einsum", typed=0)
 def einsum(call: Call) -> None:
     """The dimensions that the output's letters name; those of a letter, and of an ellipsis, broadcast."""
-    call.types[0] = call.dtype(0)
     equation = "".join(call.attribute("equation").split())
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -136,13 +133,12 @@ def einsum(call: Call) -> None:
     call.shapes[0] = (*(sizes[letter] for letter in before), *rest, *(sizes[letter] for letter in after))
 
 
-@rule("STFT")
+@rule("STFT", typed=0)
 def stft(call: Call) -> None:
     """[batch, length, ...] to [batch, frames, bins, 2].
 
     onnx's own inference takes ``onesided`` for 0 where it is left out, against its default: twice the bins.
     """
-    call.types[0] = call.dtype(0)
     signal = call.dims(0)
     if len(signal) not in (2, 3):
         raise Unknown
@@ -169,13 +165,12 @@ def _frame(call: Call) -> Dim:
 _AXIS_IS_INPUT_FROM = 20
 
 
-@rule("DFT")
+@rule("DFT", typed=0)
 def dft(call: Call) -> None:
     """[..., length, ..., 1 or 2] to [..., bins, ..., 2]; a one-sided inverse gives real numbers.
 
     onnx's own inference knows no rank, either, where the length is computed by nodes.
     """
-    call.types[0] = call.dtype(0)
     dims = list(call.dims(0))
     axis = _transformed_axis(call, len(dims))
     one_sided, inverse = call.attribute("onesided", 0), call.attribute("inverse", 0)

@@ -25,14 +25,24 @@ Rule: TypeAlias = Callable[["Call"], Steps | None]
 RULES: dict[tuple[str, str], Rule] = {}
 
 
-def rule(*ops: str, domain: str = "") -> Callable[[Rule], Rule]:
-    """Register a function as the rule of these ops, in every opset: the rule asks ``call.version``."""
+def rule(*ops: str, domain: str = "", typed: int | ir.DataType | None = None) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of these ops, in every opset: the rule asks ``call.version``.
+
+    Args:
+        ops: The ops' types.
+        domain: Their domain.
+        typed: The element type of the first output, or the input that has the same; None leaves it to the rule.
+    """
 
     def register(function: Rule) -> Rule:
+        def of_type(call: Call) -> Steps | None:
+            call.types[0] = typed if typed is None or isinstance(typed, ir.DataType) else call.dtype(typed)
+            return function(call)
+
         for op in ops:
             if (domain, op) in RULES:
                 raise ValueError(f"{domain or 'ai.onnx'}::{op} has two shape rules")
-            RULES[domain, op] = function
+            RULES[domain, op] = function if typed is None else of_type
         return function
 
     return register
@@ -229,6 +239,21 @@ class Call:
         shape = shape_of(value)
         if shape is not None:
             self.shapes[output] = shape if shape.frozen else _canonical_shape(shape.dims)
+
+    def share_type(self, index: int) -> None:
+        """Say that all outputs have the element type of an input."""
+        self.types[:] = [self.dtype(index)] * len(self.types)
+
+    def keep_elements(self) -> None:
+        """Say that the first output has the elements of the first input, in their order."""
+        if self.dtype(0) in INTEGERS:
+            self.contents[0] = all_contents(self.value(0))
+
+    def shape_as_listed(self, index: int, least: int = 0) -> None:
+        """Say that the first output has as many dimensions as an input lists, at least so many."""
+        vector = self.dims(index)
+        if len(vector) == 1 and isinstance(vector[0], int):
+            self.shapes[0] = (UNKNOWN,) * min(max(vector[0], least), MAX_ELEMENTS)
 
     def output_count(self) -> int:
         """How many outputs the node has, left out ones before the last included."""

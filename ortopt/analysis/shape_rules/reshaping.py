@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, broadcast, rule
 from ortopt.graph import symbolic
-from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents, elements, shape_from
+from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, elements, shape_from
 from ortopt.graph.symbolic import UNKNOWN, Dim
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
@@ -56,10 +56,9 @@ def _typed_by_name(call: Call, name: str) -> None:
         call.set(0, dtype, (UNKNOWN,) if name.endswith("s") else ())
 
 
-@rule("Shape")
+@rule("Shape", typed=INT64)
 def shape(call: Call) -> None:
     """A vector of the dimensions between ``start`` and ``end``."""
-    call.types[0] = INT64
     call.shapes[0] = (UNKNOWN,)
     dims = call.dims(0)
     start, end = call.attribute("start", 0), call.attribute("end", len(dims))
@@ -80,20 +79,16 @@ def size(call: Call) -> None:
     call.set(0, INT64, (), call.proven)
 
 
-@rule("Reshape")
+@rule("Reshape", typed=0)
 def reshape(call: Call) -> None:
     """What the second input says; -1 is what remains, 0 copies unless ``allowzero``."""
-    call.types[0] = call.dtype(0)
     target = call.attribute("shape") if call.version < 5 else call.elements(1)
     if target is None:
-        vector = call.dims(1)
-        if len(vector) == 1 and isinstance(vector[0], int):
-            call.shapes[0] = (UNKNOWN,) * min(vector[0], 64)
+        call.shape_as_listed(1)
         return
     source = call.dims_or_none(0)
     call.shapes[0] = reshaped(call, source, target, allow_zero=call.attribute("allowzero", 0) == 1)
-    if call.dtype(0) in INTEGERS:
-        call.contents[0] = all_contents(call.value(0))
+    call.keep_elements()
 
 
 def reshaped(call: Call, source: Dims | None, target: Sequence[Dim], *, allow_zero: bool) -> Dims:
@@ -208,10 +203,9 @@ def _beside_zero(left: Sequence[Dim], by: Dim, others: Sequence[Dim]) -> Dim | N
     return result
 
 
-@rule("Flatten")
+@rule("Flatten", typed=0)
 def flatten(call: Call) -> None:
     """Two dimensions: the product before the axis and the product from it on."""
-    call.types[0] = call.dtype(0)
     call.shapes[0] = (UNKNOWN, UNKNOWN)
     dims = call.dims(0)
     axis = call.attribute("axis", 1)
@@ -219,8 +213,7 @@ def flatten(call: Call) -> None:
         raise Unknown
     axis = axis + len(dims) if axis < 0 else axis
     call.shapes[0] = (symbolic.product(dims[:axis]), symbolic.product(dims[axis:]))
-    if call.dtype(0) in INTEGERS:
-        call.contents[0] = all_contents(call.value(0))
+    call.keep_elements()
 
 
 def _axes_argument(call: Call) -> tuple[int, ...] | None:
@@ -233,13 +226,11 @@ def _axes_argument(call: Call) -> tuple[int, ...] | None:
     return call.integers(1)
 
 
-@rule("Squeeze")
+@rule("Squeeze", typed=0)
 def squeeze(call: Call) -> None:
     """Without the axes, or without all that are 1."""
-    call.types[0] = call.dtype(0)
     dims = call.dims(0)
-    if call.dtype(0) in INTEGERS:
-        call.contents[0] = all_contents(call.value(0))
+    call.keep_elements()
     axes = _axes_argument(call)
     if not axes:
         if any(not isinstance(dim, int) and not symbolic.provably_different(dim, 1) for dim in dims):
@@ -250,10 +241,9 @@ def squeeze(call: Call) -> None:
     call.shapes[0] = tuple(dim for axis, dim in enumerate(dims) if axis not in dropped)
 
 
-@rule("Unsqueeze")
+@rule("Unsqueeze", typed=0)
 def unsqueeze(call: Call) -> None:
     """With dimensions of 1 at the axes of the result."""
-    call.types[0] = call.dtype(0)
     dims = call.dims(0)
     axes = _axes_argument(call)
     if axes is None:
@@ -264,14 +254,12 @@ def unsqueeze(call: Call) -> None:
         raise Unknown
     rest = iter(dims)
     call.shapes[0] = tuple(1 if axis in inserted else next(rest) for axis in range(rank))
-    if call.dtype(0) in INTEGERS:
-        call.contents[0] = all_contents(call.value(0))
+    call.keep_elements()
 
 
-@rule("Transpose")
+@rule("Transpose", typed=0)
 def transpose(call: Call) -> None:
     """The dimensions in another order."""
-    call.types[0] = call.dtype(0)
     if len(source := call.shape(0)) <= 1:
         call.same(0, 0)
         call.contents[0] = call.elements(0)
@@ -287,16 +275,12 @@ def transpose(call: Call) -> None:
         call.hold(array.transpose(order))
 
 
-@rule("Expand")
+@rule("Expand", typed=0)
 def expand(call: Call) -> None:
     """The input's shape broadcast with the second input's elements."""
-    call.types[0] = call.dtype(0)
     target = call.elements(1)
     if target is None:
-        vector = call.dims(1)
-        if len(vector) == 1 and isinstance(vector[0], int):
-            rank = max(vector[0], call.rank(0))
-            call.shapes[0] = (UNKNOWN,) * min(rank, 64)
+        call.shape_as_listed(1, call.rank(0))
         return
     wanted = tuple(dim if symbolic.at_least(dim, 0) else UNKNOWN for dim in target)
     result = broadcast(call.dims(0), wanted)
@@ -309,10 +293,9 @@ def expand(call: Call) -> None:
         call.contents[0] = tuple(known) * count
 
 
-@rule("Tile")
+@rule("Tile", typed=0)
 def tile(call: Call) -> None:
     """Each dimension times its repeats."""
-    call.types[0] = call.dtype(0)
     dims = call.dims(0)
     call.shapes[0] = (UNKNOWN,) * len(dims)
     repeats = call.elements(1)
@@ -332,9 +315,7 @@ def constant_of_shape(call: Call) -> None:
     call.types[0] = dtype
     target = call.elements(0)
     if target is None:
-        vector = call.dims(0)
-        if len(vector) == 1 and isinstance(vector[0], int):
-            call.shapes[0] = (UNKNOWN,) * min(vector[0], 64)
+        call.shape_as_listed(0)
         return
     call.shapes[0] = tuple(dim if symbolic.is_known(dim) else UNKNOWN for dim in target)
     if len(target) > 1 or tensor is None or dtype not in INTEGERS or tensor.size != 1:
@@ -379,29 +360,13 @@ def _float_steps(call: Call) -> Dim:
     return max(int(-((start - limit) // step)), 0) if step else UNKNOWN
 
 
-@rule("DepthToSpace")
-def depth_to_space(call: Call) -> None:
-    """[N, C, H, W] to [N, C/b², H*b, W*b]."""
+@rule("DepthToSpace", "SpaceToDepth")
+def depth_and_space(call: Call) -> None:
+    """[N, C, H, W] to [N, C/b², H*b, W*b], or to [N, C*b², H/b, W/b]."""
     call.set(0, call.dtype(0), (UNKNOWN,) * 4)
     batch, channels, height, width = call.dims(0)
     block = call.attribute("blocksize")
-    call.shapes[0] = (
-        batch,
-        symbolic.floordiv(channels, block * block),
-        symbolic.mul(height, block),
-        symbolic.mul(width, block),
-    )
-
-
-@rule("SpaceToDepth")
-def space_to_depth(call: Call) -> None:
-    """[N, C, H, W] to [N, C*b², H/b, W/b]."""
-    call.set(0, call.dtype(0), (UNKNOWN,) * 4)
-    batch, channels, height, width = call.dims(0)
-    block = call.attribute("blocksize")
-    call.shapes[0] = (
-        batch,
-        symbolic.mul(channels, block * block),
-        symbolic.floordiv(height, block),
-        symbolic.floordiv(width, block),
-    )
+    fewer, more = symbolic.floordiv, symbolic.mul
+    if call.node.op_type == "SpaceToDepth":
+        fewer, more = more, fewer
+    call.shapes[0] = (batch, fewer(channels, block * block), more(height, block), more(width, block))

@@ -98,10 +98,9 @@ def _split_sizes(call: Call, whole: Dim, count: int) -> Sequence[Dim]:
     return [part] * (count - 1) + [last]
 
 
-@rule("Slice")
+@rule("Slice", typed=0)
 def slice_(call: Call) -> None:
     """Along each axis the elements from start to before end, in steps."""
-    call.types[0] = call.dtype(0)
     dims = list(call.dims(0))
     rank = len(dims)
     if call.version < BOUNDS_ARE_INPUTS_FROM["Slice"]:
@@ -184,10 +183,9 @@ def _bound(index: Dim, dim: Dim, is_natural: Callable[[Dim], bool]) -> Dim:
     return UNKNOWN
 
 
-@rule("Gather")
+@rule("Gather", typed=0)
 def gather(call: Call) -> None:
     """The axis replaced by the shape of the indices."""
-    call.types[0] = call.dtype(0)
     data, indices = call.dims(0), call.dims(1)
     axis = axis_of(call.attribute("axis", 0), len(data))
     call.shapes[0] = data[:axis] + indices + data[axis + 1 :]
@@ -211,10 +209,9 @@ def gather_elements(call: Call) -> None:
     call.set(0, call.dtype(0), call.dims_or_none(1))
 
 
-@rule("GatherND")
+@rule("GatherND", typed=0)
 def gather_nd(call: Call) -> None:
     """The indices' shape without its last dimension, then what that many indices leave of the data."""
-    call.types[0] = call.dtype(0)
     data, indices = call.dims(0), call.dims(1)
     batch = call.attribute("batch_dims", 0)
     depth = indices[-1]
@@ -223,10 +220,9 @@ def gather_nd(call: Call) -> None:
     call.shapes[0] = indices[:-1] + data[batch + depth :]
 
 
-@rule("Pad")
+@rule("Pad", typed=0)
 def pad(call: Call) -> None:
     """Each dimension and what is added before and after it."""
-    call.types[0] = call.dtype(0)
     dims = list(call.dims(0))
     call.shapes[0] = (UNKNOWN,) * len(dims)
     older = call.version < PADS_ARE_AN_INPUT_FROM["Pad"]
@@ -256,10 +252,9 @@ def nonzero(call: Call) -> None:
     call.shapes[0] = (call.rank(0) or 1, UNKNOWN)
 
 
-@rule("TopK")
+@rule("TopK", typed=0)
 def top_k(call: Call) -> None:
     """The axis cut to k."""
-    call.types[0] = call.dtype(0)
     call.set(1, INT64)
     dims = list(call.dims(0))
     axis = axis_of(call.attribute("axis", -1), len(dims))
@@ -269,10 +264,9 @@ def top_k(call: Call) -> None:
     call.set(1, INT64, dims)
 
 
-@rule("Unique")
+@rule("Unique", typed=0)
 def unique(call: Call) -> None:
     """As many slices along the axis as there are different ones."""
-    call.types[0] = call.dtype(0)
     for index in (1, 2, 3):
         call.set(index, INT64, (UNKNOWN,))
     axis = call.attribute("axis")
@@ -287,10 +281,9 @@ def unique(call: Call) -> None:
     call.shapes[0] = dims
 
 
-@rule("Compress")
+@rule("Compress", typed=0)
 def compress(call: Call) -> None:
     """As many slices along the axis as the condition has ones."""
-    call.types[0] = call.dtype(0)
     axis = call.attribute("axis")
     condition = call.elements(1)
     if axis is None:
@@ -312,10 +305,9 @@ def _chosen(condition: Dims, dim: Dim) -> Dim:
     return sum(element == 1 for element in told) if last <= size and symbolic.at_least(dim, last) else UNKNOWN
 
 
-@rule("OneHot")
+@rule("OneHot", typed=2)
 def one_hot(call: Call) -> None:
     """The indices' shape with a dimension of the depth."""
-    call.types[0] = call.dtype(2)
     dims = call.dims(0)
     axis = axis_of(call.attribute("axis", -1), len(dims) + 1)
     depth = call.elements(1)
@@ -323,10 +315,9 @@ def one_hot(call: Call) -> None:
     call.shapes[0] = (*dims[:axis], count, *dims[axis:])
 
 
-@rule("Resize", "Upsample")
+@rule("Resize", "Upsample", typed=0)
 def resize(call: Call) -> None:
     """The sizes, or the dimensions times the scales."""
-    call.types[0] = call.dtype(0)
     dims = call.dims(0)
     call.shapes[0] = (UNKNOWN,) * len(dims)
     scales_at = 1 if call.node.op_type == "Upsample" or call.version < REGION_IS_AN_INPUT_FROM["Resize"] else 2
@@ -376,10 +367,9 @@ def _scaled(dim: Dim, scale: float) -> Dim:
     return UNKNOWN
 
 
-@rule("CenterCropPad")
+@rule("CenterCropPad", typed=0)
 def center_crop_pad(call: Call) -> None:
     """The axes get the sizes of the second input."""
-    call.types[0] = call.dtype(0)
     dims = list(call.dims(0))
     sizes = call.elements(1)
     stated = call.attribute("axes")
@@ -389,9 +379,8 @@ def center_crop_pad(call: Call) -> None:
     call.shapes[0] = dims
 
 
-@rule("GridSample")
+@rule("GridSample", typed=0)
 def grid_sample(call: Call) -> None:
     """[N, C, ...] of the first input, the spatial dimensions of the grid."""
-    call.types[0] = call.dtype(0)
     data, grid = call.dims(0), call.dims(1)
     call.shapes[0] = data[:2] + grid[1:-1]
