@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,8 @@ from ortopt.cli.option_groups import GroupedCommand
 from ortopt.cli.run_options import make_options, run_option, run_options
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ortopt.api import Optimization
     from ortopt.errors import TransformerError
     from ortopt.optimization.bisection import Blame
@@ -50,7 +50,7 @@ def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None
     from ortopt.api import Optimization
     from ortopt.cancellation import CancellationToken
     from ortopt.cli import models
-    from ortopt.cli.interaction import cancels, warn
+    from ortopt.cli.interaction import answer, cancels, warn
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
     from ortopt.reporting.reproducer import check_folder, of_failure, of_rewrite, write
 
@@ -78,13 +78,13 @@ def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None
         reproducer = of_failure(run, failures[0])
         culprit = _of_failure(failures[0])
     else:
-        _speak(as_json, describe(argument.label, run, None, None, None))
+        answer(describe(argument.label, run, None, None, None), _show, as_json=as_json)
         assert run.verification is not None
         if run.verification.status != "verified":
             raise InvalidModelError(f"the models could not be compared: {run.verification.reason}")
         return
     write(reproducer, folder, culprit["says"])
-    _speak(as_json, describe(argument.label, run, culprit, reproducer, folder))
+    answer(describe(argument.label, run, culprit, reproducer, folder), _show, as_json=as_json)
     raise VerificationError(culprit["says"])
 
 
@@ -168,14 +168,10 @@ def _shown(reproducer: Reproducer | None) -> dict[str, Any]:
     }
 
 
-def _speak(as_json: bool, data: dict[str, Any]) -> None:
-    from ortopt.reporting import report, tables
+def _show(data: dict[str, Any], out: Console) -> None:
+    from ortopt.reporting import tables
     from ortopt.terminal_text import one_line
 
-    if as_json:
-        click.echo(json.dumps(data, indent=2))
-        return
-    out = report.console(sys.stdout)
     culprit = data["culprit"]
     if culprit is None:
         out.print(f"{data['status']}: {data['rewrites']} rewrites, none of them makes the result differ")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 
 import click
@@ -84,13 +83,11 @@ def _check_usable(provider: str) -> None:
 def show(costs: str | None, as_json: bool) -> None:
     """Show a table: its forms, what they cost at which sizes, and who says so."""
     from ortopt.analysis import cost_tables as files_of_costs
-    from ortopt.reporting import cost_tables, report
+    from ortopt.cli.interaction import answer
+    from ortopt.reporting import cost_tables
 
     data = cost_tables.described(files_of_costs.table_of(costs))
-    if as_json:
-        click.echo(json.dumps(data, indent=2))
-    else:
-        cost_tables.show(data, report.console(sys.stdout))
+    answer(data, cost_tables.show, as_json=as_json)
 
 
 @command.command("compare")
@@ -104,11 +101,9 @@ def compare(first: str, second: str, as_json: bool) -> None:
     """
     from ortopt.analysis import costs
     from ortopt.analysis.cost_tables import read_file
-    from ortopt.reporting import cost_tables, report
+    from ortopt.cli.interaction import answer
+    from ortopt.reporting import cost_tables
 
     tables = [costs.shipped() if name == "shipped" else read_file(name) for name in (first, second)]
     data = cost_tables.compared(*tables)
-    if as_json:
-        click.echo(json.dumps(data, indent=2))
-    else:
-        cost_tables.show_comparison(data, report.console(sys.stdout))
+    answer(data, cost_tables.show_comparison, as_json=as_json)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
-
 import click
 
 from ortopt.cli.option_groups import memory_option
@@ -23,8 +20,9 @@ def command(first: str, second: str, html_file: str | None, as_json: bool) -> No
     The page says which pass made a node, and from which nodes, where B was written with --provenance.
     """
     from ortopt.cli import files, models
+    from ortopt.cli.interaction import answer
     from ortopt.errors import UsageError
-    from ortopt.reporting import model_diff, report
+    from ortopt.reporting import model_diff
     from ortopt.serialization.load import load
 
     if first == second == files.STREAM:
@@ -41,7 +39,4 @@ def command(first: str, second: str, html_file: str | None, as_json: bool) -> No
         from ortopt.reporting.page.pages import diff_page
 
         files.write_text(html_file, diff_page(a, b, data))
-    if as_json:
-        click.echo(json.dumps(data, indent=2))
-    else:
-        model_diff.show(data, report.console(sys.stdout))
+    answer(data, model_diff.show, as_json=as_json)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,8 @@ from ortopt.cli.run_options import make_options, run_option, run_options
 from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ortopt.api import Optimization, OptimizeResult
     from ortopt.instrumentation.explanation import Explanation
     from ortopt.options import Options
@@ -42,69 +42,27 @@ def command(model: str, name: str | None, level: int | None, alone: bool, as_jso
     The passes run as in "ortopt optimize"; nothing is written. MODEL is a file, "-" for stdin, or zoo:NAME.
     """
     from ortopt.analysis.blocks import FAMILIES
-
-    if name is None:
-        _explain_all(model, level, alone, as_json, flags)
-    elif name == "layout":
-        _explain_layout(model, level, alone, as_json, flags)
-    elif name in FAMILIES:
-        _explain_blocks(model, name, level, alone, as_json, flags)
-    else:
-        _explain_pass(model, name, level, alone, as_json, flags)
-
-
-def _explain_blocks(
-    model: str, family: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]
-) -> None:
-    """Show the blocks of one family."""
-    from ortopt.analysis.blocks import FAMILIES
+    from ortopt.cli.interaction import answer
     from ortopt.errors import UsageError
-    from ortopt.reporting import blocks, report
+    from ortopt.reporting import blocks, costs, layout, reasons
 
-    if alone:
-        raise UsageError("--alone needs the name of one pass, not a kind of block")
-    options, listener, run, result = _with_every_pass(model, level, flags)
-    ops = FAMILIES[family].ops
-    makers = [one.transformer.name for one in run.selected if not ops.keys().isdisjoint(one.transformer.fused_ops)]
-    data = blocks.describe(result.model, listener, family, dict.fromkeys(makers), options.level)
-    if as_json:
-        click.echo(json.dumps(data, indent=2))
-    else:
-        blocks.show(data, report.console(sys.stdout))
-
-
-def _explain_layout(model: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]) -> None:
-    """Show what runs in ONNX Runtime's blocked layout."""
-    from ortopt.errors import UsageError
-    from ortopt.reporting import layout, report
-
-    if alone:
-        raise UsageError("--alone needs the name of one pass, not the layout")
-    options, _, _, result = _with_every_pass(model, level, flags)
-    data = layout.describe(result.model, options.level)
-    if as_json:
-        click.echo(json.dumps(data, indent=2))
-    else:
-        layout.show(data, report.console(sys.stdout))
-
-
-def _explain_all(model: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]) -> None:
-    """Sum up what every pass does and does not."""
-    from ortopt.errors import UsageError
-    from ortopt.reporting import costs, reasons
-
+    if name is not None and name != layout.NAME and name not in FAMILIES:
+        answer(_of_pass(model, name, level, alone, as_json, flags), _show, as_json=as_json)
+        return
     if alone:
         raise UsageError("--alone is for one pass: name it")
-    options, listener, run, _ = _with_every_pass(model, level, flags)
-    names = [chosen.transformer.name for chosen in run.selected]
-    data = {
-        **{"schema": 1, "model": model, "level": options.level, "passes": reasons.summary(listener, names)},
-        **costs.as_data(listener.forms, options.costs),
-    }
-    if as_json:
-        click.echo(json.dumps(data, indent=2))
+    options, listener, run, result = _with_every_pass(model, level, flags)
+    passes = [chosen.transformer for chosen in run.selected]
+    if name == layout.NAME:
+        answer(layout.describe(result.model, options.level), layout.show, as_json=as_json)
+    elif name is not None:
+        ops = FAMILIES[name].ops
+        makers = dict.fromkeys(one.name for one in passes if not ops.keys().isdisjoint(one.fused_ops))
+        answer(blocks.describe(result.model, listener, name, makers, options.level), blocks.show, as_json=as_json)
     else:
-        _show_all(data)
+        rows = reasons.summary(listener, [one.name for one in passes])
+        data = {"schema": 1, "model": model, "level": options.level, "passes": rows}
+        answer({**data, **costs.as_data(listener.forms, options.costs)}, _show_all, as_json=as_json)
 
 
 def _with_every_pass(
@@ -123,8 +81,10 @@ def _with_every_pass(
     return options, listener, run, result
 
 
-def _explain_pass(model: str, name: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]) -> None:
-    """Show what one pass does and does not."""
+def _of_pass(
+    model: str, name: str, level: int | None, alone: bool, as_json: bool, flags: dict[str, Any]
+) -> dict[str, Any]:
+    """What one pass does and does not, as data that json can write."""
     from ortopt import registry
     from ortopt.cli.interaction import warn
     from ortopt.errors import UsageError
@@ -142,11 +102,7 @@ def _explain_pass(model: str, name: str, level: int | None, alone: bool, as_json
     for failure in result.summary.failures:
         if failure.transformer == kind.name or not as_json:
             warn(failure)
-    data = describe(listener, kind.name, options.level, shape_arithmetic(result), options.costs)
-    if as_json:
-        click.echo(json.dumps(data, indent=2))
-    else:
-        _show(data)
+    return describe(listener, kind.name, options.level, shape_arithmetic(result), options.costs)
 
 
 def _transformed(
@@ -215,12 +171,11 @@ def describe(
     }
 
 
-def _show(data: dict[str, Any]) -> None:
+def _show(data: dict[str, Any], out: Console) -> None:
     from ortopt.graph.refusal import Code
-    from ortopt.reporting import costs, report, tables
+    from ortopt.reporting import costs, tables
     from ortopt.reporting.reasons import rank
 
-    out = report.console(sys.stdout)
     rewrites, refusals = data["rewrites"], data["refusals"]
     tables.say(out, f"{data['pass']} would make {len(rewrites)} rewrites and refuses {len(refusals)} candidates")
     if rewrites:
@@ -247,11 +202,10 @@ def _show(data: dict[str, Any]) -> None:
     costs.show(data, out)
 
 
-def _show_all(data: dict[str, Any]) -> None:
+def _show_all(data: dict[str, Any], out: Console) -> None:
     """Print what every pass did and did not."""
-    from ortopt.reporting import costs, report, tables
+    from ortopt.reporting import costs, tables
 
-    out = report.console(sys.stdout)
     busy = [row for row in data["passes"] if row["rewrites"] or row["refusals"]]
     rows = (
         (row["pass"], row["rewrites"], row["refusals"], row["reasons"][0]["reason"] if row["reasons"] else "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from ortopt.cli.option_groups import memory_option
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
+    from rich.console import Console
 
     from ortopt.extraction import Part
     from ortopt.serialization.save import Saved
@@ -41,6 +40,7 @@ def command(model: str, output: str, external_data: Any, as_json: bool, quiet: b
     "-" for stdin, or zoo:NAME.
     """
     from ortopt.cli import files, models
+    from ortopt.cli.interaction import answer
     from ortopt.errors import UsageError
     from ortopt.extraction import extract
     from ortopt.option_kinds import commas, new_names
@@ -59,10 +59,8 @@ def command(model: str, output: str, external_data: Any, as_json: bool, quiet: b
     files.check_not_read({"-o": output}, {"external data of the model": models.external_data(part.model)})
     saved = part.save(sys.stdout.buffer if output == files.STREAM else output, external_data=external_data)
     data = describe(part, saved, argument.label)
-    if as_json:
-        click.echo(json.dumps(data, indent=2))
-    elif not quiet:
-        _show(data, to_stdout=output == files.STREAM)
+    if as_json or not quiet:
+        answer(data, _show, as_json=as_json, stream=sys.stderr if output == files.STREAM else None)
 
 
 def describe(part: Part, saved: Saved, label: str) -> dict[str, Any]:
@@ -73,6 +71,8 @@ def describe(part: Part, saved: Saved, label: str) -> dict[str, Any]:
         saved: What was written.
         label: The model, as the user named it.
     """
+    from ortopt.reporting import interface
+
     graph = part.model.graph
     return {
         "schema": 1,
@@ -82,22 +82,15 @@ def describe(part: Part, saved: Saved, label: str) -> dict[str, Any]:
         "bytes": saved.nbytes,
         "nodes": {"model": part.of_nodes, "part": part.nodes},
         "initializers": len(graph.initializers),
-        "inputs": [_value(value) for value in graph.inputs],
-        "outputs": [_value(value) for value in graph.outputs],
+        "inputs": [interface.described(value) for value in graph.inputs],
+        "outputs": [interface.described(value) for value in graph.outputs],
     }
 
 
-def _value(value: ir.Value) -> dict[str, Any]:
-    from ortopt.reporting.interface import described
-
-    return described(value)
-
-
-def _show(data: dict[str, Any], *, to_stdout: bool) -> None:
+def _show(data: dict[str, Any], out: Console) -> None:
     from ortopt.reporting import interface, report
     from ortopt.terminal_text import one_line
 
-    out = report.console(sys.stderr if to_stdout else sys.stdout)
     interface.show(out, data)
     out.print()
     nodes = f"{data['nodes']['part']} of {data['nodes']['model']} nodes"

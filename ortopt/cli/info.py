@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import platform
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ortopt.cli.interaction import answer, warn
 from ortopt.cli.option_groups import memory_option
 from ortopt.cli.run_options import run_option
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import onnx_ir as ir
+    from rich.console import Console
 
 _PACKAGES: Final = ("onnx", "onnx-ir", "numpy", "ml-dtypes", "protobuf", "networkx", "rich", "click")
 
@@ -76,19 +76,13 @@ def show_versions(context: click.Context, _: click.Parameter, wanted: bool) -> N
     """
     if not wanted or context.resilient_parsing:
         return
-    data = what_is_installed()
-    if context.params.get("as_json"):
-        click.echo(json.dumps(data, indent=2))
-    else:
-        _print(data)
+    answer(what_is_installed(), _print, as_json=context.params.get("as_json", False))
     context.exit()
 
 
-def _print(data: dict[str, Any]) -> None:
-    from ortopt.cli.interaction import warn
-    from ortopt.reporting import report, tables
+def _print(data: dict[str, Any], out: Console) -> None:
+    from ortopt.reporting import tables
 
-    out = report.console(sys.stdout)
     runtime = data["onnxruntime"]
     installed = ", ".join(f"{name} {version}" for name, version in runtime["distributions"].items())
     rows = [("ortopt", data["ortopt"]), ("Python", data["python"]), ("platform", data["platform"])]
@@ -127,11 +121,7 @@ def command(model: str, as_json: bool, dims: tuple[str, ...], input_shapes: tupl
     argument = models.resolve(model)
     loaded = load(argument.source)
     override(loaded, sizes, shapes)
-    data = describe(loaded, argument.label)
-    if as_json:
-        click.echo(json.dumps(data, indent=2))
-    else:
-        _show(data)
+    answer(describe(loaded, argument.label), _show, as_json=as_json)
 
 
 def describe(model: ir.Model, label: str) -> dict[str, Any]:
@@ -212,10 +202,9 @@ def _plain(count: Any) -> int | str | None:
     return count if isinstance(count, int) else count.value
 
 
-def _show(data: dict[str, Any]) -> None:
-    from ortopt.reporting import interface, report
+def _show(data: dict[str, Any], out: Console) -> None:
+    from ortopt.reporting import interface
 
-    out = report.console(sys.stdout)
     interface.print_table(out, ("", ""), _facts(data), text=2, headless=True)
     interface.show(out, data)
     out.print()

@@ -1,17 +1,40 @@
-"""What a command says and hears beside its report: warnings, and Ctrl-C, which stops at the next rewrite."""
+"""What a command says and hears: its answer, warnings, and Ctrl-C, which stops at the next rewrite."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from ortopt.cancellation import CancellationToken
 from ortopt.terminal_text import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def answer(data: Any, show: Callable[[Any, Console], None], *, as_json: bool, stream: TextIO | None = None) -> None:
+    """Print what a command has found.
+
+    Args:
+        data: The answer, as data that json can write.
+        show: Prints it for people, on a console.
+        as_json: Whether JSON was asked for.
+        stream: Where people read it; stdout if None.
+    """
+    if as_json:
+        click.echo(json.dumps(data, indent=2))
+        return
+    from ortopt.reporting import report
+
+    show(data, report.console(stream or sys.stdout))
 
 
 def warn(message: object) -> None:

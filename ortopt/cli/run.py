@@ -15,6 +15,8 @@ from ortopt.cli.option_groups import THREADS, memory_option
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ortopt.cli.models import ModelArgument
     from ortopt.runtime.session import InferenceSession
 
@@ -65,7 +67,7 @@ def command(model: str, as_json: bool, **flags: Any) -> None:
     model that cannot be run is bad input (2), and with --run-type debug a group that differs is a wrong result (3).
     """
     from ortopt.cli import arrays, files, models
-    from ortopt.cli.interaction import warn
+    from ortopt.cli.interaction import answer, warn
     from ortopt.errors import UsageError
     from ortopt.option_kinds import commas, named_shapes, named_sizes
     from ortopt.serialization.load import load
@@ -101,10 +103,8 @@ def command(model: str, as_json: bool, **flags: Any) -> None:
         files.write_bytes(flags["outputs"], arrays.archive(outputs))
     if flags["trace_file"]:
         files.write_text(flags["trace_file"], json.dumps(run.session.trace()) + "\n")
-    if as_json:
-        click.echo(json.dumps(data, indent=2))
-    else:
-        _show(data, sys.stderr if files.STREAM in (flags["outputs"], flags["trace_file"]) else sys.stdout)
+    is_taken = files.STREAM in (flags["outputs"], flags["trace_file"])
+    answer(data, _show, as_json=as_json, stream=sys.stderr if is_taken else None)
 
 
 class _Run:
@@ -240,10 +240,9 @@ def _description(name: str, value: Any) -> dict[str, Any]:
     return {"name": name, "dtype": dtype, "shape": list(value.shape)}
 
 
-def _show(data: dict[str, Any], stream: Any) -> None:
-    from ortopt.reporting import report, tables
+def _show(data: dict[str, Any], out: Console) -> None:
+    from ortopt.reporting import tables
 
-    out = report.console(stream)
     rows = [
         (kind, row["name"], row["dtype"], "" if row["shape"] is None else str(row["shape"]))
         for kind in ("input", "output")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,8 @@ from ortopt.cli.option_groups import Finite, memory_option
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ortopt.verification.comparison import OutputRow
     from ortopt.verification.verify import Verification
 
@@ -48,7 +48,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     click.get_current_context().with_resource(start.early())
     from ortopt.analysis.providers import here, in_place_of, normalize
     from ortopt.cli import arrays, files, models
-    from ortopt.cli.interaction import warn
+    from ortopt.cli.interaction import answer, warn
     from ortopt.cli.run_options import checked_files
     from ortopt.errors import InvalidModelError, UsageError, VerificationError
     from ortopt.option_kinds import commas, named_shapes, named_sizes
@@ -84,10 +84,8 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
         libraries=checked_files(flags["custom_op_libraries"]),
         runtimes=[runtimes.find(text) for text in flags["verify_with"]],
     )
-    if as_json:
-        click.echo(json.dumps(describe(outcome, first.label, second.label, providers), indent=2))
-    else:
-        _show(outcome)
+    data = describe(outcome, first.label, second.label, providers)
+    answer(data, lambda _, out: _show(outcome, out), as_json=as_json)
     if outcome.status in ("impossible", "not shown"):
         raise InvalidModelError(f"the models could not be compared: {outcome.reason}")
     if outcome.status == "differs":
@@ -114,10 +112,9 @@ def describe(outcome: Verification, original: str, result: str, providers: Seque
     }
 
 
-def _show(outcome: Verification) -> None:
+def _show(outcome: Verification, out: Console) -> None:
     from ortopt.reporting import report, tables
 
-    out = report.console(sys.stdout)
     headers = ["output", "agrees", "worst element", "absolute", "relative", "of scale", "allowed", "noise"]
     rows = [_cells(row) for row in outcome.outputs]
     if any(row.zeros for row in outcome.outputs):
