@@ -30,16 +30,11 @@ def keep_claim(value: ir.Value, proven: Dims | None) -> None:
         claimed = tuple(map(meet, claimed, before))
     if claimed is None:
         return
-    wrong = proven is not None and _contradicts(claimed, proven)
+    wrong = proven is not None and (len(claimed) != len(proven) or any(map(provably_different, claimed, proven)))
     if wrong or (proven is not None and not any(map(says_more, claimed, proven))):
         value.meta.pop(CLAIM, None)
     else:
         value.meta[CLAIM] = claimed
-
-
-def _contradicts(claimed: Dims, proven: Dims) -> bool:
-    """Whether a claim is proven wrong."""
-    return len(claimed) != len(proven) or any(map(provably_different, claimed, proven))
 
 
 def dims_of_declared(value: ir.Value) -> Dims | None:

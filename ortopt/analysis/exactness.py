@@ -28,7 +28,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.analysis.crossings import Crossings, holder_of
-from ortopt.analysis.whole_numbers import BEGINNINGS, CHOICES, DISCRETE, SUMS, WholeNumbers
+from ortopt.analysis.whole_numbers import BEGINNINGS, DISCRETE, SUMS, WholeNumbers
 from ortopt.graph.index import OpIndex, op_key
 from ortopt.graph.match import is_constant
 from ortopt.onnx_ir_internals import attributes_of, is_needed
@@ -37,8 +37,9 @@ from ortopt.semantics.op_traits import (
     BITWISE,
     BOOLEAN_RESULTS,
     CASTS,
+    CHOOSING,
     ELEMENTWISE,
-    MOVING,
+    FROM_FIRST_OPERAND,
     SHAPE_QUERIES,
     TRANSCENDENTAL,
 )
@@ -46,22 +47,14 @@ from ortopt.semantics.op_traits import (
 CONVERTERS = CASTS | {"BitCast", "OneHot", "TfIdfVectorizer"}
 """Ops of ai.onnx that make floats of integers."""
 
-MOVERS = (
-    MOVING
-    | CASTS
-    | {
-        *("CenterCropPad", "ConcatFromSequence", "Dropout", "GlobalMaxPool", "MaxPool", "Optional"),
-        *("OptionalGetElement", "ReduceMax", "ReduceMin", "Resize", "SequenceAt", "SequenceErase", "SplitToSequence"),
-        *("TopK", "Trilu", "Unique", "Upsample"),
-    }
-)
+MOVERS = FROM_FIRST_OPERAND | CASTS | {"Dropout"}
 """Ops of ai.onnx whose results hold elements of their first operand; Resize may hold means of neighbours."""
 
-ARITHMETIC = (ELEMENTWISE - TRANSCENDENTAL - BOOLEAN_RESULTS - BITWISE - MOVERS) | {
-    *("Celu", "Elu"),  # which keep what is positive as it is
-    *("BatchNormalization", "Concat", "CumSum", "OneHot", "Pad", "Range", "Scatter", "ScatterElements", "ScatterND"),
-    *("SequenceConstruct", "SequenceInsert", "TensorScatter"),
-}
+ARITHMETIC = (
+    (ELEMENTWISE - TRANSCENDENTAL - BOOLEAN_RESULTS - BITWISE - MOVERS)
+    | CHOOSING
+    | {"BatchNormalization", "Celu", "CumSum", "Elu", "OneHot", "Range"}  # Celu and Elu keep what is positive as it is
+)
 """Ops of ai.onnx that compute each element by arithmetic of few, of any operand."""
 
 STEPS = frozenset({"Ceil", "Floor", "Hardmax", "Mod", "Range", "Round", "Shrink", "Sign", "ThresholdedRelu", "Unique"})
@@ -114,7 +107,7 @@ class Exactness:
                 foreign = bool(domain) and domain not in PLAIN_DOMAINS
                 if foreign or op in BEGINNINGS or op in semantics.CONTROL_FLOW:
                     may_be_whole.extend(index.nodes(graph, op))
-                if foreign or op in CONVERTERS or op in CHOICES:
+                if foreign or op in CONVERTERS or op in CHOOSING:
                     others.extend(index.nodes(graph, op))
         self._spread(self._whole.take_up(may_be_whole))
         self._spread(value for value in model.graph.inputs if not value.is_initializer())

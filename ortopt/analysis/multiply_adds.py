@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import onnx_ir as ir
@@ -19,6 +19,8 @@ from ortopt.graph.facts import Dims, dims_of
 from ortopt.graph.symbolic import UNKNOWN, Dim, is_invented, is_known
 from ortopt.semantics import STANDARD_DOMAINS
 from ortopt.semantics.domains import MICROSOFT
+from ortopt.semantics.nodes import callers_first
+from ortopt.semantics.op_traits import PAST_KEYS
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -72,36 +74,13 @@ def multiply_adds(model: ir.Model, token: CancellationToken = NEVER) -> Multiply
 def _calls(model: ir.Model, token: CancellationToken) -> dict[int, int]:
     """How often each graph of a model or function is run, by its id: the main graph once."""
     bodies = {identifier: function.graph for identifier, function in model.functions.items()}
-    called = {
-        id(top): Counter(
-            id(bodies[node.op_identifier()])
-            for graph in scope.below(top, token)
-            for node in token.checked(graph)
-            if node.op_identifier() in bodies
-        )
-        for top in (model.graph, *bodies.values())
-    }
     times: Counter[int] = Counter({id(model.graph): 1})
-    for body in _callers_first(model, called):
-        for callee, count in called[body].items():
-            times[callee] += times[body] * count
+    for top in (model.graph, *(bodies[identifier] for identifier in callers_first(model.functions))):
+        for graph in scope.below(top, token) if times[id(top)] else ():
+            for node in token.checked(graph):
+                if node.op_identifier() in bodies:
+                    times[id(bodies[node.op_identifier()])] += times[id(top)]
     return times
-
-
-def _callers_first(model: ir.Model, called: Mapping[int, Iterable[int]]) -> list[int]:
-    """The graphs, each after all that call it; functions do not call themselves."""
-    order: list[int] = []
-    seen: set[int] = set()
-    pending = [(id(model.graph), False)]
-    while pending:
-        graph, is_done = pending.pop()
-        if is_done:
-            order.append(graph)
-        elif graph not in seen:
-            seen.add(graph)
-            pending.append((graph, True))
-            pending.extend((callee, False) for callee in called[graph])
-    return order[::-1]
 
 
 def _of_node(node: ir.Node) -> Dim | None:
@@ -202,21 +181,13 @@ def _keys(node: ir.Node) -> Dim:
     dims = None if present is None else dims_of(present)
     if dims is not None and len(dims) == 4 and is_known(dims[2]) and not is_invented(dims[2]):
         return dims[2]
-    past = _PAST.get((node.domain, node.op_type), 0)
+    past, axis = PAST_KEYS.get((node.domain, node.op_type), (0, 0))
     if not _given(node, 1):  # packed
         own: Dim = _input(node, 0)[1]
     else:
         keys = _input(node, 1)
         own = keys[2] if len(keys) == 4 else keys[1]
-    return symbolic.add(own, _input(node, past)[2]) if past and _given(node, past) else own
-
-
-_PAST: Final[Mapping[tuple[str, str], int]] = {
-    ("", "Attention"): 4,
-    (MICROSOFT, "MultiHeadAttention"): 6,
-    (MICROSOFT, "GroupQueryAttention"): 3,
-}
-"""The input with the past keys."""
+    return symbolic.add(own, _input(node, past)[axis]) if past and _given(node, past) else own
 
 
 def _projected_attention(node: ir.Node) -> Dim:

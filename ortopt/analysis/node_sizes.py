@@ -28,17 +28,9 @@ from ortopt.analysis.dimensions import summands
 from ortopt.graph import symbolic
 from ortopt.graph.facts import dims_of
 from ortopt.graph.symbolic import Dim
-from ortopt.semantics.domains import MICROSOFT
+from ortopt.semantics.op_traits import PAST_KEYS
 
 NAMES: Final = ("rows", "columns", "elements", "batch", "channels", "length", "past", "outputs")
-
-_PAST: Final[Mapping[tuple[str, str], tuple[int, int]]] = {
-    ("", "Attention"): (4, 2),
-    (MICROSOFT, "Attention"): (4, 3),
-    (MICROSOFT, "GroupQueryAttention"): (3, 2),
-    (MICROSOFT, "MultiHeadAttention"): (6, 2),
-}
-"""Of attention ops the input that holds the cache, and its axis of positions."""
 
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose", "FusedConv", "QLinearConv", "ConvInteger", "NhwcConv"})
 _PRODUCTS: Final = frozenset(
@@ -77,7 +69,7 @@ def _factors(node: ir.Node) -> dict[str, Sequence[Dim]]:
         factors |= {"rows": dims[:-1], "columns": dims[-1:], "elements": dims}
         factors |= {"batch": dims[:1]} if len(dims) > 1 else {}
         factors |= {"channels": dims[1:2], "length": dims[-2:-1]} if len(dims) > 2 else {}
-    if (node.domain, node.op_type) in _PAST:
+    if (node.domain, node.op_type) in PAST_KEYS:
         factors |= _past(node)
     results = _dims(node.outputs[0] if node.outputs else None)
     if results and len(results) > 1 and node.op_type in _CONVOLUTIONS | _PRODUCTS:
@@ -86,7 +78,7 @@ def _factors(node: ir.Node) -> dict[str, Sequence[Dim]]:
 
 
 def _past(node: ir.Node) -> dict[str, Sequence[Dim]]:
-    index, axis = _PAST[node.domain, node.op_type]
+    index, axis = PAST_KEYS[node.domain, node.op_type]
     if len(node.inputs) <= index or node.inputs[index] is None:
         return {"past": (0,)}
     dims = _dims(node.inputs[index])

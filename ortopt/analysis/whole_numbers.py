@@ -24,7 +24,7 @@ from ortopt.graph.facts import INTEGERS
 from ortopt.graph.index import op_key
 from ortopt.onnx_ir_internals import attributes_of
 from ortopt.semantics import op_traits
-from ortopt.semantics.op_traits import CASTS, MOVING
+from ortopt.semantics.op_traits import CASTS, CHOOSING, FROM_FIRST_OPERAND
 
 INTEGRAL = INTEGERS | {kind for kind in ir.DataType if kind.name in ("INT2", "INT4", "UINT2", "UINT4")}
 """The element types of integers; booleans are 0 and 1."""
@@ -46,43 +46,28 @@ SUMS = frozenset(
 FILLERS = frozenset({"Bernoulli", "ConstantOfShape", "EyeLike"})
 """Ops that fill a tensor with a few numbers, of which none is an operand."""
 
-CHOICES = frozenset(
-    {
-        *("Clip", "Concat", "Max", "Min", "Pad", "Scatter", "ScatterElements", "ScatterND", "SequenceConstruct"),
-        *("SequenceInsert", "TensorScatter", "Where"),
-    }
-)
-"""Ops each element of whose result is one of an operand, of any."""
-
-CHOICES_OF_FIRST = MOVING | {
-    *("CenterCropPad", "ConcatFromSequence", "GlobalMaxPool", "MaxPool", "MaxUnpool", "Optional", "OptionalGetElement"),
-    *("ReduceMax", "ReduceMin", "Resize", "SequenceAt", "SequenceErase", "SplitToSequence", "TopK", "Trilu", "Unique"),
-    *("Upsample", "com.microsoft::Trilu"),
-}
-"""Ops each element of whose result is one of the first operand; of a Resize, and what was one, if it takes the nearest.
-"""
-
 ARITHMETIC = frozenset({"Abs", "Add", "CumSum", "Mod", "Mul", "Neg", "OneHot", "Pow", "Range", "Relu", "Sub", "Sum"})
 """Other ops that give whole numbers for whole operands."""
 
 ROUNDINGS = frozenset({"Ceil", "Floor", "Round", "Sign"})
 """Ops that give whole numbers for any."""
 
+_FROM_FIRST = FROM_FIRST_OPERAND | {"com.microsoft::Trilu"}
 DEQUANTIZERS = frozenset({op_key(*pair) for pair in op_traits.DEQUANTIZERS})
 
 ALL, NONE, FIRST = slice(None), slice(0), slice(1)
 
 OPERANDS = {
     **dict.fromkeys(ROUNDINGS | FILLERS, NONE),
-    **dict.fromkeys(CASTS | CHOICES_OF_FIRST, FIRST),
+    **dict.fromkeys(CASTS | _FROM_FIRST, FIRST),
     **dict.fromkeys(DEQUANTIZERS, slice(2)),
     "OneHot": slice(2, 3),
 }
 """Which operands must be whole, by op; all where nothing is said."""
 
-KEEPERS = SUMS | FILLERS | CHOICES | CHOICES_OF_FIRST | ARITHMETIC | ROUNDINGS | DEQUANTIZERS | CASTS
+KEEPERS = SUMS | FILLERS | CHOOSING | _FROM_FIRST | ARITHMETIC | ROUNDINGS | DEQUANTIZERS | CASTS
 
-ZERO_KEEPERS = SUMS | CHOICES | CHOICES_OF_FIRST | CASTS | {"Abs", "Add", "CumSum", "Mul", "Neg", "Relu", "Sub", "Sum"}
+ZERO_KEEPERS = SUMS | CHOOSING | _FROM_FIRST | CASTS | {"Abs", "Add", "CumSum", "Mul", "Neg", "Relu", "Sub", "Sum"}
 """Ops that give zeros for zeros."""
 
 BEGINNINGS = KEEPERS - SUMS - {"Abs", "Add", "Mod", "Mul", "Neg", "Pow", "Relu", "Sub", "Sum"}
@@ -140,7 +125,7 @@ class WholeNumbers:
 
     def is_chosen_from(self, node: ir.Node) -> bool:
         """Whether a node may give elements of a constant of whole numbers other than 0, beside any others."""
-        if node.domain or node.op_type not in CHOICES:
+        if node.domain or node.op_type not in CHOOSING:
             return False
         return any(value is not None and self._content(value) is Content.WHOLE for value in node.inputs)
 

@@ -56,7 +56,7 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) 
     except (KeyboardInterrupt, OptimizationCancelled):
         _write(running.check(0.0, stopped=True), flags)
         raise
-    found = _named(found, path)
+    found = dataclasses.replace(found, baseline="" if path is None else str(path))
     _write(found, flags)
     written = ""
     if path is not None and flags["update"]:
@@ -184,10 +184,6 @@ def _runner(flags: Mapping[str, Any]) -> Any:
 
         return Cluster(flags["dask"], timeout=flags["timeout"], limit=limit)
     return Pool(flags["jobs"], timeout=flags["timeout"], limit=limit)
-
-
-def _named(found: Check, path: Path | None) -> Check:
-    return dataclasses.replace(found, baseline="" if path is None else str(path))
 
 
 def _write(found: Check, flags: Mapping[str, Any]) -> None:

@@ -79,7 +79,7 @@ def optimize(arguments: Sequence[str], options: Options, **flags: Any) -> int:
         rows.append(row)
         codes.append(code)
         if not flags["quiet"] and not flags["verbose"] and code == 0:
-            tables.say(console, _line(work, row))
+            tables.say(console, f"{one_line(work.model)}: {report.in_short(row)}, written: {one_line(work.target)}")
         gc.collect()  # which is off in a process of one command
     for line in _copy_companions(works, out):
         if not flags["quiet"]:
@@ -178,10 +178,6 @@ def _one(work: Work, out: Path, options: Options, flags: Mapping[str, Any]) -> t
         return {**data, "error": message}, getattr(error, "exit_code", 2)
     assert run.data is not None
     return run.data, 0
-
-
-def _line(work: Work, row: Mapping[str, Any]) -> str:
-    return f"{one_line(work.model)}: {report.in_short(row)}, written: {one_line(work.target)}"
 
 
 def _copy_companions(works: Sequence[Work], out: Path) -> Iterator[str]:

@@ -9,7 +9,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Final, Literal, NewType
 
 from msgspec import Struct
@@ -20,6 +20,7 @@ from ortopt.option_kinds import parse_size
 LEAST: Final = "least"
 """The key of a field's metadata for the least number; else that is 0, unless the default is negative."""
 
+_NONE_FITS: Final = object()
 _SWITCHES: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -47,11 +48,8 @@ class PassOption(Struct, frozen=True):
         Raises:
             UsageError: If it is of another type, or too small.
         """
-        for type_ in self.types:
-            known, taken = _value_of(type_, value)
-            if known:
-                return self._within(taken)
-        raise UsageError(f"{self.name} must be {self._kinds()}, not {value!r}")
+        kinds = " or ".join(_KINDS.get(type_) or _type_name(type_) for type_ in self.types)
+        return self._taken(_value_of, value, f"{self.name} must be {kinds}, not {value!r}")
 
     def parsed(self, text: str) -> Any:
         """A value that is spelled as text.
@@ -62,20 +60,17 @@ class PassOption(Struct, frozen=True):
         Raises:
             UsageError: If it is of another type, or too small.
         """
-        for type_ in self.types:
-            known, taken = _value_in(type_, text)
-            if known:
-                return self._within(taken)
-        raise UsageError(f"{self.name}={text} is no {' or '.join(map(_type_name, self.types))}")
+        return self._taken(_value_in, text, f"{self.name}={text} is no {' or '.join(map(_type_name, self.types))}")
 
-    def _within(self, value: Any) -> Any:
+    def _taken(self, read: Callable[[Any, Any], tuple[bool, Any]], given: Any, otherwise: str) -> Any:
+        """What the first type that a value is of makes of it."""
+        value: Any = next((taken for known, taken in (read(type_, given) for type_ in self.types) if known), _NONE_FITS)
+        if value is _NONE_FITS:
+            raise UsageError(otherwise)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and self.least is not None and not value >= self.least:
             raise UsageError(f"{self.name} must be at least {self.least:g}, not {value}")
         return value
-
-    def _kinds(self) -> str:
-        return " or ".join(_KINDS.get(type_) or _type_name(type_) for type_ in self.types)
 
 
 _KINDS: Final[Mapping[Any, str]] = {

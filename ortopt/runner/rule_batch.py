@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -93,7 +93,7 @@ def in_order(transformers: Sequence[GraphTransformer]) -> list[GraphTransformer]
         RegistrationError: If the ``after`` lists form a circle; names it.
     """
     by_key = {name_key(t.name): t for t in transformers}
-    waits = {key: _earlier(t, by_key.keys()) for key, t in by_key.items()}
+    waits = {key: (set(map(name_key, t.after)) & set(by_key.keys())) for key, t in by_key.items()}
     followers: dict[str, list[str]] = {key: [] for key in by_key}
     for key, earlier in waits.items():
         for other in earlier:
@@ -117,8 +117,3 @@ def in_order(transformers: Sequence[GraphTransformer]) -> list[GraphTransformer]
         circle = ", ".join(sorted(by_key[key].name for key, earlier in waits.items() if earlier))
         raise RegistrationError(f"the 'after' lists of these transformers form a circle: {circle}")
     return ordered
-
-
-def _earlier(transformer: GraphTransformer, keys: Collection[str]) -> set[str]:
-    """Which of the transformers of a level run earlier."""
-    return set(map(name_key, transformer.after)) & set(keys)

@@ -95,6 +95,31 @@ REPEATING: Final = frozenset({"Expand", "Tile"})
 MOVING: Final = PERMUTING | SELECTING | REPEATING
 """Ops whose results have elements of the first operand, and no others; the other operands say which and where."""
 
+FROM_FIRST_OPERAND: Final = MOVING | {
+    *("CenterCropPad", "ConcatFromSequence", "GlobalMaxPool", "MaxPool", "MaxUnpool", "Optional", "OptionalGetElement"),
+    *("ReduceMax", "ReduceMin", "Resize", "SequenceAt", "SequenceErase", "SplitToSequence", "TopK", "Trilu", "Unique"),
+    "Upsample",
+}
+"""Ops each element of whose result is one of the first operand; of a Resize, and what was one, if it takes the nearest.
+"""
+CHOOSING: Final = frozenset(
+    {
+        *("Clip", "Concat", "Max", "Min", "Pad", "Scatter", "ScatterElements", "ScatterND", "SequenceConstruct"),
+        *("SequenceInsert", "TensorScatter", "Where"),
+    }
+)
+"""Ops each element of whose result is one of an operand, of any."""
+
+# -- attention --------------------------------------------------------------------------------------------------------
+
+PAST_KEYS: Final = {
+    ("", "Attention"): (4, 2),
+    (MICROSOFT, "Attention"): (4, 3),
+    (MICROSOFT, "GroupQueryAttention"): (3, 2),
+    (MICROSOFT, "MultiHeadAttention"): (6, 2),
+}
+"""The input that holds the past keys, and the axis along which it has them, by op."""
+
 # -- shapes -----------------------------------------------------------------------------------------------------------
 
 SHAPE_QUERIES: Final = frozenset({"Shape", "Size"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import onnx_ir as ir
@@ -80,7 +79,7 @@ def tolerances(model: ir.Model, token: CancellationToken = NEVER) -> dict[str, f
     for node in token.checked(model.graph):
         coarsest = functions.of_node(node)
         if node.op_type not in SHAPE_QUERIES or node.domain:
-            for inner in (node, *_nodes_below(node)):
+            for inner in (node, *(inner for graph in scope.nested(node) for inner in graph)):
                 for value in inner.inputs:
                     coarsest = max(coarsest, of(value)) if value is not None else coarsest
         for value in node.outputs:
@@ -98,11 +97,6 @@ def kernel_steps(model: ir.Model) -> dict[str, float]:
         if node is not None and node.op_identifier()[:2] == ("", "Sigmoid") and output.dtype == ir.DataType.FLOAT:
             steps[output.name or ""] = SIGMOID_STEP
     return steps
-
-
-def _nodes_below(node: ir.Node) -> Iterator[ir.Node]:
-    """The nodes of a node's subgraphs, at any depth."""
-    return (inner for graph in scope.nested(node) for inner in graph)
 
 
 class _FunctionTolerances:

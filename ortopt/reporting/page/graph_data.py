@@ -29,7 +29,7 @@ def describe_graphs(
         changed: Ids of nodes that are in both, and differ.
     """
     first = before or after
-    folding = _folded(first)
+    folding = fold(paths(first), {row.id: row.op for row in first.nodes}, _readers(first))
     if before is not None:
         _place(after, folding, _origins(rewrites))
     ops = list(dict.fromkeys(node.op for node in nodes))
@@ -56,10 +56,6 @@ def _plain(snapshot: GraphSnapshot) -> dict[str, Any]:
         "inputs": snapshot.inputs,
         "outputs": snapshot.outputs,
     }
-
-
-def _folded(snapshot: GraphSnapshot) -> Folding:
-    return fold(paths(snapshot), {row.id: row.op for row in snapshot.nodes}, _readers(snapshot))
 
 
 def _readers(snapshot: GraphSnapshot) -> dict[int, int]:
