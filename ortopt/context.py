@@ -31,37 +31,30 @@ class Declarations(Protocol):
     @property
     def name(self) -> str:
         """The name that users know."""
-        ...
 
     @property
     def providers(self) -> tuple[str, ...]:
         """Execution providers on which the nodes that it offers must be placed."""
-        ...
 
     @property
     def targets(self) -> tuple[Target, ...]:
         """Targets that it serves; empty is any."""
-        ...
 
     @property
     def produces(self) -> tuple[tuple[str, str], ...]:
         """The ops outside ai.onnx that it may introduce."""
-        ...
 
     @property
     def fused_ops(self) -> tuple[tuple[str, str], ...]:
         """The ops that it may introduce and that stand for several nodes."""
-        ...
 
     @property
     def numerics(self) -> Numerics:
         """What it may do to numbers."""
-        ...
 
     @property
     def keeps_elementwise(self) -> bool:
         """Whether it leaves elementwise arithmetic as it is."""
-        ...
 
 
 class Listeners(Protocol):
@@ -71,19 +64,15 @@ class Listeners(Protocol):
 
     def offer(self, transformer: Any, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
         """Whether a rewrite is to be made."""
-        ...
 
     def rewrote(self, transformer: Any, nodes: Sequence[ir.Node], number: int) -> None:
         """A rewrite has been made."""
-        ...
 
     def refused(self, transformer: Any, node: ir.Node, reason: Reason) -> None:
         """A candidate has been refused."""
-        ...
 
     def weighed(self, transformer: Any, node: ir.Node, decision: fusions.Decision) -> None:
         """What a fused form costs has been asked for."""
-        ...
 
 
 class Context:

@@ -196,34 +196,42 @@ class Size(Kind):
         return [flag, UNLIMITED if value == sys.maxsize else str(value)]
 
 
-class Seconds(Kind):
+class Number(Kind):
+    """A finite number that is not negative, or None where that is the default.
+
+    Attributes:
+        says: What it must be, for messages.
+        may_be_zero: Whether it may be 0.
+    """
+
+    says: ClassVar[str]
+    may_be_zero: ClassVar[bool] = False
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is a number, and large enough."""
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and 0 <= value <= sys.float_info.max and (value or self.may_be_zero)):
+            raise UsageError(f"the {name} must be {self.says}, not {value!r}")
+        return value
+
+
+class Seconds(Number):
     """A positive number of seconds."""
 
-    def checked(self, name: str, value: Any) -> Any:
-        """Check that it is a positive number."""
-        if not (isinstance(value, int | float) and 0 < value <= sys.float_info.max):
-            raise UsageError(f"the {name} must be a positive number of seconds, not {value!r}")
-        return value
+    says = "a positive number of seconds"
 
 
-class Share(Kind):
+class Share(Number):
     """A positive share of something, or None where that is the default."""
 
-    def checked(self, name: str, value: Any) -> Any:
-        """Check that it is a positive number."""
-        if isinstance(value, bool) or not (isinstance(value, int | float) and 0 < value <= sys.float_info.max):
-            raise UsageError(f"the {name} must be a positive number, not {value!r}")
-        return float(value)
+    says = "a positive number"
 
 
-class Tolerance(Kind):
+class Tolerance(Number):
     """A finite number that is not negative, or None."""
 
-    def checked(self, name: str, value: Any) -> Any:
-        """Check that it is a finite number, and not negative."""
-        if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value <= sys.float_info.max):
-            raise UsageError(f"the {name} must be a number from 0 on, not {value!r}")
-        return value
+    says = "a number from 0 on"
+    may_be_zero = True
 
 
 class Choice(Kind):
@@ -315,110 +323,102 @@ class File(Kind):
         return path
 
 
-class Sizes(Kind):
-    """Sizes by name."""
+class Table(Kind):
+    """Something by names; on the command line texts of the form NAME=VALUE.
+
+    Attributes:
+        says: What it maps to what, for messages, with an example.
+    """
 
     is_list = True
+    says: ClassVar[str]
 
     def checked(self, name: str, value: Any) -> Any:
-        """Check that it maps names to whole numbers, or is a text that does."""
+        """Check that it is a mapping, or a text that is read as one, and what it maps."""
         if isinstance(value, str):
-            return named_sizes(name, (value,))
+            value = self.parsed(name, (value,))
         if value is not None and not isinstance(value, Mapping):
-            raise UsageError(f"{name} maps names of dimensions to sizes, e.g. {{'batch': 1}}, not {value!r}")
-        sizes: dict[str, int] = {}
-        for dim, size in (value or {}).items():
-            if not isinstance(dim, str):
-                raise UsageError(f"{name} maps names of dimensions to sizes, e.g. {{'batch': 1}}; {dim!r} is no name")
-            sizes[dim] = whole_number(f"the size of dimension {dim}", size)
-        return sizes
+            raise UsageError(f"{name} maps {self.says}, not {one_line(repr(value))}")
+        for key in value or {}:
+            if not isinstance(key, str):
+                raise UsageError(f"{name} maps {self.says}; {key!r} is no name")
+        return {key: self._one(name, key, one) for key, one in (value or {}).items()}
+
+    def _one(self, name: str, key: str, value: Any) -> Any:
+        """What a name is mapped to, checked."""
+        raise NotImplementedError
+
+    def arguments(self, flag: str, value: Any) -> list[str]:
+        """A flag for each name."""
+        return [argument for key, one in value.items() for argument in (flag, f"{key}={self._text(one)}")]
+
+    def _text(self, value: Any) -> str:
+        """What a name is mapped to, as a flag takes it."""
+        return str(value)
+
+
+class Sizes(Table):
+    """Sizes by name."""
+
+    says = "names of dimensions to sizes, e.g. {'batch': 1}"
 
     def parsed(self, flag: str, text: Any) -> Any:
         """The sizes from texts of the form NAME=VALUE,NAME=VALUE."""
         return named_sizes(flag, text)
 
-    def arguments(self, flag: str, value: Any) -> list[str]:
-        """A flag for each size."""
-        return [argument for name, size in value.items() for argument in (flag, f"{name}={size}")]
+    def _one(self, name: str, key: str, value: Any) -> Any:
+        return whole_number(f"the size of dimension {key}", value)
 
 
-class Extents(Kind):
+class Extents(Table):
     """By name a size, or the least and the greatest one."""
 
-    is_list = True
-
-    def checked(self, name: str, value: Any) -> Any:
-        """Check that it maps names to sizes or ranges, or is a text that does."""
-        if isinstance(value, str):
-            return named_extents(name, (value,))
-        if value is not None and not isinstance(value, Mapping):
-            raise UsageError(f"{name} maps names of dimensions to sizes, e.g. {{'seq': (1, 512)}}, not {value!r}")
-        return {dim: _extent(name, dim, extent) for dim, extent in (value or {}).items()}
+    says = "names of dimensions to sizes, e.g. {'seq': (1, 512)}"
 
     def parsed(self, flag: str, text: Any) -> Any:
         """The sizes from texts of the form NAME=SIZE or NAME=LOW..HIGH."""
         return named_extents(flag, text)
 
-    def arguments(self, flag: str, value: Any) -> list[str]:
-        """A flag for each name."""
-        texts = (f"{name}={low}" if low == high else f"{name}={low}..{high}" for name, (low, high) in value.items())
-        return [argument for text in texts for argument in (flag, text)]
+    def _one(self, name: str, key: str, value: Any) -> Any:
+        return _extent(key, value)
+
+    def _text(self, value: Any) -> str:
+        low, high = value
+        return str(low) if low == high else f"{low}..{high}"
 
 
-class Shapes(Kind):
+class Shapes(Table):
     """Shapes by the names of inputs: tuples of sizes, None for a dimension that stays as it is."""
 
-    is_list = True
-
-    def checked(self, name: str, value: Any) -> Any:
-        """Check that it maps names to shapes, or is a text that does, or several."""
-        if isinstance(value, str):
-            return named_shapes(name, (value,))
-        if value is not None and not isinstance(value, Mapping):
-            given = one_line(repr(value))
-            raise UsageError(f"{name} maps names of inputs to shapes, e.g. {{'x': [1, 3, 224, 224]}}, not {given}")
-        shapes: dict[str, tuple[int | None, ...]] = {}
-        for which, shape in (value or {}).items():
-            if not isinstance(which, str):
-                raise UsageError(f"{name} maps names of inputs to shapes; {which!r} is no name")
-            if isinstance(shape, str):
-                shapes[which] = _shape(f"{name} of {which}", shape)
-                continue
-            try:
-                sizes = None if isinstance(shape, bytes | Mapping | Set) else tuple(shape)
-            except TypeError:
-                sizes = None
-            if sizes is None:
-                raise UsageError(f"the shape of input {which} is a list of sizes, not {shape!r}")
-            what = f"a size of input {which}"
-            shapes[which] = tuple(None if size is None else whole_number(what, size) for size in sizes)
-        return shapes
+    says = "names of inputs to shapes, e.g. {'x': [1, 3, 224, 224]}"
 
     def parsed(self, flag: str, text: Any) -> Any:
         """The shapes from texts of the form NAME=SIZE,SIZE."""
         return named_shapes(flag, text)
 
-    def arguments(self, flag: str, value: Any) -> list[str]:
-        """A flag for each shape."""
-        texts = (f"{name}={','.join(map(_size_text, shape))}" for name, shape in value.items())
-        return [argument for text in texts for argument in (flag, text)]
+    def _one(self, name: str, key: str, value: Any) -> Any:
+        if isinstance(value, str):
+            return _shape(f"{name} of {key}", value)
+        try:
+            sizes = None if isinstance(value, bytes | Mapping | Set) else tuple(value)
+        except TypeError:
+            sizes = None
+        if sizes is None:
+            raise UsageError(f"the shape of input {key} is a list of sizes, not {value!r}")
+        return tuple(None if size is None else whole_number(f"a size of input {key}", size) for size in sizes)
+
+    def _text(self, value: Any) -> str:
+        return ",".join(KEPT if size is None else str(size) for size in value)
 
 
-class Renames(Kind):
+class Renames(Table):
     """New names by old ones."""
 
-    is_list = True
+    says = "old names to new ones, e.g. {'input.1': 'pixels'}"
 
     def checked(self, name: str, value: Any) -> Any:
         """Check that it maps names to other names, each new one once."""
-        if isinstance(value, str):
-            value = new_names(name, (value,))
-        if value is not None and not isinstance(value, Mapping):
-            raise UsageError(f"{name} maps old names to new ones, e.g. {{'input.1': 'pixels'}}, not {value!r}")
-        names = dict(value or {})
-        for old, new in names.items():
-            if not (isinstance(old, str) and isinstance(new, str) and old and new):
-                raise UsageError(f"{name} maps old names to new ones; {old!r} to {new!r} is none")
+        names = super().checked(name, value)
         twice = next((new for new in names.values() if list(names.values()).count(new) > 1), None)
         if twice is not None:
             raise UsageError(f"{name} gives two values the name {twice!r}")
@@ -428,9 +428,10 @@ class Renames(Kind):
         """The names from texts of the form OLD=NEW."""
         return new_names(flag, text)
 
-    def arguments(self, flag: str, value: Any) -> list[str]:
-        """A flag for each name."""
-        return [argument for old, new in value.items() for argument in (flag, f"{old}={new}")]
+    def _one(self, name: str, key: str, value: Any) -> Any:
+        if not (isinstance(value, str) and key and value):
+            raise UsageError(f"{name} maps old names to new ones; {key!r} to {value!r} is none")
+        return value
 
 
 class Release(Text):
@@ -455,28 +456,27 @@ def named_sizes(flag: str, values: tuple[str, ...]) -> dict[str, int]:
         UsageError: If a value is no NAME=VALUE, or contradicts another.
     """
     sizes: dict[str, int] = {}
-    for value in values:
-        for name, number in _sizes(flag, value):
-            if sizes.setdefault(name, number) != number:
-                raise UsageError(f"{flag} {name} is given twice: {sizes[name]} and {number}")
+    for match in _named(flag, values, r"(.*?\S.*?)=\s*(\d+)\s*(,|$)", "NAME=VALUE"):
+        name, number = match[1].strip(), int(match[2])
+        if sizes.setdefault(name, number) != number:
+            raise UsageError(f"{flag} {name} is given twice: {sizes[name]} and {number}")
     return sizes
 
 
-def _sizes(flag: str, text: str) -> Iterator[tuple[str, int]]:
-    """The names and sizes in one value of a flag."""
-    rest: str | None = text
-    while rest is not None:
-        match = re.match(r"(.*?\S.*?)=\s*(\d+)\s*(,|$)", rest, flags=re.ASCII | re.DOTALL)
-        if match is None:
-            raise UsageError(f"{flag} takes NAME=VALUE, several separated by commas, not {text!r}")
-        yield match[1].strip(), int(match[2])
-        rest = rest[match.end() :] if match[3] else None
+def _named(flag: str, values: tuple[str, ...], pattern: str, form: str) -> Iterator[re.Match[str]]:
+    """The names in the values of a flag, with what is said of them; the last group of the pattern is what separates."""
+    for value in values:
+        rest: str | None = value
+        while rest is not None:
+            match = re.match(pattern, rest, flags=re.ASCII | re.DOTALL)
+            if match is None:
+                raise UsageError(f"{flag} takes {form}, several separated by commas, not {value!r}")
+            yield match
+            rest = rest[match.end() :] if match.group(match.re.groups) else None
 
 
-def _extent(option: str, dim: object, extent: object) -> tuple[int, int]:
+def _extent(dim: str, extent: object) -> tuple[int, int]:
     """The least and the greatest size of a dimension."""
-    if not isinstance(dim, str):
-        raise UsageError(f"{option} maps names of dimensions to sizes; {dim!r} is no name")
     what = f"the expected size of dimension {dim}"
     ends = extent if isinstance(extent, tuple | list) else (extent, extent)
     if len(ends) != 2:
@@ -494,19 +494,12 @@ def named_extents(flag: str, values: tuple[str, ...]) -> dict[str, tuple[int, in
         UsageError: If a value is none, a range is empty, or a name is given twice.
     """
     extents: dict[str, tuple[int, int]] = {}
-    for value in values:
-        rest: str | None = value
-        while rest is not None:
-            match = re.match(r"(.*?\S.*?)=\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?(,|$)", rest, flags=re.ASCII | re.DOTALL)
-            if match is None:
-                raise UsageError(
-                    f"{flag} takes NAME=SIZE or NAME=LOW..HIGH, several separated by commas, not {value!r}"
-                )
-            name = match[1].strip()
-            extent = _extent(flag, name, (int(match[2]), int(match[3] or match[2])))
-            if extents.setdefault(name, extent) != extent:
-                raise UsageError(f"{flag} {name} is given twice")
-            rest = rest[match.end() :] if match[4] else None
+    pattern = r"(.*?\S.*?)=\s*(\d+)\s*(?:\.\.\s*(\d+)\s*)?(,|$)"
+    for match in _named(flag, values, pattern, "NAME=SIZE or NAME=LOW..HIGH"):
+        name = match[1].strip()
+        extent = _extent(name, (int(match[2]), int(match[3] or match[2])))
+        if extents.setdefault(name, extent) != extent:
+            raise UsageError(f"{flag} {name} is given twice")
     return extents
 
 
@@ -534,10 +527,6 @@ def _shape(flag: str, text: str) -> tuple[int | None, ...]:
         if size != KEPT and not (size.isascii() and size.isdecimal()):
             raise UsageError(f"{flag} takes sizes separated by commas, {KEPT} for one that stays, not {text!r}")
     return tuple(None if size == KEPT else int(size) for size in sizes)
-
-
-def _size_text(size: int | None) -> str:
-    return KEPT if size is None else str(size)
 
 
 def new_names(flag: str, values: tuple[str, ...]) -> dict[str, str]:

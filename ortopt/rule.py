@@ -49,7 +49,6 @@ class MatchResult(Protocol):
     @property
     def nodes(self) -> tuple[ir.Node, ...]:
         """The nodes that the rewrite replaces."""
-        ...
 
 
 class Match(Struct, frozen=True):

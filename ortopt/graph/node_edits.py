@@ -259,13 +259,7 @@ class NodeEdits:
         before: ir.Node | None,
         inputs: list[tuple[ir.Node, tuple[ir.Value | None, ...]]],
     ) -> None:
-        if before is not None:
-            graph.insert_after(before, node)
-        elif len(graph):
-            graph.insert_before(graph[0], node)
-        else:
-            graph.append(node)
-        self.index.add(graph, node)
+        self._put_back(graph, node, before)
         for user, values in inputs:
             for position, value in enumerate(values):
                 replace_input(user, position, value)
@@ -295,14 +289,18 @@ class NodeEdits:
     def _undo_move(self, node: ir.Node, source: ir.Graph, target: ir.Graph, before: ir.Node | None) -> None:
         self.index.discard(target, node)
         unlink(node)
-        if before is not None:
-            source.insert_after(before, node)
-        elif len(source):
-            source.insert_before(source[0], node)
-        else:
-            source.append(node)
-        self.index.add(source, node)
+        self._put_back(source, node, before)
         scope.attach_below(node)
+
+    def _put_back(self, graph: ir.Graph, node: ir.Node, before: ir.Node | None) -> None:
+        """Put a node where it has been: behind another one, or first of all."""
+        if before is not None:
+            graph.insert_after(before, node)
+        elif len(graph):
+            graph.insert_before(graph[0], node)
+        else:
+            graph.append(node)
+        self.index.add(graph, node)
 
     def reorder(self, graph: ir.Graph, nodes: Sequence[ir.Node], token: CancellationToken = NEVER) -> None:
         """Bring the nodes of a graph into another order.
@@ -371,18 +369,16 @@ class NodeEdits:
         """
         if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
             raise ValueError(f"{attribute.name} holds a graph: build a new node with it, and insert that")
-        old = tuple(node.attributes.values())
-        node.attributes[attribute.name] = attribute
-        self.touched.append(node)
-        self._outdated.append(node)
-        self._log.record(_set_attributes, node, old)
+        self._set_attributes(node, {**node.attributes, attribute.name: attribute}.values())
 
     def remove_attribute(self, node: ir.Node, name: str) -> None:
         """Remove an attribute of a node, if it is there."""
-        if name not in node.attributes:
-            return
+        if name in node.attributes:
+            self._set_attributes(node, [one for key, one in node.attributes.items() if key != name])
+
+    def _set_attributes(self, node: ir.Node, attributes: Iterable[ir.Attr]) -> None:
         old = tuple(node.attributes.values())
-        del node.attributes[name]
+        _set_attributes(node, tuple(attributes))
         self.touched.append(node)
         self._outdated.append(node)
         self._log.record(_set_attributes, node, old)

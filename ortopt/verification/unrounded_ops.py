@@ -115,7 +115,11 @@ class Formula(NodeWriter):
     def give_quantized(self, numbers: ir.Value, number: int) -> tuple[ir.Value, ...]:
         """Let the node give numbers, quantized by inputs from this number on."""
         scale, zero = self.needed(number), self.input(number + 1)
-        self.become(self.quantized(numbers, scale, zero, 0, numbers))
+        return self.give_integers(self.quantized(numbers, scale, zero, 0, numbers))
+
+    def give_integers(self, numbers: ir.Value) -> tuple[ir.Value, ...]:
+        """Let the node give floats that stand for integers."""
+        self.become(numbers)
         return (self.node.outputs[0],)
 
     def give(self, numbers: ir.Value) -> tuple[ir.Value, ...]:
@@ -147,8 +151,7 @@ def _quantize(f: Formula) -> tuple[ir.Value, ...]:
     if f.node.attributes.get_int("block_size", 0):
         raise NoFormulaError(f.node)
     axis = f.node.attributes.get_int("axis", 1)
-    f.become(f.quantized(f.floats(data), scale, f.input(2), axis, data))
-    return (f.node.outputs[0],)
+    return f.give_integers(f.quantized(f.floats(data), scale, f.input(2), axis, data))
 
 
 def _dequantize(f: Formula) -> tuple[ir.Value, ...]:
@@ -180,8 +183,7 @@ def _product(f: Formula, zero_a: ir.Value | None, zero_b: ir.Value | None) -> ir
 
 
 def _multiply_integers(f: Formula) -> tuple[ir.Value, ...]:
-    f.become(_product(f, f.input(2), f.input(3)))
-    return (f.node.outputs[0],)
+    return f.give_integers(_product(f, f.input(2), f.input(3)))
 
 
 def _multiply_to_floats(f: Formula) -> tuple[ir.Value, ...]:
@@ -205,8 +207,7 @@ _CONVOLUTION: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads",
 def _convolve_integers(f: Formula) -> tuple[ir.Value, ...]:
     data = f.shifted(f.needed(0), f.input(2), 1)
     weights = f.shifted(f.needed(1), f.input(3), 0)
-    f.become(f("Conv", data, weights, **f.kept(*_CONVOLUTION)))
-    return (f.node.outputs[0],)
+    return f.give_integers(f("Conv", data, weights, **f.kept(*_CONVOLUTION)))
 
 
 def _channels_first(f: Formula, value: ir.Value, like: ir.Value, *, back: bool = False) -> ir.Value:
@@ -313,8 +314,7 @@ def _cast(f: Formula) -> tuple[ir.Value, ...]:
         return ()
     if not to.is_integer():
         raise NoFormulaError(f.node)
-    f.become(f.needed(0))
-    return (f.node.outputs[0],)
+    return f.give_integers(f.needed(0))
 
 
 FORMULAS: Final[dict[tuple[str, str], Callable[[Formula], tuple[ir.Value, ...]]]] = {
