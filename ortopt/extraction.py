@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal
@@ -155,9 +155,9 @@ class _Cut:
         self._outputs = list(graph.outputs) if outputs is None else [self._value(name) for name in outputs]
         self._given = None if inputs is None else [self._value(name) for name in inputs]
         self._cuts = set(graph.inputs if self._given is None else self._given)
-        self.nodes: set[ir.Node] = set()
-        self._reached: set[ir.Value] = set()
-        self._walk()
+        needed = dict(self._above(self._outputs))
+        self._reached = needed.keys()
+        self.nodes = {node for node in needed.values() if node is not None}
         self._check()
 
     def _value(self, name: str) -> ir.Value:
@@ -171,20 +171,19 @@ class _Cut:
         hint = f"; did you mean {quoted(near[0])}?" if near else ""
         raise UsageError(f"no value of the model is named {quoted(name)}{hint}")
 
-    def _walk(self) -> None:
-        """Find what the outputs need, up to the cuts."""
-        pending = list(self._outputs)
+    def _above(self, values: Iterable[ir.Value]) -> Iterator[tuple[ir.Value, ir.Node | None]]:
+        """Values and all that they need, up to the cuts, each once with the node that computes it."""
+        pending, seen = list(values), set[ir.Value]()
         while pending:
             value = pending.pop()
-            if value in self._reached:
+            if value in seen:
                 continue
-            self._reached.add(value)
+            seen.add(value)
             node = None if value in self._cuts else value.producer()
-            if node is None or node in self.nodes:
-                continue
-            self._token.check()
-            self.nodes.add(node)
-            pending.extend(operand for operand in (*node.inputs, *scope.captured(node)) if operand is not None)
+            yield value, node
+            if node is not None:
+                self._token.check()
+                pending.extend(operand for operand in (*node.inputs, *scope.captured(node)) if operand is not None)
 
     def _check(self) -> None:
         """Refuse cuts that leave an output without what it needs, and those that cut nothing."""
@@ -216,17 +215,8 @@ class _Cut:
     def _needing(self, name: str | None) -> str:
         """The first output that needs a value, in words."""
         for output in self._outputs:
-            seen: set[ir.Value] = set()
-            pending = [output]
-            while pending:
-                value = pending.pop()
-                if value.name == name:
-                    return f"output {quoted(output.name)}"
-                producer = None if value in self._cuts or value in seen else value.producer()
-                seen.add(value)
-                if producer is not None:
-                    operands = (*producer.inputs, *scope.captured(producer))
-                    pending.extend(operand for operand in operands if operand is not None)
+            if any(value.name == name for value, _ in self._above([output])):
+                return f"output {quoted(output.name)}"
         return "an output"
 
     def apply(self) -> None:

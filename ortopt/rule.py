@@ -14,7 +14,7 @@ from msgspec import Struct
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.context import Context
 from ortopt.errors import OptimizationCancelled, RegistrationError
-from ortopt.framework.fusions import Declined, Slower
+from ortopt.framework.fusions import Slower
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor
 from ortopt.graph.index import OpIndex
@@ -407,7 +407,7 @@ class RuleDriver:
         except Refusal as refusal:
             if context.listens_to_refusals:
                 told = with_claims(refusal, root, rule.match)
-                context.refuse(root, told if isinstance(told, Declined | Slower) else told.told)
+                context.refuse(root, told if isinstance(told, Slower) else told.told)
             return None
         nodes, numerics = tuple(found.nodes), rule.numerics_of(found)
         if numerics is Numerics.FINITE and not context.options.finite_math:

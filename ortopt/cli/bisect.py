@@ -94,13 +94,7 @@ def _of_rewrite(blame: Blame) -> dict[str, Any]:
     rewrite, seen = blame.culprit.rewrite, blame.culprit.verification
     row = {
         "kind": "rewrite",
-        "pass": rewrite.transformer,
-        "rewrite": rewrite.number,
-        "level": rewrite.level,
-        "step": rewrite.step,
-        "graph": rewrite.graph,
-        "nodes": [{"name": name, "op": op} for name, op in rewrite.nodes],
-        "why": rewrite.why,
+        **report.rewrite_row(rewrite),
         "reason": seen.reason,
         "output": seen.worst_output,
         "error": report.plain(seen.worst if seen.outputs else float("inf")),

@@ -128,12 +128,8 @@ def _show(outcome: Verification, out: Console) -> None:
     tables.say(out, f"{outcome.status}: {sets}, {outcome.seconds:.2f} s{reason}")
     if outcome.spread:
         tables.say(out, f"{report.spread_text(outcome.spread)} (--no-finite-math allows none)")
-    if quantized := report.of_quantizers(report.plain(outcome)):
-        tables.say(out, f"quantized: {quantized}")
-    for there in report.of_runtimes(report.plain(outcome)):
-        tables.say(out, f"on another runtime: {there}")
-    if deployed := report.of_deployment(report.plain(outcome)):
-        tables.say(out, f"as deployed: {deployed}")
+    for line in report.beside_verdict(report.plain(outcome)):
+        tables.say(out, line)
 
 
 def _cells(row: OutputRow) -> tuple[str, ...]:

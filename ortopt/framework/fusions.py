@@ -70,22 +70,6 @@ class Unwanted(Conflict):
         self.decision = decision
 
 
-class Declined(Refusal):
-    """A match that does not hold because the fused form is not worth it.
-
-    Args:
-        decision: What was decided, and by what.
-        root: The root of the pattern.
-    """
-
-    code = Code.COST
-
-    def __init__(self, decision: Decision, root: ir.Node) -> None:
-        assert decision.cost is not None
-        super().__init__(_not_worthwhile(decision.cost), root)
-        self.decision = decision
-
-
 class Slower(Refusal):
     """A match that does not hold because another form is not known to be slower, whatever ``--fusions`` says.
 
@@ -95,11 +79,19 @@ class Slower(Refusal):
     """
 
     code = Code.COST
+    hint = ""
+    """What is said of it beside the reason."""
 
     def __init__(self, decision: Decision, root: ir.Node) -> None:
         assert decision.cost is not None
-        super().__init__(explained(decision.cost), root)
+        super().__init__(explained(decision.cost) + self.hint, root)
         self.decision = decision
+
+
+class Declined(Slower):
+    """A match that does not hold because the fused form is not worth it."""
+
+    hint = f"; {INSISTING}"
 
 
 def check_wanted(node: ir.Node, options: Options, *, smaller: bool) -> Decision | None:

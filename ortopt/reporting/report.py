@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ortopt.optimization.missing_providers import NotShown
+    from ortopt.optimization.replay import NumberedRewrite
     from ortopt.options import Options
     from ortopt.serialization.save import Saved
 
@@ -188,7 +189,24 @@ def _output(saved: Saved) -> dict[str, Any]:
 
 
 def _repair(repair: Repair) -> dict[str, Any]:
-    rewrite = repair.rewrite
+    return {
+        **rewrite_row(repair.rewrite),
+        "left_out": repair.left_out,
+        "output": repair.output,
+        "error": plain(repair.error),
+        "error_before": plain(repair.error_before),
+        "reason": one_line(repair.reason),
+        "probes": repair.probes,
+        "seconds": repair.seconds,
+    }
+
+
+def rewrite_row(rewrite: NumberedRewrite) -> dict[str, Any]:
+    """A numbered rewrite as data.
+
+    Args:
+        rewrite: The rewrite.
+    """
     return {
         "pass": rewrite.transformer,
         "rewrite": rewrite.number,
@@ -197,13 +215,6 @@ def _repair(repair: Repair) -> dict[str, Any]:
         "graph": rewrite.graph,
         "nodes": [{"name": name, "op": op} for name, op in rewrite.nodes],
         "why": rewrite.why,
-        "left_out": repair.left_out,
-        "output": repair.output,
-        "error": plain(repair.error),
-        "error_before": plain(repair.error_before),
-        "reason": one_line(repair.reason),
-        "probes": repair.probes,
-        "seconds": repair.seconds,
     }
 
 
@@ -354,12 +365,7 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
     yield f"costs: {table_in_words(data['costs'])}{_expected(data['options'])}"
     yield f"fixed point: {_fixed_point(data)}"
     yield f"verification: {_verification(data)}"
-    if quantized := of_quantizers(data["verification"]):
-        yield f"quantized: {quantized}"
-    if deployed := of_deployment(data["verification"]):
-        yield f"as deployed: {deployed}"
-    for there in of_runtimes(data["verification"]):
-        yield f"on another runtime: {there}"
+    yield from beside_verdict(data["verification"])
     yield f"needs: {_needs(data['requires'])}"
     yield "seconds: " + ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in data["seconds"].items())
     output = data["output"]
@@ -556,6 +562,20 @@ def of_runtimes(outcome: Mapping[str, Any] | None) -> list[str]:
         f"{words[one['agrees']]} on {one['runtime']}{'; ' + one_line(one['reason']) if one['reason'] else ''}"
         for one in (outcome or {}).get("elsewhere", ())
     ]
+
+
+def beside_verdict(outcome: Mapping[str, Any] | None) -> Iterable[str]:
+    """What is said of a verification beside its verdict, a line each: of quantizers, as deployed, elsewhere.
+
+    Args:
+        outcome: A `Verification` as plain data.
+    """
+    if quantized := of_quantizers(outcome):
+        yield f"quantized: {quantized}"
+    if deployed := of_deployment(outcome):
+        yield f"as deployed: {deployed}"
+    for there in of_runtimes(outcome):
+        yield f"on another runtime: {there}"
 
 
 def size(nbytes: int) -> str:

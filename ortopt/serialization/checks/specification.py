@@ -20,7 +20,7 @@ from ortopt.semantics.opset_changes import BROADCASTS_FROM
 from ortopt.serialization.checks import operand_shapes
 from ortopt.serialization.checks.operand_shapes import Known
 from ortopt.serialization.checks.signatures import ABSENT, Signature, counted, signature
-from ortopt.serialization.checks.structure import label
+from ortopt.serialization.checks.structure import label, visit
 from ortopt.serialization.sparse_tensors import SparseTensor
 from ortopt.serialization.types_of_values import FOREIGN_TYPE_KEY
 from ortopt.terminal_text import quoted
@@ -59,16 +59,9 @@ class _Check:
         self._called: set[ir.OperatorIdentifier] = set()
 
     def run(self) -> None:
-        graph = self._model.graph
-        for value in graph.inputs:
+        for value in self._model.graph.inputs:
             self._main_input(value)
-        stack = [self._graph(graph)]
-        while stack:
-            inner = next(stack[-1], None)
-            if inner is None:
-                stack.pop()
-            else:
-                stack.append(self._graph(inner))
+        visit(self._graph, self._model.graph)
         faults = {identifier: self._function(function) for identifier, function in self._functions.items()}
         for identifier, fault in faults.items():
             if fault is not None and identifier in self._called:
@@ -218,10 +211,7 @@ class _Check:
             if graph.inputs:
                 raise InvalidModelError("has a branch with inputs, which branches do not have")
             if len(graph.outputs) != len(node.outputs):
-                raise InvalidModelError(
-                    f"has {counted(len(node.outputs), 'output')} and a branch that gives"
-                    f" {counted(len(graph.outputs), 'value')}"
-                )
+                raise _miscounted(node, "branch", graph)
         for value, *results in zip(node.outputs, *(graph.outputs for graph in graphs), strict=True):
             kinds = {self._kinds.get(result) for result in results}
             if len(kinds - {None}) > 1:
@@ -239,10 +229,7 @@ class _Check:
             if len(graph.inputs) != len(node.inputs):
                 raise InvalidModelError(f"has {counted(len(node.inputs), 'input')} and a body with {len(graph.inputs)}")
             if len(graph.outputs) != len(node.outputs) + more:
-                raise InvalidModelError(
-                    f"has {counted(len(node.outputs), 'output')} and a body that gives"
-                    f" {counted(len(graph.outputs), 'value')}"
-                )
+                raise _miscounted(node, "body", graph)
 
     def _enter(self, node: ir.Node, graph: ir.Graph) -> None:
         """Learn the types of the inputs of a loop's body: those of the node's."""
@@ -306,6 +293,11 @@ def _fault_of(node: ir.Node) -> Callable[[Signature | None], InvalidModelError |
         return None
 
     return fault
+
+
+def _miscounted(node: ir.Node, what: str, graph: ir.Graph) -> InvalidModelError:
+    given = counted(len(graph.outputs), "value")
+    return InvalidModelError(f"has {counted(len(node.outputs), 'output')} and a {what} that gives {given}")
 
 
 def _known(shape: ir.Shape) -> Known:

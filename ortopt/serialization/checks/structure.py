@@ -6,7 +6,7 @@ and makes sure that each leads to the very object that is meant. Unknown domains
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Final
 
 import onnx
@@ -90,15 +90,9 @@ class _Check:
         self.sorted = True
 
     def run(self, graph: ir.Graph, imports: dict[str, int]) -> None:
-        """Check a graph and what is nested in it; a stack of generators, for Python's own is not deep enough."""
+        """Check a graph and what is nested in it."""
         self._imports = imports
-        stack = [self._graph(graph)]
-        while stack:
-            inner = next(stack[-1], None)
-            if inner is None:
-                stack.pop()
-            else:
-                stack.append(self._graph(inner))
+        visit(self._graph, graph)
 
     def _graph(self, graph: ir.Graph) -> Generator[ir.Graph]:
         visible = self._visible
@@ -183,6 +177,17 @@ class _Check:
         if name and self._visible.get(name) is not None:
             raise NameClashError(f"{label(node)} uses a value {quoted(name)} that another of this name hides", name)
         raise InvalidModelError(f"nothing defines {quoted(name)}, an input of {label(node)}")
+
+
+def visit(check: Callable[[ir.Graph], Generator[ir.Graph]], graph: ir.Graph) -> None:
+    """Check a graph and those that its check gives: a stack of generators, for Python's own is not deep enough."""
+    stack = [check(graph)]
+    while stack:
+        inner = next(stack[-1], None)
+        if inner is None:
+            stack.pop()
+        else:
+            stack.append(check(inner))
 
 
 def _below(node: ir.Node, attributes: Iterable[ir.Attr]) -> Generator[ir.Graph]:
