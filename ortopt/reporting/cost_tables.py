@@ -9,8 +9,8 @@ from msgspec import structs
 
 from ortopt.analysis.costs import Cost, CostTable, Verdict, in_sizes
 from ortopt.analysis.speeds import between
-from ortopt.cost_measurement.catalog import UNMEASURED
-from ortopt.cost_measurement.tables import Difference, all_rows, by_form, differences, rows_of
+from ortopt.measurement.cost_tables import Difference, all_rows, by_form, differences, rows_of
+from ortopt.measurement.forms.catalog import UNMEASURED
 from ortopt.reporting import costs
 from ortopt.reporting.choices import at_of
 from ortopt.reporting.tables import say, table
@@ -19,7 +19,7 @@ from ortopt.terminal_text import one_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ortopt.cost_measurement.measuring import Case, Measurement
+    from ortopt.measurement.costs import Case, Measurement
 
 
 _MOST_NAMES: Final = 8

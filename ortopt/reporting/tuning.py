@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortopt.analysis.speeds import faster
+from ortopt.measurement.choices import Choices
 from ortopt.options import Options
-from ortopt.tuning.choices import Choices
 
 if TYPE_CHECKING:
     from ortopt.measurement.pairs import Speed
-    from ortopt.tuning.tune import Tuning
+    from ortopt.measurement.tune import Tuning
 
 
 def tuning_fields(options: Options, tuning: Tuning | None) -> dict[str, Any]:
