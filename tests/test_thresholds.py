@@ -35,8 +35,6 @@ OTHER_LIMITS = {
     f"{LOWERING}.conv_split_decomposition MAX_STEPS": "a search",
     f"{LOWERING}.dft_matmul_conversion MAX_NUMBERS": "memory: the matrix is stored",
     f"{LOWERING}.few_output_conv_unrolling MIN_CHANNELS_OF_BLOCKS": "what a kernel takes",
-    f"{LOWERING}.leading_axes_merging LARGE": "a sum of estimates, over all nodes of a region",
-    f"{LOWERING}.leading_axes_merging NARROW": "a sum of estimates, over all nodes of a region",
     f"{LOWERING}.lrn_decomposition LARGEST": "a proof: what is infinite after it is infinite before",
     f"{LOWERING}.masked_softmax_conversion DEEP": "a proof: which masks make denormal numbers",
     f"{LOWERING}.matmul_conv_conversion RANK": "a rank",
