@@ -31,7 +31,8 @@ NOISY = {"MatMulNBits": 0.02, "in place of DFT": 1e-4}
 
 STANDARD_OPS = {
     *("one for each part", "of held scores", "with its scale in the layers", "of rolled rows"),
-    *("of linear interpolation", "of cubic interpolation", "of the phases of cubic interpolation"),
+    *("of linear interpolation", "of cubic interpolation", "of cubic interpolation in place of phases"),
+    "of the phases of cubic interpolation",
     *("with four pixels as channels", "with groups merged to blocks", "of the phases of a transposed convolution"),
 }
 """Variants of standard ops in several nodes, which rules choose as well."""

@@ -167,7 +167,7 @@ def cubic_phases(scale: int) -> Array:
     """The kernel that enlarges an image, with an output for each phase."""
     sources = [(phase + 0.5) / scale - 0.5 for phase in range(scale)]
     taps = np.array([[_cubic(source - place) for place in range(-2, 3)] for source in sources])
-    kernels: Array = taps[:, None, :, None] * taps[None, :, None, :]
+    kernels: Array = np.einsum("pu,qv->pquv", taps, taps)
     return kernels.reshape(scale * scale, 1, 5, 5).astype(np.float32)
 
 
