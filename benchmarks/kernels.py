@@ -15,10 +15,9 @@ import onnxruntime
 
 from benchmarks.tables import markdown
 from ortopt.analysis.costs import in_sizes
-from ortopt.cost_measurement.catalog import ENTRIES
-from ortopt.cost_measurement.measuring import SECONDS, Case, Measurement, measure
-from ortopt.cost_measurement.processor import processor
-from ortopt.cost_measurement.tables import as_file
+from ortopt.measurement.cost_tables import as_file, processor
+from ortopt.measurement.costs import SECONDS, Case, Measurement, measure
+from ortopt.measurement.forms.catalog import ENTRIES
 
 
 def rows(measurements: Sequence[Measurement]) -> list[list[str]]:
@@ -31,7 +30,7 @@ def rows(measurements: Sequence[Measurement]) -> list[list[str]]:
 
 
 def _row(case: Case, threads: int) -> list[str]:
-    dtype = next(iter(case.entry.build(case.given).inputs.values())).dtype
+    dtype = next(iter(case.entry.at(case.given).inputs.values())).dtype
     sizes = in_sizes({name: (size, size) for name, size in case.given.items()})
     head = [str(case.entry.form), str(dtype), sizes, str(threads)]
     speed = case.speed

@@ -29,11 +29,11 @@ LAYERS = (
     "patterns linear transpose partition opset_conversion half_precision",
     "transformers",
     "discovery registry runner manager instrumentation",
-    "verification measurement zoo",
+    "verification zoo",
     "optimization",
-    "api extraction tuning cost_measurement",
+    "api extraction",
     "runtime",
-    "reporting benchmarking testing",
+    "reporting measurement testing",
     "regression",
     "cli",
 )
@@ -158,7 +158,7 @@ def test_contents_are_written_in_one_place() -> None:
 
 
 def test_onnxruntime_is_imported_lazily_and_only_where_it_may_be() -> None:
-    allowed = {"evaluation", "verification", "measurement", "runtime", "benchmarking"}
+    allowed = {"evaluation", "verification", "measurement", "runtime"}
     own_processes = {"ortopt.evaluation.child", "ortopt.verification.worker"}
     for path in (path for path in modules() if "onnxruntime" in path.read_text(encoding="utf-8")):
         if any(name.split(".")[0] == "onnxruntime" for name in imports(path)):

@@ -16,9 +16,9 @@ from benchmarks import graphs, tools
 from benchmarks.process import ROOT, measure
 from benchmarks.speed import results
 from benchmarks.speed.results import FLOOR, ORIGINAL, Result
+from ortopt.measurement.inputs import StoredInputs, stored_inputs
 from ortopt.measurement.pairs import BRIEF, compare
 from ortopt.serialization.load import load
-from ortopt.tuning.inputs import StoredInputs, stored_inputs
 
 TOOLS = (results.OURS, "ort_extended", *tools.PEERS, tools.FUSIONS)
 

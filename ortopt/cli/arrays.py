@@ -170,13 +170,13 @@ def accepted(
     path: Path,
     effort: MeasurementBudget,
 ) -> dict[str, Any]:
-    """The first inputs that a model runs on; they are in the file then.
+    """The first inputs that a model runs on; they are stored then.
 
     Args:
         label: The model, as the user named it.
         original: The model.
         candidates: From `ortopt.cli.candidates`.
-        path: The file, .npz.
+        path: The folder in which they are stored (`ortopt.verification.input_sets`).
         effort: Where the model runs.
 
     Raises:
@@ -187,13 +187,14 @@ def accepted(
 
     from ortopt.errors import InvalidModelError, UsageError
     from ortopt.measurement.in_turns import Failure, attempt
+    from ortopt.verification.input_sets import store_inputs
 
     first: Failure | None = None
     for feeds, drawn in candidates:
         for name, value in feeds.items():
             if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufcOU":
                 raise UsageError(f"a measurement takes arrays of types that numpy has: input {name!r} is none")
-        path.write_bytes(archive(feeds))
+        store_inputs(dict(feeds), path)
         failure = attempt(original, path, effort)
         if failure is None:
             return dict(feeds)

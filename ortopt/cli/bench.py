@@ -67,7 +67,6 @@ def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     Each version is measured in processes of its own, in turn, on the same inputs: calls, creation, memory. Models of
     one interface share a table. MODEL is a file, "-" for stdin, or zoo:NAME.
     """
-    from ortopt.benchmarking import benchmark
     from ortopt.cli import files, models
     from ortopt.errors import UsageError
     from ortopt.serialization.load import load
@@ -92,7 +91,7 @@ def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     for number, together in enumerate(tables.values(), 1):
         compared = _compared(together, levels, effort, flags)
         for row in compared:
-            versions = [benchmark.as_row(version) for version in row["figures"]]
+            versions = [version.as_dict() for version in row["figures"]]
             own = {"model": row["label"], "table": number, "inputs": row["inputs"], "versions": versions}
             rows.append({**own, "profile": row["profile"]})
         if not as_json:
@@ -154,8 +153,8 @@ def _compared(
     arguments: Sequence[ModelArgument], levels: tuple[int, ...], effort: MeasurementBudget, flags: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """For each of several models of one interface its versions' figures, all measured in turns."""
-    from ortopt.benchmarking import benchmark
     from ortopt.cli import arrays, files
+    from ortopt.measurement.in_turns import measure_in_turns, require_original, timeline
     from ortopt.option_kinds import named_shapes, named_sizes
     from ortopt.serialization.load import load
     from ortopt.system.files import temporary_folder
@@ -166,7 +165,7 @@ def _compared(
     candidates = arrays.candidates(arguments[0], loaded, flags["inputs"], flags["seed"], sizes, shapes)
     with temporary_folder("ortopt-bench-") as name:
         folder = Path(name)
-        inputs = folder / "inputs.npz"
+        inputs = folder / "inputs"
         originals = [_original(argument, folder / str(i)) for i, argument in enumerate(arguments)]
         feeds = arrays.accepted(arguments[0].label, originals[0], candidates, inputs, effort)
         made = [
@@ -174,8 +173,9 @@ def _compared(
             for i, (argument, original) in enumerate(zip(arguments, originals, strict=True))
         ]
         versions = [one.version(level) for one in made for level in levels]
-        figures, trace = benchmark.compare(versions, inputs, effort, folder if flags["trace_file"] else None)
-        benchmark.require_original(figures)
+        figures = measure_in_turns(versions, inputs, effort)
+        trace = timeline(figures, inputs, effort, folder) if flags["trace_file"] else None
+        require_original(figures)
         profiles = [one.profile(inputs) if flags["profile"] else None for one in made]
     if trace is not None:
         files.write_text(flags["trace_file"], json.dumps(trace) + "\n")
@@ -192,14 +192,14 @@ def _compared(
 
 def _original(argument: ModelArgument, folder: Path) -> Version:
     """The model as it is: its file, or one for what came through a stream."""
-    from ortopt.benchmarking.benchmark import version_of
+    from ortopt.measurement.in_turns import Version
     from ortopt.serialization.save import save
 
     folder.mkdir()
     if isinstance(argument.source, Path):
-        return version_of(0, argument.source)
+        return Version(0, argument.source)
     save(argument.source, folder / "original.onnx")
-    return version_of(0, folder / "original.onnx")
+    return Version(0, folder / "original.onnx")
 
 
 class _Made:
@@ -234,8 +234,8 @@ class _Made:
     def version(self, level: int) -> Version:
         """The version of a level."""
         from ortopt import api
-        from ortopt.benchmarking.benchmark import GROUPED, version_of
         from ortopt.instrumentation.explanation import Explanation
+        from ortopt.measurement.in_turns import GROUPED, Version
 
         if level in self._versions:
             return self._versions[level]
@@ -253,7 +253,7 @@ class _Made:
         result.save(path)
         if level < GROUPED and (self._latest is None or level > self._latest[0]):
             self._latest = level, result.model, listener
-        self._versions[level] = version_of(level, path)
+        self._versions[level] = Version(level, path)
         return self._versions[level]
 
     def profile(self, inputs: Path) -> dict[str, Any]:

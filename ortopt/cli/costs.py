@@ -36,8 +36,10 @@ def measure(output: str, seconds: float | None, threads: int, provider: str, nam
     from ortopt.cancellation import CancellationToken
     from ortopt.cli import files
     from ortopt.cli.interaction import cancels
-    from ortopt.cost_measurement import catalog, measuring, processor, tables
     from ortopt.errors import OptimizationCancelled
+    from ortopt.measurement import cost_tables as tables
+    from ortopt.measurement import costs
+    from ortopt.measurement.forms import catalog
     from ortopt.reporting import cost_tables, report
 
     files.check_outputs({"-o": output}, {})
@@ -47,9 +49,9 @@ def measure(output: str, seconds: float | None, threads: int, provider: str, nam
     told = None if quiet else cost_tables.Told(out, len(catalog.ENTRIES), full_name)
     token = CancellationToken()
     with contextlib.suppress(OptimizationCancelled), cancels(token):
-        measurement = measuring.measure(
+        measurement = costs.measure(
             catalog.ENTRIES,
-            seconds=measuring.SECONDS if seconds is None else seconds,
+            seconds=costs.SECONDS if seconds is None else seconds,
             threads=threads,
             provider=full_name,
             said=told,
@@ -60,7 +62,7 @@ def measure(output: str, seconds: float | None, threads: int, provider: str, nam
         measurement,
         name=name or f"measured-onnxruntime-{version}",
         onnxruntime=version,
-        processor=processor.processor() if full_name == normalize("cpu") else full_name,
+        processor=tables.processor() if full_name == normalize("cpu") else full_name,
     )
     files.write_bytes(output, table)
     if not quiet:

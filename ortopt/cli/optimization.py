@@ -30,7 +30,7 @@ from ortopt.terminal_text import quoted
 if TYPE_CHECKING:
     from ortopt.instrumentation.dump import Trace
     from ortopt.instrumentation.explanation import Explanation
-    from ortopt.tuning.tune import Tuning
+    from ortopt.measurement.tune import Tuning
 
 
 def _check_flags(flags: Mapping[str, Any]) -> None:
@@ -214,7 +214,7 @@ class Run:
 
     def _tune(self, progress: Progress | None) -> None:
         """Choose between forms by their speed here; Ctrl-C keeps the best so far."""
-        from ortopt.tuning.tune import SECONDS, tune
+        from ortopt.measurement.tune import SECONDS, tune
 
         seconds = self._flags["tune_seconds"]
         token = CancellationToken()

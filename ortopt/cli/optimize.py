@@ -83,7 +83,7 @@ def command(models: tuple[str, ...], **flags: Any) -> None:
     overwrite = flags.pop("overwrite")
     options = make_options(**flags)
     if flags["choices_file"] is not None:
-        from ortopt.tuning.choices import read_choices
+        from ortopt.measurement.choices import read_choices
 
         options = read_choices(flags["choices_file"]).applied_to(options)
     if are_several(models, flags["output"]):

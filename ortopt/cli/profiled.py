@@ -9,12 +9,12 @@ from typing import Any, Final
 import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU, usable
-from ortopt.benchmarking.benchmark import version_of
 from ortopt.cli import arrays
 from ortopt.cli.models import ModelArgument
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.measurement import profiling
 from ortopt.measurement.asking import MeasurementBudget
+from ortopt.measurement.in_turns import Version
 from ortopt.options import Options
 from ortopt.reporting import profiles
 from ortopt.serialization.save import save
@@ -56,12 +56,12 @@ def profile(
         optimized = path or _saved(result, folder / "result.onnx")
         feeds = arrays.accepted(
             argument.label,
-            version_of(0, original),
+            Version(0, original),
             _candidates(argument, result, inputs, options),
-            folder / "inputs.npz",
+            folder / "inputs",
             effort,
         )
-        before, after = profiling.in_turns((original, optimized), folder / "inputs.npz", effort)
+        before, after = profiling.in_turns((original, optimized), folder / "inputs", effort)
     how = {"inputs": arrays.described(feeds), "threads": effort.threads, "providers": list(effort.providers)}
     return {**profiles.describe(before, after, result, listener), **how}
 

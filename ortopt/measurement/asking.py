@@ -1,15 +1,17 @@
-"""What a process that measures is asked for, and its answer."""
+"""What the process that measures is asked for, and its answers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ortopt.analysis.providers import CPU
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.system import child_processes
+
+_CHILD: Final = "ortopt.measurement.child"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +38,35 @@ class MeasurementBudget:
 
 
 def ask(
-    module: str, order: Mapping[str, Any], effort: MeasurementBudget, token: CancellationToken = NEVER
-) -> dict[str, Any]:
-    """The answer of a process that measures; its ``error`` where there is none.
+    task: str, each: Sequence[Mapping[str, Any]], effort: MeasurementBudget, token: CancellationToken = NEVER
+) -> list[dict[str, Any]]:
+    """The answers of a process that measures; an ``error`` where there is none.
 
     Args:
-        module: The module of the process.
-        order: What is measured.
+        task: ``time`` or ``profile``.
+        each: What is measured, one after the other (`ortopt.measurement.child`).
         effort: How much; ``rounds`` does not matter.
         token: Cancellation token.
     """
-    settings = {
+    order = {
+        "task": task,
+        "each": [{"grouped": False, "as_loaded": True, "trace": None, **one} for one in each],
         "providers": list(effort.providers),
         "libraries": list(effort.libraries),
         "threads": effort.threads,
         "repeat": effort.repeat,
         "seconds": effort.seconds,
     }
-    request = json.dumps({**order, **settings}).encode()
-    answered, status = child_processes.run(module, request=request, seconds=effort.patience, token=token)
+    answered, status = child_processes.run(
+        _CHILD, request=json.dumps(order).encode(), seconds=effort.patience, token=token
+    )
     if status is None:
-        return {"error": f"it took longer than {effort.patience:.0f} s"}
+        return [{"error": f"it took longer than {effort.patience:.0f} s"}] * len(each)
     try:
-        answer: dict[str, Any] = json.loads(answered)
+        answers: list[dict[str, Any]] = json.loads(answered)["each"]
     except ValueError:
-        return {"error": f"its process died ({status})"}
-    return answer
+        return [{"error": f"its process died ({status})"}] * len(each)
+    return answers
 
 
 __all__ = ["MeasurementBudget", "ask"]

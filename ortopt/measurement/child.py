@@ -1,8 +1,7 @@
-"""The process in which one version of a model is measured, once: how a session is opened, its memory, its calls.
+"""The process that measures: how sessions are opened, called and timed; the only one.
 
-``python -m ortopt.measurement.child PARENT`` reads one JSON object from standard input (see
-`ortopt.measurement.in_turns`) and answers with one. It opens a session of ONNX Runtime; a module that opens another
-kind of session calls `serve` and `measure`, too.
+``python -m ortopt.measurement.child PARENT`` reads an order (see `ortopt.measurement.asking`), one JSON object, from
+standard input, and answers with one. Each of ``each`` is done by itself, so that one that fails leaves the others.
 """
 
 from __future__ import annotations
@@ -14,127 +13,191 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-
 from ortopt._deferred_sympy import defer_sympy
 from ortopt.system.child_processes import end_with, take_streams
 
 Order: TypeAlias = dict[str, Any]
-"""What is measured: ``model`` and ``inputs`` are paths, ``providers`` their full names, ``threads`` is 0 for ONNX
-Runtime's default, ``repeat`` and ``seconds`` bound the timed calls."""
+"""What is measured: ``models`` are paths, ``inputs`` folders of stored inputs, ``providers`` full names, ``libraries``
+paths, ``threads`` is 0 for ONNX Runtime's default, ``repeat`` and ``seconds`` bound the timed calls on each of the
+inputs. ``grouped`` chooses `ortopt.InferenceSession`, ``as_loaded`` is false where ONNX Runtime must not optimize the
+models, and ``trace`` is the file for a timeline, or None."""
 
 _BATCH: Final = 1e-3  # seconds of calls between two looks at the clock, which costs a microsecond
 _WARM_UP: Final = 2
+_LARGE: Final = 1 << 30
+"""Bytes of a model from which the loaded graph's weights are written beside it: protobuf's limit."""
 
 
-def open_plain(order: Order, options: Any) -> Any:
-    """A session of ONNX Runtime."""
-    import onnxruntime
+def answer(order: Order) -> dict[str, Any]:
+    """Do all that an order asks for; what does not run has an ``error``."""
+    done = []
+    for one in order["each"]:
+        try:
+            done.append(_TASKS[order["task"]]({**order, **one}))
+        except Exception as error:  # whatever ONNX Runtime raises: the parent reports it in one line
+            done.append(_failure(error, opens=True))
+    return {"each": done}
 
-    return onnxruntime.InferenceSession(order["model"], options, order["providers"], enable_fallback=0)
 
+def _timed(order: Order) -> dict[str, Any]:
+    """Open a session of each model, and call them in turns.
 
-def measure(
-    order: Order,
-    open_session: Callable[[Order, Any], Any] = open_plain,
-    *,
-    record: Callable[[str, str, float, float], None] | None = None,
-    batched: bool = True,
-) -> dict[str, Any]:
-    """Open a session, run it, and return what that costs.
+    A model alone is timed as a user waits for it. Of several, with a single thread on the CPU, the time is that of the
+    thread, which other processes hardly disturb.
 
-    Args:
-        order: What is measured.
-        open_session: Opens the session of an order with some session options.
-        record: Called with the category, the name, the start and the end of each timed step.
-        batched: Whether short calls are timed several at a time.
+    Returns:
+        Of each model the seconds in which it was opened and first called; for each of the inputs the seconds of each
+        model's calls; bytes of memory.
     """
-    from ortopt.analysis.providers import usable
-    from ortopt.evaluation.sessions import quiet_options, register_libraries
+    from ortopt.analysis.providers import CPU
+    from ortopt.runtime.instruments.tracing import Timeline
+    from ortopt.verification.input_sets import inputs_from
 
-    options, quiet = quiet_options(order["threads"])
-    for provider in order["providers"]:
-        usable(provider)  # loads the libraries that the provider looks for
-    feeds = feeds_of(order["inputs"])
+    count, timeline = len(order["models"]), Timeline()
+    by_thread = count > 1 and order["threads"] == 1 and order["providers"] == [CPU]
+    options, quiet = _options(order)
+    if count > 1 and not by_thread:  # else the threads of one session spin while the other one is timed
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+    every, opener = [inputs_from(Path(folder)) for folder in order["inputs"]], _opener(order, options)
     before = memory()
-    start = time.perf_counter()
     try:
-        register_libraries(options, order.get("libraries", ()))
-        session = open_session(order, options)
-    except Exception as error:  # whatever ONNX Runtime raises: the parent reports it in one line
-        return failure(error, opens=False)
-    opened = time.perf_counter()
-    session.run(None, feeds, quiet)
-    first = time.perf_counter()
+        sessions, opening = _opened(order, opener, timeline)
+    except Exception as error:  # as above
+        return _failure(error, opens=False)
+    first = []
+    for session in sessions:
+        start = time.perf_counter()
+        session.run(None, every[0], quiet)
+        first.append(_since(start, timeline, "call", "run"))
     after = memory()
-    if record is not None:
-        record("compile", "whole model", start, opened)
-        record("call", "run", opened, first)
+    clock = time.thread_time if by_thread else time.perf_counter
 
-    def timed(calls: int) -> float:
-        return _timed(session.run, feeds, quiet, calls, record)
+    def calls(feeds: dict[str, Any]) -> list[list[float]]:
+        def timed(which: int, batch: int) -> float:
+            started, start = time.perf_counter(), clock()
+            for _ in range(batch):
+                sessions[which].run(None, feeds, quiet)
+            seconds = clock() - start
+            if order["trace"]:
+                _since(started, timeline, "call", "run")
+            return seconds / batch
 
+        return _in_turns(timed, count, order)
+
+    found = [calls(feeds) for feeds in every]
+    if order["trace"]:
+        trace = sessions[0].trace() if order["grouped"] else timeline.as_dict()
+        Path(order["trace"]).write_text(json.dumps(trace), encoding="utf-8")
     return {
-        "open": opened - start,
-        "first": first - opened,
-        "calls": _samples(timed, order["repeat"], order["seconds"], batched=batched),
+        "open": opening,
+        "first": first,
+        "calls": found,
         "anonymous": _difference(after, before, "RssAnon", "RssAnon"),
         "peak": _difference(after, before, "VmHWM", "VmRSS"),
     }
 
 
-def failure(error: Exception, *, opens: bool) -> dict[str, Any]:
-    """The answer where a version does not run; whether a session of it can be opened."""
+def _in_turns(timed: Callable[[int, int], float], count: int, order: Order) -> list[list[float]]:
+    """Seconds of a call of each session, after some calls that are not counted; of short calls of one alone, means."""
+    once = min(timed(which, 1) for _ in range(_WARM_UP) for which in range(count))
+    batch = max(1, int(_BATCH / max(once, 1e-7))) if count == 1 and not order["trace"] else 1
+    samples: list[list[float]] = [[] for _ in range(count)]
+    end = time.monotonic() + order["seconds"]
+    while len(samples[0]) < order["repeat"] and (time.monotonic() < end or not samples[0]):
+        turn = range(count)
+        for which in turn if len(samples[-1]) % 2 == 0 else reversed(turn):
+            samples[which].append(timed(which, batch))
+    return samples
+
+
+def _profiled(order: Order) -> dict[str, Any]:
+    """Run a model in a session that records what each kernel takes.
+
+    Args:
+        order: ``bytes`` is the model's size, and ``loaded`` the file for the graph that ONNX Runtime makes of it.
+
+    Returns:
+        The file with the profile, and how many calls warmed it up.
+    """
+    from ortopt.runtime.instruments.tracing import Timeline
+    from ortopt.verification.input_sets import inputs_from
+
+    options, quiet = _options(order)
+    loaded = Path(order["loaded"])
+    options.optimized_model_filepath = str(loaded)
+    if order["bytes"] > _LARGE:
+        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "loaded.bin")
+    options.enable_profiling = True
+    options.profile_file_prefix = str(loaded.with_name("profile"))
+    (session,), _ = _opened(order, _opener(order, options), Timeline())
+    feeds = inputs_from(Path(order["inputs"][0]))
+    calls, end = 0, time.perf_counter() + order["seconds"]
+    while calls < _WARM_UP + 1 or (calls < order["repeat"] + _WARM_UP and time.perf_counter() < end):
+        session.run(None, feeds, quiet)
+        calls += 1
+    return {"profile": session.end_profiling(), "warm_up": _WARM_UP}
+
+
+_TASKS: Final = {"time": _timed, "profile": _profiled}
+
+
+def _options(order: Order) -> tuple[Any, Any]:
+    """Options of sessions and of runs."""
+    import onnxruntime
+
+    from ortopt.analysis.providers import usable
+    from ortopt.evaluation.sessions import quiet_options
+
+    options, quiet = quiet_options(order["threads"])
+    if not order["as_loaded"]:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for provider in order["providers"]:
+        usable(provider)  # loads the libraries that the provider looks for
+    return options, quiet
+
+
+def _opened(order: Order, opener: Callable[[str], Any], timeline: Any) -> tuple[list[Any], list[float]]:
+    """A session of each model, and the seconds that it took."""
+    sessions, seconds = [], []
+    for path in order["models"]:
+        start = time.perf_counter()
+        sessions.append(opener(path))
+        seconds.append(_since(start, timeline, "compile", "whole model"))
+    return sessions, seconds
+
+
+def _opener(order: Order, options: Any) -> Callable[[str], Any]:
+    """What opens a session of ONNX Runtime, or of `ortopt.InferenceSession`; all that it imports is imported by now."""
+    import onnxruntime
+
+    from ortopt.evaluation.sessions import register_libraries
+
+    libraries = list(order["libraries"])
+    kind, more = onnxruntime.InferenceSession, {"enable_fallback": 0}
+    if order["grouped"]:
+        from ortopt.runtime.session import InferenceSession
+
+        kind, more = InferenceSession, {"trace": order["trace"] is not None}
+
+    def opener(path: str) -> Any:
+        register_libraries(options, libraries)
+        libraries.clear()  # options know them for the next session
+        return kind(path, options, order["providers"], **more)
+
+    return opener
+
+
+def _since(start: float, timeline: Any, category: str, name: str) -> float:
+    """Seconds since a moment, which are a step of the timeline."""
+    end = time.perf_counter()
+    timeline.add(category, name, start, end)
+    return end - start
+
+
+def _failure(error: Exception, *, opens: bool) -> dict[str, Any]:
+    """The answer where a model does not run; whether a session of it can be opened."""
     text = " ".join(f"{error}".split())[:500]
     return {"error": text or type(error).__name__, "kind": type(error).__name__, "opens": opens}
-
-
-def serve(answer_to: Callable[[Order], dict[str, Any]]) -> None:
-    """Answer the order of the parent process."""
-    requests, answers = take_streams()
-    end_with(int(sys.argv[1]))
-    try:
-        answer = answer_to(json.load(requests))
-    except Exception as error:  # as above
-        answer = failure(error, opens=True)
-    with answers:
-        answers.write(json.dumps(answer).encode())
-
-
-def feeds_of(path: str) -> dict[str, Any]:
-    """The arrays of an .npz file, texts as ONNX Runtime takes them."""
-    with np.load(path, allow_pickle=False) as archive:
-        return {
-            name: array.astype(object) if array.dtype.kind == "U" else array for name, array in dict(archive).items()
-        }
-
-
-def _timed(
-    run: Callable[..., Any],
-    feeds: dict[str, Any],
-    quiet: Any,
-    calls: int,
-    record: Callable[[str, str, float, float], None] | None,
-) -> float:
-    """Seconds of a call, the mean of several."""
-    start = time.perf_counter()
-    for _ in range(calls):
-        run(None, feeds, quiet)
-    end = time.perf_counter()
-    if record is not None:
-        record("call", "run", start, end)
-    return (end - start) / calls
-
-
-def _samples(timed: Callable[[int], float], repeat: int, seconds: float, *, batched: bool) -> list[float]:
-    """Seconds of a call, several times, after some calls that are not counted."""
-    once = min(timed(1) for _ in range(_WARM_UP))
-    batch = max(1, int(_BATCH / max(once, 1e-7))) if batched else 1
-    samples: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(samples) < repeat and (time.perf_counter() < end or not samples):
-        samples.append(timed(batch))
-    return samples
 
 
 def memory() -> dict[str, int]:
@@ -153,4 +216,7 @@ def _difference(after: dict[str, int], before: dict[str, int], key: str, base: s
 
 if __name__ == "__main__":
     defer_sympy()
-    serve(measure)
+    requests, answers = take_streams()
+    end_with(int(sys.argv[1]))
+    with answers:
+        answers.write(json.dumps(answer(json.load(requests))).encode())

@@ -1,4 +1,4 @@
-"""Measures versions of a model in turns, each in child processes of its own.
+"""Measures versions of a model in turns, each in child processes of its own: as it is, optimized, and grouped.
 
 In each round every version has a fresh process, which opens a session and runs it on the same inputs; the order turns
 from round to round, so that changes of the machine's speed affect all versions alike.
@@ -7,15 +7,19 @@ from round to round, so that changes of the machine's speed affect all versions 
 from __future__ import annotations
 
 import dataclasses
+import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ortopt.errors import InvalidModelError
 from ortopt.measurement.asking import MeasurementBudget, ask
 
-_PLAIN: Final = "ortopt.measurement.child"
+GROUPED: Final = 4
+"""The level whose result runs under `ortopt.InferenceSession`; those below run under ONNX Runtime."""
+
 _KEYS: Final = ("call", "open", "first", "anonymous", "peak")
 
 
@@ -24,16 +28,17 @@ class Version:
     """A version of a model.
 
     Attributes:
-        name: Its name, for people.
+        level: The level that made it; 0 is the original.
         path: Its file.
-        child: The module of the process that measures it, as `ortopt.measurement.child` does.
-        settings: What else that module is asked for.
     """
 
-    name: str
+    level: int
     path: Path
-    child: str = _PLAIN
-    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name, for people."""
+        return f"-O{self.level}" if self.level else "original"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,8 @@ class Figures:
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as data that json can write: of each, the lower quartile, the median and the upper quartile."""
-        row: dict[str, Any] = {}
+        version = self.version
+        row: dict[str, Any] = {"name": version.name, "level": version.level, "error": self.error or None}
         for key in (*_KEYS, "ratio"):
             spread = getattr(self, key)
             row[key] = None if spread is None else [spread.low, spread.median, spread.high]
@@ -119,7 +125,7 @@ def attempt(version: Version, inputs: Path, effort: MeasurementBudget) -> Failur
 
     Args:
         version: The version.
-        inputs: An .npz file.
+        inputs: A folder of stored inputs (`ortopt.verification.input_sets`).
         effort: Where, and how long it may take.
     """
     answer = measure_once(version, inputs, dataclasses.replace(effort, repeat=1, seconds=0.0))
@@ -133,7 +139,7 @@ def measure_in_turns(versions: Sequence[Version], inputs: Path, effort: Measurem
 
     Args:
         versions: The first is what the others' calls are compared with.
-        inputs: An .npz file of plain arrays by input name.
+        inputs: A folder of stored inputs.
         effort: How much.
 
     Returns:
@@ -151,15 +157,58 @@ def measure_in_turns(versions: Sequence[Version], inputs: Path, effort: Measurem
     return every
 
 
-def measure_once(version: Version, inputs: Path, effort: MeasurementBudget) -> dict[str, Any]:
+def measure_once(
+    version: Version, inputs: Path, effort: MeasurementBudget, trace: Path | None = None
+) -> dict[str, Any]:
     """The answer of one process that measures a version; its ``error`` where it does not run.
 
     Args:
         version: The version.
-        inputs: An .npz file.
+        inputs: A folder of stored inputs.
         effort: How much; ``rounds`` does not matter.
+        trace: A file for a timeline.
     """
-    return ask(version.child, {**version.settings, "model": str(version.path), "inputs": str(inputs)}, effort)
+    order = {
+        "models": [str(version.path)],
+        "inputs": [str(inputs)],
+        "grouped": version.level == GROUPED,
+        "trace": None if trace is None else str(trace),
+    }
+    (answer,) = ask("time", [order], effort)
+    if "error" in answer:
+        return answer
+    return {**answer, "open": answer["open"][0], "first": answer["first"][0], "calls": answer["calls"][0][0]}
+
+
+def timeline(every: Sequence[Figures], inputs: Path, effort: MeasurementBudget, folder: Path) -> dict[str, Any]:
+    """One timeline of all versions, in Chrome's format: one more process of each, which is not measured, records it.
+
+    Args:
+        every: Each is a process of the timeline, and begins at 0, so that they can be compared.
+        inputs: A folder of stored inputs.
+        effort: How much.
+        folder: Where timelines are written.
+    """
+    events: list[dict[str, Any]] = []
+    for number, figures in enumerate(every):
+        path = folder / f"trace.{number}.json"
+        if figures.error or "error" in measure_once(figures.version, inputs, effort, path):
+            continue
+        for event in json.loads(path.read_text(encoding="utf-8"))["traceEvents"]:
+            if event["name"] == "process_name":
+                event["args"]["name"] = figures.version.name
+            events.append({**event, "pid": number})
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def require_original(every: Sequence[Figures]) -> None:
+    """Refuse figures without anything to compare with.
+
+    Raises:
+        InvalidModelError: The first version does not run.
+    """
+    if every[0].error:
+        raise InvalidModelError(f"{every[0].version.name} does not run: {every[0].error}")
 
 
 def _spread(values: Sequence[float]) -> Spread:
@@ -169,12 +218,14 @@ def _spread(values: Sequence[float]) -> Spread:
 
 
 __all__ = [
+    "GROUPED",
     "Failure",
     "Figures",
-    "MeasurementBudget",
     "Spread",
     "Version",
     "attempt",
     "measure_in_turns",
     "measure_once",
+    "require_original",
+    "timeline",
 ]

@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.measurement.asking import MeasurementBudget, ask
-from ortopt.measurement.intervals import interval
 
-_CHILD: Final = "ortopt.measurement.pair_child"
-_LEAST_PAIRS: Final = 12
+CONFIDENCE: Final = 0.95
+"""How sure it is that an interval holds the median."""
+
+_T = TypeVar("_T")
+
+_MIN_PAIRS: Final = 12
 _CLEAR: Final = 0.02
 """By how much an interval must be away from 1, or how narrow it must be, to be clear."""
 
@@ -72,6 +76,17 @@ class Sample:
     seconds: float = 0.0
     error: str = ""
 
+    @staticmethod
+    def of(first: Sequence[float], second: Sequence[float]) -> Sample:
+        """What the seconds of the calls of both say.
+
+        Args:
+            first: Those of the first one.
+            second: Those of the second one, of which each was called beside one of the first.
+        """
+        ratios = tuple(one / max(other, 1e-9) for one, other in zip(first, second, strict=True) if one > 0)
+        return Sample(ratios, sorted(first)[len(first) // 2]) if ratios else Sample(error="no call took any time")
+
 
 @dataclass(slots=True, kw_only=True)
 class Series:
@@ -106,7 +121,7 @@ class Series:
         if speed is None:
             return bool(self.error)
         away = speed.low > 1 + _CLEAR or speed.high < 1 - _CLEAR
-        return len(self.ratios) >= _LEAST_PAIRS and (away or speed.high - speed.low < _CLEAR)
+        return len(self.ratios) >= _MIN_PAIRS and (away or speed.high - speed.low < _CLEAR)
 
 
 def compare(
@@ -163,26 +178,58 @@ def sample(
     """
     each = [
         {
-            "models": [str(path) for path in ((pair.second, pair.first) if swapped else (pair.first, pair.second))],
+            "models": [str(path) for path in _in_order(pair.first, pair.second, swapped)],
             "inputs": [str(folder) for folder in pair.inputs],
             "as_loaded": pair.as_loaded,
         }
         for pair in pairs
     ]
     patience = effort.patience + 2 * effort.seconds * sum(len(pair.inputs) for pair in pairs)
-    answer = ask(_CHILD, {"each": each}, replace(effort, patience=patience), token)
-    rows: list[dict[str, Any]] = answer.get("each", [answer] * len(pairs))
-    return [one for pair, row in zip(pairs, rows, strict=True) for one in _samples(pair, row, swapped)]
+    samples: list[Sample] = []
+    for pair, answer in zip(pairs, ask("time", each, replace(effort, patience=patience), token), strict=True):
+        if "error" in answer:
+            samples += [Sample(error=answer["error"])] * len(pair.inputs)
+        else:
+            samples += [Sample.of(*_in_order(first, second, swapped)) for first, second in answer["calls"]]
+    return samples
 
 
-def _samples(pair: Pair, row: dict[str, Any], swapped: bool) -> Iterator[Sample]:
-    """The samples in the answer for a pair."""
-    if "error" in row:
-        yield from [Sample(error=row["error"])] * len(pair.inputs)
-        return
-    for own in row["inputs"]:
-        ratios = tuple(1 / ratio if swapped else ratio for ratio in own["ratios"] if ratio > 0)
-        yield Sample(ratios, own["seconds"] if ratios else 0.0, "" if ratios else "no call took any time")
+def _in_order(first: _T, second: _T, swapped: bool) -> tuple[_T, _T]:
+    return (second, first) if swapped else (first, second)
 
 
-__all__ = ["BRIEF", "Pair", "Sample", "Series", "Speed", "compare", "sample"]
+def interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+    """The median, and the ends of an interval that holds the true median with a confidence.
+
+    By order statistics: nothing is assumed of how times are distributed. Too few ratios give their whole range.
+
+    Args:
+        ratios: At least one.
+        confidence: The least probability.
+
+    Returns:
+        The lower end, the median, the upper end.
+    """
+    ordered, count = sorted(ratios), len(ratios)
+    cut = _cut(count, confidence)
+    return ordered[cut], statistics.median(ordered), ordered[count - 1 - cut]
+
+
+def _cut(count: int, confidence: float) -> int:
+    """How many of ordered samples may be cut off each end so that the median lies between the others, most probably.
+
+    The median is outside if more than so many of the samples fell on one side of it: a sum of binomials, as integers,
+    since thousands of samples are more than floats can count.
+    """
+    outside = Fraction(1 - confidence) / 2 * (1 << count)
+    cut, ways, tail = 0, 1, 1
+    while cut + 1 <= (count - 1) // 2:
+        ways = ways * (count - cut) // (cut + 1)
+        tail += ways
+        if tail > outside:
+            break
+        cut += 1
+    return cut
+
+
+__all__ = ["BRIEF", "CONFIDENCE", "Pair", "Sample", "Series", "Speed", "compare", "interval", "sample"]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import json
+import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from ortopt.errors import InvalidModelError
 from ortopt.measurement.asking import MeasurementBudget, ask
+from ortopt.semantics.op_traits import CONTROL_FLOW
 from ortopt.serialization.load import SOURCE_KEY, load
 from ortopt.system.files import temporary_folder
 
 _MAX_ROUNDS: Final = 3
-_MODULE: Final = "ortopt.measurement.profiling_child"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ def in_turns(paths: Sequence[Path], inputs: Path, effort: MeasurementBudget) -> 
 
     Args:
         paths: The models' files.
-        inputs: An .npz file of plain arrays by input name.
+        inputs: A folder of stored inputs (`ortopt.verification.input_sets`).
         effort: How much.
 
     Raises:
@@ -86,7 +89,7 @@ def profile(path: Path, inputs: Path, effort: MeasurementBudget) -> Profile:
 
     Args:
         path: The model's file.
-        inputs: An .npz file of plain arrays by input name.
+        inputs: A folder of stored inputs (`ortopt.verification.input_sets`).
         effort: How much; ``rounds`` does not matter.
 
     Raises:
@@ -96,16 +99,71 @@ def profile(path: Path, inputs: Path, effort: MeasurementBudget) -> Profile:
     with temporary_folder("ortopt-profile-") as name:
         loaded = Path(name) / "loaded.onnx"
         order = {
-            "model": str(path),
+            "models": [str(path)],
             "bytes": model.meta[SOURCE_KEY].nbytes,
-            "inputs": str(inputs),
+            "inputs": [str(inputs)],
             "loaded": str(loaded),
         }
-        answer = ask(_MODULE, order, effort)
+        (answer,) = ask("profile", [order], effort)
         if "error" in answer:
             raise InvalidModelError(f"it cannot be profiled: {answer['error']}")
         counts = _ops(loaded) if loaded.is_file() else {}
-    return Profile(_times(answer["ops"], counts), _count(model), counts, answer["calls"])
+        events = json.loads(Path(answer["profile"]).read_text(encoding="utf-8"))
+    each = [by_op(rows) for rows in by_call(events)[answer["warm_up"] :]]
+    return Profile(_times(typical(each), counts), _count(model), counts, len(each))
+
+
+def by_call(events: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The events of each call of a session, in order.
+
+    Args:
+        events: Of a profile, in ONNX Runtime's format.
+    """
+    rows = list(events)
+    spans = sorted((row["ts"], row["ts"] + row["dur"]) for row in rows if row.get("name") == "model_run")
+    starts = [start for start, _ in spans]
+    calls: list[list[dict[str, Any]]] = [[] for _ in spans]
+    for row in rows:
+        number = bisect.bisect_right(starts, row.get("ts", -1)) - 1
+        if number >= 0 and row["ts"] <= spans[number][1]:
+            calls[number].append(row)
+    return calls
+
+
+def typical(calls: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+    """For each op the medians over the calls, of its kernels' runs and of their microseconds.
+
+    Args:
+        calls: From `by_op`.
+    """
+    ops = dict.fromkeys(op for call in calls for op in call)
+    return {op: [statistics.median(call.get(op, (0, 0.0))[i] for call in calls) for i in (0, 1)] for op in ops}
+
+
+def by_op(events: Iterable[dict[str, Any]]) -> dict[str, list[float]]:
+    """For each op the number of its kernels' runs, and their own microseconds: those of a loop's body are not its own.
+
+    Args:
+        events: Of a profile, in ONNX Runtime's format.
+    """
+    kernels = [row for row in events if row.get("cat") == "Node" and row["name"].endswith("_kernel_time")]
+    kernels.sort(key=lambda row: (row["tid"], row["ts"], -row["dur"]))
+    found: dict[str, list[float]] = {}
+    around: list[dict[str, Any]] = []
+    for row in kernels:
+        while around and (around[-1]["tid"] != row["tid"] or around[-1]["ts"] + around[-1]["dur"] < row["ts"]):
+            around.pop()
+        if around and around[-1]["ts"] + around[-1]["dur"] >= row["ts"] + row["dur"] and _has_body(around[-1]):
+            found[around[-1]["args"]["op_name"]][1] -= row["dur"]
+        count = found.setdefault(row["args"]["op_name"], [0, 0.0])
+        count[0] += 1
+        count[1] += row["dur"]
+        around.append(row)
+    return found
+
+
+def _has_body(row: dict[str, Any]) -> bool:
+    return row["args"]["op_name"] in CONTROL_FLOW
 
 
 def _ops(path: Path) -> dict[str, int]:
@@ -145,4 +203,4 @@ def _times(ops: Mapping[str, list[float]], loaded: Mapping[str, int]) -> tuple[O
     return tuple(sorted(rows, key=lambda row: (-row.ms, row.op)))
 
 
-__all__ = ["OpTime", "Profile", "in_turns", "profile"]
+__all__ = ["OpTime", "Profile", "by_call", "by_op", "in_turns", "profile", "typical"]

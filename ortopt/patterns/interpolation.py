@@ -6,11 +6,15 @@ precision, as ONNX Runtime's kernels compute them, which agree with the specific
 
 from __future__ import annotations
 
+from math import ceil
+
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
+from ortopt.analysis.costs import Form
+from ortopt.framework.fusions import is_faster
 from ortopt.graph.match import (
     Dim,
     Refusal,
@@ -34,8 +38,7 @@ COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "asym
 PHASES = COORDINATES[:-1]
 """The transformations by which element ``k · i + r`` of an axis k times as long reads around ``i``, as r says."""
 
-WORK_OF_PHASES = 256
-"""Multiplications of an element of the result from which a convolution for each phase is faster than two products."""
+IN_PLACE_OF_PHASES = Form("", "MatMul", "of cubic interpolation in place of phases")
 
 _ROUNDED = 32
 """Rows or columns from which the rounding of places shows.
@@ -128,10 +131,11 @@ class Image(Struct, frozen=True):
         """Whether it can be multiplied by matrices: its sizes are known."""
         return self.is_fixed and self.has_channels
 
-    @property
-    def prefers_products(self) -> bool:
+    def prefers_products(self, root: ir.Node) -> bool:
         """Whether products are faster than a convolution for each phase; an empty batch needs transpositions, too."""
-        return self.has_products and self.has_images and self.multiplications <= WORK_OF_PHASES
+        if not self.has_products or not self.has_images:
+            return False
+        return is_faster(root, IN_PLACE_OF_PHASES, multiplications=ceil(self.multiplications))
 
     @property
     def multiplications(self) -> float:
@@ -236,4 +240,4 @@ def _cubic(rest: Matrix, coefficient: np.float32) -> tuple[Matrix, ...]:
     return far(rest + ONE), near(rest), near(ONE - rest), far(np.float32(2) - rest)
 
 
-__all__ = ["COORDINATES", "PHASES", "WORK_OF_PHASES", "Image", "Interpolation", "Matrix", "interpolated"]
+__all__ = ["COORDINATES", "IN_PLACE_OF_PHASES", "PHASES", "Image", "Interpolation", "Matrix", "interpolated"]

@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 
 from ortopt import api
-from ortopt.benchmarking.benchmark import version_of
 from ortopt.errors import OrtoptError
 from ortopt.measurement.asking import MeasurementBudget
 from ortopt.measurement.in_turns import Version, attempt, measure_in_turns
-from ortopt.measurement.intervals import interval
+from ortopt.measurement.pairs import interval
 from ortopt.regression.facts import rounded
+from ortopt.verification.input_sets import store_inputs
 
 ROUNDS: Final = 9
 
@@ -29,7 +29,7 @@ def in_turns(versions: Sequence[Version], inputs: Path, effort: MeasurementBudge
 
     Args:
         versions: The original and the result.
-        inputs: An .npz file.
+        inputs: A folder of stored inputs.
         effort: How much is measured.
     """
     first, second = measure_in_turns(versions, inputs, effort)
@@ -60,7 +60,7 @@ class Latency:
             result: The result's file.
         """
         with tempfile.TemporaryDirectory(prefix="ortopt-check-") as folder:
-            inputs = Path(folder, "inputs.npz")
+            inputs = Path(folder, "inputs")
             original = _original(order)
             if not self._can_run(order, original, inputs):
                 return None
@@ -68,20 +68,20 @@ class Latency:
             effort = dataclasses.replace(
                 self._effort, providers=options.providers, libraries=options.custom_op_libraries
             )
-            ratios = self._measure((version_of(0, original), version_of(options.level, result)), inputs, effort)
+            ratios = self._measure((Version(0, original), Version(options.level, result)), inputs, effort)
         if not ratios:
             return None
         low, median, high = map(rounded, interval(ratios))
         return {"ratio": median, "low": low, "high": high, "rounds": len(ratios)}
 
     def _can_run(self, order: Mapping[str, Any], original: Path, inputs: Path) -> bool:
-        """Write the first inputs that the original accepts."""
+        """Store the first inputs that the original accepts."""
         try:
             for arrays in _candidates(order, original):
-                if "file" in arrays or not all(map(_is_plain, arrays.values())):  # numpy.savez knows no array "file"
+                if not all(map(_is_plain, arrays.values())):
                     continue
-                np.savez(inputs, **arrays)
-                if attempt(version_of(0, original), inputs, self._effort) is None:
+                store_inputs(arrays, inputs)
+                if attempt(Version(0, original), inputs, self._effort) is None:
                     return True
         except OrtoptError:
             return False
@@ -89,7 +89,7 @@ class Latency:
 
 
 def _is_plain(array: Any) -> bool:
-    """Whether an .npz file can hold it."""
+    """Whether ONNX Runtime takes it as numpy has it."""
     return isinstance(array, np.ndarray) and array.dtype.kind in "biufcU"
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from ortopt.analysis.costs import Cost, CostTable, Verdict, in_sizes
-from ortopt.cost_measurement.catalog import UNMEASURED
-from ortopt.cost_measurement.tables import Difference, all_rows, by_form, differences, rows_of
+from ortopt.measurement.cost_tables import Difference, all_rows, by_form, differences, rows_of
+from ortopt.measurement.forms.catalog import UNMEASURED
 from ortopt.reporting import costs
 from ortopt.reporting.costs import at_of
 from ortopt.reporting.tables import say, table
@@ -18,7 +18,7 @@ from ortopt.terminal_text import between, one_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ortopt.cost_measurement.measuring import Case, Measurement
+    from ortopt.measurement.costs import Case, Measurement
 
 
 _MOST_NAMES: Final = 8

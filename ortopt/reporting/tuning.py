@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ortopt.measurement.choices import Choices
 from ortopt.options import Options
 from ortopt.terminal_text import faster
-from ortopt.tuning.choices import Choices
 
 if TYPE_CHECKING:
     from ortopt.measurement.pairs import Speed
-    from ortopt.tuning.tune import Tuning
+    from ortopt.measurement.tune import Tuning
 
 
 def tuning_fields(options: Options, tuning: Tuning | None) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import onnx
 import pytest
 
 from ortopt.analysis.providers import CUDA, usable
-from ortopt.benchmarking.benchmark import compare, require_original, version_of
 from ortopt.errors import InvalidModelError
 from ortopt.measurement.asking import MeasurementBudget
-from ortopt.measurement.in_turns import Figures
+from ortopt.measurement.in_turns import Figures, Version, measure_in_turns, require_original, timeline
+from ortopt.verification.input_sets import store_inputs
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
 TEXTS = {
@@ -123,10 +123,10 @@ GROUPED_BYTES = onnx.parser.parse_model(GROUPED).SerializeToString()
 
 
 def test_groups_are_on_the_trace(files: Path, tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", x=np.ones((2, 4), np.float32))
-    versions = [version_of(4, files / "grouped.onnx")]
-    found, trace = compare(versions, tmp_path / "x.npz", MeasurementBudget(rounds=1, repeat=2), tmp_path)
-    assert trace is not None
+    store_inputs({"x": np.ones((2, 4), np.float32)}, tmp_path / "x")
+    effort = MeasurementBudget(rounds=1, repeat=2)
+    found = measure_in_turns([Version(4, files / "grouped.onnx")], tmp_path / "x", effort)
+    trace = timeline(found, tmp_path / "x", effort, tmp_path)
     kinds = [(event.get("cat"), event["name"]) for event in trace["traceEvents"]]
     for name in ("group_0", "leftover_0", "group_1"):
         assert (kinds.count(("compile", name)), kinds.count(("run", name))) == (1, 5)
@@ -134,7 +134,7 @@ def test_groups_are_on_the_trace(files: Path, tmp_path: Path) -> None:
 
 
 def test_without_the_original_there_is_nothing_to_compare_with() -> None:
-    every = [Figures(version_of(level, Path()), error) for level, error in ((0, ""), (4, "it is broken"))]
+    every = [Figures(Version(level, Path()), error) for level, error in ((0, ""), (4, "it is broken"))]
     require_original(every)
     with pytest.raises(InvalidModelError, match="-O4 does not run: it is broken"):
         require_original(every[1:])

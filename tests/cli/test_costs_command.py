@@ -16,16 +16,17 @@ from click.testing import CliRunner, Result
 from ortopt.analysis import costs
 from ortopt.analysis.costs import Form
 from ortopt.cli.group import commands
-from ortopt.cost_measurement import catalog, measuring
-from ortopt.cost_measurement.entries import Entry, FormComparison, cases, normal
+from ortopt.measurement import costs as measuring
+from ortopt.measurement.forms import catalog
+from ortopt.measurement.forms.entry import Entry
 from ortopt.measurement.pairs import Pair, Sample
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
 FORM = Form("com.microsoft", "BiasGelu")
 ENTRY = Entry(
-    FORM, "Add and Gelu", lambda given: FormComparison({"x": normal(given["rows"], 4)}, "y = Neg (x)", "y = Abs (x)"),
-    cases(rows=(1, 128)),
+    op=str(FORM), instead_of="Add and Gelu", sizes={"rows": (1, 128)}, values="x = normal(rows, 4)",
+    before="y = Neg (x)", after="y = Abs (x)",
 )  # fmt: skip
 WEIGHTS = ",".join(["0.5"] * 8)
 TABLE = ",".join(["0.25"] * 32)

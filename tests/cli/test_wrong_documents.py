@@ -20,6 +20,7 @@ from ortopt.analysis.cost_tables import read_file
 from ortopt.cli import check_run
 from ortopt.cli.group import commands
 from ortopt.errors import InvalidModelError, UsageError
+from ortopt.measurement.choices import Choices, read_choices
 from ortopt.options import declarations
 from ortopt.partition.groups import GUARD_KEY, ORIGIN_KEY, PROVIDER_KEY, WEIGHTS_KEY, groups_of
 from ortopt.regression import baseline as baselines
@@ -31,7 +32,6 @@ from ortopt.regression.pool import Job
 from ortopt.regression.results import Check, Status
 from ortopt.regression.results import Result as CheckResult
 from ortopt.regression.thresholds import DEFAULTS
-from ortopt.tuning.choices import Choices, read_choices
 from tests.regression.facts import WHOLE
 
 DEEP: Final = 100_000

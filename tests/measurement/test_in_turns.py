@@ -13,6 +13,7 @@ from ortopt.measurement import in_turns
 from ortopt.measurement.asking import MeasurementBudget
 from ortopt.measurement.in_turns import Version, attempt, measure_in_turns, measure_once
 from ortopt.system import child_processes
+from ortopt.verification.input_sets import store_inputs
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
 TEXTS = {
@@ -25,16 +26,17 @@ TEXTS = {
 def files(tmp_path: Path) -> Path:
     for name, text in TEXTS.items():
         (tmp_path / f"{name}.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
-    np.savez(tmp_path / "x.npz", x=np.ones((2, 4), np.float32))
-    np.savez(tmp_path / "wrong.npz", x=np.ones((2, 5), np.float32))
+    store_inputs({"x": np.ones((2, 4), np.float32)}, tmp_path / "x")
+    store_inputs({"x": np.ones((2, 5), np.float32)}, tmp_path / "wrong")
     return tmp_path
 
 
 def test_a_plain_session_is_measured(files: Path) -> None:
-    version = Version("plain", files / "plain.onnx")
-    (figures,) = measure_in_turns([version], files / "x.npz", MeasurementBudget(rounds=1, repeat=3))
+    version = Version(0, files / "plain.onnx")
+    (figures,) = measure_in_turns([version], files / "x", MeasurementBudget(rounds=1, repeat=3))
     assert figures.error == ""
     row = figures.as_dict()
+    assert (row["name"], row["level"], row["error"]) == ("original", 0, None)
     for key in ("call", "open", "first", "ratio"):
         low, median, high = row[key]
         assert 0 < low <= median <= high
@@ -43,11 +45,11 @@ def test_a_plain_session_is_measured(files: Path) -> None:
 
 def test_an_attempt_says_whether_other_inputs_may_help(files: Path) -> None:
     effort = MeasurementBudget(rounds=1)
-    assert attempt(Version("plain", files / "plain.onnx"), files / "x.npz", effort) is None
-    failure = attempt(Version("plain", files / "plain.onnx"), files / "wrong.npz", effort)
+    assert attempt(Version(0, files / "plain.onnx"), files / "x", effort) is None
+    failure = attempt(Version(0, files / "plain.onnx"), files / "wrong", effort)
     assert failure is not None
     assert (failure.opens, failure.kind) == (True, "InvalidArgument")
-    failure = attempt(Version("missing", files / "missing.onnx"), files / "x.npz", effort)
+    failure = attempt(Version(0, files / "missing.onnx"), files / "x", effort)
     assert failure is not None
     assert not failure.opens
     assert "NoSuchOp" in failure.reason
@@ -58,16 +60,16 @@ def answer(seconds: float) -> dict[str, Any]:
 
 
 def test_versions_are_measured_in_turn_and_compared_round_by_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
+    order: list[int] = []
 
     def measured(version: Version, *_: Any) -> dict[str, Any]:
         mood = len(order) // 3 + 1  # the machine gets slower from round to round: the ratio stays
-        order.append(version.name)
-        return answer(mood * {"a": 1.0, "b": 0.5, "c": 2.0}[version.name])
+        order.append(version.level)
+        return answer(mood * (1.0, 0.5, 2.0)[version.level])
 
     monkeypatch.setattr(in_turns, "measure_once", measured)
-    found = measure_in_turns([Version(name, Path()) for name in "abc"], Path(), MeasurementBudget(rounds=4))
-    assert "".join(order) == "abcbcacababc"
+    found = measure_in_turns([Version(level, Path()) for level in range(3)], Path(), MeasurementBudget(rounds=4))
+    assert order == [0, 1, 2, 1, 2, 0, 2, 0, 1, 0, 1, 2]
     assert [one.ratio.median for one in found if one.ratio] == [1, 0.5, 2]
     assert found[0].call is not None
     assert (found[0].call.low, found[0].call.median, found[0].call.high) == (1.75, 2.5, 3.25)
@@ -76,18 +78,18 @@ def test_versions_are_measured_in_turn_and_compared_round_by_round(monkeypatch: 
 
 def test_a_version_that_fails_is_a_line_and_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     def measured(version: Version, *_: Any) -> dict[str, Any]:
-        return {"error": "it is broken"} if version.name == "b" else answer(1)
+        return {"error": "it is broken"} if version.level else answer(1)
 
     monkeypatch.setattr(in_turns, "measure_once", measured)
-    found = measure_in_turns([Version("a", Path()), Version("b", Path())], Path(), MeasurementBudget(rounds=2))
+    found = measure_in_turns([Version(level, Path()) for level in (0, 3)], Path(), MeasurementBudget(rounds=2))
     assert found[1].error == "it is broken"
     assert found[1].as_dict()["call"] is None
 
 
 def test_a_process_that_dies_or_takes_too_long_is_told(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    version = Version("plain", files / "plain.onnx")
-    assert "no file.npz" in measure_once(version, files / "no file.npz", MeasurementBudget())["error"]
-    late = measure_once(version, files / "x.npz", MeasurementBudget(patience=0.01))
+    version = Version(0, files / "plain.onnx")
+    assert "no folder" in measure_once(version, files / "no folder", MeasurementBudget())["error"]
+    late = measure_once(version, files / "x", MeasurementBudget(patience=0.01))
     assert late["error"] == "it took longer than 0 s"
     monkeypatch.setattr(child_processes.sys, "executable", "/bin/false")
-    assert measure_once(version, files / "x.npz", MeasurementBudget())["error"] == "its process died (1)"
+    assert measure_once(version, files / "x", MeasurementBudget())["error"] == "its process died (1)"

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from ortopt.measurement import asking
-from ortopt.measurement.intervals import interval
-from ortopt.measurement.pairs import BRIEF, compare
+from ortopt.measurement.pairs import BRIEF, Sample, compare, interval
 from ortopt.serialization.save import save
 from ortopt.system.child_processes import Outcome
 from ortopt.testing import parse
@@ -20,40 +19,45 @@ from ortopt.verification.input_sets import store_inputs
 
 
 class Answers:
-    """Child processes that answer with the same ratios, and the orders that they were given."""
+    """Child processes in which calls take as long as ratios say, and the orders that they were given."""
 
     def __init__(self, *ratios: list[float]) -> None:
         self.ratios = ratios
         self.orders: list[dict[str, Any]] = []
 
     def run(self, module: str, *, request: bytes, **_: Any) -> Outcome:
-        assert module == "ortopt.measurement.pair_child"
+        assert module == "ortopt.measurement.child"
         (order,) = json.loads(request)["each"]
         self.orders.append(order)
-        first = order["models"][0] == "a"
-        rows = [{"ratios": [ratio if first else 1 / ratio for ratio in own], "seconds": 0.5} for own in self.ratios]
-        return Outcome(json.dumps({"each": [{"inputs": rows}]}).encode(), 0)
+        pairs = [([ratio / 2 for ratio in own], [0.5] * len(own)) for own in self.ratios]
+        calls = [pair if order["models"][0] == "a" else pair[::-1] for pair in pairs]
+        return Outcome(json.dumps({"each": [{"calls": calls}]}).encode(), 0)
 
 
-def contest_of(monkeypatch: pytest.MonkeyPatch, answers: Answers, **more: Any) -> Any:
+def compared(monkeypatch: pytest.MonkeyPatch, answers: Answers, **more: Any) -> Any:
     monkeypatch.setattr(asking.child_processes, "run", answers.run)
     return compare(Path("a"), Path("b"), [Path("i")] * len(answers.ratios), replace(BRIEF, **more))
 
 
 def test_it_ends_early_where_it_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers([1.2] * 10, [0.9] * 10)
-    faster, slower = contest_of(monkeypatch, answers, rounds=7)
+    faster, slower = compared(monkeypatch, answers, rounds=7)
     assert len(answers.orders) == 2
     assert (faster.low, faster.median, faster.high) == pytest.approx((1.2, 1.2, 1.2))
     assert slower.median == pytest.approx(0.9)
-    assert faster.seconds == 0.5
+    assert faster.seconds == 0.6
 
 
 def test_the_models_change_places(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Answers([1.0, 1.3, 0.8, 1.1])
-    (speed,) = contest_of(monkeypatch, answers, rounds=4)
+    (speed,) = compared(monkeypatch, answers, rounds=4)
     assert [order["models"] for order in answers.orders] == [["a", "b"], ["b", "a"]] * 2
     assert speed.low < speed.median < speed.high
+
+
+def test_calls_without_any_time_are_not_counted() -> None:
+    assert Sample.of([0.0, 2.0], [1.0, 1.0]) == Sample((2.0,), 2.0)
+    assert Sample.of([0.0], [1.0]).error == "no call took any time"
 
 
 def test_no_process_is_started_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ import pytest
 from ortopt.errors import InvalidModelError
 from ortopt.measurement import profiling
 from ortopt.measurement.asking import MeasurementBudget
-from ortopt.measurement.profiling import OpTime, Profile
-from ortopt.measurement.profiling_child import by_call, by_op, typical
+from ortopt.measurement.profiling import OpTime, Profile, by_call, by_op, typical
 from ortopt.serialization.save import save
 from ortopt.testing import parse
+from ortopt.verification.input_sets import store_inputs
 
 EFFORT = MeasurementBudget(repeat=2, seconds=0.1, threads=1)
 
@@ -50,21 +50,21 @@ def test_a_model_is_profiled_and_what_is_fused_at_load_is_told(tmp_path: Path) -
         m = MatMul (x, w) a = Add (m, b) i = Identity (a) y = Relu (i) }"""
     save(parse(text), tmp_path / "m.onnx")
     arrays = {"x": np.ones((2, 4), np.float32), "w": np.ones((4, 4), np.float32), "b": np.ones(4, np.float32)}
-    np.savez(tmp_path / "in.npz", **arrays)
-    seen = profiling.profile(tmp_path / "m.onnx", tmp_path / "in.npz", EFFORT)
+    store_inputs(arrays, tmp_path / "in")
+    seen = profiling.profile(tmp_path / "m.onnx", tmp_path / "in", EFFORT)
     assert [(row.op, row.count) for row in seen.ops] == [("com.microsoft::FusedGemm", 1)]
     assert seen.ops[0].share == pytest.approx(1)
     assert seen.changed_at_load == {
         "Add": (1, 0), "Identity": (1, 0), "MatMul": (1, 0), "Relu": (1, 0), "com.microsoft::FusedGemm": (0, 1)
     }  # fmt: skip
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.npz", "m.onnx"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "m.onnx"]
 
 
 def test_what_does_not_run_is_said(tmp_path: Path) -> None:
     save(parse("main (float[N] x) => (float[N] y) { y = Relu (x) }"), tmp_path / "m.onnx")
-    np.savez(tmp_path / "in.npz", x=np.ones((2, 2), np.float32))
+    store_inputs({"x": np.ones((2, 2), np.float32)}, tmp_path / "in")
     with pytest.raises(InvalidModelError, match=r"it cannot be profiled: .*rank"):
-        profiling.profile(tmp_path / "m.onnx", tmp_path / "in.npz", EFFORT)
+        profiling.profile(tmp_path / "m.onnx", tmp_path / "in", EFFORT)
 
 
 def test_the_quickest_process_of_each_counts(monkeypatch: pytest.MonkeyPatch) -> None:

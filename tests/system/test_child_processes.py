@@ -26,6 +26,7 @@ from ortopt.system import child_processes
 from ortopt.system.child_processes import GREETING, Outcome, answers_in, end, run, skip_to_answers, spawn
 from ortopt.testing import parse
 from ortopt.verification import start as verification_start
+from ortopt.verification.input_sets import store_inputs
 from ortopt.verification.verify import outputs_of, verify
 
 MODEL = "main (float[N,4] x) => (float[N,4] y) { y = Relu (x) }"
@@ -82,10 +83,8 @@ def test_one_that_dies_is_not_understood_as_anything() -> None:
 @pytest.mark.usefixtures("noisy")
 def test_a_measurement_is_understood(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {MODEL}'), tmp_path / "a.onnx")
-    np.savez(tmp_path / "in.npz", x=np.ones((2, 4), np.float32))
-    found = measure_once(
-        Version("a", tmp_path / "a.onnx"), tmp_path / "in.npz", MeasurementBudget(repeat=1, seconds=0.01)
-    )
+    store_inputs({"x": np.ones((2, 4), np.float32)}, tmp_path / "in")
+    found = measure_once(Version(0, tmp_path / "a.onnx"), tmp_path / "in", MeasurementBudget(repeat=1, seconds=0.01))
     assert found.get("error") is None
     assert found["calls"]
 

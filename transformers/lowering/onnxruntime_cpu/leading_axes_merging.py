@@ -16,9 +16,11 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.cancellation import CancellationToken
 from ortopt.context import Context
+from ortopt.framework.fusions import is_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
@@ -57,11 +59,10 @@ MAX_NODES = 64
 """Blocks of more nodes are cut: a rewrite names all of its nodes as the origin of each new one. Between two parts, one
 Reshape undoes another, and both go."""
 
-NARROW, NARROW_BIAS_COST_IN_RESHAPES = 16, 8
-"""An Add takes rows of so few columns one by one: a Gemm is faster, the more rows the more."""
+SLOW_BIAS_COST_IN_RESHAPES = 8
+"""The same of the sums that the table of costs knows: of many elements, or of rows of few columns."""
 
-LARGE, LARGE_BIAS_COST_IN_RESHAPES = 1 << 14, 8
-"""Elements of a sum that takes as long as so many Reshapes, or longer."""
+SLOW = Form("", "Gemm", "between eight Reshapes")
 
 SHAPE_AND_CONCAT = 2
 """Nodes that give the shape where several axes are free; they serve all blocks, but there may be one block only."""
@@ -110,6 +111,7 @@ class LeadingAxesMerging(GraphTransformer):
     )
     providers = (CPU,)
     targets = (Target.ORT,)
+    weighs = (SLOW,)
     numerics = Numerics.REORDERED
     offers_rewrites = True
 
@@ -252,10 +254,9 @@ def _folds(node: ir.Node, value: ir.Value) -> bool:
 def _worth(total: ir.Node) -> int:
     """How many Reshapes cost as much as the sum with a bias."""
     value = total.outputs[0]
-    if _columns(value) <= NARROW:
-        return NARROW_BIAS_COST_IN_RESHAPES
     elements = prod(dim for dim in dims(value) if isinstance(dim, int))
-    return LARGE_BIAS_COST_IN_RESHAPES if elements >= LARGE else BIAS_COST_IN_RESHAPES
+    is_slow = is_faster(total, SLOW, columns=_columns(value), elements=elements)
+    return SLOW_BIAS_COST_IN_RESHAPES if is_slow else BIAS_COST_IN_RESHAPES
 
 
 def _merge(block: Block, shapes: _Shapes, context: Context) -> list[ir.Node]:

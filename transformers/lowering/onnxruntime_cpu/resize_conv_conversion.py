@@ -17,7 +17,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, dims, need
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.image_sizes import is_filled_image
-from ortopt.patterns.interpolation import Image, interpolated
+from ortopt.patterns.interpolation import IN_PLACE_OF_PHASES, Image, interpolated
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 FORM = Form("", "Conv", "of the phases of cubic interpolation")
@@ -44,7 +44,7 @@ class ResizeConvConversion(RewriteRule[Found]):
     roots = ("Resize",)
     opsets = (11, NEWEST_OPSET)
     providers = (CPU,)
-    weighs = (FORM,)
+    weighs = (FORM, IN_PLACE_OF_PHASES)
     targets = (Target.ORT,)
     numerics = Numerics.FINITE
 
@@ -55,7 +55,7 @@ class ResizeConvConversion(RewriteRule[Found]):
         need(image.has_phases, "its phases are not alike", root)
         check_faster(root, FORM, scale=int(image.scales[0]))
         need(not image.is_rounded, "the kernel's rounded places may show: the scale is no power of two", root)
-        need(not image.prefers_products, "two products are faster", root)
+        need(not image.prefers_products(root), "two products are faster", root)
         channels = dims(image.x)[1]
         need(isinstance(channels, int) and channels > 0, "the channels are not known", image.x)
         assert isinstance(channels, int)

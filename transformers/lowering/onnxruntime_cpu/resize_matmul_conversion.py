@@ -19,7 +19,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, is_op, need, static_dims, users
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolution_activation import is_convolution
-from ortopt.patterns.interpolation import Image, Matrix, interpolated
+from ortopt.patterns.interpolation import IN_PLACE_OF_PHASES, Image, Matrix, interpolated
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 LINEAR, CUBIC = (Form("", "MatMul", f"of {mode} interpolation") for mode in ("linear", "cubic"))
@@ -48,7 +48,7 @@ class ResizeMatmulConversion(RewriteRule[Found]):
     looks_downstream = True
     providers = (CPU,)
     targets = (Target.ORT,)
-    weighs = (LINEAR, CUBIC)
+    weighs = (LINEAR, CUBIC, IN_PLACE_OF_PHASES)
     numerics = Numerics.FINITE
 
     def match(self, root: ir.Node) -> Found:
@@ -62,7 +62,7 @@ class ResizeMatmulConversion(RewriteRule[Found]):
             return Found((root,), image)
         check_faster(root, CUBIC, multiplications=work)
         if image.has_phases and not image.is_rounded:
-            need(image.prefers_products, "a convolution for each phase is faster", root)
+            need(image.prefers_products(root), "a convolution for each phase is faster", root)
         return Found((root,), image)
 
     def rewrite(self, found: Found) -> ir.Node:

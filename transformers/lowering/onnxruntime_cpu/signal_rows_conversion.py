@@ -49,9 +49,6 @@ COUNTS: Final = (8, 4, 2)
 GAINS: Final = ((16, 1.5), (32, 1.3), (64, 1.17))
 """How many times as fast the blocked kernel is with one thread, by the channels that it has at most."""
 
-MIN_SPEED: Final = 1.01
-"""How many times as fast the stage must be, with what is computed twice, cut and joined."""
-
 CROSSING: Final = 110
 """Multiplications in the time that an element takes to be cut out or joined: threads do not divide it, so there are
 nearly three times as many with two threads as with one."""
@@ -61,11 +58,13 @@ MIN_KERNEL: Final = 3
 
 ON_ONE_THREAD: Final = Form("", "Conv", "of signals as images, on one thread")
 
+IN_ROWS: Final = Form("", "Conv", "of a stage in rows")
+
+OF_LITTLE_WORK_IN_ROWS: Final = Form("", "Conv", "of a stage of little work in many rows")
+"""Cut more often than for two threads."""
+
 LITTLE_WORK: Final = 4_000_000
 """Multiplications of a convolution that more than two threads hardly divide with profit."""
-
-MIN_SPEED_OF_LITTLE_WORK: Final = 1.2
-"""How many times as fast a stage of such convolutions must be to be cut more often than for two threads."""
 
 BUSY_THREADS: Final = 8
 """Threads that must have something to do in other stages."""
@@ -104,7 +103,7 @@ class SignalRowsConversion(RewriteRule[Found]):
     targets = (Target.ORT,)
     produces = ((MICROSOFT, "FusedConv"), (MICROSOFT, "Gelu"), (MICROSOFT, "QuickGelu"))
     fuses = ()
-    weighs = (ON_ONE_THREAD,)
+    weighs = (ON_ONE_THREAD, IN_ROWS, OF_LITTLE_WORK_IN_ROWS)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Found:
@@ -116,8 +115,8 @@ class SignalRowsConversion(RewriteRule[Found]):
         need(not isinstance(batch, int) or batch == 1, "the signals of a batch are divided among threads", root)
         likely = _likely(length)
         need(likely > 0, "the signals are empty, or of a length that is not known", root)
-        short = _speed(_sizes(root)[0], halo_of(root, BLOCK), likely, COUNTS[-1]) < MIN_SPEED
-        need(not short, "its halo is too large for signals of this length", root)
+        speed = _speed(_sizes(root)[0], halo_of(root, BLOCK), likely, COUNTS[-1])
+        need(_pays(root, IN_ROWS, speed), "its halo is too large for signals of this length", root)
         need(_is_alone(root, math.prod(_sizes(root)) * likely), "its kernel runs on several threads as it is", root)
         stage = stage_of(root, BLOCK)
         need(2 * _work(stage, likely) > _work(stage), "most of its kernels run on several threads as they are", root)
@@ -218,17 +217,19 @@ def _rows(stage: Stage, length: int) -> int:
     channels = max(_sizes(node)[0] for node in stage.convolutions)
     crossing = CROSSING * sum(_channels(value) for value in (*stage.entries, *stage.exits)) / work
     speeds = {rows: 1 / (1 / _speed(channels, stage.halo, length, rows) + crossing) for rows in COUNTS}
-    need(
-        speeds[COUNTS[-1]] >= MIN_SPEED, "the halo of the stage is too large, or it is cut and joined for little", root
-    )
+    enough = _pays(root, IN_ROWS, speeds[COUNTS[-1]])
+    need(enough, "the halo of the stage is too large, or it is cut and joined for little", root)
     small = work * length <= LITTLE_WORK * len(stage.convolutions)
-    rows = next(
-        (rows for rows, speed in speeds.items() if speed >= (MIN_SPEED_OF_LITTLE_WORK if small else MIN_SPEED)),
-        COUNTS[-1],
-    )
-    enough = 1 if small else BUSY_THREADS // -(-channels // CHANNELS_OF_A_THREAD)
-    need(rows >= enough, "it would be divided among too few threads", root)
+    form = OF_LITTLE_WORK_IN_ROWS if small else IN_ROWS
+    rows = next((rows for rows, speed in speeds.items() if _pays(root, form, speed)), COUNTS[-1])
+    busy = 1 if small else BUSY_THREADS // -(-channels // CHANNELS_OF_A_THREAD)
+    need(rows >= busy, "it would be divided among too few threads", root)
     return rows
+
+
+def _pays(root: ir.Node, form: Form, speed: float) -> bool:
+    """Whether a stage that is estimated to be so many times as fast in rows is worth it."""
+    return is_faster(root, form, saving=int(100 * speed))
 
 
 def _channels(signal: ir.Value) -> int:

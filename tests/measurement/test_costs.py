@@ -8,23 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from ortopt.analysis.costs import Form
 from ortopt.cancellation import CancellationToken
-from ortopt.cost_measurement import measuring
-from ortopt.cost_measurement.entries import Entry, FormComparison, Given, cases, normal
-from ortopt.cost_measurement.measuring import Case, Measurement, measure
-from ortopt.cost_measurement.processor import processor
 from ortopt.errors import OptimizationCancelled
+from ortopt.measurement import costs
 from ortopt.measurement.asking import MeasurementBudget
+from ortopt.measurement.cost_tables import processor
+from ortopt.measurement.costs import Case, Measurement, measure
+from ortopt.measurement.forms.entry import Entry
 from ortopt.measurement.pairs import Pair, Sample
 
 
-def build(given: Given) -> FormComparison:
-    return FormComparison({"x": normal(given["rows"], 4)}, "t = Neg (x) y = Neg (t)", "y = Abs (x)", repeats=True)
-
-
-def entry(op: str = "Abs", rows: Sequence[int] = (1, 8)) -> Entry:
-    return Entry(Form("", op), "two of Neg", build, cases(rows=rows))
+def entry(op: str = "Abs", rows: Sequence[int] = (1, 8), after: str = "y = Abs (x)") -> Entry:
+    return Entry(
+        op=op,
+        instead_of="two of Neg",
+        sizes={"rows": tuple(rows)},
+        values="x = normal(rows, 4)",
+        before="t = Neg (x) y = Neg (t)",
+        after=after,
+        repeats=True,
+    )
 
 
 class Fake:
@@ -50,8 +53,8 @@ class Fake:
         return [Sample(tuple(rows), 1e-3)] + [Sample(self.ratios * 20, 1e-3) for _ in pairs[1:]]
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(measuring, "sample", self.sample)
-        monkeypatch.setattr(measuring.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(costs, "sample", self.sample)
+        monkeypatch.setattr(costs.time, "monotonic", lambda: self.now)
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, fake: Fake, *entries: Entry, seconds: float = 100.0) -> Measurement:
@@ -138,9 +141,7 @@ def test_two_forms_are_run() -> None:
 
 
 def test_a_form_that_does_not_run_is_an_error_of_its_own() -> None:
-    broken = Entry(
-        Form("", "Abs"), "nothing", lambda _: FormComparison({"x": normal(1, 2)}, "y = Neg (x)", "y = Nag (x)"), [{}]
-    )
+    broken = entry(rows=(1,), after="y = Nag (x)")
     done = once(broken, entry(rows=(1,)))
     assert "Nag" in done.cases[0].error
     assert done.cases[1].ratios

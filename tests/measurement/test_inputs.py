@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ortopt.measurement.inputs import stored_inputs
 from ortopt.testing import parse
-from ortopt.tuning.inputs import stored_inputs
 from ortopt.verification.input_sets import inputs_from
 
 MODEL = "main (int64[batch,seq] ids) => (int64[batch,seq] y) { y = Neg (ids) }"

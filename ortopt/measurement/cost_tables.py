@@ -1,20 +1,26 @@
-"""A table of costs from what was measured; and two tables side by side."""
+"""A table of costs from what was measured on which processor; and two tables side by side."""
 
 from __future__ import annotations
 
 import json
 import math
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from ortopt.analysis import costs
 from ortopt.analysis.costs import HYSTERESIS, Cost, CostTable, Form, Verdict, in_sizes
-from ortopt.cost_measurement.measuring import Case, Measurement
+from ortopt.measurement.costs import Case, Measurement
 from ortopt.measurement.pairs import Speed
 
 _SOURCE: Final = "measured"
 _AT_ALL: Final[tuple[Mapping[str, tuple[int, float]], ...]] = ({},)
+
+_CPU_INFO: Final = Path("/proc/cpuinfo")
+_FAMILIES: Final = (("avx512f", "AVX-512"), ("avx2", "AVX2"), ("avx", "AVX"), ("sve", "SVE"), ("asimd", "NEON"))
+"""Instructions that kernels are written for, the widest first, as Linux names them and as people do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,4 +199,26 @@ def differences(first: CostTable, second: CostTable) -> list[Difference]:
     return [each for each in every if each.first is None or each.second is None or each.is_contrary]
 
 
-__all__ = ["Difference", "Row", "all_rows", "as_file", "by_form", "differences", "rows_of", "verdict_of"]
+def processor(info: Path = _CPU_INFO) -> str:
+    """The processor's name and the family of its vector instructions, e.g. ``AMD EPYC (AVX-512)``.
+
+    Args:
+        info: What Linux says of processors; elsewhere there is no such file.
+    """
+    try:
+        text = info.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or platform.machine()
+    rows = dict(reversed([_parts(line) for line in text.splitlines() if ":" in line]))
+    flags = frozenset(rows.get("flags", rows.get("Features", "")).split())
+    family = next((name for flag, name in _FAMILIES if flag in flags), "")
+    name = rows.get("model name") or platform.machine()
+    return f"{name} ({family})" if family else name
+
+
+def _parts(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(":")
+    return name.strip(), value.strip()
+
+
+__all__ = ["Difference", "Row", "all_rows", "as_file", "by_form", "differences", "processor", "rows_of", "verdict_of"]

@@ -16,12 +16,12 @@ from ortopt import api
 from ortopt.analysis.node_sizes import representative_sizes
 from ortopt.cli.group import commands
 from ortopt.errors import InvalidModelError, OptimizationCancelled
+from ortopt.measurement import tune as tuning_module
+from ortopt.measurement.choices import Choices, read_choices
 from ortopt.measurement.pairs import Speed
+from ortopt.measurement.tune import Tuning, tune
 from ortopt.serialization.save import save
 from ortopt.testing import parse
-from ortopt.tuning import tune as tuning_module
-from ortopt.tuning.choices import Choices, read_choices
-from ortopt.tuning.tune import Tuning, tune
 from tests.test_fusions import RESIDUAL
 
 WEIGHTS = ",".join(str(0.25 * ((5 * place) % 7 - 3)) for place in range(32))

@@ -10,8 +10,8 @@ import pytest
 
 from ortopt.analysis import costs, node_sizes
 from ortopt.analysis.kernels import CPU
-from ortopt.cost_measurement.catalog import ENTRIES, UNMEASURED, without_entry
-from ortopt.cost_measurement.entries import Entry, FormComparison, models, normal
+from ortopt.measurement.forms.catalog import ENTRIES, UNMEASURED, without_entry
+from ortopt.measurement.forms.entry import Entry, FormComparison
 
 CHOSEN_BY_RULES = {
     "merged with siblings",
@@ -31,7 +31,8 @@ NOISY = {"MatMulNBits": 0.02, "in place of DFT": 1e-4}
 
 STANDARD_OPS = {
     *("one for each part", "of held scores", "with its scale in the layers", "of rolled rows"),
-    *("of linear interpolation", "of cubic interpolation", "of the phases of cubic interpolation"),
+    *("of linear interpolation", "of cubic interpolation", "of cubic interpolation in place of phases"),
+    "of the phases of cubic interpolation",
     *("with four pixels as channels", "with groups merged to blocks", "of the phases of a transposed convolution"),
 }
 """Variants of standard ops in several nodes, which rules choose as well."""
@@ -43,7 +44,7 @@ def named(entry: Entry) -> str:
 
 def test_every_form_of_the_table_can_be_measured() -> None:
     unmeasured = {str(form) for form in UNMEASURED}
-    assert set(without_entry(costs.shipped(), CPU)) == unmeasured, "add an entry to ortopt/cost_measurement"
+    assert set(without_entry(costs.shipped(), CPU)) == unmeasured, "add a form to a file of ortopt/measurement/forms"
 
 
 def test_no_form_is_measured_twice() -> None:
@@ -53,9 +54,9 @@ def test_no_form_is_measured_twice() -> None:
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=named)
 def test_both_forms_compute_the_same_and_one_is_the_form(entry: Entry) -> None:
-    forms = entry.build(entry.cases[0])
-    both = models(forms)
-    if forms.made_by:
+    forms = entry.at(entry.cases[0])
+    both = forms.models()
+    if entry.made_by:
         assert both[0].graph.node != both[1].graph.node
     elif entry.form.variant not in CHOSEN_BY_RULES | STANDARD_OPS:
         made = {costs.form_of(node) for node in ir.serde.deserialize_model(both[1]).graph}
@@ -92,11 +93,30 @@ def test_cases_name_the_sizes_by_which_the_table_tells_rows_apart() -> None:
 
 
 def test_a_form_is_repeated_where_a_call_of_it_takes_no_time() -> None:
-    few, many = (
-        FormComparison({"x": normal(1, n)}, "t = Neg (x) y = Neg (t)", "y = Abs (x)", repeats=True) for n in (8, 90_000)
-    )
-    assert [len(model.graph.node) for model in models(few)] == [16, 8]
-    assert [len(model.graph.node) for model in models(many)] == [2, 1]
+    neg = Entry(
+        op="Abs", instead_of="two of Neg", values="x = normal(1, n)", before="t = Neg (x) y = Neg (t)",
+        after="y = Abs (x)", repeats=True,
+    )  # fmt: skip
+    few, many = (neg.at({"n": n}) for n in (8, 90_000))
+    assert [len(model.graph.node) for model in few.models()] == [16, 8]
+    assert [len(model.graph.node) for model in many.models()] == [2, 1]
+
+
+def test_values_are_made_of_sizes_and_of_each_other() -> None:
+    values = """
+half = n // 2
+x = normal(half, *[3] * 2) - 1
+k = scalar(-2.0 ** 3)
+op = 'Neg'
+"""
+    forms = Entry(op="Neg", instead_of="", values=values, before="t = Mul (x, k) y = {op} (t)").at({"n": 4})
+    model = forms._model(forms.entry.before)
+    assert [(node.op_type, list(node.input)) for node in model.graph.node] == [("Mul", ["x", "k"]), ("Neg", ["t"])]
+    assert forms.inputs["x"].shape == (2, 3, 3)
+    assert forms.values["k"] == -8
+    for wrong in ("half", "x = n.real", "x = __import__('os')", "x = [n for n in (1,)]"):
+        with pytest.raises((ValueError, KeyError)):
+            Entry(op="Neg", instead_of="", values=wrong, before="").at({"n": 4})
 
 
 def run(model: onnx.ModelProto, forms: FormComparison, *, as_loaded: bool) -> np.ndarray:  # type: ignore[type-arg]

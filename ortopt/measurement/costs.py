@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +13,9 @@ import onnx
 
 from ortopt.analysis.providers import CPU
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.cost_measurement.entries import Entry, Given, models
 from ortopt.errors import OptimizationCancelled
 from ortopt.measurement.asking import MeasurementBudget
+from ortopt.measurement.forms.entry import Entry, Given
 from ortopt.measurement.pairs import BRIEF, Pair, Series, sample
 from ortopt.verification.input_sets import store_inputs
 
@@ -109,66 +109,58 @@ def _share(seconds: float, count: int) -> float:
     return min(max(seconds / _ROUNDS / max(count, 1) - _OVERHEAD, _LEAST_SECONDS), _MOST_SECONDS)
 
 
+@dataclass(slots=True)
 class _Rounds:
-    def __init__(
-        self,
-        cases: Sequence[Case],
-        folder: Path,
-        effort: MeasurementBudget,
-        deadline: float,
-        said: Callable[[Sequence[Case]], None] | None,
-        token: CancellationToken,
-    ) -> None:
-        self._cases = cases
-        self._folder = folder
-        self._effort = effort
-        self._deadline = deadline
-        self._said = said
-        self._token = token
-        self._pairs: dict[int, Pair] = {}
+    cases: Sequence[Case]
+    folder: Path
+    effort: MeasurementBudget
+    deadline: float
+    said: Callable[[Sequence[Case]], None] | None
+    token: CancellationToken
+    pairs: dict[int, Pair] = field(default_factory=dict)
 
     def run(self) -> None:
         """Time all pairs, then again those that are not clear, until time is over."""
         number = 0
-        while time.monotonic() < self._deadline:
-            left = [place for place, case in enumerate(self._cases) if number < 2 or not case.is_clear]
+        while time.monotonic() < self.deadline:
+            left = [place for place, case in enumerate(self.cases) if number < 2 or not case.is_clear]
             if not left:
                 return
             for start in range(0, len(left), _CHUNK):
-                if time.monotonic() >= self._deadline:
+                if time.monotonic() >= self.deadline:
                     return
                 self._measure(left[start : start + _CHUNK], swapped=number % 2 == 1)
             number += 1
 
     def _measure(self, places: Sequence[int], *, swapped: bool) -> None:
-        first = [place for place in places if not (self._cases[place].ratios or self._cases[place].error)]
-        taken = sample([self._pair(place) for place in places], self._effort, swapped=swapped, token=self._token)
+        first = [place for place in places if not (self.cases[place].ratios or self.cases[place].error)]
+        taken = sample([self._pair(place) for place in places], self.effort, swapped=swapped, token=self.token)
         if len(places) > 1 and all(one.error for one in taken):  # the process died of one of them
             for place in places:
                 self._measure([place], swapped=swapped)
             return
         for place, one in zip(places, taken, strict=True):
-            self._cases[place].add(one)
+            self.cases[place].add(one)
         self._say(first)
 
     def _say(self, places: Sequence[int]) -> None:
         """Tell of the forms of which the last case has now been measured."""
-        for entry in dict.fromkeys(id(self._cases[place].entry) for place in places):
-            own = [case for case in self._cases if id(case.entry) == entry]
-            if self._said is not None and all(case.ratios or case.error for case in own):
-                self._said(own)
+        for entry in dict.fromkeys(id(self.cases[place].entry) for place in places):
+            own = [case for case in self.cases if id(case.entry) == entry]
+            if self.said is not None and all(case.ratios or case.error for case in own):
+                self.said(own)
 
     def _pair(self, place: int) -> Pair:
         """The models and inputs of a case, written when they are first asked for."""
-        if place not in self._pairs:
-            case = self._cases[place]
-            forms = case.entry.build(case.given)
-            before, after, inputs = (self._folder / f"{place}.{end}" for end in ("before.onnx", "after.onnx", "inputs"))
-            for path, model in zip((before, after), models(forms), strict=True):
+        if place not in self.pairs:
+            case = self.cases[place]
+            forms = case.entry.at(case.given)
+            before, after, inputs = (self.folder / f"{place}.{end}" for end in ("before.onnx", "after.onnx", "inputs"))
+            for path, model in zip((before, after), forms.models(), strict=True):
                 onnx.save(model, path)
-            store_inputs(dict(forms.inputs), inputs)
-            self._pairs[place] = Pair(before, after, (inputs,), case.entry.as_loaded)
-        return self._pairs[place]
+            store_inputs(forms.inputs, inputs)
+            self.pairs[place] = Pair(before, after, (inputs,), case.entry.as_loaded)
+        return self.pairs[place]
 
 
 __all__ = ["SECONDS", "Case", "Measurement", "measure"]

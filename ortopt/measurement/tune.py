@@ -18,14 +18,13 @@ from ortopt.analysis.providers import CPU
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled, OrtoptError
 from ortopt.measurement.asking import MeasurementBudget
+from ortopt.measurement.choices import Choices, Declined, candidates, merged
+from ortopt.measurement.inputs import stored_inputs
 from ortopt.measurement.pairs import BRIEF, Speed, compare
 from ortopt.observers import Observer
 from ortopt.optimization.kinds import new_optimization
 from ortopt.optimization.run import Source
 from ortopt.options import Fusions, Options
-from ortopt.tuning.candidates import Declined, candidates, merged
-from ortopt.tuning.choices import Choices
-from ortopt.tuning.inputs import stored_inputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -120,8 +119,7 @@ def tune(
         used = 1 if threads is None else threads
         effort = replace(BRIEF, providers=options.providers, threads=used if tuple(options.providers) == (CPU,) else 0)
         token = cancellation or CancellationToken()
-        tuner = _Tuner(source, options, Path(folder), effort, started + seconds, token, tuning)
-        tuner.one_thread = threads == 1
+        tuner = _Tuner(source, options, Path(folder), effort, started + seconds, token, tuning, threads == 1)
         try:
             tuner.run(inputs)
         except OptimizationCancelled:
@@ -140,31 +138,22 @@ class _Model:
     result: OptimizeResult
 
 
+@dataclass(slots=True)
 class _Tuner:
-    def __init__(
-        self,
-        source: Source,
-        options: Options,
-        folder: Path,
-        effort: MeasurementBudget,
-        deadline: float,
-        token: CancellationToken,
-        tuning: Tuning,
-    ) -> None:
-        self._source = source
-        self._options = options
-        self._folder = folder
-        self._effort = effort
-        self._deadline = deadline
-        self._token = token
-        self._tuning = tuning
-        self._inputs: list[Path] = []
-        self._count = 0
-        self._refuted: set[str] = set()
-        self.one_thread = False
+    source: Source
+    options: Options
+    folder: Path
+    effort: MeasurementBudget
+    deadline: float
+    token: CancellationToken
+    tuning: Tuning
+    one_thread: bool
+    inputs: list[Path] = field(default_factory=list)
+    count: int = 0
+    refuted: set[str] = field(default_factory=set)
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
-        tuning = self._tuning
+        tuning = self.tuning
         original = self._made(
             replace(tuning.choices, level=0, fusions=Fusions.DEFAULT.value, enable=(), force_forms=())
         )
@@ -172,7 +161,7 @@ class _Tuner:
             tuning.reason = "the original could not be loaded"
             return
         self._draw(original, inputs)
-        if not self._inputs:
+        if not self.inputs:
             tuning.reason = "the original does not run here on any inputs that were drawn"
             return
         declined = Declined()
@@ -180,9 +169,9 @@ class _Tuner:
         if best is None:
             tuning.reason = "the model could not be optimized"
             return
-        self._refuted.add(best.digest)
+        self.refuted.add(best.digest)
         for candidate in candidates(tuning.choices, best.result.summary, declined, one_thread=self.one_thread):
-            if time.monotonic() > self._deadline:
+            if time.monotonic() > self.deadline:
                 tuning.unmeasured.append(candidate.name)
                 continue
             best = self._tried(candidate.name, merged(best.choices, candidate.choices), best)
@@ -192,9 +181,9 @@ class _Tuner:
     def _tried(self, name: str, choices: Choices, best: _Model) -> _Model:
         """The better one of the best so far and another one."""
         other = self._made(choices)
-        if other is None or other.digest in self._refuted:
+        if other is None or other.digest in self.refuted:
             return best
-        self._refuted.add(other.digest)  # as the best one so far, too: nothing is timed twice
+        self.refuted.add(other.digest)  # as the best one so far, too: nothing is timed twice
         speeds = self._compared(best, other, rounds=1)
         if speeds is None:
             return best
@@ -202,7 +191,7 @@ class _Tuner:
         if step.gain > 1:  # what does not seem to gain in one process is not worth more of them
             step = replace(step, speeds=self._compared(best, other) or speeds)
         kept = step.gain > 1 + HYSTERESIS and step.least > 1 and all(speed.high >= SLOWER for speed in step.speeds)
-        self._tuning.steps.append(replace(step, kept=kept))
+        self.tuning.steps.append(replace(step, kept=kept))
         return other if kept else best
 
     def _against(self, original: _Model, best: _Model) -> None:
@@ -210,28 +199,28 @@ class _Tuner:
         simpler = [replace(best.choices, level=1), original.choices]
         while True:
             speeds = self._compared(original, best)
-            self._tuning.against_original = speeds
-            self._tuning.choices = best.choices
+            self.tuning.against_original = speeds
+            self.tuning.choices = best.choices
             if speeds is None or all(speed.high >= SLOWER for speed in speeds) or best.digest == original.digest:
                 return
             other = self._made(simpler.pop(0)) if simpler else None
             if other is None:
                 return
-            self._tuning.steps.append(Step("the original was faster: less is done", speeds, kept=True))
+            self.tuning.steps.append(Step("the original was faster: less is done", speeds, kept=True))
             best = other
 
     def _compared(self, first: _Model, second: _Model, rounds: int | None = None) -> tuple[Speed, ...] | None:
-        effort = self._effort if rounds is None else replace(self._effort, rounds=rounds)
-        return compare(first.path, second.path, self._inputs, effort, deadline=self._deadline, token=self._token)
+        effort = self.effort if rounds is None else replace(self.effort, rounds=rounds)
+        return compare(first.path, second.path, self.inputs, effort, deadline=self.deadline, token=self.token)
 
     def _made(self, choices: Choices, *observers: Observer) -> _Model | None:
         """The model with some choices, or None where that fails."""
-        path = self._folder / f"{self._count}" / "model.onnx"
-        self._count += 1
+        path = self.folder / f"{self.count}" / "model.onnx"
+        self.count += 1
         path.parent.mkdir()
-        options = choices.applied_to(self._options)
+        options = choices.applied_to(self.options)
         try:
-            run = new_optimization(self._source, options, observers=observers, cancellation=self._token)
+            run = new_optimization(self.source, options, observers=observers, cancellation=self.token)
             result = run.run(verify=False, save_to=path)
         except OptimizationCancelled:
             raise
@@ -241,18 +230,18 @@ class _Tuner:
 
     def _draw(self, original: _Model, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
         """Write inputs that the original runs on, at each of the sizes."""
-        brief = replace(self._effort, rounds=1, repeat=1, seconds=0.0)
+        brief = replace(self.effort, rounds=1, repeat=1, seconds=0.0)
 
         def runs(folder: Path) -> bool:
-            return compare(original.path, original.path, [folder], brief, token=self._token) is not None
+            return compare(original.path, original.path, [folder], brief, token=self.token) is not None
 
-        folder = self._folder / "inputs"
-        options = self._options
+        folder = self.folder / "inputs"
+        options = self.options
         for stored in stored_inputs(
             original.result.model, folder, runs, sizes=options.dims, expected=options.dim_hints, given=inputs
         ):
-            self._inputs.append(stored.folder)
-            self._tuning.sizes = (*self._tuning.sizes, stored.sizes)
+            self.inputs.append(stored.folder)
+            self.tuning.sizes = (*self.tuning.sizes, stored.sizes)
 
 
 def _mean(ratios: Iterable[float]) -> float:

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ortopt import api
+from ortopt.measurement.choices import Candidate, Choices, Declined, candidates, merged
 from ortopt.testing import check_rewrites, parse
-from ortopt.tuning.candidates import Candidate, Declined, candidates, merged
-from ortopt.tuning.choices import Choices
 from tests.test_fusions import RESIDUAL
 
 DEFAULT = Choices(3, "default")

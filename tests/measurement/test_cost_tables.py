@@ -1,19 +1,23 @@
-"""Tables from what was measured, and where two of them differ."""
+"""Tables from what was measured, also by `benchmarks.kernels`, and where two of them differ."""
 
 from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks import kernels
 from ortopt.analysis import costs
+from ortopt.analysis.cost_tables import read_file
 from ortopt.analysis.costs import Form, Verdict
 from ortopt.analysis.kernels import CPU
-from ortopt.cost_measurement.entries import Entry, FormComparison, cases, normal
-from ortopt.cost_measurement.measuring import Case, Measurement
-from ortopt.cost_measurement.tables import as_file, differences, rows_of, verdict_of
+from ortopt.measurement.cost_tables import as_file, differences, rows_of, verdict_of
+from ortopt.measurement.costs import Case, Measurement
+from ortopt.measurement.forms import catalog
+from ortopt.measurement.forms.entry import Entry
 from ortopt.measurement.pairs import Sample, Speed
 
 GELU = Form("com.microsoft", "BiasGelu")
@@ -21,7 +25,7 @@ GELU = Form("com.microsoft", "BiasGelu")
 
 def case(form: Form, rows: int, *ratios: float) -> Case:
     entry = ENTRIES.setdefault(
-        form, Entry(form, "others", lambda _: FormComparison({"x": normal(1)}, "", ""), cases(rows=(1, 128)))
+        form, Entry(op=str(form), instead_of="others", sizes={"rows": (1, 128)}, before="", after="")
     )
     made = Case(entry, {"rows": rows})
     if ratios:
@@ -94,3 +98,14 @@ def test_differences() -> None:
     assert (contrary.form, dict(contrary.at), contrary.is_contrary) == (GELU, {"rows": (2, math.inf)}, True)
     assert (only.form, only.first) == (plain, None)
     assert not differences(one, one)
+
+
+def test_kernels_are_written_as_tables_of_costs(tmp_path: Path) -> None:
+    entry = next(entry for entry in catalog.ENTRIES if entry.form.op_type == "Gelu")
+    cases = [Case(entry, given) for given in entry.cases[:2]]
+    cases[0].add(Sample((2.0,) * 20, 3e-6))
+    kernels.write([Measurement(cases, "CPUExecutionProvider", 2)], tmp_path)
+    assert read_file(str(tmp_path / "kernels-2.json")).own == ()  # not all sizes were measured
+    lines = (tmp_path / "kernels.md").read_text().splitlines()
+    assert lines[2] == "| Gelu | float32 | rows 1, columns 256 | 2 | 3.0 | 2.00 | 2.00 to 2.00 |"
+    assert "not measured" in lines[3]

@@ -1,25 +1,114 @@
-"""What tuning tries: single changes of the choices that were made, those that may gain most first.
+"""What tuning decides, and what it tries: options that choose between equivalent forms, as data that can be replayed.
 
-A form may be off for several reasons: another processor loses with it, it loses at other sizes, nobody has measured
-it, or several threads lose with it. And what is on may lose here. All of these are candidates.
+Tried are single changes of the choices that were made, those that may gain most first. A form may be off for several
+reasons: another processor loses with it, it loses at other sizes, nobody has measured it, or several threads lose with
+it. And what is on may lose here. All of these are candidates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
 
 import onnx_ir as ir
+from msgspec import Meta, Struct
 
-from ortopt import registry
+from ortopt import documents, registry
 from ortopt.framework.fusions import Decision
 from ortopt.observers import Observer
 from ortopt.optimization.result import Summary
-from ortopt.options import Fusions, March, Numerics, TransformerLevel
+from ortopt.options import Fusions, March, Numerics, Options, TransformerLevel
 from ortopt.terminal_text import between
 from ortopt.transformer import GraphTransformer
-from ortopt.tuning.choices import Choices
+
+KEY: Final = "choices"
+"""Where a report has them."""
+
+_LISTS: Final = ("disable", "enable", "force_forms")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Options that choose between equivalent forms of a computation.
+
+    Attributes:
+        level: The optimization level.
+        fusions: Which fused forms are taken: ``default``, ``all`` or ``none``.
+        disable: Passes that are left out.
+        enable: Passes that run although they are off by default.
+        force_forms: Forms of the table of costs that are taken whatever is known of them.
+        march: The processors for which forms are chosen, ``any`` or ``native``.
+        for_threads: Threads that the result will run with; None where that is not known.
+    """
+
+    level: int
+    fusions: str
+    disable: tuple[str, ...] = ()
+    enable: tuple[str, ...] = ()
+    force_forms: tuple[str, ...] = ()
+    march: str = March.ANY.value
+    for_threads: int | None = None
+
+    @staticmethod
+    def of(options: Options | _Document) -> Choices:
+        """The choices that some options make."""
+        return Choices(
+            options.level,
+            options.fusions.value,
+            options.disable,
+            options.enable,
+            options.force_forms,
+            options.march.value,
+            options.for_threads,
+        )
+
+    def applied_to(self, options: Options) -> Options:
+        """The same options with these choices."""
+        return replace(
+            options,
+            level=self.level,
+            fusions=Fusions(self.fusions),
+            disable=self.disable,
+            enable=self.enable,
+            force_forms=self.force_forms,
+            march=March(self.march),
+            for_threads=self.for_threads,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The choices as data that json can write."""
+        return {**asdict(self), **{name: list(getattr(self, name)) for name in _LISTS}}
+
+
+def read_choices(path: str | Path) -> Choices:
+    """The choices of a file: a report of a run (``--json``), or the part of one under ``choices``.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InvalidModelError: If it cannot be read, or is neither.
+    """
+    content = documents.contents(path)
+    try:
+        data = documents.parse_json(content)
+        found = documents.typed(data[KEY] if isinstance(data, dict) and KEY in data else data, _Document)
+    except ValueError as error:
+        what = "it has no choices, as a report that --json has written"
+        raise documents.invalid(path, what, error) from error
+    return Choices.of(found)
+
+
+class _Document(Struct):
+    level: Annotated[int, Meta(ge=0, le=4)]
+    fusions: Fusions
+    disable: tuple[str, ...]
+    enable: tuple[str, ...]
+    force_forms: tuple[str, ...] = ()
+    march: March = March.ANY
+    for_threads: Annotated[int, Meta(ge=1)] | None = None
 
 
 class Candidate(NamedTuple):
@@ -118,4 +207,4 @@ def merged(best: Choices, other: Choices) -> Choices:
     )
 
 
-__all__ = ["Candidate", "Declined", "candidates", "merged"]
+__all__ = ["KEY", "Candidate", "Choices", "Declined", "candidates", "merged", "read_choices"]

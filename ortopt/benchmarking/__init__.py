@@ -1,1 +1,0 @@
-"""Timing a model under ONNX Runtime."""
