@@ -12,10 +12,10 @@ from ortopt.framework.fusions import preferred
 from ortopt.framework.placement import provider_of
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import array_of, dims, is_constant, need, same_dim
+from ortopt.graph.match import array_of, dims, is_constant, is_never_zero, need, same_dim
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
-from ortopt.patterns.attention.block import Attention, attention, check_sizes_are_positive
+from ortopt.patterns.attention.block import Attention, attention
 from ortopt.patterns.attention.emission import bias_of_rank_4, has_standard_op, queries, replacements
 from ortopt.rule import RewriteRule
 from ortopt.semantics.domains import MICROSOFT
@@ -79,7 +79,7 @@ class GroupQueryAttentionFusion(RewriteRule[Found]):
             part.check_layout(flat=True)
         terms = () if block.bias is None else block.bias.terms
         plain = len(terms) == 1 and terms[0].is_plain and block.bias is not None and block.bias.whole
-        causal = plain and _is_causal(block.biases[0], block)
+        causal = plain and _is_causal(terms[0].step.value, block)
         return Found(block, causal)
 
     def numerics_of(self, found: Found) -> Numerics:
@@ -110,7 +110,8 @@ def _check_kernel(block: Attention) -> None:
     need(alike, "keys and values have heads of different sizes", root)
     need(block.queries.size % MULTIPLE == 0, f"the size of a head is no multiple of {MULTIPLE}", root)
     need(same_dim(block.queries.length, block.keys.length), "there may not be as many new keys as queries", root)
-    check_sizes_are_positive(block)
+    sizes = (block.queries.batch, block.queries.length, block.keys.length)
+    need(all(is_never_zero(dim, root) for dim in sizes), "a dimension may be 0, which the kernel refuses", root)
     one = block.past is None or 1 in (block.queries.batch, block.queries.length)
     need(one, "with a past, the kernel takes one sequence or one new position", root)
     need(not block.cap, "the scores are capped", root)
@@ -118,10 +119,10 @@ def _check_kernel(block: Attention) -> None:
     need(not infinite, "the kernel gives NaN where a row is masked as a whole, and the original gives 0", root)
 
 
-def _is_causal(bias: ir.Value, block: Attention) -> bool:
+def _is_causal(bias: ir.Value | None, block: Attention) -> bool:
     """Whether a mask is a constant that hides from each query the keys behind it, and nothing else."""
     *_, queries, keys = block.scores
-    if not is_constant(bias) or not isinstance(queries, int) or not isinstance(keys, int):
+    if bias is None or not is_constant(bias) or not isinstance(queries, int) or not isinstance(keys, int):
         return False
     content = array_of(bias)
     if content.shape[-2:] != (queries, keys):
