@@ -90,6 +90,7 @@ class Attention(Struct, frozen=True):
         cap: Where the scaled scores are bent before anything is added: ``cap · tanh(x / cap)``; 0 is nowhere.
         keys_first: Whether `keys` and `values` are read with their heads first, and queries side by side.
         by_head: What the queries of each head are multiplied by beside `scale`; empty for nothing.
+        causal: Whether no query sees a later key, which `bias` does not say.
         finite: Whether this holds for finite numbers only: a NaN of a past key, of which nothing says that the value at
             its position is NaN, too, is set to 0 among the probabilities.
     """
@@ -109,6 +110,7 @@ class Attention(Struct, frozen=True):
     cap: float = 0.0
     keys_first: bool = False
     by_head: tuple[float, ...] = ()
+    causal: bool = False
     finite: bool = False
 
     @property
