@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Sequence
 from typing import Final, NamedTuple
 
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
-from ortopt.graph.match import Refusal, need, plain_attributes, users
+from ortopt.graph import symbolic
+from ortopt.graph.match import Refusal, dims, inputs, need, plain_attributes, rank, same_dim, shape_of, users
 from ortopt.graph.structural_keys import node_key
-from ortopt.patterns.joined_axes import axis_behind
+from ortopt.semantics.op_traits import BROADCASTING, UNARY
+from ortopt.views.index_map import joined, whole
+from ortopt.views.reading import after
 
 MERGED: Final = Form("", "MatMul", "merged with siblings")
 """Products of one value as one product and a Split, which copies the parts."""
@@ -26,6 +30,60 @@ class Parts(NamedTuple):
 
     values: tuple[ir.Value, ...]
     axis: int
+
+
+def axis_behind(node: ir.Node, axes: Sequence[int | None]) -> int:
+    """The axis along which results of a node are parts of what the op gives of the whole.
+
+    Args:
+        node: A node that reads parts.
+        axes: For each input the axis along which it is a part; None for what does not differ between the parts.
+
+    Raises:
+        Refusal: If the op treats the whole in another way, or that is not known.
+    """
+    need(node.domain == "", "the op is no standard one", node)
+    if node.op_type in UNARY or node.op_type in BROADCASTING:
+        return _behind_elementwise(node, axes)
+    if node.op_type == "Gather" and axes[0] is None and axes[1] is not None:
+        return ops.Gather(node).axis + axes[1]
+    along = axes[0]
+    if along is None or any(other is not None for other in axes[1:]):
+        raise Refusal("the parts are no data of it", node)
+    if node.op_type == "Gather":
+        by = ops.Gather(node).axis
+        need(by != along, "it selects of the parts", node)
+        return along if along < by else along - 1 + rank(inputs(node, 2)[1])
+    return _behind_moves(node, along)
+
+
+def _behind_elementwise(node: ir.Node, axes: Sequence[int | None]) -> int:
+    """Parts of the same rank along the same axis, with numbers."""
+    values = inputs(node, len(node.inputs))
+    of = next(value for value, along in zip(values, axes, strict=True) if along is not None)
+    places = set()
+    for value, along in zip(values, axes, strict=True):
+        if along is None:
+            number = shape_of(value)
+            need(number is not None and all(dim == 1 for dim in number), "an operand is no single number", value)
+            need(rank(value) <= rank(of), "an operand raises the rank", value)
+        else:
+            need(rank(value) == rank(of), "operands have other ranks", value)
+            places.add(along)
+    need(len(places) == 1, "operands are joined along other axes", node)
+    return places.pop()
+
+
+def _behind_moves(node: ir.Node, along: int) -> int:
+    """The axis of a part, of any size, as the map of a move has it: whole, and with nothing else in its dimension."""
+    (part,) = inputs(node, 1)
+    size = symbolic.fresh("size of a part")
+    shape = dims(part)
+    found = after(whole(part, (*shape[:along], size, *shape[along + 1 :])), node)
+    sizes = [group[0].size if len(group) == 1 else 1 for group in map(joined, found.groups)]
+    places = [place for place, dim in enumerate(sizes) if same_dim(dim, size)]
+    need(len(places) == 1 and same_dim(found.starts[along], 0), "it does not keep the axis of the parts", node)
+    return places[0]
 
 
 class ParallelParts:
@@ -132,4 +190,4 @@ class ParallelParts:
         return {parts.values[place]: ("part", first) for first, parts in self._families.items()}
 
 
-__all__ = ["MERGED", "ParallelParts", "Parts"]
+__all__ = ["MERGED", "ParallelParts", "Parts", "axis_behind"]

@@ -20,7 +20,7 @@ from ortopt.graph.symbolic import mul, quotient_exact
 from ortopt.views import layouts
 from ortopt.views.axes import Axis as Named
 from ortopt.views.axes import View
-from ortopt.views.index_map import Axis, IndexMap, joined, strides_of
+from ortopt.views.index_map import Axis, IndexMap, joined, place_of, strides_of, within_dims
 
 Taken = tuple[int, int, int, int]
 
@@ -87,7 +87,7 @@ def chain(found: IndexMap, at: ir.Node) -> Chain:
         Refusal: If no such chain does.
     """
     graph = at.graph if isinstance(at.graph, ir.Graph) else None
-    groups = [_within_dims(joined(group), found.shape) for group in found.groups]
+    groups = [within_dims(joined(group), found.shape) for group in found.groups]
     parts, cuts = _parts(found, [axis for group in groups for axis in group if not same_dim(axis.stride, 0)])
     version = opset(at, "")
     need(version >= 10 or all(step == 1 for *_, step in cuts), "a Slice has no steps yet", at)
@@ -122,37 +122,12 @@ def _named(axis: Axis, named: dict[int, Named]) -> Named:
     return named.setdefault(id(axis), Named(axis.size))
 
 
-def _within_dims(group: Sequence[Axis], shape: Sequence[Dim]) -> list[Axis]:
-    """The axes of a dimension, each within one dimension of the source."""
-    strides = strides_of(shape)
-    result: list[Axis] = []
-    for axis in group:
-        inner: list[Axis] = []
-        left = axis
-        while (place := _place(left, strides)) is not None and same_dim(strides[place], left.stride):
-            rest = quotient_exact(left.size, shape[place])
-            if rest is None or same_dim(rest, 1) or same_dim(shape[place], 1):
-                break
-            inner.insert(0, Axis(shape[place], left.stride))
-            left = Axis(rest, mul(left.stride, shape[place]))
-        result += [left, *inner]
-    return result
-
-
-def _place(axis: Axis, strides: Sequence[Dim]) -> int | None:
-    """The dimension of the source that an axis goes along."""
-    if same_dim(axis.stride, 0):
-        return None
-    places = (place for place, own in enumerate(strides) if not same_dim(own, 0) and quotient_exact(axis.stride, own))
-    return next(places, None)
-
-
 def _parts(found: IndexMap, axes: Sequence[Axis]) -> tuple[list[list[Axis]], tuple[Taken, ...]]:
     """For each dimension of the source, as it is cut, its axes, outermost first; and the cuts."""
     strides = strides_of(found.shape)
     own: list[list[Axis]] = [[] for _ in found.shape]
     for axis in axes:
-        place = _place(axis, strides)
+        place = place_of(axis, strides)
         if place is None:
             raise Refusal("the elements are taken across axes", found.source)
         own[place].append(axis)

@@ -184,6 +184,68 @@ def joined(axes: Iterable[Axis]) -> Group:
     return tuple(result)
 
 
+def within_dims(group: Iterable[Axis], shape: Sequence[Dim]) -> list[Axis]:
+    """The axes of a dimension, each within one dimension of a source.
+
+    Args:
+        group: The axes, outermost first.
+        shape: The dimensions of the source.
+    """
+    strides = strides_of(shape)
+    result: list[Axis] = []
+    for axis in group:
+        inner: list[Axis] = []
+        left = axis
+        while (place := place_of(left, strides)) is not None and same_dim(strides[place], left.stride):
+            rest = quotient_exact(left.size, shape[place])
+            if rest is None or same_dim(rest, 1) or same_dim(shape[place], 1):
+                break
+            inner.insert(0, Axis(shape[place], left.stride))
+            left = Axis(rest, mul(left.stride, shape[place]))
+        result += [left, *inner]
+    return result
+
+
+def place_of(axis: Axis, strides: Sequence[Dim]) -> int | None:
+    """The dimension of a source that an axis goes along; None for one that repeats."""
+    if same_dim(axis.stride, 0):
+        return None
+    places = (place for place, own in enumerate(strides) if not same_dim(own, 0) and quotient_exact(axis.stride, own))
+    return next(places, None)
+
+
+def narrowed(of: IndexMap) -> tuple[tuple[int, ...], IndexMap]:
+    """The places along the last dimension of its source that a map takes, and the map from a source of these alone.
+
+    Raises:
+        Refusal: If they are not known, or not the same everywhere.
+    """
+    width, start = of.shape[-1], of.starts[-1]
+    groups = [within_dims(joined(group), of.shape) for group in of.groups]
+    last = [axis for group in groups for axis in group if place_of(axis, strides_of(of.shape)) == len(of.shape) - 1]
+    places = [start] if isinstance(start, int) else []
+    count = 1
+    inner: dict[int, Axis] = {}
+    for axis in sorted(last, key=lambda axis: axis.stride if isinstance(axis.stride, int) else 0):
+        if not isinstance(axis.size, int) or not isinstance(axis.stride, int):
+            raise Refusal("the places are not known", of.source)
+        places = [place + step * axis.stride for step in range(axis.size) for place in places]
+        inner[id(axis)] = Axis(axis.size, count)
+        count *= axis.size
+    if not isinstance(width, int) or not places or not 0 <= min(places) <= max(places) < width:
+        raise Refusal("the places are not known", of.source)
+    moved = tuple(tuple(inner.get(id(axis)) or _narrowed(axis, width, count, of) for axis in group) for group in groups)
+    return tuple(places), IndexMap(of.source, (*of.shape[:-1], count), moved, (*of.starts[:-1], 0))
+
+
+def _narrowed(axis: Axis, width: int, count: int, of: IndexMap) -> Axis:
+    """An axis of rows of a width, where they have only a count of their places."""
+    rows = quotient_exact(axis.stride, width)
+    if rows is None:
+        raise Refusal("the places differ from row to row", of.source)
+    return Axis(axis.size, mul(rows, count))
+
+
 # -- what moves do ----------------------------------------------------------------------------------------------------
 
 

@@ -6,10 +6,8 @@ At level 3, when the fused ops of level 2 have taken what they could: they look 
 from __future__ import annotations
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
-from ortopt.graph import facts, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Dim,
@@ -17,41 +15,22 @@ from ortopt.graph.match import (
     dims,
     inputs,
     is_constant,
+    is_never_zero,
     is_op,
     need,
-    producer,
     same_dim,
     shape_of,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.attention.heads import heads_of, ungrouped
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
+from ortopt.views.index_map import IndexMap, expanded, identity_of, renamed, reordered, reshaped, same
+from ortopt.views.reading import maps
 
 SWAPPED = (0, 1, 3, 2)
 """The permutation that swaps the last two dimensions of heads."""
 
 
-class Found(Struct, frozen=True):
-    """The product, and what it is of.
-
-    Attributes:
-        nodes: The product.
-        left: The first operand, [batch, heads, rows, width].
-        right: The heads that are repeated to become the second operand, each once.
-        swapped: Whether the second operand is of these with the last two dimensions swapped.
-        scaling: A Mul or Div by a number behind the repetition, or None.
-        turned: Whether the product reads the second operand with the last two dimensions swapped itself.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    left: ir.Value
-    right: ir.Value
-    swapped: bool
-    scaling: ir.Node | None
-    turned: bool = False
-
-
-class GroupedHeadsMerging(RewriteRule[Found]):
+class GroupedHeadsMerging(RewriteRule[Match]):
     """``MatMul(q, repeated heads)`` → ``Reshape(MatMul(Reshape(q), heads))``, a group of q's heads as rows of one.
 
     A FusedMatMul, with a scale or the heads transposed, stays one.
@@ -63,7 +42,7 @@ class GroupedHeadsMerging(RewriteRule[Found]):
     lookback = 6
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A product with heads that are repeated."""
         left, right = inputs(root, 2)
         product = ops.MatMul(root)
@@ -78,26 +57,25 @@ class GroupedHeadsMerging(RewriteRule[Found]):
         once, swapped = _repeated(right)
         need(count == heads and isinstance(count, int), "the heads are broadcast", left)
         need(same_dim(batch, whole), "the batches are not proven to be of one size", left)
-        return Found((root,), left, once, swapped, scaling, product.transposes_b)
+        return Match((root,), lambda: _merged(root, left, once, scaling, swapped=swapped))
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """The same product with fewer, higher matrices."""
-        left, right = found.left, found.right
-        batch, count, length, width = dims(left)
-        _, fewer, rows, columns = dims(right)
-        assert isinstance(count, int)
-        assert isinstance(fewer, int)
-        if found.swapped != found.turned:
-            columns = rows
-        if found.swapped:
-            right = ir.node("Transpose", [right], {"perm": SWAPPED}).outputs[0]
-        if found.scaling is not None:
-            right = _scaled(right, found.scaling)
-        shapes = _Shapes(left, found.nodes[0], batch, length)
-        merged = ir.node("Reshape", [left, shapes.of(fewer, count // fewer, width)])
-        root = found.nodes[0]
-        product = ops.copied(root, [merged.outputs[0], right])
-        return ir.node("Reshape", [product.outputs[0], shapes.of(count, 1, columns)])
+
+def _merged(root: ir.Node, left: ir.Value, right: ir.Value, scaling: ir.Node | None, *, swapped: bool) -> ir.Node:
+    """The same product with fewer, higher matrices."""
+    _, count, _, width = dims(left)
+    _, fewer, rows, columns = dims(right)
+    assert isinstance(count, int)
+    assert isinstance(fewer, int)
+    if swapped != ops.MatMul(root).transposes_b:
+        columns = rows
+    if swapped:
+        right = ir.node("Transpose", [right], {"perm": SWAPPED}).outputs[0]
+    if scaling is not None:
+        a, b = inputs(scaling, 2)
+        right = ir.node(scaling.op_type, [right, b] if _is_number(b) else [a, right]).outputs[0]
+    merged = ir.node("Reshape", [left, _shape(root, left, fewer, count // fewer, width)])
+    product = ops.copied(root, [merged.outputs[0], right])
+    return ir.node("Reshape", [product.outputs[0], _shape(root, left, count, 1, columns)])
 
 
 def _unscaled(value: ir.Value) -> tuple[ir.Value, ir.Node | None]:
@@ -118,93 +96,48 @@ def _is_number(value: ir.Value) -> bool:
     return is_constant(value) and shape is not None and len(shape) <= 4 and all(dim == 1 for dim in shape)
 
 
-def _scaled(value: ir.Value, scaling: ir.Node) -> ir.Value:
-    """A value multiplied as by a Mul or Div of another one."""
-    a, b = inputs(scaling, 2)
-    operands = [value, b] if _is_number(b) else [a, value]
-    return ir.node(scaling.op_type, operands).outputs[0]
-
-
 def _repeated(value: ir.Value) -> tuple[ir.Value, bool]:
-    """What is repeated to become a second operand, and whether its last dimensions are still to be swapped.
+    """What is repeated head by head to become a second operand, and whether its last dimensions are swapped then.
 
     Raises:
         Refusal: If nothing is.
     """
-    swapped = value.producer()
-    if is_op(swapped, "Transpose"):
-        assert swapped is not None
-        need(ops.Transpose(swapped).order == SWAPPED, "its second operand is not repeated", value)
-        source = swapped.inputs[0]
-        assert source is not None
-        return _once(source), True
-    return _once(value), False
+    for found in maps(value):
+        for swapped in (False, True):
+            if _repeats(found, swapped=swapped):
+                return found.source, swapped
+    raise Refusal("its second operand is not repeated", value)
 
 
-def _once(value: ir.Value) -> ir.Value:
-    """What heads are before they were repeated for groups.
+def _repeats(found: IndexMap, *, swapped: bool) -> bool:
+    """Whether a value, [batch, n · group, rows, columns], is each of n heads `group` times, perhaps swapped then."""
+    whole = found.dims[1] if len(found.dims) == len(found.shape) == 4 else None
+    count = found.shape[1] if whole is not None else None
+    if not isinstance(whole, int) or not isinstance(count, int) or not 0 < count < whole or whole % count:
+        return False
+    batch, _, *matrix = found.shape
+    grouped = expanded(renamed(identity_of(found), come=(2,)), (batch, count, whole // count, *matrix))
+    heads = reshaped(grouped, (batch, whole, *matrix))
+    return same(found, reordered(heads, SWAPPED) if swapped else heads)
 
-    Raises:
-        Refusal: If they were not.
+
+def _shape(root: ir.Node, value: ir.Value, count: int, times: int, width: Dim) -> ir.Value:
+    """The shape [batch, heads, rows, width] with some heads, and a multiple of the rows; 0 is a dimension that stays.
+
+    Args:
+        root: The product.
+        value: Its operand, [batch, heads, length, …].
+        count: How many heads there are to be.
+        times: How many of its rows are one column's.
+        width: The last dimension.
     """
-    try:
-        heads = heads_of(value)
-        original = ungrouped(heads)
-    except Refusal:  # the last dimension is a length, where the heads were transposed before they were repeated
-        return _once_transposed(value)
-    if original is heads or original.columns is None:
-        raise Refusal("its second operand is not repeated", value)
-    return original.columns
-
-
-def _once_transposed(value: ir.Value) -> ir.Value:
-    """As `_once`, of heads [batch, heads, size, length]."""
-    joined = producer(value, "Reshape")
-    expand = producer(joined.inputs[0], "Expand")
-    unsqueeze = producer(expand.inputs[0], "Unsqueeze")
-    need(ops.Unsqueeze(unsqueeze).axes == (2,), "the group is not the third dimension", value)
-    (source,) = unsqueeze.inputs[:1]
-    assert source is not None
-    batch, count, size, length = dims(source, 4)
-    repeated, joint = dims(expand.outputs[0], 5), dims(value, 4)
-    group = repeated[2]
-    need(
-        isinstance(count, int)
-        and isinstance(group, int)
-        and joint[1] == count * group
-        and all(map(same_dim, repeated, (batch, count, group, size, length)))
-        and all(map(same_dim, (joint[0], *joint[2:]), (batch, size, length))),
-        "the heads are not repeated one by one",
-        value,
-    )
-    return source
-
-
-class _Shapes(Struct, frozen=True):
-    """Shapes [batch, heads, rows, width] of a value with other heads and rows.
-
-    Attributes:
-        value: The value, [batch, heads, length, …].
-        root: The node that it is an operand of.
-        batch: Its batch size.
-        length: How many rows it has.
-    """
-
-    value: ir.Value
-    root: ir.Node
-    batch: Dim
-    length: Dim
-
-    def of(self, count: int, times: int, width: Dim) -> ir.Value:
-        """The shape with some heads, and a multiple of the rows; 0 stands for a dimension that stays."""
-        if isinstance(self.length, int):
-            return constant([0, count, self.length * times, 0])
-        graph = self.root.graph
-        positive = graph.meta.get(facts.POSITIVE) or () if isinstance(graph, ir.Graph) else ()
-        if all(symbolic.is_positive(dim, positive) for dim in (self.batch, width)):
-            return constant([0, count, -1, 0])  # which is not known where a dimension is 0
-        whole = ir.node("Shape", [self.value]).outputs[0]
-        rows = ir.node("Gather", [whole, constant([2])]).outputs[0]
-        if times > 1:
-            rows = ir.node("Mul", [rows, constant([times])]).outputs[0]
-        return ir.node("Concat", [constant([0, count]), rows, constant([0])], {"axis": 0}).outputs[0]
+    batch, _, length, _ = dims(value)
+    if isinstance(length, int):
+        return constant([0, count, length * times, 0])
+    if is_never_zero(batch, root) and is_never_zero(width, root):
+        return constant([0, count, -1, 0])  # which is not known where a dimension is 0
+    whole = ir.node("Shape", [value]).outputs[0]
+    rows = ir.node("Gather", [whole, constant([2])]).outputs[0]
+    if times > 1:
+        rows = ir.node("Mul", [rows, constant([times])]).outputs[0]
+    return ir.node("Concat", [constant([0, count]), rows, constant([0])], {"axis": 0}).outputs[0]

@@ -33,7 +33,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import MOVING, RESHAPING
 
 MOVERS = (*sorted(RESHAPING), "Expand", "Slice", "Transpose")
@@ -80,24 +80,7 @@ class Choice(Struct, frozen=True):
     no: np.ndarray
 
 
-class Found(Struct, frozen=True):
-    """What one Where is to be.
-
-    Attributes:
-        nodes: The nodes that go, the root last.
-        chosen: The new Where, without what is in `padding`.
-        padding: Integers or booleans in front of a Cast, where a 0 makes it the number of `chosen`, too; or None.
-        cast: The moved Cast of `padding`.
-        moved: What moves it.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    chosen: Choice
-    padding: ir.Value | None = None
-    moved: tuple[ir.Node, ...] = ()
-
-
-class MaskCanonicalization(RewriteRule[Found]):
+class MaskCanonicalization(RewriteRule[Match]):
     """``m = Trilu(-big) · Cast(j > i)``, ``Where(m + Cast(k) == 0, -big, m)`` → ``Where(j > i or k == 0, -big, 0)``.
 
     A triangle of a number times a comparison of places that holds within the triangle only is a choice by that
@@ -113,7 +96,7 @@ class MaskCanonicalization(RewriteRule[Found]):
     lookback = 12
     looks_downstream = True
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A triangle times a comparison, or a Where that asks whether a mask, or its sum with another, is a number."""
         if is_op(root, "Mul"):
             return _triangle(root)
@@ -126,16 +109,8 @@ class MaskCanonicalization(RewriteRule[Found]):
             return _chosen_again(root, equal, number, splat(yes))
         return _padded(root, equal, tested, number)
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the condition and the Where."""
-        chosen = found.chosen
-        condition = _moved(chosen.condition, chosen.moves)
-        if found.padding is not None:
-            condition = ir.node("Or", [condition, _moved(_is_zero(found.padding), found.moved)]).outputs[0]
-        return ir.node("Where", [condition, constant(chosen.yes), constant(chosen.no)])
 
-
-def _triangle(root: ir.Node) -> Found:
+def _triangle(root: ir.Node) -> Match:
     """``Trilu<upper=1>(number, k) · Cast(a > b)``, where a > b is at or above the k-th diagonal only."""
     left, right = inputs(root, 2)
     if not is_op(left.producer(), "Trilu"):
@@ -156,7 +131,7 @@ def _triangle(root: ir.Node) -> Found:
     above = _above(comparison, diagonal)
     need(symbolic.at_least(above, 0), "the comparison may hold outside of the triangle", comparison)
     need(same_dim(above, 0) or not _shows_signs(root.outputs[0]), "the sign of a zero shows", root)
-    return Found((trilu, cast, root), Choice(held, (), number, np.zeros_like(number)))
+    return Match((trilu, cast, root), lambda: _where(held, number, np.zeros_like(number)))
 
 
 def _above(comparison: ir.Node, diagonal: int) -> Dim:
@@ -229,7 +204,7 @@ def _before_moves(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
     return value, tuple(reversed(moves))
 
 
-def _chosen_again(root: ir.Node, equal: ir.Node, number: np.ndarray, other: np.ndarray) -> Found:
+def _chosen_again(root: ir.Node, equal: ir.Node, number: np.ndarray, other: np.ndarray) -> Match:
     """``Where(m == a, c, m)`` of a choice m between a and b: one between c and b."""
     mask = inputs(root, 3)[2]
     need(set(users(mask)) == {root, equal} and not mask.is_graph_output(), "the mask is used elsewhere", mask)
@@ -237,10 +212,10 @@ def _chosen_again(root: ir.Node, equal: ir.Node, number: np.ndarray, other: np.n
     is_yes, is_no = bool(chosen.yes == number), bool(chosen.no == number)
     need(is_yes is not is_no, "the comparison does not tell its numbers apart", equal)
     yes, no = (other, chosen.no) if is_yes else (chosen.yes, other)
-    return Found((equal, root), Choice(chosen.condition, chosen.moves, yes, no))
+    return Match((equal, root), lambda: _where(_moved(chosen.condition, chosen.moves), yes, no))
 
 
-def _padded(root: ir.Node, equal: ir.Node, tested: ir.Value, number: np.ndarray) -> Found:
+def _padded(root: ir.Node, equal: ir.Node, tested: ir.Value, number: np.ndarray) -> Match:
     """``Where(m + Cast(kept) == 0, big, m)`` of a choice m between big and 0."""
     _, yes, mask = inputs(root, 3)
     total = producer(tested, "Add")
@@ -253,7 +228,16 @@ def _padded(root: ir.Node, equal: ir.Node, tested: ir.Value, number: np.ndarray)
     need(splat(yes).tobytes() == chosen.yes.tobytes(), "another number is chosen than the mask's", root)
     padding, moved = _integers(b if mask is a else a)
     need(abs(float(chosen.yes)) > LARGEST_INTEGER, "the mask's number and an integer may sum up to 0", mask)
-    return Found((total, equal, root), chosen, padding, moved)
+
+    def build() -> ir.Node:
+        operands = [_moved(chosen.condition, chosen.moves), _moved(_is_zero(padding), moved)]
+        return _where(ir.node("Or", operands).outputs[0], chosen.yes, chosen.no)
+
+    return Match((total, equal, root), build)
+
+
+def _where(condition: ir.Value, yes: np.ndarray, no: np.ndarray) -> ir.Node:
+    return ir.node("Where", [condition, constant(yes), constant(no)])
 
 
 def _integers(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:

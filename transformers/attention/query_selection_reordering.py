@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.edit import constant
@@ -24,7 +23,7 @@ from ortopt.graph.match import (
     same_dim,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
 RANK = 3
@@ -36,15 +35,7 @@ OTHERS = {"Attention": (4, 5, 6), "MultiHeadAttention": (4, 6, 7, 8, 9)}
 """Inputs that must be left out: a past, and how many keys count."""
 
 
-class Found(Struct, frozen=True):
-    """The attention and the Gather of its result, the position, and whether the mask differs between positions."""
-
-    nodes: tuple[ir.Node, ...]
-    at: int
-    masks_differ: bool
-
-
-class QuerySelectionReordering(RewriteRule[Found]):
+class QuerySelectionReordering(RewriteRule[Match]):
     """``Gather(Attention(q, k, v), 0)`` → ``Squeeze(Attention(Unsqueeze(Gather(q, 0)), k, v))``.
 
     The projection of the queries then has one row to compute, as `row_selection_reordering` finds.
@@ -55,7 +46,7 @@ class QuerySelectionReordering(RewriteRule[Found]):
     opsets = (13, NEWEST_OPSET)  # before, axes were no inputs
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """One position, of an attention with queries of three axes whose result nothing else reads."""
         value, listed = inputs(root, 2)
         need(is_constant(listed) and rank(listed) == 0, "it selects no single place", root)
@@ -75,21 +66,26 @@ class QuerySelectionReordering(RewriteRule[Found]):
         length = dims(query)[SEQUENCE]
         need(not same_dim(length, 1), "there is one position", query)
         (at,) = integers(listed)
-        return Found((node, root), at, _differs(optional(node, MASK[node.op_type]), length))
+        masks_differ = _differs(optional(node, MASK[node.op_type]), length)
+        return Match((node, root), lambda: _of_one(node, at, masks_differ=masks_differ))
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the attention of one query."""
-        old, _ = found.nodes
-        operands = list(old.inputs)
-        query = ir.node("Gather", [operands[0], constant(np.array(found.at, np.int64))], {"axis": SEQUENCE})
-        operands[0] = ir.node("Unsqueeze", [query.outputs[0], constant([SEQUENCE])]).outputs[0]
-        place = MASK[old.op_type]
-        mask = optional(old, place)
-        if mask is not None and found.masks_differ:
-            row = ir.node("Gather", [mask, constant([found.at])], {"axis": rank(mask) - 2})
-            operands[place] = row.outputs[0]
-        new = ops.copied(old, operands)
-        return ir.node("Squeeze", [new.outputs[0], constant([SEQUENCE])])
+
+def _of_one(old: ir.Node, at: int, *, masks_differ: bool) -> ir.Node:
+    """The result of one query.
+
+    Args:
+        old: The attention.
+        at: The position of the query.
+        masks_differ: Whether the mask has a row for each position.
+    """
+    operands = list(old.inputs)
+    query = ir.node("Gather", [operands[0], constant(np.array(at, np.int64))], {"axis": SEQUENCE})
+    operands[0] = ir.node("Unsqueeze", [query.outputs[0], constant([SEQUENCE])]).outputs[0]
+    place = MASK[old.op_type]
+    mask = optional(old, place)
+    if mask is not None and masks_differ:
+        operands[place] = ir.node("Gather", [mask, constant([at])], {"axis": rank(mask) - 2}).outputs[0]
+    return ir.node("Squeeze", [ops.copied(old, operands).outputs[0], constant([SEQUENCE])])
 
 
 def _differs(mask: ir.Value | None, length: ir.SymbolicDim | int) -> bool:

@@ -12,11 +12,11 @@ from msgspec import Struct, structs
 from ortopt import ops
 from ortopt.graph import facts
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT16, Dim, Refusal, is_op, need, same_dim
+from ortopt.graph.match import FLOAT16, Dim, Refusal, is_op, need, rank, same_dim
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.heads import Heads
 from ortopt.patterns.attention.scores import Kind, Step
-from ortopt.patterns.attention.sizes import dims, resolved
+from ortopt.patterns.attention.sizes import NonemptyBatch
 from ortopt.views.axes import Axis, Group, View, leaves, size_of
 from ortopt.views.layouts import Plan, build, plan, size_along
 
@@ -55,7 +55,7 @@ class Term(Struct, frozen=True):
         """The rank of the value as it is added."""
         if self.step.value is None:
             return 0
-        return len(dims(self.step.value)) if self.plan is None else 4
+        return rank(self.step.value) if self.plan is None else 4
 
     @property
     def is_plain(self) -> bool:
@@ -123,8 +123,8 @@ class Bias(Struct, frozen=True):
         """
         if self.whole and self.shape[2]:
             return value
-        rank = max(2, *(term.rank for term in self.terms))
-        parts = [constant([1] * (rank - 2))] if rank > 2 else []
+        ahead = max(2, *(term.rank for term in self.terms)) - 2
+        parts = [constant([1] * ahead)] if ahead else []
         parts.append(queries.positions())
         parts.append(constant([1]) if self.whole else length or keys.positions())
         return ir.node("Expand", [value, ir.node("Concat", parts, {"axis": 0}).outputs[0]]).outputs[0]
@@ -193,8 +193,7 @@ def _value(term: Term, length: ir.Value | None) -> ir.Value:
         inputs[_ENDS] = length
         value = ir.node("Slice", inputs).outputs[0]
     if term.repeated:
-        rank = len(dims(value))
-        ones = [constant([1])] * rank
+        ones = [constant([1])] * rank(value)
         for place, view, at, divisor in term.repeated:
             times = size_along(view.value, at)
             ones[place] = times if divisor == 1 else ir.node("Div", [times, constant([divisor])]).outputs[0]
@@ -204,7 +203,9 @@ def _value(term: Term, length: ir.Value | None) -> ir.Value:
     return build(structs.replace(term.plan, view=View(value, term.plan.view.parts)))
 
 
-def term(step: Step, layout: Sequence[Group], same: dict[Axis, Axis], measures: Sequence[View]) -> Term:
+def term(
+    step: Step, layout: Sequence[Group], same: dict[Axis, Axis], measures: Sequence[View], batch: NonemptyBatch
+) -> Term:
     """How a step is aligned to scores of rank 4.
 
     Args:
@@ -212,13 +213,14 @@ def term(step: Step, layout: Sequence[Group], same: dict[Axis, Axis], measures: 
         layout: The axes of batch, heads, queries and keys.
         same: Axes that stand for others.
         measures: Values that have the sizes of axes.
+        batch: Tells the dimensions of values.
 
     Raises:
         Refusal: If it is not.
     """
     if step.value is None:
         return Term(step, None, (None,) * 4)
-    own = dims(step.value)
+    own = batch.dims(step.value)
     groups = tuple(leaves(same.get(one, one) for one in leaves(group)) for group in step.groups)
     need(len(own) <= len(groups), "the mask has another rank than the scores", step.value)
     aligned = groups[len(groups) - len(own) :]
@@ -271,27 +273,28 @@ def _dim_of(group: Group, view: View, own: Sequence[Dim]) -> Dim:
     return next((dim for dim, part in zip(own, view.groups, strict=True) if part == group), group[0].size)
 
 
-def cut(bias: Bias, keys: Axis) -> Bias:
+def cut(bias: Bias, keys: Axis, batch: NonemptyBatch) -> Bias:
     """A bias of which is known what of it is cut to as many positions as there are keys, wherever there is a batch.
 
     Args:
         bias: The bias.
         keys: The axis of the keys.
+        batch: Tells the dimensions of values.
     """
     found = structs.replace(
-        bias, terms=tuple(structs.replace(term, cut=_cut(term.step.value, keys)) for term in bias.terms)
+        bias, terms=tuple(structs.replace(term, cut=_cut(term.step.value, keys, batch)) for term in bias.terms)
     )
     return found if found.is_cut else bias
 
 
-def _cut(value: ir.Value | None, keys: Axis) -> ir.Node | None:
+def _cut(value: ir.Value | None, keys: Axis, batch: NonemptyBatch) -> ir.Node | None:
     """The Slice that leaves as many positions of one axis as there are keys; None if none does."""
     node = None if value is None else value.producer()
     if node is None or not is_op(node, "Slice") or len(node.inputs) <= _ENDS:
         return None
     ends = node.inputs[_ENDS]
     known = None if ends is None else facts.all_contents(ends)
-    return node if known is not None and len(known) == 1 and keys.is_size(resolved(known[0])) else None
+    return node if known is not None and len(known) == 1 and keys.is_size(batch.resolved(known[0])) else None
 
 
 def check(bias: Bias) -> None:

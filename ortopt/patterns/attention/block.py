@@ -10,19 +10,16 @@ import onnx_ir as ir
 from msgspec import Struct, structs
 
 from ortopt import ops
-from ortopt.graph import facts, symbolic
 from ortopt.graph.match import Dim, Refusal, dtype, inputs, is_op, need, need_present, only_user, same_dim, users
 from ortopt.patterns.attention import bias as biases
 from ortopt.patterns.attention.bias import Bias
 from ortopt.patterns.attention.contraction import Contraction, contraction
 from ortopt.patterns.attention.guard import check_nothing_else_is_guarded
-from ortopt.patterns.attention.heads import Heads, Roles, heads_from
-from ortopt.patterns.attention.masking import Masking, masking
-from ortopt.patterns.attention.operands import Operand, operand
-from ortopt.patterns.attention.scores import Kind, Scores, Step, leads_to_softmax, scores
-from ortopt.patterns.attention.sizes import assuming_nonempty_batch, dims, shape_of
+from ortopt.patterns.attention.heads import Heads, Operand, Roles, cheapest, heads_from, operand
+from ortopt.patterns.attention.scores import Kind, Scores, leads_to_softmax, scores
+from ortopt.patterns.attention.sizes import NonemptyBatch
 from ortopt.views.axes import Axis, Group, View, above, below, leaves, size_of
-from ortopt.views.layouts import Plan, build, plan
+from ortopt.views.layouts import Plan, build
 
 _LONGEST = 8
 _MAX_READERS = 256
@@ -61,31 +58,17 @@ class Result:
         default_factory=dict, init=False, compare=False, repr=False
     )
 
-    def at(self, layout: tuple[Group, ...]) -> ir.Value | None:
-        """The value in a layout; the last if several are."""
-        return next((view.value for view in reversed(self.views) if view.groups == layout), None)
-
     def best(self, layout: tuple[Group, ...]) -> tuple[int, Plan]:
         """Which value is made with the least work from one in a layout, and how.
 
         Raises:
             Refusal: If none can be.
         """
-        if layout in self._plans:
-            return self._plans[layout]
-        refusal = Refusal("nothing that the block gives has the axes of its operands", self.views[0].value)
-        plans: list[tuple[tuple[int, int], int, Plan]] = []
-        for place, view in enumerate(self.views):
-            try:
-                made = plan(View(view.value, layout), view.groups)
-            except Refusal as found:
-                refusal = found
-                continue
-            plans.append((made.cost, -place, made))
-        if not plans:
-            raise refusal
-        _, place, made = min(plans, key=lambda one: one[:2])
-        return self._plans.setdefault(layout, (-place, made))
+        if layout not in self._plans:
+            last = len(self.views) - 1
+            backwards, made = cheapest((View(view.value, layout), view.groups) for view in reversed(self.views))
+            self._plans[layout] = last - backwards, made
+        return self._plans[layout]
 
 
 class Attention(Struct, frozen=True):
@@ -93,7 +76,6 @@ class Attention(Struct, frozen=True):
 
     Attributes:
         core: The nodes from the product of queries and keys to that of probabilities and values.
-        tail: The nodes that join the heads, as far as they are joined.
         queries: The query heads.
         keys: The key heads, without what a group repeats, and without the past.
         values: The value heads, likewise.
@@ -108,13 +90,12 @@ class Attention(Struct, frozen=True):
         cap: Where the scaled scores are bent before anything is added: ``cap · tanh(x / cap)``; 0 is nowhere.
         keys_first: Whether `keys` and `values` are read with their heads first, and queries side by side.
         by_head: What the queries of each head are multiplied by beside `scale`; empty for nothing.
-        assumes_nonempty: Whether this holds only where there is a batch, and a position of it.
+        causal: Whether no query sees a later key, which `bias` does not say.
         finite: Whether this holds for finite numbers only: a NaN of a past key, of which nothing says that the value at
             its position is NaN, too, is set to 0 among the probabilities.
     """
 
     core: tuple[ir.Node, ...]
-    tail: tuple[ir.Node, ...]
     queries: Heads
     keys: Heads
     values: Heads
@@ -129,55 +110,8 @@ class Attention(Struct, frozen=True):
     cap: float = 0.0
     keys_first: bool = False
     by_head: tuple[float, ...] = ()
-    assumes_nonempty: bool = False
+    causal: bool = False
     finite: bool = False
-
-    @property
-    def biases(self) -> tuple[ir.Value, ...]:
-        """What is added to the scores, in order; each broadcasts to `scores`.
-
-        Raises:
-            Refusal: If what is added is no plain sum: `bias` has it all.
-        """
-        terms = () if self.bias is None else self.bias.terms
-        plain = self.bias is None or (self.bias.whole and all(term.is_plain for term in terms))
-        need(plain, "what is added to the scores is no plain sum", self.core[0])
-        return tuple(term.step.value for term in terms if term.step.value is not None)
-
-    @property
-    def masking(self) -> Masking:
-        """What of the scores the bias masks."""
-        steps = () if self.bias is None else tuple(term.step for term in self.bias.terms)
-        added: list[ir.Value] = []
-        kept: list[tuple[ir.Value, bool]] = []
-        for step in steps:
-            if step.value is not None and step.kind is Kind.FILLED:
-                kept.append((step.value, step.keeps))
-            elif step.value is not None and not _is_something_else(step):
-                added.append(step.value)
-        found = masking(added, kept, self.scores[2], self.scores[3])
-        found.others += [step.value for step in steps if step.value is not None and _is_something_else(step)]
-        return found
-
-    @property
-    def causal(self) -> bool:
-        """Whether it is proven that a query sees no key after its own position, the last query that of the last key."""
-        return self.masking.causal
-
-    @property
-    def context(self) -> ir.Value:
-        """The result of the last product; with dimensions [batch, heads, length, size] where it has four."""
-        return self.result.views[0].value
-
-    @property
-    def joined(self) -> ir.Value | None:
-        """The result with dimensions [batch, length, heads, size], or None where nobody wants it so."""
-        return self.result.at(self.result.roles.rows)
-
-    @property
-    def merged(self) -> ir.Value | None:
-        """The result with dimensions [batch, length, heads · size], or None."""
-        return self.result.at(self.result.roles.merged)
 
     @property
     def flat(self) -> bool:
@@ -234,21 +168,19 @@ def attention(root: ir.Node, *, assumes_nonempty: bool = False) -> Attention:
     """
     softmax = any(leads_to_softmax(value) for value in root.inputs if value is not None)
     need_present(softmax, "no Softmax comes before", root.inputs[0])
-    with assuming_nonempty_batch(root):
-        return _attention(root, assumes_nonempty=assumes_nonempty)
-
-
-def _attention(root: ir.Node, *, assumes_nonempty: bool) -> Attention:
-    product = contraction(root)
+    batch = NonemptyBatch(root)
+    product = contraction(root, batch.dims)
     need(product.factor == 1, "the product of probabilities and values is scaled", root)
     if not leads_to_softmax(product.left):
         need_present(leads_to_softmax(product.right), "no Softmax comes before", product.left)
         product = product.swapped()
     axes = {letter: Axis(size) for letter, size in product.sizes.items()}
     queries, keys, size = _roles_of(product, axes)
-    _learn(product.left, product.left_letters, axes)
-    _learn(product.right, product.right_letters, axes)
-    found = scores(View(product.left, _parts(product.left_letters, axes)), queries, keys)
+    for value, letters in ((product.left, product.left_letters), (product.right, product.right_letters)):
+        for letter, dim in zip(letters, batch.dims(value), strict=True):
+            if letter != " ":
+                axes[letter].learn(dim)
+    found = scores(View(product.left, _parts(product.left_letters, axes)), queries, keys, batch)
     values = View(product.right, _parts(product.right_letters, axes))
     return _Block(root, product, axes, found, values, queries, keys, size).attention(assumes_nonempty=assumes_nonempty)
 
@@ -269,12 +201,6 @@ def _parts(letters: str, axes: dict[str, Axis]) -> tuple[Group, ...]:
     return tuple(() if letter == " " else (axes[letter],) for letter in letters)
 
 
-def _learn(value: ir.Value, letters: str, axes: dict[str, Axis]) -> None:
-    for letter, dim in zip(letters, dims(value), strict=True):
-        if letter != " ":
-            axes[letter].learn(dim)
-
-
 class _Block:
     """What is known of a block while it is put together."""
 
@@ -282,12 +208,11 @@ class _Block:
         self, root: ir.Node, product: Contraction, axes: dict[str, Axis], found: Scores, values: View,
         queries: Axis, keys: Axis, size: Axis,
     ) -> None:  # fmt: skip
-        self.root = root
-        self.found = found
+        self.root, self.found, self.batch = root, found, found.batch
         self.outer_queries, self.outer_keys, self.value_size = queries, keys, size
         self._take_heads_from_queries()
         result = View(root.outputs[0], _parts(product.letters, axes))
-        self.views, self.tail = _followed_down(result)
+        self.views, self.tail = _followed_down(result, self.batch)
         self._read_product(values)
 
     def _take_heads_from_queries(self) -> None:
@@ -301,7 +226,7 @@ class _Block:
     def _read_product(self, values: View) -> None:
         """Take queries and keys from the product of them."""
         found = self.found
-        product = contraction(found.view.value.producer())
+        product = contraction(found.view.value.producer(), self.batch.dims)
         groups = dict(zip(product.letters, found.view.parts, strict=True))
         if not self._reads_queries_first(product, groups):
             product = product.swapped()
@@ -310,12 +235,13 @@ class _Block:
         need(len(summed) == 1, "the product of queries and keys is over no single axis", product.node)
         self.size = Axis(product.sizes[summed[0]])
         groups[summed[0]] = (self.size,)
-        _learn_size(product, summed[0], self.size)
+        for value, letters in ((product.left, product.left_letters), (product.right, product.right_letters)):
+            self.size.learn(self.batch.dims(value)[letters.index(summed[0])])
         found.nodes.append(product.node)
         shared = self._shared()
-        self.queries = operand(product.left, _groups(product.left_letters, groups), shared, scaled=True)
-        self.keys = operand(product.right, _groups(product.right_letters, groups), shared, scaled=True)
-        self.values = operand(values.value, values.parts, shared, scaled=False)
+        self.queries = operand(product.left, _groups(product.left_letters, groups), shared, self.batch, scaled=True)
+        self.keys = operand(product.right, _groups(product.right_letters, groups), shared, self.batch, scaled=True)
+        self.values = operand(values.value, values.parts, shared, self.batch, scaled=False)
         self.product = product
 
     def _reads_queries_first(self, product: Contraction, groups: dict[str, Group]) -> bool:
@@ -342,10 +268,10 @@ class _Block:
         bias = self._bias(batch, heads, dtype(self.queries.views[0].value))
         if bias is not None:
             bias.check_full(queries, read_keys)
-        new_keys, new_values, past = _before(keys, values)
-        appended = _concatenated(keys) is not None
+        new_keys, new_values, past = _before(keys, values, self.batch)
+        appended = _concatenated(keys, self.batch) is not None
         if assumes_nonempty and bias is not None:
-            bias = biases.cut(bias, self.outer_keys)
+            bias = biases.cut(bias, self.outer_keys, self.batch)
         used = [*queries.values, *new_keys.values, *new_values.values, *(() if bias is None else bias.values)]
         if past is not None and not (_has_all(bias, new_keys) and _is_read_by_none(past, used, found.nodes)):
             new_keys, new_values, past = keys, values, None
@@ -360,8 +286,8 @@ class _Block:
         shape = (size_of(batch), size_of(heads), self.outer_queries.size, self.outer_keys.size)
         result = Result(tuple(self.views), tuple(self.tail), roles)
         return Attention(
-            (self.root, *found.nodes), (), queries, new_keys, new_values, read_keys, read_values, scale, bias, shape,
-            found.guarded, past, result, found.cap, by_head=self._by_head(heads), assumes_nonempty=assumes_nonempty,
+            (self.root, *found.nodes), queries, new_keys, new_values, read_keys, read_values, scale, bias, shape,
+            found.guarded, past, result, found.cap, by_head=self._by_head(heads),
             finite=hiding and appended,
         )  # fmt: skip
 
@@ -451,7 +377,7 @@ class _Block:
         same = {inner: same.get(outer, outer) for inner, outer in same.items()}
         layout = (batch, heads, (self.outer_queries,), (self.outer_keys,))
         measures = self.queries.views
-        terms = tuple(biases.term(step, layout, same, measures) for step in steps)
+        terms = tuple(biases.term(step, layout, same, measures, self.batch) for step in steps)
         whole = self._is_whole(terms)
         bias = Bias(terms, found.guarded, kind, whole)
         biases.check(bias)
@@ -462,11 +388,6 @@ class _Block:
         columns = [term.shape[3] for term in terms if term.shape[3] is not None]
         alike_rows = not rows or any(self.outer_queries.is_size(dim) or self.found.queries.is_size(dim) for dim in rows)
         return alike_rows and any(self.outer_keys.is_size(dim) for dim in columns)
-
-
-def _is_something_else(step: Step) -> bool:
-    """Whether what is added is divided or subtracted, so that the lowest number is none any more."""
-    return step.kind is Kind.ADDED and step.number < 1
 
 
 def _fits(view: View, roles: Roles) -> bool:
@@ -484,12 +405,7 @@ def _groups(letters: str, groups: dict[str, Group]) -> tuple[Group, ...]:
     return tuple(groups.get(letter, ()) for letter in letters)
 
 
-def _learn_size(product: Contraction, letter: str, size: Axis) -> None:
-    for value, letters in ((product.left, product.left_letters), (product.right, product.right_letters)):
-        size.learn(dims(value)[letters.index(letter)])
-
-
-def _followed_down(view: View) -> tuple[list[View], list[ir.Node]]:
+def _followed_down(view: View, batch: NonemptyBatch) -> tuple[list[View], list[ir.Node]]:
     """What is made of the shape and order of a value that nothing else reads, and the nodes that make it."""
     views, nodes = [view], []
     while len(views) < _LONGEST:
@@ -497,7 +413,7 @@ def _followed_down(view: View) -> tuple[list[View], list[ir.Node]]:
             node = only_user(views[-1].value)
         except Refusal:
             break
-        following = below(views[-1], node, shape_of)
+        following = below(views[-1], node, batch.shape_of)
         if following is None:
             break
         views.append(following)
@@ -505,22 +421,9 @@ def _followed_down(view: View) -> tuple[list[View], list[ir.Node]]:
     return views, nodes
 
 
-def check_sizes_are_positive(block: Attention) -> None:
-    """Refuse if the batch, the queries or the new keys may be none: ONNX Runtime's kernel of Attention fails then.
-
-    Raises:
-        Refusal: If one of them is not proven to be at least 1 wherever the model runs.
-    """
-    graph = block.core[0].graph
-    positive = graph.meta.get(facts.POSITIVE) or () if isinstance(graph, ir.Graph) else ()
-    for dim in (block.queries.batch, block.queries.length, block.keys.length):
-        if not symbolic.is_positive(dim, positive):
-            raise Refusal("a dimension may be 0, which the kernel of Attention refuses", *block.core[:1])
-
-
-def _before(keys: Heads, values: Heads) -> tuple[Heads, Heads, Past | None]:
+def _before(keys: Heads, values: Heads, batch: NonemptyBatch) -> tuple[Heads, Heads, Past | None]:
     """The new keys and values, and the past that was put before both; all as it is if there is none."""
-    past_key, past_value = _concatenated(keys), _concatenated(values)
+    past_key, past_value = _concatenated(keys, batch), _concatenated(values, batch)
     if past_key is None or past_value is None:
         return keys, values, None
     new_keys, new_values = past_key[1], past_value[1]
@@ -558,18 +461,15 @@ def _is_read_by_none(past: Past, values: Sequence[ir.Value], core: Sequence[ir.N
     return True
 
 
-def _concatenated(heads: Heads) -> tuple[ir.Value, Heads] | None:
+def _concatenated(heads: Heads, batch: NonemptyBatch) -> tuple[ir.Value, Heads] | None:
     """The past, [batch, heads, past length, size], and the new part of heads; None if there are not two parts."""
     node = None if heads.columns is None else heads.columns.producer()
     roles = heads.roles
-    if node is None or roles is None or not is_op(node, "Concat"):
-        return None
-    if len(node.inputs) != 2 or ops.Concat(node).axis != 2:
+    if node is None or not is_op(node, "Concat") or len(node.inputs) != 2 or ops.Concat(node).axis != 2:
         return None
     past, new = inputs(node, 2)
-    try:
-        before, after = dims(past, 4), dims(new, 4)
-    except Refusal:
+    before, after = batch.shape_of(past), batch.shape_of(new)
+    if before is None or after is None or not len(before) == len(after) == 4:
         return None
     length = Axis(after[2])
     alike = before[1] == after[1] == heads.count and before[3] == after[3] == heads.size
@@ -577,10 +477,10 @@ def _concatenated(heads: Heads) -> tuple[ir.Value, Heads] | None:
         return None
     view = View(new, (roles.batch, roles.heads, (length,), (roles.size,)))
     views = [view]
-    while (following := above(views[-1], shape_of)) is not None and len(views) < _LONGEST:
+    while (following := above(views[-1], batch.shape_of)) is not None and len(views) < _LONGEST:
         views.append(following)
     own = structs.replace(roles, length=length)
     return past, heads_from(views, own, batch=heads.batch, length=length.size)
 
 
-__all__ = ["Attention", "Past", "Result", "attention", "check_sizes_are_positive"]
+__all__ = ["Attention", "Past", "Result", "attention"]

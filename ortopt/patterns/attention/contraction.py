@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph import scope
-from ortopt.graph.match import Absent, Code, Dim, attribute, inputs, is_op, need, same_dim
+from ortopt.graph.match import Absent, Code, Dim, attribute, dims, inputs, is_op, need, same_dim
 from ortopt.options import Fusions
-from ortopt.patterns.attention.sizes import dims
 from ortopt.semantics.domains import MICROSOFT
 
 PRODUCTS = ("MatMul", "Einsum")
@@ -55,8 +56,12 @@ def is_product(node: ir.Node | None) -> bool:
     return is_op(node, *PRODUCTS) or is_op(node, FUSED, domain=MICROSOFT)
 
 
-def contraction(node: ir.Node | None) -> Contraction:
+def contraction(node: ir.Node | None, dims: Callable[[ir.Value], tuple[Dim, ...]] = dims) -> Contraction:
     """The product that a MatMul, FusedMatMul or Einsum computes.
+
+    Args:
+        node: The node.
+        dims: Tells the dimensions of values.
 
     Raises:
         Refusal: If it is none of two operands, or sizes are not proven to be the same.

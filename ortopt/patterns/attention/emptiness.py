@@ -14,11 +14,10 @@ import onnx_ir as ir
 from ortopt.analysis import kernel_history, releases
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope, symbolic
-from ortopt.graph.match import is_never_zero, need, same_dim
+from ortopt.graph.match import is_never_zero, need, same_dim, shape_of
 from ortopt.patterns.attention.block import Attention
 from ortopt.patterns.attention.heads import HEADS_FIRST
 from ortopt.patterns.attention.mask import Depth
-from ortopt.patterns.attention.sizes import shape_of
 
 
 def may_be_empty(block: Attention) -> bool:

@@ -1,25 +1,25 @@
-"""How queries, keys and values are split into heads, and what they are before."""
+"""Queries, keys and values: from the operands of products to heads, and to what these were split from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, same_dim
-from ortopt.views.axes import Axis, Group, View, leaves
+from ortopt.graph.match import Dim, Refusal, is_op, is_used_once, need
+from ortopt.patterns.attention.scores import factor
+from ortopt.patterns.attention.sizes import NonemptyBatch
+from ortopt.views.axes import Axis, Group, View, above, leaves, unrepeated
 from ortopt.views.layouts import Plan, build, plan, size_along
 
 HEADS_FIRST = (0, 2, 1, 3)
 """The permutation between [batch, length, heads, size] and [batch, heads, length, size], both ways."""
 
-TRANSPOSED_ROWS = (0, 2, 3, 1)
-"""The permutation from [batch, length, heads, size] to [batch, heads, size, length]."""
+_LONGEST = 16
 
 
 class Roles(Struct, frozen=True, eq=False):
@@ -43,11 +43,6 @@ class Roles(Struct, frozen=True, eq=False):
         return leaves(self.batch), leaves((self.length,)), leaves((*self.heads, self.size))
 
     @property
-    def rows(self) -> tuple[Group, ...]:
-        """The layout [batch, length, heads, size]."""
-        return leaves(self.batch), leaves((self.length,)), leaves(self.heads), leaves((self.size,))
-
-    @property
     def columns(self) -> tuple[Group, ...]:
         """The layout [batch, heads, length, size]."""
         return leaves(self.batch), leaves(self.heads), leaves((self.length,)), leaves((self.size,))
@@ -55,66 +50,42 @@ class Roles(Struct, frozen=True, eq=False):
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """A tensor of heads in the layout that it is computed in; at least one of both is known.
+    """A tensor of heads.
 
     Attributes:
-        rows: The value with dimensions [batch, length, heads, size], or None.
-        columns: The value with dimensions [batch, heads, length, size], or None.
+        views: Values that hold the same elements, with the axes of their dimensions.
+        roles: Which axis is what.
         batch: The batch size.
         length: How many positions.
         count: How many heads.
         size: Elements of a head.
-        views: Values that hold the same elements, with the axes of their dimensions; none if only the layout counts.
-        roles: Which axis is what in `views`.
     """
 
-    rows: ir.Value | None
-    columns: ir.Value | None
+    views: tuple[View, ...]
+    roles: Roles
     batch: Dim
     length: Dim
     count: int
     size: int
-    views: tuple[View, ...] = ()
-    roles: Roles | None = None
     _plans: dict[tuple[Group, ...], Plan] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
-    def any(self) -> ir.Value:
-        """The value in the layout that it is computed in."""
-        value = self.columns if self.rows is None else self.rows
-        assert value is not None
-        return value
+    def columns(self) -> ir.Value | None:
+        """The value with dimensions [batch, heads, length, size], or None."""
+        return next((view.value for view in self.views if view.groups == self.roles.columns), None)
 
     @property
     def values(self) -> tuple[ir.Value, ...]:
         """All values that hold the heads, as far as they are known."""
-        known = (self.rows, self.columns, *(view.value for view in self.views))
-        return tuple(dict.fromkeys(value for value in known if value is not None))
+        return tuple(view.value for view in self.views)
 
     def merged(self) -> ir.Value:
         """The value with dimensions [batch, length, heads · size]."""
-        if self.roles is not None:
-            return build(self.plan(self.roles.merged))
-        width = self.count * self.size
-        if self.rows is None:
-            rows = ir.node("Transpose", [self.columns], {"perm": HEADS_FIRST}).outputs[0]
-            return ir.node("Reshape", [rows, constant([0, 0, width])]).outputs[0]
-        node = self.rows.producer()
-        if is_op(node, "Reshape"):
-            assert node is not None
-            source = node.inputs[0]
-            assert source is not None
-            if _has_shape(source, (self.batch, self.length, width)):
-                return source
-        return ir.node("Reshape", [self.rows, constant([0, 0, width])]).outputs[0]
+        return build(self.plan(self.roles.merged))
 
     def heads_first(self) -> ir.Value:
         """The value with dimensions [batch, heads, length, size]."""
-        if self.roles is not None:
-            return build(self.plan(self.roles.columns))
-        if self.columns is not None:
-            return self.columns
-        return ir.node("Transpose", [self.rows], {"perm": HEADS_FIRST}).outputs[0]
+        return build(self.plan(self.roles.columns))
 
     def plan(self, layout: tuple[Group, ...]) -> Plan:
         """How the heads get into a layout with the least work.
@@ -123,7 +94,7 @@ class Heads:
             Refusal: If they do not.
         """
         if layout not in self._plans:
-            self._plans[layout] = cheapest(self.views, layout)
+            _, self._plans[layout] = cheapest((view, layout) for view in self.views)
         return self._plans[layout]
 
     def check_layout(self, *, flat: bool) -> None:
@@ -132,8 +103,7 @@ class Heads:
         Raises:
             Refusal: The reason.
         """
-        if self.roles is not None:
-            self.plan(self.roles.merged if flat else self.roles.columns)
+        self.plan(self.roles.merged if flat else self.roles.columns)
 
     def positions(self) -> ir.Value:
         """How many positions there are, as a vector of one element.
@@ -158,8 +128,6 @@ class Heads:
 
     def _measured(self) -> tuple[ir.Value, int] | None:
         """A value that has the length as a dimension, and which that is; None where there is none, and it is known."""
-        if self.roles is None:
-            return self.any, 1 if self.columns is None else 2
         for view in self.views:
             for place, group in enumerate(view.groups):
                 if group == leaves((self.roles.length,)):
@@ -170,30 +138,31 @@ class Heads:
     @property
     def is_flat(self) -> bool:
         """Whether the heads can be had side by side without moving any."""
-        if self.roles is None:
-            return self.rows is not None
         try:
             return self.plan(self.roles.merged).perm is None
         except Refusal:
             return False
 
 
-def cheapest(views: Sequence[View], layout: tuple[Group, ...]) -> Plan:
-    """The plan with the fewest Transposes, then Reshapes; of equal ones that of the first value.
+def cheapest(wanted: Iterable[tuple[View, tuple[Group, ...]]]) -> tuple[int, Plan]:
+    """The plan with the fewest Transposes, then Reshapes; of equal ones the first. And which it is.
+
+    Args:
+        wanted: Views, and the layouts that they are to get into.
 
     Raises:
         Refusal: If there is none.
     """
-    plans = []
-    refusal = Refusal("the axes are others", *[view.value for view in views[:1]])
-    for view in views:
+    plans: dict[int, Plan] = {}
+    refusal = Refusal("the axes are others")
+    for place, (view, layout) in enumerate(wanted):
         try:
-            plans.append(plan(view, layout))
+            plans[place] = plan(view, layout)
         except Refusal as found:
             refusal = found
     if not plans:
         raise refusal
-    return min(plans, key=lambda one: one.cost)
+    return min(plans.items(), key=lambda one: one[1].cost)
 
 
 def heads_from(views: Sequence[View], roles: Roles, *, batch: Dim, length: Dim) -> Heads:
@@ -209,102 +178,111 @@ def heads_from(views: Sequence[View], roles: Roles, *, batch: Dim, length: Dim) 
         Refusal: If number or size of the heads are not known.
     """
     count, size = symbolic.product(one.size for one in leaves(roles.heads)), roles.size.size
-    about = views[0].value
-    need(isinstance(count, int) and isinstance(size, int), "the heads have no known number and size", about)
-    assert isinstance(count, int)
-    assert isinstance(size, int)
-    rows = next((view.value for view in views if view.groups == roles.rows), None)
-    columns = next((view.value for view in views if view.groups == roles.columns), None)
-    return Heads(rows, columns, batch, length, count, size, tuple(views), roles)
+    if not isinstance(count, int) or not isinstance(size, int):
+        raise Refusal("the heads have no known number and size", views[0].value)
+    return Heads(tuple(views), roles, batch, length, count, size)
 
 
-def heads_of(value: ir.Value) -> Heads:
-    """The heads of a value with dimensions [batch, heads, length, size].
+class Operand(Struct, frozen=True):
+    """An operand of a product.
 
-    Raises:
-        Refusal: If it has other dimensions, or heads of unknown number or size.
+    Attributes:
+        views: Values that hold its elements, the operand itself first.
+        single: Values that hold them before each was repeated for a group; those of `views` that nothing repeats, too.
+        scale: What it was multiplied by.
     """
-    batch, count, length, size = dims(value, 4)
-    need(isinstance(count, int) and isinstance(size, int), "the heads have no known number and size", value)
-    assert isinstance(count, int)
-    assert isinstance(size, int)
-    return Heads(_permuted(value, HEADS_FIRST), value, batch, length, count, size)
+
+    views: tuple[View, ...]
+    single: tuple[View, ...]
+    scale: float
 
 
-def heads_of_transposed(value: ir.Value) -> Heads:
-    """The heads of a value with dimensions [batch, heads, size, length], as a product of queries and keys reads keys.
+def operand(value: ir.Value, parts: tuple[Group, ...], shared: Group, batch: NonemptyBatch, *, scaled: bool) -> Operand:
+    """Follow an operand of a product.
 
-    Raises:
-        Refusal: If it has other dimensions, heads of unknown number or size, or comes from no Transpose.
+    Args:
+        value: The operand.
+        parts: The axes of its dimensions.
+        shared: The axes that all operands share: where one of them is 0, the block gives nothing.
+        batch: Tells the dimensions of values.
+        scaled: Whether factors are taken out of it.
     """
-    batch, count, size, length = dims(value, 4)
-    need(isinstance(count, int) and isinstance(size, int), "the heads have no known number and size", value)
-    assert isinstance(count, int)
-    assert isinstance(size, int)
-    rows = _permuted(value, TRANSPOSED_ROWS)
-    if rows is not None:
-        return Heads(rows, None, batch, length, count, size)
-    columns = _permuted(value, (0, 1, 3, 2))
-    if columns is None:
-        raise Refusal("the keys are not transposed", value)
-    return Heads(_permuted(columns, HEADS_FIRST), columns, batch, length, count, size)
+    views, scale = _followed(View(value, parts), shared, batch, scaled=scaled)
+    single = views
+    while (before := unrepeated(single[-1], batch.shape_of)) is not None:
+        single, _ = _followed(before, shared, batch, scaled=False)
+    return Operand(tuple(views), tuple(single), scale)
 
 
-def ungrouped(heads: Heads) -> Heads:
-    """The key or value heads before each was repeated for its group of query heads; the heads themselves if none was.
+def _followed(view: View, shared: Group, batch: NonemptyBatch, *, scaled: bool) -> tuple[list[View], float]:
+    """The views from one upwards, and the product of the factors on the way."""
+    views, scale = [view], 1.0
+    _learn_if_any(view, shared)
+    while len(views) < _LONGEST:
+        following = above(views[-1], batch.shape_of) or _above_if_any(views[-1], shared, batch)
+        if following is None and scaled:
+            unscaled = _unscaled(views[-1], batch)
+            if unscaled is not None:
+                following, number = unscaled
+                scale *= number
+                views = []  # what was read before is another number
+        if following is None:
+            break
+        _learn_if_any(following, shared)
+        views.append(following)
+    return views, scale
 
-    Repeated is: ``[batch, n, length, size]`` by Unsqueeze, Expand and Reshape to ``[batch, n · group, length, size]``.
+
+def _learn_if_any(view: View, among: Group) -> None:
+    """Note what sizes are where none of some axes is 0: else the block gives nothing, whatever they are."""
+    shared = leaves(among)
+    names = [name for one in shared for size in one.sizes if (name := _symbol(size)) is not None]
+    forth = {name: symbolic.add(symbolic.symbol(name), 1) for name in names}
+    back = {name: symbolic.sub(symbolic.symbol(name), 1) for name in names}
+    for one in view.axes:
+        for size in () if one in shared else tuple(one.sizes):
+            if not isinstance(size, int) and symbolic.symbols(size).intersection(names):
+                one.learn(symbolic.substitute(symbolic.substitute(size, forth), back))
+
+
+def _symbol(size: Dim) -> str | None:
+    """The name of a size that is a symbol."""
+    names = symbolic.symbols(size)
+    return next(iter(names)) if len(names) == 1 and symbolic.equal(size, symbolic.symbol(next(iter(names)))) else None
+
+
+def _above_if_any(view: View, shared: Group, batch: NonemptyBatch) -> View | None:
+    """As `above`, where one size is known only if there is something at all: a Reshape that cannot be followed else.
+
+    With a batch that is not empty, the elements before and after tell the size; with an empty one, nobody reads it.
     """
-    try:
-        return _ungrouped(heads)
-    except Refusal:
-        return heads
-
-
-def _ungrouped(heads: Heads) -> Heads:
-    joined = None if heads.columns is None else heads.columns.producer()
-    need(is_op(joined, "Reshape"), "no Reshape joins groups")
-    assert joined is not None
-    repeated, _ = inputs(joined, 2)
-    expand = repeated.producer()
-    need(is_op(expand, "Expand"), "no Expand repeats heads", repeated)
-    assert expand is not None
-    single = expand.inputs[0]
-    unsqueeze = None if single is None else single.producer()
-    need(is_op(unsqueeze, "Unsqueeze"), "no Unsqueeze makes room for a group", single)
-    assert unsqueeze is not None
-    need(ops.Unsqueeze(unsqueeze).axes == (2,), "the group is not the third dimension", single)
-    source = unsqueeze.inputs[0]
-    assert source is not None
-    original = heads_of(source)
-    batch, count, group, length, size = dims(repeated, 5)
-    need(
-        isinstance(group, int)
-        and count == original.count
-        and size == original.size == heads.size
-        and original.count * group == heads.count
-        and same_dim(batch, original.batch)
-        and same_dim(length, original.length)
-        and same_dim(batch, heads.batch)
-        and same_dim(length, heads.length),
-        "the heads are not repeated one by one",
-        repeated,
-    )
-    return original
-
-
-def _permuted(value: ir.Value, perm: tuple[int, ...]) -> ir.Value | None:
-    """What a Transpose by this permutation made the value of; None if there is none."""
-    node = value.producer()
-    if not is_op(node, "Transpose"):
+    node = view.value.producer()
+    if node is None or not is_op(node, "Reshape") or node.inputs[0] is None:
         return None
-    assert node is not None
-    return node.inputs[0] if ops.Transpose(node).order == perm else None
+    shape = batch.shape_of(node.inputs[0])
+    own = leaves(shared)
+    strange = [one for one in view.axes if not isinstance(one.size, int) and one not in own]
+    others = [one for one in view.axes if one not in strange]
+    if shape is None or len(strange) != 1:
+        return None
+    size = symbolic.quotient_exact(symbolic.product(shape), symbolic.product(one.size for one in others))
+    if size is None or symbolic.is_invented(size):
+        return None
+    strange[0].learn(size)
+    return above(view, batch.shape_of)
 
 
-def _has_shape(value: ir.Value, shape: tuple[Dim, ...]) -> bool:
+def _unscaled(view: View, batch: NonemptyBatch) -> tuple[View, float] | None:
+    """A value before it was multiplied by a number, and the number."""
+    node = view.value.producer()
+    if node is None or not is_op(node, "Mul", "Div") or not is_used_once(view.value):
+        return None
     try:
-        own = dims(value, len(shape))
+        source, number = factor(node)
     except Refusal:
-        return False
-    return all(map(same_dim, own, shape))
+        return None
+    shape = batch.shape_of(source)
+    return (View(source, view.parts), number) if shape is not None and len(shape) == len(view.parts) else None
+
+
+__all__ = ["HEADS_FIRST", "Heads", "Operand", "Roles", "cheapest", "heads_from", "operand"]

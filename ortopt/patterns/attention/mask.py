@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.edit import constant, discard
-from ortopt.graph.match import FLOAT16, Dim, array_of, dims, inputs, is_constant, is_op, optional, same_dim
+from ortopt.graph.match import FLOAT16, array_of, inputs, is_constant, is_op, optional
 from ortopt.graph.walk import Answers, Question, walk
 from ortopt.patterns.attention.computed_bounds import computed_bound
 
@@ -130,36 +130,6 @@ def _cast_bound(value: ir.Value | None) -> float | None:
 def is_zero(bias: ir.Value) -> bool:
     """Whether a mask is a constant that masks nothing."""
     return is_constant(bias) and not array_of(bias).any()
-
-
-def total(biases: Sequence[ir.Value]) -> ir.Value:
-    """The sum of what is added to the scores."""
-    first, *others = biases
-    for other in others:
-        first = ir.node("Add", [first, other]).outputs[0]
-    return first
-
-
-def for_each_query(
-    mask: ir.Value, biases: Sequence[ir.Value], scores: Sequence[Dim], queries: ir.Value, *, axis: int
-) -> ir.Value:
-    """A mask with a row for each query: kernels do not broadcast along the queries.
-
-    Args:
-        mask: What has become of the sum of the biases.
-        biases: What is added to the scores.
-        scores: The dimensions of the scores.
-        queries: A value that has the length of the queries as a dimension.
-        axis: Which.
-    """
-    shapes = [dims(bias) for bias in biases]
-    if any(len(shape) >= 2 and same_dim(shape[-2], scores[-2]) for shape in shapes):
-        return mask
-    length = ir.node("Shape", [queries], {"start": axis, "end": axis + 1}).outputs[0]
-    ones = np.ones(max(0, max(map(len, shapes)) - 2), np.int64)
-    parts = [*([constant(ones)] if ones.size else []), length, constant([1])]
-    shape = ir.node("Concat", parts, {"axis": 0}).outputs[0]
-    return ir.node("Expand", [mask, shape]).outputs[0]
 
 
 def unmasked_bias(bias: ir.Value, *, guarded: bool, kind: ir.DataType) -> ir.Value:

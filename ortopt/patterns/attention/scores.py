@@ -35,7 +35,7 @@ from ortopt.graph.match import (
 from ortopt.onnx_ir_internals import use_count
 from ortopt.patterns.attention.contraction import FUSED, PRODUCTS, is_product
 from ortopt.patterns.attention.mask import LOWEST, is_zero
-from ortopt.patterns.attention.sizes import dims, shape_of
+from ortopt.patterns.attention.sizes import NonemptyBatch
 from ortopt.views.axes import Axis, Group, View, above, leaves, regrouped
 
 _ELEMENTWISE = ("Add", "Cast", "Div", "Max", "Mul", "Sub", "Tanh", "Where")
@@ -44,9 +44,6 @@ _MAX_NODES = 24
 _FACTORS = ("Div", "Mul")
 _SMALLEST_PART = 2.0**-10
 """Queries are multiplied by no less, so that in half precision they do not vanish."""
-
-_LAST_AXIS_FROM = 13
-"""From here on the softmax is over one axis; before, over all from one on."""
 
 
 class Kind(Enum):
@@ -84,6 +81,7 @@ class Scores(Struct):
         view: Where the axes are in the value at hand.
         queries: The axis along the queries.
         keys: The axis along the keys.
+        batch: Tells the dimensions of values.
         nodes: The nodes passed.
         scale: The product of all factors; of those by head, of the largest.
         by_head: The axes of heads, and what each head's scores are multiplied by beside `scale`; None for nothing.
@@ -98,6 +96,7 @@ class Scores(Struct):
     view: View
     queries: Axis
     keys: Axis
+    batch: NonemptyBatch
     nodes: list[ir.Node] = field(default_factory=list)
     scale: float = 1.0
     by_head: tuple[Group, tuple[float, ...]] | None = None
@@ -127,18 +126,19 @@ def leads_to_softmax(value: ir.Value) -> bool:
     return leads_to(value, ("Softmax",), (*_SHAPES, "Where", "Cast")) is not None
 
 
-def scores(view: View, queries: Axis, keys: Axis) -> Scores:
+def scores(view: View, queries: Axis, keys: Axis, batch: NonemptyBatch) -> Scores:
     """What happens to the scores between the product of queries and keys and the probabilities.
 
     Args:
         view: The probabilities, as the product with the values reads them.
         queries: The axis along the queries.
         keys: The axis along the keys.
+        batch: Tells the dimensions of values.
 
     Raises:
         Refusal: If the probabilities are computed otherwise.
     """
-    found = Scores(view, queries, keys)
+    found = Scores(view, queries, keys, batch)
     _to_softmax(found)
     while not is_product(found.view.value.producer()):
         need(len(found.nodes) < _MAX_NODES, "too much happens to the scores", found.view.value)
@@ -199,7 +199,7 @@ def _unguarded(value: ir.Value, found: Scores) -> ir.Value:
 
 def _pass_shape(found: Scores) -> None:
     node = found.view.value.producer()
-    following = above(found.view, shape_of) or _above_if_any(found)
+    following = above(found.view, found.batch.shape_of) or _above_if_any(found)
     if node is None or following is None:
         raise Refusal("the scores are reshaped in a way that is not followed", found.view.value)
     found.nodes.append(node)
@@ -214,7 +214,7 @@ def _above_if_any(found: Scores) -> View | None:
     node = found.view.value.producer()
     if node is None or not is_op(node, "Reshape") or node.inputs[0] is None:
         return None
-    shape, axes = shape_of(node.inputs[0]), found.view.axes
+    shape, axes = found.batch.shape_of(node.inputs[0]), found.view.axes
     own = leaves((found.queries, found.keys))
     if shape is None or len(own) != 2 or axes[-2:] != own or len(shape) < 2:
         return None
@@ -257,7 +257,7 @@ def _back(found: Scores) -> None:
 
 def _continue(found: Scores, source: ir.Value) -> None:
     """Go on with an operand, whose dimensions must be those of the result."""
-    own, result = dims(source), dims(found.view.value)
+    own, result = found.batch.dims(source), found.batch.dims(found.view.value)
     need(len(own) == len(result), "the scores are broadcast", source)
     parts: list[Group] = []
     for dim, outer, group in zip(own, result, found.view.groups, strict=True):

@@ -6,14 +6,12 @@ result has no elements, nor has anything that is computed from it for the batch,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from ortopt.graph import match, symbolic
-from ortopt.graph.match import Dim, Refusal, is_op
+from ortopt.graph.match import Dim, is_op
 from ortopt.graph.walk import Answers, Question, each, walk
 
 _BROADCASTING = ("Add", "Div", "Max", "Mul", "Sub", "Where")
@@ -21,29 +19,38 @@ _BROADCASTING = ("Add", "Div", "Max", "Mul", "Sub", "Where")
 Dims = tuple[Dim, ...]
 
 
-class _Batch:
-    """What holds where there is a batch.
+class NonemptyBatch:
+    """Dimensions of values as they are where a product has a batch.
 
     Args:
-        symbols: The symbols that are not 0 then.
-
-    Attributes:
-        found: What invented symbols have turned out to be.
+        product: The product: its operands are [batch, …, rows, columns].
     """
 
-    def __init__(self, symbols: frozenset[str]) -> None:
-        self.symbols = symbols
-        self.found: dict[str, Dim] = {}
+    def __init__(self, product: ir.Node) -> None:
+        shapes = (match.shape_of(value) for value in (*product.inputs, *product.outputs) if value is not None)
+        outer = [symbolic.canonical(dim) for shape in shapes if shape is not None for dim in tuple(shape)[:-2]]
+        self._symbols = frozenset(name for dim in outer for name in symbolic.factors(dim))
+        self._found: dict[str, Dim] = {}
         self._known: Answers[ir.Value, Dims | None] = Answers()
 
-    def dims(self, value: ir.Value, own: Dims) -> Dims:
-        """Dimensions of a value in which what a Reshape inferred is computed.
-
-        Args:
-            value: The value.
-            own: Its dimensions.
-        """
+    def shape_of(self, value: ir.Value) -> Dims | None:
+        """The dimensions of a value, or None where even the rank is unknown."""
+        own = match.shape_of(value)
+        if own is None or not any(map(symbolic.is_invented, own)):
+            return own
         return walk(self._settled, value, unknown=None, answers=self._known) or own
+
+    def dims(self, value: ir.Value) -> Dims:
+        """The dimensions of a value.
+
+        Raises:
+            Refusal: If they are not known.
+        """
+        return self.shape_of(value) or match.dims(value)
+
+    def resolved(self, dim: Dim) -> Dim:
+        """A dimension, of a value that was asked for: what it turned out to be."""
+        return dim if isinstance(dim, int) else symbolic.substitute(dim, self._found)
 
     def _settled(self, value: ir.Value) -> Question[ir.Value, Dims | None]:
         own = match.shape_of(value)
@@ -54,10 +61,10 @@ class _Batch:
         known: list[Dims | None] = yield from each(read)
         operands = [found or match.shape_of(operand) for operand, found in zip(read, known, strict=True)]
         result = own
-        if self.found:
-            result = tuple(dim if isinstance(dim, int) else symbolic.substitute(dim, self.found) for dim in own)
+        if self._found:
+            result = tuple(dim if isinstance(dim, int) else symbolic.substitute(dim, self._found) for dim in own)
         if is_op(node, "Reshape"):
-            result = _inferred(result, operands[0], self.symbols)
+            result = _inferred(result, operands[0], self._symbols)
         elif is_op(node, *_BROADCASTING):
             result = _broadcast(result, operands)
         elif is_op(node, "MatMul"):
@@ -75,53 +82,7 @@ class _Batch:
             name = next(iter(names)) if len(names) == 1 else ""
             single = bool(name) and symbolic.is_invented(before) and symbolic.equal(before, symbolic.symbol(name))
             if single and not symbolic.equal(before, after):
-                self.found[name] = after
-
-
-_batch: ContextVar[_Batch | None] = ContextVar("batch", default=None)
-
-
-@contextmanager
-def assuming_nonempty_batch(product: ir.Node) -> Iterator[None]:
-    """Let `dims` and `shape_of` say what holds where a product has a batch: operands [batch, …, rows, columns]."""
-    shapes = (match.shape_of(value) for value in (*product.inputs, *product.outputs) if value is not None)
-    outer = [symbolic.canonical(dim) for shape in shapes if shape is not None for dim in tuple(shape)[:-2]]
-    token = _batch.set(_Batch(frozenset(name for dim in outer for name in symbolic.factors(dim))))
-    try:
-        yield
-    finally:
-        _batch.reset(token)
-
-
-def shape_of(value: ir.Value) -> Dims | None:
-    """The dimensions of a value, or None where even the rank is unknown."""
-    try:
-        return dims(value)
-    except Refusal:
-        return None
-
-
-def dims(value: ir.Value, rank: int | None = None) -> Dims:
-    """The dimensions of a value.
-
-    Args:
-        value: A value.
-        rank: What their number must be.
-
-    Raises:
-        Refusal: If they are not known, or of another number.
-    """
-    own = match.dims(value) if rank is None else match.dims(value, rank)
-    batch = _batch.get()
-    if batch is None or not any(map(symbolic.is_invented, own)):
-        return own
-    return batch.dims(value, own)
-
-
-def resolved(dim: Dim) -> Dim:
-    """A dimension, of a value that `dims` was asked for: what it turned out to be where there is a batch."""
-    batch = _batch.get()
-    return dim if batch is None or isinstance(dim, int) else symbolic.substitute(dim, batch.found)
+                self._found[name] = after
 
 
 def _broadcast(result: Dims, operands: Sequence[Dims | None]) -> Dims:
@@ -152,4 +113,4 @@ def _inferred(result: Dims, source: Dims | None, positive: frozenset[str]) -> Di
     return (*result[: unknown[0]], size, *result[unknown[0] + 1 :])
 
 
-__all__ = ["assuming_nonempty_batch", "dims", "resolved", "shape_of"]
+__all__ = ["NonemptyBatch"]
