@@ -133,6 +133,15 @@ class Image(Struct, frozen=True):
         """Whether products are faster than a convolution for each phase; an empty batch needs transpositions, too."""
         return self.has_products and self.has_images and self.multiplications <= WORK_OF_PHASES
 
+    def matrices(self) -> tuple[Matrix, Matrix]:
+        """The weights of rows, and those of columns; of fixed sizes."""
+        rows, columns = (
+            self.interpolation.matrix(before, after, scale)
+            for before, after, scale in zip(self.before, self.after, self.scales, strict=True)
+            if isinstance(before, int) and isinstance(after, int)
+        )
+        return rows, columns
+
     @property
     def multiplications(self) -> float:
         """How many an element of the result takes where the image is multiplied by two matrices; of fixed sizes."""

@@ -10,7 +10,7 @@ import pytest
 
 from ortopt.options import March
 from ortopt.testing import all_fusions, check_keeps, check_rewrites
-from ortopt.transformers.lowering.onnxruntime_cpu import _channel_blocks as channel_blocks
+from ortopt.transformers.lowering.onnxruntime_cpu import conv_block_conversions as channel_blocks
 
 PASS = "grouped_conv_merging"
 NATIVE = replace(all_fusions(), march=March.NATIVE)

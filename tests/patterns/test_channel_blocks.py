@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortopt.system import processor
-from ortopt.transformers.lowering.onnxruntime_cpu import _channel_blocks as channel_blocks
+from ortopt.transformers.lowering.onnxruntime_cpu import conv_block_conversions as channel_blocks
 
 
 @pytest.mark.parametrize(
