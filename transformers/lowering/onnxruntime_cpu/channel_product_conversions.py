@@ -24,13 +24,13 @@ from ortopt.graph.match import (
     need,
     need_fixed,
     need_float32,
-    optional,
     plain_attributes,
     producer,
     rank,
     static_dims,
     users,
 )
+from ortopt.linear.layer import product
 from ortopt.options import Numerics
 from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
@@ -198,12 +198,11 @@ class TransposedMatmulConversion(CpuRule[Match]):
         need(of >= SIGNAL, "there are no positions", value)
         _check_order(root, (0, of - 1, *range(1, of - 1)))
         need(is_used_once(value), "what is transposed back is used elsewhere", value)
-        total, bias = _without_bias(value)
-        need(is_used_once(total), "the product is used elsewhere", total)
-        product = producer(total, "MatMul")
-        turned, matrix = inputs(product, 2)
-        need(is_constant(matrix), "the matrix is no constant", matrix)
-        need(min(static_dims(matrix, 2)) > 0, "the matrix is empty", matrix)
+        last = producer(value, "MatMul", "Add", "Sum")
+        layer = product(last)
+        turned, bias = layer.x, layer.bias
+        row = bias is None or (is_constant(bias) and dims(bias) == (layer.outputs,))
+        need(row, "what is added is not one constant number for each column", last)
         need(is_used_once(turned), "the transposed value is used elsewhere", turned)
         transpose = producer(turned, "Transpose")
         _check_order(transpose, (0, *range(2, of), 1))
@@ -212,8 +211,7 @@ class TransposedMatmulConversion(CpuRule[Match]):
         sizes = dims(x, of)[2:]
         positions = need_fixed(sizes, "a size is not fixed", x) if of > SIGNAL else ()
         need(all(is_never_zero(size, root) for size in sizes), "there may be no position", x)
-        sums = () if total is value else (producer(value, "Add", "Sum"),)
-        return Match((transpose, product, *sums, root), lambda: _mixed(x, array_of(matrix), bias, positions))
+        return Match((transpose, *layer.nodes, root), lambda: _mixed(x, layer.matrix, bias, positions))
 
 
 def _mixed(x: ir.Value, matrix: np.ndarray, bias: ir.Value | None, positions: tuple[int, ...]) -> ir.Value:
@@ -234,19 +232,3 @@ def _mixed(x: ir.Value, matrix: np.ndarray, bias: ir.Value | None, positions: tu
 
 def _check_order(transpose: ir.Node, order: tuple[int, ...]) -> None:
     need(ops.Transpose(transpose).order == order, "a Transpose moves something else than the channels", transpose)
-
-
-def _without_bias(value: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-    """What a constant number for each of the last axis is added to, and these numbers."""
-    node = value.producer()
-    if not is_op(node, "Add", "Sum"):
-        return value, None
-    assert node is not None
-    need(len(node.inputs) == 2, "it is no sum of two", node)
-    for place in (0, 1):
-        bias, total = optional(node, place), optional(node, 1 - place)
-        if bias is not None and total is not None and is_constant(bias):
-            columns = dims(value)[-1]
-            need(static_dims(bias) == (columns,), "the bias is not one number for each column", bias)
-            return total, bias
-    raise Refusal("what is added is no constant", node)

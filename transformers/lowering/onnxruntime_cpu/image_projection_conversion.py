@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK, is_blocked_convolution
@@ -21,10 +20,8 @@ from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
-    array_of,
     dims,
     inputs,
-    is_constant,
     is_op,
     is_used_once,
     need,
@@ -34,14 +31,14 @@ from ortopt.graph.match import (
     producer,
     rank,
     same_dim,
-    static_dims,
     users,
 )
 from ortopt.graph.symbolic import Dim
+from ortopt.linear.layer import Linear, product
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import points
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import FOR_BLOCKS, points
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
 
 IMAGE, ROWS = 4, 3
@@ -55,22 +52,6 @@ COPIED = 0
 
 ACTIVATIONS = {"": ("Gelu", "HardSigmoid", "Relu", "Sigmoid", "Tanh"), MICROSOFT: ("Gelu", "QuickGelu")}
 """Ops of one operand with kernels in blocks, by domain."""
-
-
-class Projection(Struct, frozen=True):
-    """A product with a constant matrix.
-
-    Attributes:
-        nodes: The product, and the sum with its biases if there is one.
-        x: What is multiplied.
-        matrix: The matrix.
-        bias: A number for each column; None for none.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    matrix: np.ndarray
-    bias: np.ndarray | None
 
 
 class ImageProjectionConversion(CpuRule[Match]):
@@ -120,18 +101,16 @@ def _widened(root: ir.Node) -> Match:
     return Match((*projection.nodes, *activations, *moves, root), lambda: _image(x, shape, projection, activations))
 
 
-def _image(rows: ir.Value, shape: tuple[int, ...], projection: Projection, activations: Sequence[ir.Node]) -> ir.Value:
+def _image(rows: ir.Value, shape: tuple[int, ...], projection: Linear, activations: Sequence[ir.Node]) -> ir.Value:
     """Build the transposition of rows before they are widened, and the convolution and the activations behind it."""
     image = ir.node("Transpose", [_reshape(rows, shape)], {"perm": TO_CHANNELS_FIRST}).outputs[0]
-    return _activated(activations, points(image, projection.matrix, projection.bias))
+    return _activated(activations, _points(projection, image))
 
 
 def _narrowed(root: ir.Node) -> Match:
     """An image that becomes rows, which are activated and multiplied."""
     projection = _projection(root)
-    if len(projection.nodes) == 1 and is_used_once(root.outputs[0]):
-        (user,) = users(root.outputs[0])
-        need(not _adds_bias(user, root.outputs[0]), "what follows belongs to it", root)
+    need(projection.total is not None or not _goes_on(root.outputs[0]), "what follows belongs to it", root)
     rows, columns = projection.matrix.shape
     need(rows > columns, "the product gives no fewer columns", root)
     check_faster(root, FORM, columns=columns)
@@ -152,9 +131,9 @@ def _narrowed(root: ir.Node) -> Match:
     return Match(nodes, lambda: _rows(image, shape, projection, activations))
 
 
-def _rows(image: ir.Value, shape: tuple[int, ...], projection: Projection, activations: Sequence[ir.Node]) -> ir.Value:
+def _rows(image: ir.Value, shape: tuple[int, ...], projection: Linear, activations: Sequence[ir.Node]) -> ir.Value:
     """Build the activations and the convolution, and the transposition of what has been narrowed."""
-    narrow = points(_activated(activations, image), projection.matrix, projection.bias)
+    narrow = _points(projection, _activated(activations, image))
     return _reshape(ir.node("Transpose", [narrow], {"perm": TO_CHANNELS_LAST}).outputs[0], shape)
 
 
@@ -167,48 +146,30 @@ def _sizes(image: ir.Value) -> tuple[Dim, int, int]:
     return batch, height, width
 
 
-def _projection(last: ir.Node) -> Projection:
-    """The product with a constant matrix that a node is, or adds biases to.
+def _projection(last: ir.Node) -> Linear:
+    """The product with a constant matrix that a node is, or adds one number for each column to.
 
     Raises:
         Refusal: If it is none, or its channels fill no blocks.
     """
-    nodes: tuple[ir.Node, ...] = (last,)
-    number: ir.Value | None = None
-    if is_op(last, "Add", "Sum") and len(last.inputs) == 2:
-        product, number = inputs(last, 2)
-        if is_constant(product):
-            product, number = number, product
-        nodes = (producer(product, "MatMul"), last)
-        need(is_used_once(product), "the product is used elsewhere", product)
-        need(_is_bias(number, product), "what is added is not one number a column", last)
-    need(is_op(nodes[0], "MatMul"), "it is no product", last)
-    x, weight = inputs(nodes[0], 2)
-    need(is_constant(weight), "the matrix is no constant", weight)
-    need_float32(weight, "the blocked kernels are")
-    shape = static_dims(weight)
-    need(len(shape) == 2, "the operand is no matrix", weight)
-    need(all(size > 0 and size % BLOCK == 0 for size in shape), "the channels fill no blocks", weight)
-    bias = None if number is None else np.broadcast_to(array_of(number).reshape(-1), shape[1:])
-    return Projection(nodes, x, array_of(weight), bias)
+    layer = product(last)
+    need_float32(layer.weight, FOR_BLOCKS)
+    need(not any(size % BLOCK for size in layer.matrix.shape), "the channels fill no blocks", layer.weight)
+    layer.summand()
+    return layer
 
 
-def _adds_bias(node: ir.Node, product: ir.Value) -> bool:
-    """Whether a node adds a bias to a product."""
-    if not is_op(node, "Add", "Sum") or len(node.inputs) != 2:
+def _goes_on(value: ir.Value) -> bool:
+    """Whether the only node that reads a product adds its bias."""
+    try:
+        return is_used_once(value) and is_op(users(value)[0], "Add", "Sum") and bool(_projection(users(value)[0]))
+    except Refusal:
         return False
-    a, b = inputs(node, 2)
-    return _is_bias(b if a is product else a, product)
 
 
-def _is_bias(number: ir.Value, product: ir.Value) -> bool:
-    """Whether an operand is a constant with a number for each column of a product, or for all."""
-    if not is_constant(number):
-        return False
-    shape, columns = static_dims(number), dims(product)
-    return (
-        len(shape) <= len(columns) and all(size == 1 for size in shape[:-1]) and shape[-1:] in ((), (1,), columns[-1:])
-    )
+def _points(layer: Linear, image: ir.Value) -> ir.Value:
+    """The same product, of an image's points."""
+    return points(image, layer.matrix, None if layer.bias is None else layer.summand().astype(np.float32))
 
 
 def _behind_reshape(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:

@@ -28,11 +28,11 @@ from ortopt.graph.match import (
     need,
     need_fixed,
     need_float32,
-    operand_constant,
     optional,
     tensor_of,
     users,
 )
+from ortopt.linear.layer import Linear, product
 from ortopt.linear.weights import MAX_BYTES
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics
@@ -163,33 +163,24 @@ class MatmulSplitDecomposition(CpuRule[Match]):
         sizes = [dims(part)[-1] for part in root.outputs]
         widths = [size for size in sizes if isinstance(size, int) and size > 0]
         need(len(widths) == len(sizes) > 1, "the parts' sizes are not known", root)
-        last = _producer_for_it_alone(value)
-        bias: np.ndarray | None = None
-        nodes: tuple[ir.Node, ...] = (last, root)
-        if is_op(last, "Add"):
-            added, product = operand_constant(last)
-            bias, last = array_of(added), _producer_for_it_alone(product)
-            nodes = (last, *nodes)
-            need(bias.shape == (sum(widths),), "what is added is no row", added)
-        need(is_op(last, "MatMul"), "no product with a constant matrix is above it", last)
-        x, weight = inputs(last, 2)
-        need(is_constant(weight) and len(dims(weight)) == 2, "no product with a constant matrix is above it", weight)
+        last = value.producer()
+        if last is None or last.graph is not value.graph or not is_used_once(value):
+            raise Refusal("no product with a constant matrix is above it alone", value)
+        layer = product(last)
+        weight, bias = layer.weight, layer.bias
+        need(layer.node.graph is root.graph, "no product with a constant matrix is above it alone", value)
+        row = bias is None or (is_constant(bias) and dims(bias) == (sum(widths),))
+        need(row, "what is added is no row", last)
         need(use_count(weight) == 1 and not weight.is_graph_output(), "the matrix is used elsewhere", weight)
         need(tensor_of(weight).nbytes <= MAX_BYTES, "the matrix is large", weight)
         need(not is_asked_for(root, MERGED), "the parts are to be one product (--force-forms)", root, code=Code.OPTION)
-        check_faster(root, PARTS, rows=dims(x)[:-1])
+        check_faster(root, PARTS, rows=dims(layer.x)[:-1])
         bounds = itertools.pairwise(itertools.accumulate(widths, initial=0))
         parts = {part: slice(*ends) for part, ends in zip(root.outputs, bounds, strict=True) if is_used(part)}
-        return Match(nodes, lambda: {y: _part(x, weight, bias, columns) for y, columns in parts.items()}, tuple(parts))
+        nodes = (*layer.nodes, root)
+        return Match(nodes, lambda: {y: _part(layer, columns) for y, columns in parts.items()}, tuple(parts))
 
 
-def _part(x: ir.Value, weight: ir.Value, bias: np.ndarray | None, columns: slice) -> ir.Value:
-    product = ir.node("MatMul", [x, constant(np.ascontiguousarray(array_of(weight)[:, columns]))]).outputs[0]
-    return product if bias is None else ir.node("Add", [product, constant(bias[columns])]).outputs[0]
-
-
-def _producer_for_it_alone(value: ir.Value) -> ir.Node:
-    node = value.producer()
-    if node is None or node.graph is not value.graph or not is_used_once(value):
-        raise Refusal("no product with a constant matrix is above it alone", value)
-    return node
+def _part(layer: Linear, columns: slice) -> ir.Value:
+    part = ir.node("MatMul", [layer.x, constant(np.ascontiguousarray(layer.matrix[:, columns]))]).outputs[0]
+    return part if layer.bias is None else ir.node("Add", [part, constant(array_of(layer.bias)[columns])]).outputs[0]
