@@ -11,11 +11,9 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, inputs, need, need_float32, optional, plain_attributes, static_dims, tensor_of
 from ortopt.rule import FoundT
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 
 CONVOLUTIONS = ("Conv", f"{MICROSOFT}::FusedConv")
-FOR_BLOCKS = "the blocked kernels are"
-MEASURED = "the gain was measured"
 
 
 class ConvRule(CpuRule[FoundT]):
@@ -87,4 +85,4 @@ def points(x: ir.Value, matrix: np.ndarray, bias: np.ndarray | ir.Value | None =
     return convolved(x, matrix.T.reshape(*matrix.T.shape, *(1,) * axes), bias)
 
 
-__all__ = ["CONVOLUTIONS", "FOR_BLOCKS", "MEASURED", "ConvRule", "bias_of", "convolution", "convolved", "points"]
+__all__ = ["CONVOLUTIONS", "ConvRule", "bias_of", "convolution", "convolved", "points"]

@@ -6,6 +6,10 @@ from ortopt.analysis.kernels import CPU
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import FoundT, RewriteRule
 
+FOR_BLOCKS = "the blocked kernels are"
+MEASURED = "the gain was measured"
+"""What is for single precision only (see `need_float32`)."""
+
 
 class CpuRule(RewriteRule[FoundT]):
     """A rule for a form that ONNX Runtime computes faster on the CPU."""
@@ -15,4 +19,4 @@ class CpuRule(RewriteRule[FoundT]):
     targets = (Target.ORT,)
 
 
-__all__ = ["CpuRule"]
+__all__ = ["FOR_BLOCKS", "MEASURED", "CpuRule"]

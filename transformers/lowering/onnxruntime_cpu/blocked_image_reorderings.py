@@ -28,7 +28,7 @@ from ortopt.patterns.permutations import moves_elements
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 from ortopt.views.axes import Axis, Group, View, above, below
 from ortopt.views.emission import chain
 from ortopt.views.index_map import identity, reordered, reshaped, same, whole
@@ -47,7 +47,7 @@ def image_dims(image: ir.Value) -> tuple[Dim, int, int, int]:
         Refusal: If they do not, or are not fixed.
     """
     batch, channels, height, width = dims(image, IMAGE)
-    need_float32(image, "the blocked kernels are")
+    need_float32(image, FOR_BLOCKS)
     if not (isinstance(channels, int) and isinstance(height, int) and isinstance(width, int)):
         raise Refusal("a size of the image is not fixed", image)
     need(min(channels, height, width) > 0, "the image is empty", image)

@@ -36,8 +36,7 @@ from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics
 from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.rule import NEWEST_OPSET, Match
-from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import FOR_BLOCKS
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 
 RANK = 4
 
@@ -121,7 +120,7 @@ class ScaledDifferenceConversion(CpuRule[Match]):
         difference = producer(between, "Sub")
         other, image = inputs(difference, 2)
         need(image is x, "it adds something else than what is subtracted", root)
-        need_float32(x, "the blocked kernels are")
+        need_float32(x, FOR_BLOCKS)
         size = dims(x, RANK)
         need(symbolic.same_shape(size, dims(other, RANK)), "the images are not of the same size", difference)
         (channels,) = need_fixed(size[1:2], "the number of channels is not fixed", x)
@@ -173,7 +172,7 @@ class SpatialMeanConversion(CpuRule[Match]):
         """The last two of four axes, which stay as ones, or one of them."""
         x = inputs(root, len(root.inputs))[0]
         batch, channels, height, width = dims(x, RANK)
-        need_float32(x, "the blocked kernels are")
+        need_float32(x, FOR_BLOCKS)
         mean = ops.Reduce(root)
         over, keeps = set(mean.axes), mean.keeps_axes
         need(bool(over) and over <= {2, 3}, "it is no mean over height and width", root)

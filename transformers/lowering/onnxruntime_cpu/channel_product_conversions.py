@@ -35,7 +35,7 @@ from ortopt.options import Numerics
 from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import points
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, MEASURED, CpuRule
 
 RANK = 4
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
@@ -91,7 +91,7 @@ class MatmulConvConversion(CpuRule[Match]):
             nodes.pop()
         value, _ = inputs(nodes[-1], 2)
         _, height, width, _ = dims(value, RANK)
-        need_float32(value, "the blocked kernels are")
+        need_float32(value, FOR_BLOCKS)
         need(is_never_zero(height, root) and is_never_zero(width, root), "the image may be empty", value)
         return Match(tuple(nodes), lambda: _convolutions(nodes, value))
 
@@ -207,7 +207,7 @@ class TransposedMatmulConversion(CpuRule[Match]):
         transpose = producer(turned, "Transpose")
         _check_order(transpose, (0, *range(2, of), 1))
         (x,) = inputs(transpose, 1)
-        need_float32(x, "the gain was measured")
+        need_float32(x, MEASURED)
         sizes = dims(x, of)[2:]
         positions = need_fixed(sizes, "a size is not fixed", x) if of > SIGNAL else ()
         need(all(is_never_zero(size, root) for size in sizes), "there may be no position", x)

@@ -29,7 +29,7 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.op_traits import RESHAPING
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 from ortopt.views.emission import chain
 from ortopt.views.index_map import identity, reordered, reshaped, same
 from ortopt.views.reading import maps, through
@@ -98,7 +98,7 @@ class StridedConcatConversion(CpuRule[Match]):
         found = next((one for one in maps(result, MAX_MOVES) if one.source is not result), None)
         if found is None:
             raise Refusal("it joins no parts of one value in an order of theirs", root)
-        need_float32(found.source, "the gain was measured")
+        need_float32(found.source, MEASURED)
         need(all(map(is_used_once, inputs(root, len(root.inputs)))), "a part is used elsewhere", root)
         once = chain(found, root)
         need(not once.cuts and not once.repeats and once.nodes <= 3, "no Transpose does the same", root)
@@ -129,7 +129,7 @@ class WeightedConcatDecomposition(CpuRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """A sum along the last axis of parts of equal size that a product alone reads."""
         (product,) = inputs(root, 1)
-        need_float32(product, "the gain was measured")
+        need_float32(product, MEASURED)
         axes = optional(root, 1)
         need(axes is not None, "it sums everything", root)
         last = rank(product) - 1

@@ -21,7 +21,8 @@ from ortopt.patterns.convolution_activation import is_convolution
 from ortopt.rule import Match
 from ortopt.semantics.opset_changes import DEPTH_TO_SPACE_HAS_MODES_FROM, PADS_ARE_AN_INPUT_FROM
 from ortopt.system import processor
-from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import MEASURED, ConvRule, bias_of, convolution
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import ConvRule, bias_of, convolution
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED
 
 BLOCKS = (8, 16)
 """On x86 processors without AVX-512, and with it."""

@@ -31,7 +31,7 @@ from ortopt.options import Numerics
 from ortopt.patterns.convolution import stride_of_transposed
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import bias_of, convolved, points
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 PHASES = Form("", "Conv", "of the phases of a transposed convolution")
 
@@ -60,7 +60,7 @@ class ConvTransposeDecomposition(CpuRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """Constant weights in whole blocks, a kernel of whole strides, and dimensions that Reshape can be told."""
         x, weight = inputs(root, 2)
-        need_float32(x, "the gain was measured")
+        need_float32(x, MEASURED)
         batch, _, *sides = dims(x)
         need(len(sides) in (1, 2), "it is of no signals and no images", x)
         stride = stride_of_transposed(root)
@@ -180,7 +180,7 @@ class StackedConvTransposeConversion(CpuRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """Two transposed convolutions that make four pixels of each, and at most an activation between."""
-        need_float32(root.outputs[0], "the gain was measured")
+        need_float32(root.outputs[0], MEASURED)
         channels, outputs = _sizes(root)
         first = producer(inputs(root, 1)[0], "ConvTranspose", *ACTIVATIONS)
         between = []

@@ -35,7 +35,7 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import convolved
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 DFT: Final = Form("", "MatMul", "in place of DFT")
 
@@ -65,7 +65,7 @@ class DftMatmulConversion(CpuRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """A known length, for which there is no fast kernel."""
         (x,) = inputs(root, 1)
-        need_float32(x, "the gain was measured")
+        need_float32(x, MEASURED)
         size = rank(x)
         need(_along(root, size) == size - 2, "it is not along the last axis of numbers", root)
         length, parts = need_fixed(dims(x)[-2:], "the length is not known", x)
@@ -137,14 +137,19 @@ def _zeros(value: ir.Value) -> bool:
 def _matrix(length: int, parts: int, *, is_inverse: bool) -> np.ndarray:
     """What each part of a number adds to each part of a frequency: rows by columns, parts side by side."""
     count = length // 2 + 1 if parts == 1 else length
-    turns = np.outer(np.arange(length), np.arange(count)) % length
-    angles = 2 * np.pi * turns / length
+    angles = _angles(length, count, length)
     cosines, sines = np.cos(angles), np.sin(angles) if is_inverse else -np.sin(angles)
     of_real = np.stack([cosines, sines], axis=-1)
     of_imaginary = np.stack([-sines, cosines], axis=-1)
     every = np.stack([of_real, of_imaginary][:parts], axis=1)
     matrix: np.ndarray = every.reshape(length * parts, 2 * count)
     return (matrix / length if is_inverse else matrix).astype(np.float32)
+
+
+def _angles(rows: int, columns: int, length: int) -> np.ndarray:
+    """The angles of so many frequencies by so many numbers, or the other way round."""
+    angles: np.ndarray = 2 * np.pi * (np.outer(np.arange(rows), np.arange(columns)) % length) / length
+    return angles
 
 
 def _known(matrix: np.ndarray, root: ir.Node) -> ir.Value | None:
@@ -238,7 +243,6 @@ def _given(length: ir.Value | None, root: ir.Node) -> ir.Value:
 def _basis(window: np.ndarray) -> np.ndarray:
     """For each frequency from 0 to half of them two rows: its windowed cosine, and its windowed sine, negative."""
     length = len(window)
-    turns = np.outer(np.arange(length // 2 + 1), np.arange(length)) % length
-    angles = 2 * np.pi * turns / length
+    angles = _angles(length // 2 + 1, length, length)
     rows: np.ndarray = np.stack([np.cos(angles), -np.sin(angles)], axis=1).reshape(-1, length) * window
     return rows

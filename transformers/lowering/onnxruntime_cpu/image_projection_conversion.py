@@ -38,8 +38,8 @@ from ortopt.linear.layer import Linear, product
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import FOR_BLOCKS, points
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import points
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 
 IMAGE, ROWS = 4, 3
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
@@ -140,7 +140,7 @@ def _rows(image: ir.Value, shape: tuple[int, ...], projection: Linear, activatio
 def _sizes(image: ir.Value) -> tuple[Dim, int, int]:
     """The batch, the height and the width of an image with channels first."""
     batch, _, *sides = dims(image, IMAGE)
-    need_float32(image, "the blocked kernels are")
+    need_float32(image, FOR_BLOCKS)
     height, width = need_fixed(sides, "a size of the image is not fixed", image)
     need(min(height, width) > 0, "the image is empty", image)
     return batch, height, width

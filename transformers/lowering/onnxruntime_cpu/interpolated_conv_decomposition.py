@@ -34,8 +34,8 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics
 from ortopt.patterns.convolution_activation import separate_activation
 from ortopt.patterns.interpolation import Image, Matrix, interpolated
-from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, MEASURED, convolution, points
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, convolution, points
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 OLDEST_OPSET = 11
 

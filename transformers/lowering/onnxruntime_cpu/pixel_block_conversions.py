@@ -37,8 +37,8 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics
 from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, MEASURED, ConvRule, convolution
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, ConvRule, convolution
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 TWO_TRANSPOSES = Form("", "Transpose", "twice in place of DepthToSpace")
 MODES_FROM = 11

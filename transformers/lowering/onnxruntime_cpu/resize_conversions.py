@@ -35,7 +35,7 @@ from ortopt.patterns.interpolation import Image, Matrix, interpolated
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.transformer import GraphTransformer
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import convolved
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 
 BLOCKS = Form("", "Resize", "of blocks of channels")
 
@@ -86,7 +86,7 @@ def _channels(node: ir.Node) -> int:
         Refusal: If it has none, or if that was not measured to win.
     """
     x = inputs(node, 1)[0]
-    need_float32(x, "the blocked kernels are")
+    need_float32(x, FOR_BLOCKS)
     (channels,) = need_fixed(dims(x, RANK)[1:2], "its channels fill no blocks", x)
     need(channels > 0 and channels % BLOCK == 0, "its channels fill no blocks", x)
     need(is_enlarged_in_blocks(node), "no blocked kernel enlarges so", node)

@@ -43,7 +43,7 @@ from ortopt.linear.weights import rounded
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 AXES = (2, 3)
 BLOCK = 16
@@ -185,7 +185,7 @@ def _cut(x: ir.Value, axis: int, start: int, end: int) -> ir.Value:
 def _weight(node: ir.Node) -> np.ndarray:
     """The constant weight of a convolution of images."""
     weight = inputs(node, 2)[1]
-    need_float32(weight, "the gain was measured")
+    need_float32(weight, MEASURED)
     static_dims(weight, rank=4)
     return array_of(weight).astype(np.float64)
 

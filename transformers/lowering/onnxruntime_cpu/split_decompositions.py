@@ -41,7 +41,7 @@ from ortopt.patterns.parallel_parts import MERGED
 from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import bias_of
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 
 ACTIVATIONS = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu")
 MAX_STEPS = 3
@@ -65,7 +65,7 @@ class ConvSplitDecomposition(CpuRule[Match]):
         """Parts of channels, out of a convolution and activations that nothing else reads."""
         value = inputs(root, len(root.inputs))[0]
         need(len(dims(value)) == 4 and ops.Split(root).axis == 1, "it splits no channels of an image", root)
-        need_float32(value, "the blocked kernels are")
+        need_float32(value, FOR_BLOCKS)
         sizes = [_channels(part) for part in root.outputs]
         need(all(size > 0 and size % BLOCK == 0 for size in sizes), "the parts are no whole blocks", root)
         need(any(map(_is_convolved, root.outputs)), "no convolution reads a part", root)

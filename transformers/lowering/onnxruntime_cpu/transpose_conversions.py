@@ -40,7 +40,7 @@ from ortopt.patterns.permutations import (
 )
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.op_traits import RESHAPING
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 from ortopt.views.emission import chain
 from ortopt.views.index_map import reordered, reshaped, whole
 from ortopt.views.reading import through
@@ -168,7 +168,7 @@ class TransposeDecomposition(CpuRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """A transposition of single elements that is one or two exchanges of groups of axes."""
         (x,) = inputs(root, 1)
-        need_float32(x, "the gain was measured")
+        need_float32(x, MEASURED)
         shape = tuple(dims(x))
         order = ops.Transpose(root).order
         need(moves_elements(shape, order), "one axis moves, or pieces of several elements", root)

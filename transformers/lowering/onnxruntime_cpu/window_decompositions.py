@@ -39,7 +39,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.rule import NEWEST_OPSET, Match
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 SLIDING_RUNS = Form("", "Slice", "for each offset")
 
@@ -62,7 +62,7 @@ class SlidingGatherDecomposition(CpuRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """A range that counts from 0, and a column of offsets; single numbers are taken."""
         x, indices = inputs(root, 2)
-        need_float32(x, "the gain was measured")
+        need_float32(x, MEASURED)
         place = ops.Gather(root).axis
         alone = all(isinstance(size, int) and size == 1 for size in dims(x)[place + 1 :])
         need(alone, "it takes rows, which are copied as they are", root)
@@ -261,7 +261,7 @@ def _goes_on(root: ir.Node) -> bool:
 def _check_pays(taken: Taken, root: ir.Node) -> None:
     """Refuse where rows of numbers are taken, or few numbers."""
     _, x, place, indices = taken
-    need_float32(x, "the gain was measured")
+    need_float32(x, MEASURED)
     shape = dims(x)
     need(all(size == 1 for size in shape[place + 1 :]), "it takes rows, which are copied as they are", root)
     known = math.prod(size for size in shape[:place] if isinstance(size, int))
