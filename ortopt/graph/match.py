@@ -335,10 +335,25 @@ def static_dims(value: ir.Value, rank: int | None = None) -> tuple[int, ...]:
     Raises:
         Refusal: If one is not, or the rank is another.
     """
-    shape = dims(value, rank)
-    known = tuple(dim for dim in shape if isinstance(dim, int))
-    if len(known) != len(shape):
-        raise Refusal("a dimension is not fixed", value)
+    return need_fixed(dims(value, rank), "a dimension is not fixed", value)
+
+
+def need_fixed(sizes: Sequence[Dim], why: str, about: object) -> tuple[int, ...]:
+    """Go on only with dimensions that are numbers.
+
+    Args:
+        sizes: The dimensions.
+        why: The reason otherwise.
+        about: What it is about.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        Refusal: If one is not.
+    """
+    known = tuple(size for size in sizes if isinstance(size, int))
+    need(len(known) == len(sizes), why, about)
     return known
 
 

@@ -347,6 +347,16 @@ def biased(total: ir.Node) -> Linear:
     return Linear(node, product.x, product.weight, bias, total=total)
 
 
+def product(last: ir.Node) -> Linear:
+    """The MatMul by a constant matrix of floats that a node is, or whose bias it adds.
+
+    Raises:
+        Refusal: If it is neither, or for a reason of `linear`.
+    """
+    need(is_op(last, "MatMul", "Add", "Sum"), "it is no product", last)
+    return linear(last) if is_op(last, "MatMul") else biased(last)
+
+
 def ending_in(last: ir.Node) -> Linear:
     """The Gemm that a node is, or the MatMul whose bias it adds: it makes rows of rows, and adds a constant row.
 

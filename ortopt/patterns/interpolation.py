@@ -137,6 +137,15 @@ class Image(Struct, frozen=True):
             return False
         return is_faster(root, IN_PLACE_OF_PHASES, multiplications=ceil(self.multiplications))
 
+    def matrices(self) -> tuple[Matrix, Matrix]:
+        """The weights of rows, and those of columns; of fixed sizes."""
+        rows, columns = (
+            self.interpolation.matrix(before, after, scale)
+            for before, after, scale in zip(self.before, self.after, self.scales, strict=True)
+            if isinstance(before, int) and isinstance(after, int)
+        )
+        return rows, columns
+
     @property
     def multiplications(self) -> float:
         """How many an element of the result takes where the image is multiplied by two matrices; of fixed sizes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -12,6 +13,7 @@ from ortopt.options import Options
 
 FOLDER: Final = Path(__file__).parent / "examples"
 
+_FILLED: Final = re.compile(r"(\w+)\[([\d,]+)\]\s+(\w+)\s+=\s+\{([^{}]*)\.\.\.\}")
 _LINE: Final = re.compile(r"(becomes|ops|kept|opset|level|target|options|numbers|input \w+):(?: (.*))?")
 
 
@@ -54,6 +56,17 @@ def read(name: str) -> list[Example]:
     return [_example(section) for section in sections]
 
 
+def text(name: str, title: str) -> str:
+    """The model of an example.
+
+    Args:
+        name: Name of the pass.
+        title: Title of the example.
+    """
+    (model,) = (example.model for example in read(name) if example.title == title)
+    return model
+
+
 def _example(section: str) -> Example:
     title, *lines = (line for line in section.splitlines() if line and not line.startswith("#"))
     model: list[str] = []
@@ -70,8 +83,24 @@ def _example(section: str) -> Example:
     return Example(title, _named("\n".join(model)), "kept" in told, _arguments(told))
 
 
+def _filled(constant: re.Match[str]) -> str:
+    """A constant with the numbers for which ``...`` stands behind those that are written."""
+    kind, shape, name, written = constant.groups()
+    first = [each for each in written.split(",") if each.strip()]
+    numbers = _numbers(math.prod(map(int, shape.split(","))))
+    if kind == "float16":  # as ONNX's text has it
+        numbers = numbers.astype(np.float16).view(np.uint16)
+    return f"{kind}[{shape}] {name} = {{{','.join([*first, *map(str, numbers.tolist()[len(first) :])])}}}"
+
+
+def _numbers(count: int) -> np.ndarray:
+    """Numbers of no order that is easily met elsewhere: their bits are few, so that sums of products are exact."""
+    places = np.arange(count)
+    return ((5 * places + places // 7) % 9 - 4) / 8
+
+
 def _named(graph: str) -> str:
-    return f"main {graph}" if graph.startswith("(") else graph
+    return _FILLED.sub(_filled, f"main {graph}" if graph.startswith("(") else graph)
 
 
 def _arguments(told: dict[str, str]) -> dict[str, Any]:
@@ -106,15 +135,26 @@ def _options(text: str) -> Options:
         kind = type(getattr(default, name))
         if kind is bool:
             given[name] = {"true": True, "false": False}[value]
+        elif kind is type(None):
+            given[name] = int(value)
         else:
             given[name] = tuple(value.split("+")) if kind is tuple else kind(value)
     return Options(**given)
 
 
 def _array(text: str) -> np.ndarray:
-    """An array from its type, shape and elements: ``float32[1,3] nan 0.5 -inf``."""
+    """An array from its type, shape and elements: ``float32[1,3] nan 0.5 -inf``.
+
+    Or from its type, its shape, and some of its elements: ``float32[9,99] ... [0,3]=nan``.
+    """
     kind, *elements = text.split()
     dtype, _, shape = kind.removesuffix("]").partition("[")
+    sizes = [int(size) for size in shape.split(",") if size]
+    if elements[:1] == ["..."]:
+        array = _numbers(math.prod(sizes)).astype(dtype).reshape(sizes)
+        for place, _, element in (each.partition("]=") for each in elements[1:]):
+            array[tuple(map(int, place[1:].split(",")))] = element
+        return array
     if dtype == "bool":
         elements = [{"true": "1", "false": ""}[element] for element in elements]
-    return np.array(elements).astype(dtype).reshape([int(size) for size in shape.split(",") if size])
+    return np.array(elements).astype(dtype).reshape(sizes)

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import onnx
-import onnx_ir as ir
-
 from ortopt import optimize
 from ortopt.testing import parse
+from tests.passes.sessions import loaded
 
 TEXT = "main (float[B,S,4] x) => (float[B,S,4] y) <float[4] b = {1, 2, 3, 4}> { t = Add (x, b) y = Gelu (t) }"
-
-
-def loaded(model: ir.Model, folder: Path) -> list[str]:
-    """The ops that ONNX Runtime makes of a model with its default optimizations."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.optimized_model_filepath = str(folder / "loaded.onnx")
-    onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options, ["CPUExecutionProvider"])
-    return [node.op_type for node in onnx.load(folder / "loaded.onnx").graph.node]
 
 
 def test_onnxruntime_leaves_the_result_alone(tmp_path: Path) -> None:

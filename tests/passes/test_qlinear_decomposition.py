@@ -10,7 +10,7 @@ import pytest
 from ortopt import optimize
 from ortopt.testing import parse
 from tests.passes.quantized_units import run
-from tests.passes.test_bias_sum_conversion import loaded
+from tests.passes.sessions import loaded
 
 SHARE = 1 / 256
 

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import onnx_ir as ir
-import onnxruntime
 import pytest
 
-from ortopt.testing import check_rewrites, parse, run, to_bytes
+from ortopt.testing import check_rewrites, run
+from tests.passes.sessions import loaded, passed
 
 PASS = "transpose_decomposition"
 
@@ -47,12 +46,6 @@ def test_no_other_pass_undoes_it(case: str, other: str) -> None:
 def test_onnx_runtime_keeps_it(case: str, tmp_path: Path) -> None:
     """ONNX Runtime merges transpositions when it loads a model; not these."""
     text = REWRITTEN[case][0].replace("y = ", "a = Neg (x) t = ").replace("(x) }", "(a) y = Abs (t) }")
-    made = parse(text)
-    run(PASS, made)
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "loaded.onnx")
-    options.log_severity_level = 3
-    onnxruntime.InferenceSession(to_bytes(made), options, providers=["CPUExecutionProvider"])
-    loaded = ir.load(str(tmp_path / "loaded.onnx"))
-    count = sum(node.op_type == "Transpose" for node in loaded.graph)
-    assert count == sum(node.op_type == "Transpose" for node in made.graph)
+    made = passed(PASS, text)
+    count = sum(node.op_type == "Transpose" for node in made.graph)
+    assert loaded(made, tmp_path).count("Transpose") == count

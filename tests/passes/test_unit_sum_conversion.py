@@ -10,7 +10,7 @@ import pytest
 from ortopt import optimize
 from ortopt.testing import parse
 from tests.passes.quantized_units import Tensor, run, unit
-from tests.passes.test_bias_sum_conversion import loaded
+from tests.passes.sessions import loaded
 
 SOFTMAX = unit("t = Softmax (x_x)", Tensor("8,16,16", 0.00392, 0), x=Tensor("8,16,16"))
 POOL = unit(

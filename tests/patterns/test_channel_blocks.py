@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ortopt.system import processor
-from ortopt.transformers.lowering.onnxruntime_cpu import _channel_blocks as channel_blocks
+from ortopt.transformers.lowering.onnxruntime_cpu import conv_block_conversions
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ def test_blocks_follow_from_instructions(
 ) -> None:
     monkeypatch.setattr(processor, "is_x86", lambda: is_x86)
     monkeypatch.setattr(processor, "features", lambda: frozenset(features))
-    assert channel_blocks.channel_block() == block
+    assert conv_block_conversions.channel_block() == block

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ortopt.measurement.intervals import interval
 
 from ortopt.api import make_options
 from ortopt.errors import InvalidModelError, UsageError
+from ortopt.measurement.pairs import interval
 from ortopt.regression import manifest, shards, sources, thresholds
 from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, Settings

@@ -34,6 +34,7 @@ from ortopt.graph.match import (
 from ortopt.linear.channels import composed, of_channels
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.transformer import GraphTransformer
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS
 
 RANK = 4
 NORMALIZATION_FROM = 9
@@ -147,7 +148,7 @@ def _step(node: ir.Node) -> Affine:
     number, x = (b, a) if is_constant(b) else (a, b)
     need(is_constant(number) and not is_constant(x), "no operand is a constant", node)
     need(number is b or is_op(node, "Add", "Mul"), "the constant comes first", node)
-    need_float32(x, "the blocked kernels are")
+    need_float32(x, FOR_BLOCKS)
     channels = dims(x, RANK)[1]
     if not isinstance(channels, int):
         raise Refusal("the number of channels is not fixed", x)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.costs import Form
@@ -34,8 +33,9 @@ from ortopt.graph.match import (
     producer,
     users,
 )
-from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.options import Numerics
+from ortopt.rule import Match
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
 
 FORM = "of halves as floats"
 """The variant of all these ops in the table of costs."""
@@ -49,28 +49,19 @@ MASK = 3
 LAYOUT = ("Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
-class Found(Struct, frozen=True):
-    """The op."""
-
-    nodes: tuple[ir.Node]
-
-
-class HalfKernelConversion(RewriteRule[Found]):
+class HalfKernelConversion(CpuRule[Match]):
     """``Gelu(h)`` of halves → ``Cast(Gelu(Cast(h)))``, computed in single precision.
 
     So for Attention without a cache, beside such ops, and for Clip behind a convolution. The numbers are rounded to
     halves less often.
     """
 
-    levels = (TransformerLevel.LEVEL3,)
     roots = ("Attention", "Clip", "Gelu")
     weighs = tuple(Form("", op, FORM) for op in roots)
     looks_downstream = True
     numerics = Numerics.REORDERED
-    providers = (CPU,)
-    targets = (Target.ORT,)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """An op of halves beside one that the CPU has no kernel of halves for, and one that it has a kernel for."""
         need(dtype(root.outputs[0]) == FLOAT16, "its numbers are not halves", root)
         options = scope.of(scope.graph_of(root)).options
@@ -80,13 +71,13 @@ class HalfKernelConversion(RewriteRule[Found]):
             _check_attention(root)
         if root.op_type == "Clip":
             _check_clip(root)
-        return Found((root,))
+        return Match((root,), lambda: _between_casts(root))
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the op of floats between Casts."""
-        (root,) = found.nodes
-        op = ops.copied(root, [_single(value) for value in root.inputs])
-        return ir.node("Cast", [op.outputs[0]], {"to": FLOAT16})
+
+def _between_casts(root: ir.Node) -> ir.Node:
+    """Build the op of floats between Casts."""
+    op = ops.copied(root, [_single(value) for value in root.inputs])
+    return ir.node("Cast", [op.outputs[0]], {"to": FLOAT16})
 
 
 def _check_attention(root: ir.Node) -> None:

@@ -7,39 +7,39 @@ convolution between two products.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK, is_blocked_convolution
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.costs import Form
-from ortopt.analysis.kernels import CPU
 from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    FLOAT,
     Refusal,
-    array_of,
     dims,
     inputs,
-    is_constant,
     is_op,
     is_used_once,
     need,
+    need_fixed,
     need_float32,
     plain_attributes,
     producer,
     rank,
     same_dim,
-    static_dims,
     users,
 )
 from ortopt.graph.symbolic import Dim
-from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.linear.layer import Linear, product
+from ortopt.options import Numerics
+from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import points
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 
 IMAGE, ROWS = 4, 3
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
@@ -54,77 +54,26 @@ ACTIVATIONS = {"": ("Gelu", "HardSigmoid", "Relu", "Sigmoid", "Tanh"), MICROSOFT
 """Ops of one operand with kernels in blocks, by domain."""
 
 
-class Projection(Struct, frozen=True):
-    """A product with a constant matrix.
-
-    Attributes:
-        nodes: The product, and the sum with its biases if there is one.
-        x: What is multiplied.
-        matrix: The matrix.
-        bias: A number for each column; None for none.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    matrix: np.ndarray
-    bias: np.ndarray | None
-
-
-class Found(Struct, frozen=True):
-    """What becomes convolutions of points.
-
-    Attributes:
-        nodes: All nodes, the last one last.
-        start: The rows, or the image, that the first of them reads.
-        shape: The shape of the rows as an image with its channels last, or of the image as rows; empty for the same.
-        projection: The product.
-        activations: What works on each element, in order: behind a product that widens, before one that narrows.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    start: ir.Value
-    shape: tuple[int, ...]
-    projection: Projection
-    activations: tuple[ir.Node, ...]
-
-
-class ImageProjectionConversion(RewriteRule[Found]):
+class ImageProjectionConversion(CpuRule[Match]):
     """``Transpose(Reshape(x · W + b))`` → ``Conv(Transpose(Reshape(x)), W, b)`` for rows that become a wider image.
 
     And ``Gelu(Reshape(Transpose(i))) · W + b`` → ``Reshape(Transpose(Conv(Gelu(i), W, b)))`` for an image that becomes
     narrower rows. With many columns on the narrow side the product is the faster kernel.
     """
 
-    levels = (TransformerLevel.LEVEL3,)
     after = ("matmul_conv_conversion", "reshape_transpose_reordering")
     roots = ("Transpose", "MatMul", "Add", "Sum")
     opsets = (5, NEWEST_OPSET)
-    providers = (CPU,)
-    targets = (Target.ORT,)
     weighs = (FORM,)
     numerics = Numerics.REORDERED
     looks_downstream = True
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A product in whole blocks, next to the transposition of an image that is in blocks."""
         return _widened(root) if is_op(root, "Transpose") else _narrowed(root)
 
-    def rewrite(self, found: Found) -> ir.Value:
-        """Build the transposition of what has fewer channels, and the convolution on the image's side of it."""
-        if not is_op(found.nodes[-1], "Transpose"):
-            image = found.start
-            for node in found.activations:
-                image = _copy(node, image)
-            image = ir.node("Transpose", [_convolution(found.projection, image)], {"perm": TO_CHANNELS_LAST}).outputs[0]
-            return _reshape(image, found.shape)
-        image = ir.node("Transpose", [_reshape(found.start, found.shape)], {"perm": TO_CHANNELS_FIRST}).outputs[0]
-        image = _convolution(found.projection, image)
-        for node in found.activations:
-            image = _copy(node, image)
-        return image
 
-
-def _widened(root: ir.Node) -> Found:
+def _widened(root: ir.Node) -> Match:
     """Rows that are multiplied, activated, and become an image of convolutions."""
     need(ops.Transpose(root).order == TO_CHANNELS_FIRST, "it does not bring channels to the front", root)
     image = root.outputs[0]
@@ -149,15 +98,19 @@ def _widened(root: ir.Node) -> Found:
         shape = (COPIED, height, width, rows)
     else:
         need(rank(x) == IMAGE, "what is multiplied is no image", x)
-    return Found((*projection.nodes, *activations, *moves, root), x, shape, projection, activations)
+    return Match((*projection.nodes, *activations, *moves, root), lambda: _image(x, shape, projection, activations))
 
 
-def _narrowed(root: ir.Node) -> Found:
+def _image(rows: ir.Value, shape: tuple[int, ...], projection: Linear, activations: Sequence[ir.Node]) -> ir.Value:
+    """Build the transposition of rows before they are widened, and the convolution and the activations behind it."""
+    image = ir.node("Transpose", [_reshape(rows, shape)], {"perm": TO_CHANNELS_FIRST}).outputs[0]
+    return _activated(activations, _points(projection, image))
+
+
+def _narrowed(root: ir.Node) -> Match:
     """An image that becomes rows, which are activated and multiplied."""
     projection = _projection(root)
-    if len(projection.nodes) == 1 and is_used_once(root.outputs[0]):
-        (user,) = users(root.outputs[0])
-        need(not _adds_bias(user, root.outputs[0]), "what follows belongs to it", root)
+    need(projection.total is not None or not _goes_on(root.outputs[0]), "what follows belongs to it", root)
     rows, columns = projection.matrix.shape
     need(rows > columns, "the product gives no fewer columns", root)
     check_faster(root, FORM, columns=columns)
@@ -174,61 +127,49 @@ def _narrowed(root: ir.Node) -> Found:
     if moves:
         need(same_dim(dims(projection.x, ROWS)[0], batch), "other axes are joined", moves[0])
         shape = (COPIED, height * width, columns)
-    return Found((transpose, *moves, *activations, *projection.nodes), image, shape, projection, activations)
+    nodes = (transpose, *moves, *activations, *projection.nodes)
+    return Match(nodes, lambda: _rows(image, shape, projection, activations))
+
+
+def _rows(image: ir.Value, shape: tuple[int, ...], projection: Linear, activations: Sequence[ir.Node]) -> ir.Value:
+    """Build the activations and the convolution, and the transposition of what has been narrowed."""
+    narrow = _points(projection, _activated(activations, image))
+    return _reshape(ir.node("Transpose", [narrow], {"perm": TO_CHANNELS_LAST}).outputs[0], shape)
 
 
 def _sizes(image: ir.Value) -> tuple[Dim, int, int]:
     """The batch, the height and the width of an image with channels first."""
-    batch, _, height, width = dims(image, IMAGE)
-    need_float32(image, "the blocked kernels are")
-    if not (isinstance(height, int) and isinstance(width, int)):
-        raise Refusal("a size of the image is not fixed", image)
+    batch, _, *sides = dims(image, IMAGE)
+    need_float32(image, FOR_BLOCKS)
+    height, width = need_fixed(sides, "a size of the image is not fixed", image)
     need(min(height, width) > 0, "the image is empty", image)
     return batch, height, width
 
 
-def _projection(last: ir.Node) -> Projection:
-    """The product with a constant matrix that a node is, or adds biases to.
+def _projection(last: ir.Node) -> Linear:
+    """The product with a constant matrix that a node is, or adds one number for each column to.
 
     Raises:
         Refusal: If it is none, or its channels fill no blocks.
     """
-    nodes: tuple[ir.Node, ...] = (last,)
-    number: ir.Value | None = None
-    if is_op(last, "Add", "Sum") and len(last.inputs) == 2:
-        product, number = inputs(last, 2)
-        if is_constant(product):
-            product, number = number, product
-        nodes = (producer(product, "MatMul"), last)
-        need(is_used_once(product), "the product is used elsewhere", product)
-        need(_is_bias(number, product), "what is added is not one number a column", last)
-    need(is_op(nodes[0], "MatMul"), "it is no product", last)
-    x, weight = inputs(nodes[0], 2)
-    need(is_constant(weight), "the matrix is no constant", weight)
-    need_float32(weight, "the blocked kernels are")
-    shape = static_dims(weight)
-    need(len(shape) == 2, "the operand is no matrix", weight)
-    need(all(size > 0 and size % BLOCK == 0 for size in shape), "the channels fill no blocks", weight)
-    bias = None if number is None else np.broadcast_to(array_of(number).reshape(-1), shape[1:])
-    return Projection(nodes, x, array_of(weight), bias)
+    layer = product(last)
+    need_float32(layer.weight, FOR_BLOCKS)
+    need(not any(size % BLOCK for size in layer.matrix.shape), "the channels fill no blocks", layer.weight)
+    layer.summand()
+    return layer
 
 
-def _adds_bias(node: ir.Node, product: ir.Value) -> bool:
-    """Whether a node adds a bias to a product."""
-    if not is_op(node, "Add", "Sum") or len(node.inputs) != 2:
+def _goes_on(value: ir.Value) -> bool:
+    """Whether the only node that reads a product adds its bias."""
+    try:
+        return is_used_once(value) and is_op(users(value)[0], "Add", "Sum") and bool(_projection(users(value)[0]))
+    except Refusal:
         return False
-    a, b = inputs(node, 2)
-    return _is_bias(b if a is product else a, product)
 
 
-def _is_bias(number: ir.Value, product: ir.Value) -> bool:
-    """Whether an operand is a constant with a number for each column of a product, or for all."""
-    if not is_constant(number):
-        return False
-    shape, columns = static_dims(number), dims(product)
-    return (
-        len(shape) <= len(columns) and all(size == 1 for size in shape[:-1]) and shape[-1:] in ((), (1,), columns[-1:])
-    )
+def _points(layer: Linear, image: ir.Value) -> ir.Value:
+    """The same product, of an image's points."""
+    return points(image, layer.matrix, None if layer.bias is None else layer.summand().astype(np.float32))
 
 
 def _behind_reshape(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
@@ -274,12 +215,9 @@ def _reshape(value: ir.Value, shape: tuple[int, ...]) -> ir.Value:
     return ir.node("Reshape", [value, constant(shape)]).outputs[0] if shape else value
 
 
-def _convolution(projection: Projection, image: ir.Value) -> ir.Value:
-    """The convolution of points that multiplies channels by the matrix."""
-    kernel = constant(np.ascontiguousarray(projection.matrix.T)[:, :, None, None], FLOAT)
-    bias = [] if projection.bias is None else [constant(projection.bias, FLOAT)]
-    return ir.node("Conv", [image, kernel, *bias]).outputs[0]
-
-
-def _copy(node: ir.Node, image: ir.Value) -> ir.Value:
-    return ir.Node(node.domain, node.op_type, [image], list(plain_attributes(node).values())).outputs[0]
+def _activated(activations: Sequence[ir.Node], image: ir.Value) -> ir.Value:
+    """What activations make of an image."""
+    for node in activations:
+        plain_attributes(node)
+        image = ops.copied(node, [image]).outputs[0]
+    return image

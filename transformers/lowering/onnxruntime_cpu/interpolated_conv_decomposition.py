@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.costs import Form
-from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_no_larger
 from ortopt.framework.fusions import is_faster
 from ortopt.graph.edit import constant
@@ -29,16 +28,14 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
-    need_float32,
+    need_fixed,
     optional,
-    plain_attributes,
-    static_dims,
 )
-from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.patterns.convolution_activation import separate_activation
 from ortopt.patterns.interpolation import Image, Matrix, interpolated
-from ortopt.rule import RewriteRule
-from ortopt.semantics.domains import MICROSOFT
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, convolution, points
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 OLDEST_OPSET = 11
 
@@ -98,8 +95,8 @@ class Part(Struct, frozen=True):
     image: Image | None
 
 
-class Found(Struct, frozen=True):
-    """The nodes, the parts in order, and the windows of rows and columns."""
+class PartsAndWindows(Struct, frozen=True):
+    """What a convolution reads: the nodes, the parts in order, and the windows of rows and columns."""
 
     nodes: tuple[ir.Node, ...]
     parts: tuple[Part, ...]
@@ -107,28 +104,22 @@ class Found(Struct, frozen=True):
     columns: Window
 
 
-class InterpolatedConvDecomposition(RewriteRule[Found]):
+class InterpolatedConvDecomposition(CpuRule[PartsAndWindows]):
     """``Conv(Concat(x, Resize(z)))`` → ``Conv(x) + MatMul(rows, MatMul(Conv(z), columns))``, where that is less work.
 
     The convolution of z has single points, and a channel for each place of the kernel. Heads of UPerNet, DeepLabV3+ and
     SegFormer have such convolutions, and decoders with skips.
     """
 
-    levels = (TransformerLevel.LEVEL3,)
-    roots = ("Conv", f"{MICROSOFT}::FusedConv")
+    roots = CONVOLUTIONS
     needs = ("Resize",)
     lookback = 2
-    providers = (CPU,)
-    targets = (Target.ORT,)
     weighs = (FORM,)
     numerics = Numerics.FINITE
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> PartsAndWindows:
         """A dense convolution, and parts of which some are interpolated to a fixed size along rows and columns."""
-        x, weight = inputs(root, 2)
-        need_float32(x, "the gain was measured")
-        need(optional(root, 3) is None, "it adds another value", root)
-        outputs, channels, *kernel = static_dims(weight, rank=4)
+        x, weight, (outputs, channels, *kernel) = convolution(root, why=MEASURED)
         windows = _windows(root, kernel)
         values: Sequence[ir.Value] = (x,)
         nodes = [root]
@@ -146,9 +137,9 @@ class InterpolatedConvDecomposition(RewriteRule[Found]):
         need(sum(part.channels for part in parts) == channels, "the channels do not fit", root)
         need_no_larger(np.abs(array_of(weight)), (1.0,), FLOAT, weight)
         resizes = [part.value.producer() for part in chosen if private and is_used_once(part.value)]
-        return Found((*nodes, *(node for node in resizes if node is not None)), parts, *windows)
+        return PartsAndWindows((*nodes, *(node for node in resizes if node is not None)), parts, *windows)
 
-    def rewrite(self, found: Found) -> ir.Value:
+    def rewrite(self, found: PartsAndWindows) -> ir.Value:
         """Build a convolution of what is not interpolated, with the bias, and the products beside it."""
         root = found.nodes[0]
         weight = array_of(root.inputs[1])
@@ -167,7 +158,6 @@ class InterpolatedConvDecomposition(RewriteRule[Found]):
 
 def _windows(root: ir.Node, kernel: Sequence[int]) -> tuple[Window, Window]:
     """The windows of a dense convolution of images along rows and columns."""
-    plain_attributes(root)
     conv = ops.Conv(root)
     need(conv.group == 1, "it has groups", root)
     pads = conv.pads
@@ -188,9 +178,7 @@ def _parts(values: Sequence[ir.Value], outputs: int, windows: tuple[Window, Wind
     parts = []
     start = 0
     for value in values:
-        channels = dims(value, rank=4)[1]
-        if not isinstance(channels, int):
-            raise Refusal("the channels are not known", value)
+        (channels,) = need_fixed(dims(value, rank=4)[1:2], "the channels are not known", value)
         parts.append(Part(value, start, channels, _image(value, channels, outputs, windows)))
         start += channels
     return tuple(parts)
@@ -205,8 +193,8 @@ def _image(value: ir.Value, channels: int, outputs: int, windows: tuple[Window, 
         image = interpolated(resize)
     except Refusal:
         return None
-    points = windows[0].places == windows[1].places == 1
-    if not image.is_fixed or (points and _is_blocked(image)):
+    single = windows[0].places == windows[1].places == 1
+    if not image.is_fixed or (single and _is_blocked(image)):
         return None  # a blocked kernel interpolates the result of points faster (resize_projection_reordering)
     before, after = (cost(image, channels, outputs, windows) for cost in (_cost, _cost_after))
     return image if before and is_faster(resize, FORM, left=math.ceil(100 * after / before)) else None
@@ -231,68 +219,50 @@ def _is_blocked(image: Image) -> bool:
 def _cost_after(image: Image, channels: int, outputs: int, windows: tuple[Window, Window]) -> float:
     """What the decomposition costs: points of the small image, moved where there are several places, two products."""
     rows, columns = windows
-    height, width = image.before
-    assert isinstance(height, int)
-    assert isinstance(width, int)
+    height, width = need_fixed(image.before, "a size is not fixed", image.x)
     places = rows.places * columns.places
-    points = height * width * outputs * places * (channels + (2 * MOVE if places > 1 else 0))
+    of_points = height * width * outputs * places * (channels + (2 * MOVE if places > 1 else 0))
     tall = rows.places * height
     of_columns = tall * columns.results * (columns.places * width * PRODUCT + MOVE)
     of_rows = rows.results * columns.results * (tall * PRODUCT + MOVE)
-    return points + outputs * (of_columns + of_rows)
+    return of_points + outputs * (of_columns + of_rows)
 
 
 def _area(sizes: Sequence[object]) -> int:
     return math.prod(size for size in sizes if isinstance(size, int))
 
 
-def _matrices(image: Image | None) -> tuple[Matrix, Matrix]:
-    """What rows and columns of an interpolated image are made of."""
-    assert image is not None
-    (height, width), (rows, columns) = image.before, image.after
-    assert isinstance(height, int)
-    assert isinstance(width, int)
-    assert isinstance(rows, int)
-    assert isinstance(columns, int)
-    how = image.interpolation
-    return how.matrix(height, rows, image.scales[0]), how.matrix(width, columns, image.scales[1])
-
-
-def _columns(part: Part, weight: np.ndarray, found: Found) -> ir.Value:
+def _columns(part: Part, weight: np.ndarray, found: PartsAndWindows) -> ir.Value:
     """The results' columns of a part: below each other what each row of the kernel reads of the small image's rows."""
     image = part.image
     assert image is not None
-    height, width = image.before
-    assert isinstance(height, int)
-    assert isinstance(width, int)
+    height, width = need_fixed(image.before, "a size is not fixed", image.x)
     own = weight[:, part.start : part.start + part.channels].transpose(0, 2, 3, 1)
     outputs, rows, columns, _ = own.shape
-    points = np.ascontiguousarray(own.reshape(-1, part.channels, 1, 1))
-    value = ir.node("Conv", [image.x, constant(points, FLOAT)]).outputs[0]
+    value = points(image.x, own.reshape(-1, part.channels).T)
     if rows * columns > 1:
         apart = ir.node("Reshape", [value, constant([INFER, outputs * rows, columns, height, width])])
         beside = ir.node("Transpose", apart.outputs, {"perm": (0, 1, 3, 2, 4)})
         target = constant([INFER, outputs, rows * height, columns * width])
         value = ir.node("Reshape", [beside.outputs[0], target]).outputs[0]
-    of_columns = found.columns.matrix(_matrices(image)[1])
+    of_columns = found.columns.matrix(image.matrices()[1])
     return ir.node("MatMul", [value, constant(np.ascontiguousarray(of_columns.T), FLOAT)]).outputs[0]
 
 
-def _rows(found: Found, columns: ir.Value, outputs: int) -> ir.Value:
+def _rows(found: PartsAndWindows, columns: ir.Value, outputs: int) -> ir.Value:
     """The results' rows, of all parts together.
 
     ONNX Runtime's MatMul refuses a matrix before a batch of no matrices. Where there may be no image, a convolution of
     points does the same, a little slower.
     """
     images = [part.image for part in found.parts if part.image is not None]
-    matrix = np.concatenate([found.rows.matrix(_matrices(image)[0]) for image in images], axis=1)
+    matrix = np.concatenate([found.rows.matrix(image.matrices()[0]) for image in images], axis=1)
     if all(image.has_images and image.has_channels for image in images):
         return ir.node("MatMul", [constant(matrix, FLOAT), columns]).outputs[0]
     results, read = matrix.shape
     signals = ir.node("Reshape", [columns, constant([INFER, read, found.columns.results])])
-    points = ir.node("Conv", [signals.outputs[0], constant(np.ascontiguousarray(matrix[:, :, None]), FLOAT)])
     target = constant([INFER, outputs, results, found.columns.results])
-    return ir.node("Reshape", [points.outputs[0], target]).outputs[0]
+    return ir.node("Reshape", [points(signals.outputs[0], matrix.T, axes=1), target]).outputs[0]
 
 
 def _convolution(root: ir.Node, stays: Sequence[Part], weight: np.ndarray) -> ir.Value:

@@ -8,7 +8,7 @@ block needs a Reshape only where something else looks at its axes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
 
@@ -118,8 +118,10 @@ class LeadingAxesMerging(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Find the blocks of a graph, and merge the axes of those that gain by it."""
         rows: dict[ir.Node, tuple[ir.Value, ...]] = {}
-        is_packable = partial(walk, _is_packable, unknown=True, most=WHOLE_GRAPH, answers=Answers())
-        needs_its_size = partial(walk, _needs_its_size, unknown=True, most=WHOLE_GRAPH, answers=Answers())
+        is_packable, needs_its_size = (
+            partial(walk, partial(_feeds, is_one=is_one), unknown=True, most=WHOLE_GRAPH, answers=Answers())
+            for is_one in (_is_packable, _needs_its_size)
+        )
         for node in context.cancellation.checked(tuple(graph)):
             try:
                 need(not is_packable(node), "com.microsoft.Attention takes it in", node)
@@ -139,20 +141,24 @@ class LeadingAxesMerging(GraphTransformer):
         return changed
 
 
-def _is_packable(node: ir.Node) -> Question[ir.Node, bool]:
-    """Whether a node gives queries, keys or values that `packed_attention_fusion` may take in with their layers."""
+def _feeds(node: ir.Node, *, is_one: Callable[[ir.Node], bool]) -> Question[ir.Node, bool]:
+    """Whether the result of a layer, or of its product, is one that an attention reads."""
     if not is_op(node, "Add", "MatMul"):
         return False
-    readers = users(node.outputs[0])
     if is_op(node, "MatMul"):
-        for user in readers:
+        for user in users(node.outputs[0]):
             if is_op(user, "Add", "MatMul") and (yield user):
                 return True
+    return is_one(node)
+
+
+def _is_packable(node: ir.Node) -> bool:
+    """Whether a node gives queries, keys or values that `packed_attention_fusion` may take in with their layers."""
     return any(
         is_op(user, "MultiHeadAttention", domain=MICROSOFT)
         and node.outputs[0] in user.inputs[:QKV]
         and all(optional(user, position) is None for position in PAST)
-        for user in readers
+        for user in users(node.outputs[0])
     )
 
 
@@ -162,19 +168,12 @@ def _has_packed_weights(node: ir.Node) -> bool:
     return matrix is not None and is_dequantizer(matrix.producer())
 
 
-def _needs_its_size(node: ir.Node) -> Question[ir.Node, bool]:
-    """Whether an attention reads a layer's result, whose shape would be computed when the model runs.
+def _needs_its_size(node: ir.Node) -> bool:
+    """Whether an attention reads a node's result, whose shape would be computed when the model runs.
 
     ONNX's own inference takes an unknown size of heads for 0, and what follows does not load.
     """
-    if not is_op(node, "Add", "MatMul"):
-        return False
-    readers = users(node.outputs[0])
-    if is_op(node, "MatMul"):
-        for user in readers:
-            if is_op(user, "Add", "MatMul") and (yield user):
-                return True
-    attends = any(user.op_type in ATTENDING for user in readers)
+    attends = any(user.op_type in ATTENDING for user in users(node.outputs[0]))
     return attends and sum(not isinstance(dim, int) for dim in dims(node.outputs[0])) > 1
 
 
@@ -240,14 +239,17 @@ def _gain(block: Block, token: CancellationToken) -> int:
 def _is_unfolded(value: ir.Value) -> bool:
     """Whether a Reshape gives a value its leading axes: of two axes, it would be what it was before."""
     node = value.producer()
-    source = node.inputs[0] if node is not None and is_op(node, "Reshape") else None
-    shape = None if source is None else shape_of(source)
-    return shape is not None and len(shape) == ROWS_AND_COLUMNS and shape[-1] == _columns(value)
+    return node is not None and is_op(node, "Reshape") and _is_flat(node.inputs[0], value)
 
 
 def _folds(node: ir.Node, value: ir.Value) -> bool:
     """Whether a node merges the leading axes of a value: of two axes, it is that already."""
-    shape = shape_of(node.outputs[0]) if is_op(node, "Reshape") and node.inputs[0] is value else None
+    return is_op(node, "Reshape") and node.inputs[0] is value and _is_flat(node.outputs[0], value)
+
+
+def _is_flat(flat: ir.Value | None, value: ir.Value) -> bool:
+    """Whether one value is of the same rows as another, in two axes."""
+    shape = None if flat is None else shape_of(flat)
     return shape is not None and len(shape) == ROWS_AND_COLUMNS and shape[-1] == _columns(value)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
-from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -25,10 +23,10 @@ from ortopt.graph.match import (
     producer,
 )
 from ortopt.onnx_ir_internals import use_count
-from ortopt.options import Target, TransformerLevel
 from ortopt.patterns.quantization import is_dequantizer
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
 
 MOVES = RESHAPING | {"Expand", "Transpose", "Identity"}
 _BITS = 16
@@ -38,37 +36,18 @@ _LARGEST = 1e20
 _DEEPEST = 8
 
 
-class Found(Struct, frozen=True):
-    """The guard, what it guards, and the scores with their mask; without a mask there are no NaNs.
-
-    Attributes:
-        nodes: The nodes.
-        guarded: The probabilities.
-        scores: The scores; None where nothing can be NaN.
-        mask: What is added to them, of finite numbers and -inf.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    guarded: ir.Value
-    scores: ir.Value | None
-    mask: ir.Value | None
-
-
-class NanGuardElimination(RewriteRule[Found]):
+class NanGuardElimination(CpuRule[Match]):
     """``Where(IsNaN(p), 0, p)`` → ``p``, where p is dequantized, or a Softmax of what is.
 
     With ``p = Softmax(x + mask)``, a dequantized x and a mask of finite numbers and -inf: ``p · keep``, where keep is 0
     for rows in which the mask is -inf throughout, else 1, and p is taken without a mask in these rows.
     """
 
-    levels = (TransformerLevel.LEVEL3,)  # fused attention knows the guard
-    roots = ("Where",)
+    roots = ("Where",)  # from level 3 on: fused attention knows the guard
     opsets = (13, NEWEST_OPSET)  # before, all axes from the given one on were normalized together
     lookback = 4
-    providers = (CPU,)
-    targets = (Target.ORT,)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A guard of what cannot be NaN, or only where a mask leaves nothing."""
         condition, fill, guarded = inputs(root, 3)
         test = producer(condition, "IsNaN")
@@ -77,33 +56,29 @@ class NanGuardElimination(RewriteRule[Found]):
         need(keeps_rank(fill, guarded), "the guard raises the rank", fill)
         nodes = (test, root) if is_used_once(condition) else (root,)
         if _is_finite(guarded):
-            return Found(nodes, guarded, None, None)
+            return Match(nodes, lambda: guarded)
         softmax = producer(guarded, "Softmax")
         (x,) = inputs(softmax, 1)
         if _is_finite(x):
-            return Found(nodes, guarded, None, None)
+            return Match(nodes, lambda: guarded)
         need(ops.Softmax(softmax).is_last, "the Softmax is over other axes", softmax)
         need(use_count(guarded) == 2 and not guarded.is_graph_output(), "the probabilities are used elsewhere", guarded)
         addition = producer(x, "Add")
         need(is_used_once(x), "the scores are used elsewhere", x)
         scores, mask = _masked(addition)
         need(_is_finite(scores), "the scores may be infinite or NaN", scores)
-        return Found((addition, softmax, *nodes), guarded, scores, mask)
+        return Match((addition, softmax, *nodes), lambda: _without_empty_rows(addition, mask, opset(softmax)))
 
-    def rewrite(self, found: Found) -> ir.Node | ir.Value:
-        """Build the mask without the rows that leave nothing, and the product with 0 for them."""
-        if found.scores is None or found.mask is None:
-            return found.guarded
-        addition, softmax = found.nodes[:2]
-        lowest, zero, one = (constant(np.array(number, np.float32)) for number in (-np.inf, 0, 1))
-        most = ops.node_along("ReduceMax", found.mask, [-1], opset(softmax)).outputs[0]
-        empty = ir.node("Equal", [most, lowest]).outputs[0]
-        keep = ir.node("Where", [empty, zero, one]).outputs[0]
-        mask = ir.node("Where", [empty, zero, found.mask]).outputs[0]
-        operands = [mask if value is found.mask else value for value in addition.inputs]
-        x = ir.node("Add", operands).outputs[0]
-        p = ir.node("Softmax", [x], {"axis": -1}).outputs[0]
-        return ir.node("Mul", [p, keep])
+
+def _without_empty_rows(addition: ir.Node, mask: ir.Value, version: int) -> ir.Node:
+    """Build the mask without the rows that leave nothing, and the product with 0 for them."""
+    lowest, zero, one = (constant(np.array(number, np.float32)) for number in (-np.inf, 0, 1))
+    most = ops.node_along("ReduceMax", mask, [-1], version).outputs[0]
+    empty = ir.node("Equal", [most, lowest]).outputs[0]
+    keep = ir.node("Where", [empty, zero, one]).outputs[0]
+    filled = ir.node("Where", [empty, zero, mask]).outputs[0]
+    x = ir.node("Add", [filled if value is mask else value for value in addition.inputs])
+    return ir.node("Mul", [ir.node("Softmax", x.outputs, {"axis": -1}).outputs[0], keep])
 
 
 def _masked(addition: ir.Node) -> tuple[ir.Value, ir.Value]:

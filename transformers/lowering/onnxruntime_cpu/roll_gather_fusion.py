@@ -7,20 +7,20 @@ and cut them into windows by a transposition of six axes; and all of it in rever
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.analysis.costs import Form
-from ortopt.analysis.kernels import CPU
 from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, dims, is_op, need, users
 from ortopt.graph.walk import Question, each, walk
-from ortopt.options import Target, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
 from ortopt.views.arrays import moved, operands
 
 FORM = Form("", "Gather", "of rolled rows")
@@ -32,41 +32,20 @@ PARTS = ("Slice", "Split")
 MOVES = (*RENAMES, *PARTS, "Concat", "Transpose")
 
 
-class Found(Struct, frozen=True):
-    """The nodes, what they move, and how.
-
-    Attributes:
-        nodes: The nodes, the last one last.
-        x: What is moved; its first axis is the batch, which stays.
-        rows: Where each row of the result comes from.
-        width: The elements of a row.
-        shape: The dimensions of the result behind the batch.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    rows: np.ndarray
-    width: int
-    shape: tuple[int, ...]
-
-
-class RollGatherFusion(RewriteRule[Found]):
+class RollGatherFusion(CpuRule[Match]):
     """``Transpose(Reshape(Concat(Split(Concat(Split(x))))))`` → ``Gather(x)``, and the same in reverse.
 
     Two axes are rolled: along one alone, Concat copies large pieces. Short rows are copied slowly.
     """
 
-    levels = (TransformerLevel.LEVEL3,)
     roots = ("Concat", "Transpose")
     opsets = (5, NEWEST_OPSET)
     lookback = MAX_MOVES
     looks_downstream = True
-    providers = (CPU,)
-    targets = (Target.ORT,)
     fuses = (("", "Gather"),)
     weighs = (FORM,)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Moves of elements within each image of a batch, two of them rolls; and rows that stay together."""
         need(_joins_twice(root), "nothing is rolled along two axes", root)
         need(not _goes_on(root), "more moves follow", root)
@@ -76,13 +55,14 @@ class RollGatherFusion(RewriteRule[Found]):
         width = _row(found.places, found.places.shape)
         check_faster(root, FORM, columns=width)
         rows = found.places.reshape(-1, width)[:, 0] // width
-        return Found(found.nodes, found.source, rows, width, found.places.shape)
+        return Match(found.nodes, lambda: _of_rows(found.source, rows, width, found.places.shape))
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the Gather of rows, between Reshapes that copy the batch."""
-        flat = ir.node("Reshape", [found.x, constant((0, len(found.rows), found.width))])
-        rows = ir.node("Gather", [flat.outputs[0], constant(found.rows)], {"axis": 1})
-        return ir.node("Reshape", [rows.outputs[0], constant((0, *found.shape))])
+
+def _of_rows(x: ir.Value, rows: np.ndarray, width: int, shape: Sequence[int]) -> ir.Node:
+    """Build the Gather of rows of so many elements, between Reshapes that copy the batch."""
+    flat = ir.node("Reshape", [x, constant((0, len(rows), width))])
+    taken = ir.node("Gather", [flat.outputs[0], constant(rows)], {"axis": 1})
+    return ir.node("Reshape", [taken.outputs[0], constant((0, *shape))])
 
 
 class Moved(Struct, frozen=True):

@@ -10,15 +10,14 @@ as before.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.costs import Form
-from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_digits, need_near, need_no_larger
 from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
@@ -41,9 +40,10 @@ from ortopt.graph.match import (
 )
 from ortopt.linear.channels import vector
 from ortopt.linear.weights import rounded
-from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.options import Numerics
+from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 AXES = (2, 3)
 BLOCK = 16
@@ -99,46 +99,22 @@ class Along(NamedTuple):
         return 1 + self.first // 2
 
 
-class Found(Struct, frozen=True):
-    """The convolutions and the shuffle, and what is computed instead.
-
-    Attributes:
-        nodes: The first convolution, the shuffle, and the second convolution.
-        along: What happens along height and width.
-        weight: The weight of the one convolution.
-        bias: Its bias.
-    """
-
-    nodes: tuple[ir.Node, ir.Node, ir.Node]
-    along: tuple[Along, Along]
-    weight: np.ndarray
-    bias: np.ndarray
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The result of the second convolution."""
-        return (self.nodes[2].outputs[0],)
-
-
-class ShuffledConvFusion(RewriteRule[Found]):
+class ShuffledConvFusion(CpuRule[Match]):
     """``Conv(DepthToSpace(Conv(x)))`` → ``DepthToSpace(Conv(x))``, and the edges as before, where that is less work.
 
     The larger kernel holds zeros: a NaN or an infinity makes NaN of the pixels beside those that read it.
     """
 
-    levels = (TransformerLevel.LEVEL3,)
     roots = ("DepthToSpace",)
     after = ("conv_add_fusion", "conv_mul_fusion")
     opsets = (11, NEWEST_OPSET)  # the modes of DepthToSpace; before 10, Slice has its bounds as attributes
-    providers = (CPU,)
-    targets = (Target.ORT,)
     weighs = (FORM,)
     produces = ((MICROSOFT, "FusedConv"),)
     fuses = ()
     numerics = Numerics.FINITE
     looks_downstream = True
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Convolutions that keep the size of the image, with constant weights, the first without an activation."""
         (image,) = inputs(root, 1)
         first = producer(image, "Conv")
@@ -163,34 +139,41 @@ class ShuffledConvFusion(RewriteRule[Found]):
         to_channels = (0, 1, 2) if channels_first else (2, 0, 1)
         before = weights[0].reshape(*order, *weights[0].shape[1:]).transpose(*to_channels, 3, 4, 5)
         offset = _bias(first).reshape(order).transpose(to_channels)
-        return Found((first, root, second), along, *_folded((first, second), before, offset, weights[1], along))
-
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the one convolution with its shuffle, the strips, and the image of all."""
-        first, _, second = found.nodes
-        x, image = inputs(first, 2)[0], _inner(found)
-        for axis, along in reversed([*zip(AXES, found.along, strict=True)]):
-            if along.edge:
-                head = _cut(_as_before(found, _cut(x, axis, 0, along.strip)), axis, 0, along.edge)
-                tail = _cut(_as_before(found, _cut(x, axis, -along.strip, END)), axis, -along.edge, END)
-                inner = _cut(image, axis, along.edge, -along.edge)
-                image = ir.node("Concat", [head, inner, tail], {"axis": axis}).outputs[0]
-        return {second.outputs[0]: image}
+        weight, bias = _folded((first, second), before, offset, weights[1], along)
+        nodes, y = (first, root, second), second.outputs[0]
+        return Match(nodes, lambda: {y: _whole_image(nodes, along, weight, bias)}, (y,))
 
 
-def _inner(found: Found) -> ir.Value:
-    """The image of the one convolution, which differs at the edges."""
-    first, shuffle, second = found.nodes
-    operands = [first.inputs[0], constant(found.weight, FLOAT), constant(found.bias, FLOAT)]
-    pads = [size for side in zip(*(along.pads for along in found.along), strict=True) for size in side]
+def _whole_image(
+    nodes: tuple[ir.Node, ir.Node, ir.Node], along: tuple[Along, Along], weight: np.ndarray, bias: np.ndarray
+) -> ir.Value:
+    """Build the one convolution with its shuffle, the strips, and the image of all.
+
+    Args:
+        nodes: The first convolution, the shuffle, and the second convolution.
+        along: What happens along height and width.
+        weight: The weight of the one convolution.
+        bias: Its bias.
+    """
+    first, shuffle, second = nodes
+    x = inputs(first, 2)[0]
+    pads = [size for side in zip(*(axis.pads for axis in along), strict=True) for size in side]
+    operands = [x, constant(weight, FLOAT), constant(bias, FLOAT)]
     conv = ops.copied(second, operands, kernel_shape=None, auto_pad=None, pads=pads)
     block = attribute(shuffle, "blocksize", 0)
-    return ir.node("DepthToSpace", conv.outputs, {"blocksize": block, "mode": "CRD"}).outputs[0]
+    image = ir.node("DepthToSpace", conv.outputs, {"blocksize": block, "mode": "CRD"}).outputs[0]
+    for axis, one in reversed([*zip(AXES, along, strict=True)]):
+        if one.edge:
+            head = _cut(_as_before(nodes, _cut(x, axis, 0, one.strip)), axis, 0, one.edge)
+            tail = _cut(_as_before(nodes, _cut(x, axis, -one.strip, END)), axis, -one.edge, END)
+            inner = _cut(image, axis, one.edge, -one.edge)
+            image = ir.node("Concat", [head, inner, tail], {"axis": axis}).outputs[0]
+    return image
 
 
-def _as_before(found: Found, x: ir.Value) -> ir.Value:
+def _as_before(nodes: Sequence[ir.Node], x: ir.Value) -> ir.Value:
     """What the convolutions and the shuffle give for another image."""
-    for node in found.nodes:
+    for node in nodes:
         x = ops.copied(node, [x, *node.inputs[1:]]).outputs[0]
     return x
 
@@ -202,7 +185,7 @@ def _cut(x: ir.Value, axis: int, start: int, end: int) -> ir.Value:
 def _weight(node: ir.Node) -> np.ndarray:
     """The constant weight of a convolution of images."""
     weight = inputs(node, 2)[1]
-    need_float32(weight, "the gain was measured")
+    need_float32(weight, MEASURED)
     static_dims(weight, rank=4)
     return array_of(weight).astype(np.float64)
 

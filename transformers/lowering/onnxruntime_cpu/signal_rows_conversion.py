@@ -20,15 +20,16 @@ from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.blocked_values import CHANNELS_OF_A_THREAD, is_divided
 from ortopt.analysis.costs import Form
-from ortopt.analysis.kernels import CPU
 from ortopt.framework.fusions import is_faster
 from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, array_of, dims, dtype, inputs, is_constant, need, opset, static_dims
-from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.patterns.convolution import convolution_of_images
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
 from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import (
     Halo,
     Stage,
@@ -73,40 +74,21 @@ TYPICAL_PERIODS: Final = 64
 """What a symbol in a length is taken for: half a second or a second of spectrogram."""
 
 
-class Found(Struct, frozen=True):
-    """The stage, and how many rows its signals become.
-
-    Attributes:
-        nodes: The nodes of the stage.
-        replaced: Its results.
-        stage: The stage.
-        rows: How many rows.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    replaced: tuple[ir.Value, ...]
-    stage: Stage
-    rows: int
-
-
-class SignalRowsConversion(RewriteRule[Found]):
+class SignalRowsConversion(CpuRule[Match]):
     """``Conv(Conv(x))`` of signals → the same of images, whose rows are overlapping pieces of the signal.
 
     The later stages of vocoders gain with one thread and with several. A vocoder whose length is open gains from some
     frames on, and loses a little for fewer.
     """
 
-    levels = (TransformerLevel.LEVEL3,)
-    roots = ("Conv", f"{MICROSOFT}::FusedConv")
+    roots = CONVOLUTIONS
     looks_downstream = True
-    providers = (CPU,)
-    targets = (Target.ORT,)
     produces = ((MICROSOFT, "FusedConv"), (MICROSOFT, "Gelu"), (MICROSOFT, "QuickGelu"))
     fuses = ()
     weighs = (ON_ONE_THREAD, IN_ROWS, OF_LITTLE_WORK_IN_ROWS)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A stage of convolutions that would run on one thread, and is much longer than its halo."""
         options = scope.of(scope.graph_of(root)).options
         need(options.for_threads != 1, "the result runs with one thread", root)
@@ -120,20 +102,21 @@ class SignalRowsConversion(RewriteRule[Found]):
         need(_is_alone(root, math.prod(_sizes(root)) * likely), "its kernel runs on several threads as it is", root)
         stage = stage_of(root, BLOCK)
         need(2 * _work(stage, likely) > _work(stage), "most of its kernels run on several threads as they are", root)
-        return Found(stage.nodes, stage.exits, stage, _rows(stage, likely))
+        rows = _rows(stage, likely)
+        return Match(stage.nodes, lambda: _in_rows(stage, rows), stage.exits)
 
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Cut what the stage reads, compute it in rows, and join what comes out."""
-        stage = found.stage
-        version = opset(stage.nodes[0], "")
-        if isinstance(stage.length, int):
-            cuts = fixed_cuts(stage.length, stage.halo, found.rows)
-        else:
-            cuts = computed_cuts(stage.entries[0], stage.halo, found.rows)
-        images = {value: cuts.cut(value, version) for value in stage.entries}
-        for node in stage.nodes:
-            images[node.outputs[0]] = _of_images(node, images).outputs[0]
-        return {value: cuts.joined(images[value], version) for value in stage.exits}
+
+def _in_rows(stage: Stage, rows: int) -> dict[ir.Value, ir.Value]:
+    """Cut what the stage reads, compute it in rows, and join what comes out."""
+    version = opset(stage.nodes[0], "")
+    if isinstance(stage.length, int):
+        cuts = fixed_cuts(stage.length, stage.halo, rows)
+    else:
+        cuts = computed_cuts(stage.entries[0], stage.halo, rows)
+    images = {value: cuts.cut(value, version) for value in stage.entries}
+    for node in stage.nodes:
+        images[node.outputs[0]] = _of_images(node, images).outputs[0]
+    return {value: cuts.joined(images[value], version) for value in stage.exits}
 
 
 class Cuts(Struct, frozen=True):

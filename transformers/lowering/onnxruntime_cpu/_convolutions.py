@@ -1,0 +1,88 @@
+"""Convolutions of single precision: what they read, and new ones with constant weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt.graph.edit import constant
+from ortopt.graph.match import FLOAT, inputs, need, need_float32, optional, plain_attributes, static_dims, tensor_of
+from ortopt.rule import FoundT
+from ortopt.semantics.domains import MICROSOFT
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
+
+CONVOLUTIONS = ("Conv", f"{MICROSOFT}::FusedConv")
+
+
+class ConvRule(CpuRule[FoundT]):
+    """A rule that gives a convolution another form, perhaps with its activation."""
+
+    roots = CONVOLUTIONS
+    produces = ((MICROSOFT, "FusedConv"),)
+    fuses = ()
+
+
+def convolution(root: ir.Node, rank: int = 4, why: str = FOR_BLOCKS) -> tuple[ir.Value, ir.Value, tuple[int, ...]]:
+    """The images and the weights of a convolution, and the sizes of the weights.
+
+    Args:
+        root: A Conv or FusedConv.
+        rank: The rank of both.
+        why: What is for single precision only (see `need_float32`).
+
+    Raises:
+        Refusal: If it is of another type, or another value is added to its result.
+    """
+    x, weight = inputs(root, 2)
+    need_float32(x, why)
+    need(optional(root, 3) is None, "it adds another value", root)
+    plain_attributes(root)
+    return x, weight, static_dims(weight, rank)
+
+
+def bias_of(root: ir.Node) -> ir.Value | None:
+    """The bias of a convolution.
+
+    Raises:
+        Refusal: If it is computed.
+    """
+    bias = optional(root, 2)
+    if bias is not None:
+        tensor_of(bias)
+    return bias
+
+
+def convolved(
+    x: ir.Value,
+    weight: np.ndarray,
+    bias: np.ndarray | ir.Value | None = None,
+    attributes: dict[str, int | Sequence[int]] | None = None,
+) -> ir.Value:
+    """The result of a new convolution.
+
+    Args:
+        x: The images.
+        weight: Its weights.
+        bias: Its bias.
+        attributes: Of the node.
+    """
+    added = constant(bias, FLOAT) if isinstance(bias, np.ndarray) else bias
+    operands = [x, constant(np.ascontiguousarray(weight), FLOAT), *([] if added is None else [added])]
+    return ir.node("Conv", operands, attributes).outputs[0]
+
+
+def points(x: ir.Value, matrix: np.ndarray, bias: np.ndarray | ir.Value | None = None, axes: int = 2) -> ir.Value:
+    """The channels of each point of images, multiplied by a matrix.
+
+    Args:
+        x: The images.
+        matrix: [channels, outputs].
+        bias: What is added to each output.
+        axes: How many axes are behind the channels.
+    """
+    return convolved(x, matrix.T.reshape(*matrix.T.shape, *(1,) * axes), bias)
+
+
+__all__ = ["CONVOLUTIONS", "ConvRule", "bias_of", "convolution", "convolved", "points"]

@@ -1,0 +1,231 @@
+"""Ops that end ONNX Runtime's blocked layout, as others that go on in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from ortopt import ops
+from ortopt.analysis.blocked_layout import BLOCK, is_blocked_convolution
+from ortopt.analysis.blocked_values import is_in_blocks
+from ortopt.graph import symbolic
+from ortopt.graph.edit import constant
+from ortopt.graph.facts import DECLARED
+from ortopt.graph.match import (
+    FLOAT,
+    dims,
+    inputs,
+    is_constant,
+    is_never_zero,
+    is_op,
+    need,
+    need_fixed,
+    need_float32,
+    operand_constant,
+    operand_from,
+    opset,
+    producer,
+    same_dim,
+    users,
+)
+from ortopt.graph.symbolic import Dim
+from ortopt.linear.channels import of_channels
+from ortopt.options import Numerics
+from ortopt.patterns.convolution_activation import is_convolution
+from ortopt.rule import NEWEST_OPSET, Match
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
+
+RANK = 4
+
+
+class ChannelGateConversion(CpuRule[Match]):
+    """``Mul(x, gate)`` → ``Mul(x, Resize(gate))`` between convolutions, for a gate with one number a channel.
+
+    ONNX Runtime's blocked layout ends where an image is multiplied by one number a channel; of two images it goes on.
+
+    Mobile networks gate their channels so (squeeze and excitation): EfficientNet, MobileNetV3 and many for text in
+    images.
+
+    The same bits, and the image stays in the blocked layout.
+    """
+
+    roots = ("Mul",)
+    opsets = (11, NEWEST_OPSET)
+
+    def match(self, root: ir.Node) -> Match:
+        """An image of fixed size in whole blocks of channels, and a gate, both out of convolutions."""
+        image, gate = inputs(root, 2)
+        if dims(image, RANK)[2:] == (1, 1):
+            image, gate = gate, image
+        batch, channels, *sides = dims(image, RANK)
+        need_float32(image, FOR_BLOCKS)
+        need(dims(gate, RANK)[2:] == (1, 1), "neither operand is one number a channel", gate)
+        both = zip(dims(gate)[:2], (batch, channels), strict=True)
+        need(all(same_dim(*pair) for pair in both), "the gate is not one number for each channel", gate)
+        need(isinstance(channels, int) and channels % BLOCK == 0, "the channels fill no blocks", image)
+        size = need_fixed(sides, "a dimension is not fixed", image)
+        need(math.prod(size) > 1, "the image is a point", image)
+        need(is_in_blocks(image) and is_in_blocks(gate), "an operand is not in the blocked layout", root)
+        readers = users(root.outputs[0])
+        need(bool(readers) and all(map(is_blocked_convolution, readers)), "no convolution in blocks reads it", root)
+        return Match((root,), lambda: _of_two_images(image, gate, size, opset(root)))
+
+
+def _of_two_images(image: ir.Value, gate: ir.Value, size: Sequence[int], version: int) -> ir.Node:
+    """Build the image of the gate, and the product."""
+    scales = constant(np.array([1, 1, *size], np.float32))
+    copy = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    # Up to opset 12 the region of interest, which nothing here reads, is no optional input.
+    region = None if version >= 13 else constant(np.array([], np.float32))
+    gates = ir.node("Resize", [gate, region, scales], copy)
+    product = ir.node("Mul", [image, gates.outputs[0]])
+    # ONNX Runtime infers no symbolic dimension of what is resized, and sums of two images that it cannot prove
+    # equally large leave the blocked layout: the file has to say that the batch is the image's.
+    for node in (gates, product):
+        node.outputs[0].meta[DECLARED] = True
+    return product
+
+
+LARGEST_SCALE = 8.0
+"""Both products are larger than the difference by this at most, and so is their rounding."""
+
+MOST_STEPS = 100
+"""How far back it looks for the convolutions: a stage of such a network is one chain of sums."""
+
+
+class ScaledDifferenceConversion(CpuRule[Match]):
+    """``x + c · (p - x)`` → ``(1 - c) · x + c · p`` for images in ONNX Runtime's blocked layout.
+
+    ONNX Runtime's blocked layout ends where one image is subtracted from another; two scaled images are added in
+    blocks.
+
+    Networks that mix by pooling (EfficientFormer, MetaFormer) add, to what they pool, the scaled difference of both.
+
+    A convolution takes the sum and the factors, one for each channel; a difference would leave the layout.
+    """
+
+    after = ("channel_affine_conversion", "transpose_optimizer")
+    roots = ("Add",)
+    opsets = (7, NEWEST_OPSET)  # before, they broadcast by an attribute
+    numerics = Numerics.FINITE  # two infinities, whose difference is no number, may have a sum
+    lookback = 8
+
+    def match(self, root: ir.Node) -> Match:
+        """Two images of the same size in blocks, and a constant for each channel."""
+        product, x = operand_from(root, "Mul")
+        factor, between = operand_constant(product)
+        difference = producer(between, "Sub")
+        other, image = inputs(difference, 2)
+        need(image is x, "it adds something else than what is subtracted", root)
+        need_float32(x, FOR_BLOCKS)
+        size = dims(x, RANK)
+        need(symbolic.same_shape(size, dims(other, RANK)), "the images are not of the same size", difference)
+        (channels,) = need_fixed(size[1:2], "the number of channels is not fixed", x)
+        scale = of_channels(factor, channels, RANK)
+        need(bool((np.abs(scale) <= LARGEST_SCALE).all()), "a factor is large, or no number", factor)
+        blocked = is_in_blocks(x, MOST_STEPS) and is_in_blocks(other, MOST_STEPS)
+        need(blocked, "the images are not in the blocked layout", root)
+        return Match((difference, product, root), lambda: _sum(((x, 1 - scale), (other, scale))))
+
+
+def _sum(images: Sequence[tuple[ir.Value, np.ndarray]]) -> ir.Node:
+    """Build the sum of images with a factor for each channel."""
+    return ir.node("Add", [ir.node("Mul", [image, _factors(numbers)]).outputs[0] for image, numbers in images])
+
+
+def _factors(numbers: np.ndarray) -> ir.Value:
+    return constant(numbers.astype(np.float32).reshape(-1, 1, 1), FLOAT)
+
+
+MAX_STEPS = 4
+SAME_SIZE = (
+    "Relu",
+    "Clip",
+    "Sigmoid",
+    "Tanh",
+    "LeakyRelu",
+    "HardSigmoid",
+    "HardSwish",
+    "Add",
+    "Mul",
+    "BatchNormalization",
+)
+"""Ops that give something of an image's size, if nothing else that they take is computed."""
+
+
+class SpatialMeanConversion(CpuRule[Match]):
+    """``ReduceMean<axes = [2, 3]>(x)`` → ``GlobalAveragePool(x)`` for an x that convolutions give, in whole blocks.
+
+    A mean over height, width or both ends ONNX Runtime's blocked layout as a ReduceMean; as a pooling it goes on.
+
+    A mean over one axis of fixed size becomes an ``AveragePool``: readers of text take the mean over the height.
+    """
+
+    roots = ("ReduceMean",)
+    opsets = (1, NEWEST_OPSET)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Match:
+        """The last two of four axes, which stay as ones, or one of them."""
+        x = inputs(root, len(root.inputs))[0]
+        batch, channels, height, width = dims(x, RANK)
+        need_float32(x, FOR_BLOCKS)
+        mean = ops.Reduce(root)
+        over, keeps = set(mean.axes), mean.keeps_axes
+        need(bool(over) and over <= {2, 3}, "it is no mean over height and width", root)
+        need(keeps or len(over) == 1, "it drops the axes", root)
+        kernel = None if len(over) == 2 else _kernel(over, height, width)
+        full = is_never_zero(height, root) and is_never_zero(width, root)
+        need(full or _is_never_empty(x), "the image may be empty", x)
+        # The kernel of the mean gives a result of the image's size for a batch of 0 if axes are counted from the end.
+        need(min(mean.stated_axes) >= 0 or is_never_zero(batch, root), "the batch may be empty", x)
+        need(isinstance(channels, int) and channels % BLOCK == 0, "the channels fill no blocks", x)
+        need(is_in_blocks(x), "the image is not in the blocked layout", x)
+        return Match((root,), lambda: _pooled(root, x, kernel, None if keeps else [*over]))
+
+
+def _pooled(root: ir.Node, x: ir.Value, kernel: tuple[int, int] | None, dropped: list[int] | None) -> ir.Node:
+    """Build the pooling of the whole image, or of a window, and take the axis away that the result lacks."""
+    if kernel is None:
+        return ir.node("GlobalAveragePool", [x])
+    pooled = ir.node("AveragePool", [x], {"kernel_shape": kernel})
+    return pooled if dropped is None else ops.node_along("Squeeze", pooled.outputs[0], dropped, opset(root))
+
+
+def _kernel(over: set[int], height: Dim, width: Dim) -> tuple[int, int]:
+    """The window of a mean over one axis."""
+    (size,) = need_fixed([height if over == {2} else width], "the size of the axis is not fixed", None)
+    need(size > 1, "the axis has one element")
+    return (size, 1) if over == {2} else (1, size)
+
+
+def _is_never_empty(value: ir.Value) -> bool:
+    """Whether a value has the size of a convolution's result that is at least as large as its input minus its steps.
+
+    ONNX Runtime runs no convolution of an empty image.
+    """
+    for _ in range(MAX_STEPS):
+        node = value.producer()
+        if node is None or is_convolution(node):
+            return node is not None and _is_padded_enough(node)
+        images = [one for one in node.inputs if one is not None and not is_constant(one)]
+        if len(images) != 1 or not is_op(node, *SAME_SIZE):
+            return False
+        (value,) = images
+    return False
+
+
+def _is_padded_enough(node: ir.Node) -> bool:
+    """Whether a convolution gives an element for each place where its kernel can lie with its first one inside."""
+    conv = ops.Conv(node)
+    if conv.auto_pad.startswith("SAME"):
+        return True
+    kernel = dims(node.inputs[1])[2:] if node.inputs[1] is not None else ()
+    pads, axes = conv.stated_pads, len(kernel)
+    return bool(kernel) and all(
+        isinstance(size, int) and pads[axis] + pads[axis + axes] >= (size - 1) * conv.dilations[axis]
+        for axis, size in enumerate(kernel)
+    )

@@ -1,0 +1,277 @@
+"""Ops whose kernel on the CPU takes elements one by one, as ops whose kernels take many at a time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+from msgspec import Struct
+
+from ortopt import ops
+from ortopt.analysis.costs import Form
+from ortopt.analysis.kernels import CPU
+from ortopt.analysis.magnitudes import need_near
+from ortopt.framework.fusions import check_faster
+from ortopt.graph import scope
+from ortopt.graph.edit import constant
+from ortopt.graph.match import (
+    FLOAT,
+    Code,
+    array_of,
+    attribute,
+    dims,
+    inputs,
+    is_constant,
+    is_never_zero,
+    is_op,
+    need,
+    need_float32,
+    only_user,
+    opset,
+    plain_attributes,
+)
+from ortopt.linear.folding import Place, layer_alone, node_alone, rebuilt
+from ortopt.linear.weights import scaled
+from ortopt.options import Fusions, Numerics, TransformerLevel
+from ortopt.patterns.image_sizes import elements_of_an_image
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
+from ortopt.semantics.domains import MICROSOFT
+from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+
+RANK = 4
+POOL = Form("", "AveragePool", "in place of LRN")
+
+LARGEST = 2.0**60
+"""The largest scale: what is infinite after it has an infinite square without it."""
+
+SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+class Lrn(Struct, frozen=True):
+    """The normalization, and its numbers.
+
+    Attributes:
+        nodes: The node.
+        size: How many channels a window has.
+        factor: What the mean of a window's squares is multiplied with.
+        power: The power by which it divides.
+        bias: What is added to the means.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    size: int
+    factor: float
+    power: float
+    bias: float
+
+
+class LrnDecomposition(CpuRule[Lrn]):
+    """``LRN(x)`` → ``x / (AveragePool(alpha · x · x) + bias)^beta`` with a pool that takes channels for depth.
+
+    The CPU's kernel for LRN raises every element to a power, one by one; roots and a pool take many at a time.
+
+    A power of ¾ is two roots, ½ is one, 1 is none. For few elements, more kernels cost more than they save; of a large
+    window, the pool adds up more than the kernel for LRN, which adds one channel and takes one away. What is not finite
+    stays in its window, as the specification has it: ONNX Runtime's kernel carries it on to all channels that follow.
+    """
+
+    roots = ("LRN",)
+    opsets = (7, NEWEST_OPSET)  # before, a number broadcasts by an attribute
+    weighs = (POOL,)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Lrn:
+        """An image of enough elements, and a sum that is never 0."""
+        options = scope.of(scope.graph_of(root)).options
+        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
+        (x,) = inputs(root, 1)
+        need_float32(x)
+        image = dims(x, RANK)[1:]
+        need(all(is_never_zero(dim, root) for dim in image), "a pool refuses an image without pixels", x)
+        found = _numbers(root)
+        check_faster(root, POOL, image=elements_of_an_image(x), window=found.size)
+        return found
+
+    def rewrite(self, found: Lrn) -> ir.Node:
+        """Build the sums, and divide by their power."""
+        (root,) = found.nodes
+        x = root.inputs[0]
+        scaled = ir.node("Mul", [x, constant(found.factor, FLOAT)]).outputs[0]
+        squares = ir.node("Mul", [scaled, x]).outputs[0]
+        sums = ir.node("Add", [_means(squares, found), constant(found.bias, FLOAT)]).outputs[0]
+        if found.power not in (0.5, 0.75, 1.0):
+            inverse = ir.node("Pow", [sums, constant(-found.power, FLOAT)])
+            return ir.node("Mul", [x, inverse.outputs[0]])
+        return ir.node("Div", [x, _power(sums, found.power)])
+
+
+def _numbers(root: ir.Node) -> Lrn:
+    """The numbers of a normalization that ONNX Runtime has a kernel for.
+
+    Raises:
+        Refusal: If a sum might be 0, negative or no number.
+    """
+    attributes = plain_attributes(root)
+    size = attributes["size"].as_int()
+    alpha, power, bias = (
+        attributes[name].as_float() if name in attributes else default
+        for name, default in (("alpha", 0.0001), ("beta", 0.75), ("bias", 1.0))
+    )
+    need(size > 0 and size % 2 == 1, "ONNX Runtime has no kernel for a window of an even number of channels", root)
+    need(all(map(math.isfinite, (alpha, power, bias))) and power > 0, "it divides by no power", root)
+    need(alpha <= LARGEST, "what it scales may be infinite before its square is", root)
+    need(bias >= SMALLEST and alpha / size >= SMALLEST, "a sum may be 0 or negative", root)
+    return Lrn((root,), size, alpha, power, bias)
+
+
+def _means(squares: ir.Value, found: Lrn) -> ir.Value:
+    """The mean over the window around each channel; beyond the first and the last one are zeros."""
+    version = opset(found.nodes[0])
+    depth = ops.unsqueezed(squares, [1], version)
+    side = found.size // 2
+    pads = [side, 0, 0, side, 0, 0]
+    window: dict[str, int | list[int]] = {"kernel_shape": [found.size, 1, 1], "pads": pads, "count_include_pad": 1}
+    pool = ir.node("AveragePool", [depth], window).outputs[0]
+    return ops.squeezed(pool, [1], version)
+
+
+def _power(sums: ir.Value, power: float) -> ir.Value:
+    """A power that is made of square roots: ½, ¾ or 1."""
+    if power == 1.0:
+        return sums
+    root = ir.node("Sqrt", [sums]).outputs[0]
+    if power == 0.5:
+        return root
+    return ir.node("Mul", [root, ir.node("Sqrt", [root]).outputs[0]]).outputs[0]
+
+
+MAXIMUM = Form("", "Max", "in place of PRelu")
+ANY_SLOPE = Form("", "Min", "in place of PRelu")
+
+
+class PreluDecomposition(CpuRule[Match]):
+    """``PRelu(x, A)`` → ``Max(x, A · x)`` for constants A of 0 to 1, else ``Relu(x) + A · Min(x, 0)``, on the CPU.
+
+    The CPU's kernel for a PRelu takes its elements one by one; products, sums and maxima take many at a time.
+
+    The bits of the first are the same for every x, also for NaN, infinities and zeros of both signs; those of the
+    second but for the signs of zeros. For few elements, several kernels cost more than they save.
+    """
+
+    roots = ("PRelu",)
+    opsets = (9, NEWEST_OPSET)
+    weighs = (MAXIMUM, ANY_SLOPE)
+
+    def match(self, root: ir.Node) -> Match:
+        """Constant slopes, and enough elements. For a Max slopes are above 0, as 0 times an infinity is NaN."""
+        options = scope.of(scope.graph_of(root)).options
+        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
+        x, slope = inputs(root, 2)
+        need_float32(x)
+        content = array_of(slope)
+        need(bool(np.isfinite(content).all()), "a slope is not finite", slope)
+        image = elements_of_an_image(x)
+        if _is_maximum(content):
+            check_faster(root, MAXIMUM, image=image)
+            return Match((root,), lambda: ir.node("Max", [x, ir.node("Mul", [x, slope]).outputs[0]]))
+        check_faster(root, ANY_SLOPE, image=image)
+        return Match((root,), lambda: _parts(x, slope))
+
+    def numerics_of(self, found: Match) -> Numerics:
+        """Whether the signs of zeros may be others."""
+        return Numerics.EXACT if _is_maximum(array_of(inputs(found.nodes[0], 2)[1])) else Numerics.REORDERED
+
+
+def _is_maximum(slopes: np.ndarray) -> bool:
+    return bool(((slopes > 0) & (slopes <= 1)).all())
+
+
+def _parts(x: ir.Value, slope: ir.Value) -> ir.Node:
+    """What is above 0, and what is below it, with its slope."""
+    below = ir.node("Min", [x, constant(np.array(0, np.float32))])
+    return ir.node("Add", [ir.node("Relu", [x]).outputs[0], ir.node("Mul", [below.outputs[0], slope]).outputs[0]])
+
+
+SILU = Form(MICROSOFT, "QuickGelu", "with its scale in the layers")
+SCALE_OF_THE_OP = 1.702
+"""What QuickGelu's attribute is where it is left out."""
+
+
+class QuickGeluScaleFolding(RewriteRule[Match]):
+    """``QuickGelu<alpha>(x·W + b)·V`` → ``QuickGelu<1>(x·(W * alpha) + b * alpha)·(V / alpha)``.
+
+    QuickGELU of a scale is SiLU between two scaled layers, and ONNX Runtime's kernel of SiLU is the faster one.
+
+    ONNX Runtime computes SiLU in one vectorized pass.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = (f"{MICROSOFT}::QuickGelu",)
+    looks_downstream = True
+    providers = (CPU,)
+    produces = ((MICROSOFT, "QuickGelu"),)
+    weighs = (SILU,)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Match:
+        """An activation between two layers with constant weights, which nothing else reads."""
+        alpha = float(attribute(root, "alpha", SCALE_OF_THE_OP))
+        need(alpha != 1, "its scale is 1", root)
+        need(math.isfinite(alpha) and alpha != 0, "its scale is no factor", root)
+        check_faster(root, SILU)
+        (x,) = inputs(root, 1)
+        need_float32(x)
+        need_near(1.0, (alpha,), FLOAT, root)
+        above, places = layer_alone(node_alone(x, root), root)
+        below = only_user(root.outputs[0], "Gemm", "MatMul")
+        need(below.inputs[0] is root.outputs[0], "the layer below has no constant weights", below)
+        places.append((above[-1], 1))
+        contents: dict[Place, np.ndarray] = {
+            (node, place): scaled(node.inputs[place], np.asarray(alpha, np.float32)) for node, place in places
+        }
+        contents[below, 1] = scaled(below.inputs[1], np.asarray(1 / alpha, np.float32))
+        nodes, y = (*reversed(above), root, below), below.outputs[0]
+        return Match(nodes, lambda: {y: rebuilt(nodes, contents, {root: {"alpha": 1.0}})[y]}, (y,))
+
+
+LINEAR = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+class ScalarRankConversion(RewriteRule[Match]):
+    """``Mul(x[…, n, 1], c)`` → ``Mul(x, c)`` with c of the rank of x, likewise other ops that broadcast.
+
+    ONNX Runtime's CPU kernels go element by element where a number broadcasts along a last dimension of 1.
+
+    They take the dimensions that operands share from the end on as one. A number of no rank, or of a lower one, has a
+    last dimension of 1 as the other operand does: that is the part they share, and all other elements are taken one at
+    a time.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    after = ("constant_folding",)
+    roots = tuple(sorted(BROADCASTING | BROADCASTING_ONE_WAY))
+    opsets = (7, NEWEST_OPSET)  # before, an attribute said how the second operand broadcasts
+    providers = (CPU,)
+
+    def match(self, root: ir.Node) -> Match:
+        """A constant of one element beside an operand of a higher rank whose last dimension is 1."""
+        operands = [value for value in root.inputs if value is not None]
+        shape = max((dims(value) for value in operands), key=len)
+        need(shape[-1:] == (1,), "the last dimension is not 1", root)
+        need(any(dim != 1 for dim in shape), "there is one element", root)
+        producers = [value.producer() for value in operands]
+        taken = is_op(root, "Add") and any(node is not None and is_op(node, *LINEAR) for node in producers)
+        need(not taken, "it may become the bias of a product", root)
+        low = [value for value in operands if len(dims(value)) < len(shape) and _is_number(value)]
+        need(bool(low), "no constant of one element has a lower rank", root)
+        return Match((root,), lambda: ops.copied(root, [_raised(value, len(shape), low) for value in root.inputs]))
+
+
+def _is_number(value: ir.Value) -> bool:
+    return is_constant(value) and array_of(value).size == 1
+
+
+def _raised(value: ir.Value | None, rank: int, low: list[ir.Value]) -> ir.Value | None:
+    return constant(array_of(value).reshape((1,) * rank)) if value is not None and value in low else value
