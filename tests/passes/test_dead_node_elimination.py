@@ -8,7 +8,7 @@ from onnx import helper
 from ortopt.manager import GraphTransformerManager
 from ortopt.serialization.load import load
 from ortopt.testing import check_keeps, check_rewrites, parse
-from ortopt.transformers.cleanup.dead_node_elimination import DeadNodeElimination
+from ortopt.transformers.cleanup.unused_parts import DeadNodeElimination
 
 PASS = "dead_node_elimination"
 

@@ -38,7 +38,7 @@ MAX_NODES = 512
 Shapes = dict[ir.Value, tuple[Dim, ...]]
 
 
-class Found(Struct, frozen=True):
+class Expansion(Struct, frozen=True):
     """The expanding node, its operand, and the elementwise nodes below whose operands or results are expanded."""
 
     nodes: tuple[ir.Node, ...]
@@ -46,7 +46,7 @@ class Found(Struct, frozen=True):
     replaced: tuple[ir.Value, ...]
 
 
-class BroadcastExpandElimination(RewriteRule[Found]):
+class BroadcastExpandElimination(RewriteRule[Expansion]):
     """``f(x, Expand(y))`` → ``f(x, y)`` where f broadcasts, through further elementwise ops.
 
     A ConstantOfShape expands one number, and an Unsqueeze may add nothing but leading axes. An And with an operand that
@@ -61,13 +61,13 @@ class BroadcastExpandElimination(RewriteRule[Found]):
     lookback = 6
     looks_downstream = True
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Expansion:
         """Only elementwise users, and each path ends in an op whose result has the same shape without the expansion."""
         need(bool(users(root.outputs[0])), "nobody uses it", root)
         narrow, shape = _narrow(root)
         wide = dims(root.outputs[0])
         if isinstance(narrow, ir.Value) and len(shape) == len(wide) and all(map(same_dim, shape, wide)):
-            return Found((root,), narrow, (root.outputs[0],))
+            return Expansion((root,), narrow, (root.outputs[0],))
         shapes: Shapes = {root.outputs[0]: shape}
         touched: dict[ir.Node, bool] = {}
         pending = [root.outputs[0]]
@@ -85,9 +85,9 @@ class BroadcastExpandElimination(RewriteRule[Found]):
                     shapes[result] = after
                     pending.append(result)
         ends = tuple(node.outputs[0] for node, smaller in touched.items() if not smaller)
-        return Found((root, *touched), narrow, ends)
+        return Expansion((root, *touched), narrow, ends)
 
-    def rewrite(self, found: Found) -> ir.Value | Mapping[ir.Value, ir.Value]:
+    def rewrite(self, found: Expansion) -> ir.Value | Mapping[ir.Value, ir.Value]:
         """Build the nodes below anew, on smaller operands."""
         (root, *below) = found.nodes
         narrow = found.narrow if isinstance(found.narrow, ir.Value) else constant(found.narrow)

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -25,20 +24,11 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.clamp import zeros_have_no_sign
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
 
-class Found(Struct, frozen=True):
-    """The nodes, what is kept between the bounds, and the bounds as they are written."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    low: float
-    high: float
-
-
-class ClipFusion(RewriteRule[Found]):
+class ClipFusion(RewriteRule[Match]):
     """``Min(Max(x, a), b)`` → ``Clip(x, a, b)``; so for ``Max(Min(x, b), a)`` and ``Min(Relu(x), b)``.
 
     A NaN stays a NaN in all of these forms.
@@ -50,7 +40,7 @@ class ClipFusion(RewriteRule[Found]):
     opsets = (8, NEWEST_OPSET)  # before, Max and Min did not broadcast
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Two bounds, each one finite number, the lower one not above the other."""
         other = "Max" if is_op(root, "Min") else "Min"
         inner, outer = operand_from(root, *((other, "Relu") if other == "Max" else (other,)))
@@ -68,15 +58,14 @@ class ClipFusion(RewriteRule[Found]):
         need(low <= high, "the bounds are out of order", root)
         signed = 0.0 not in (low, high) or is_op(inner, "Relu") or zeros_have_no_sign(x)
         need(signed, "a Clip would let -0.0 through", x)
-        return Found((inner, root), x, low, high)
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the Clip."""
-        if opset(found.nodes[0]) < BOUNDS_ARE_INPUTS_FROM["Clip"]:
-            return ir.node("Clip", [found.x], {"min": found.low, "max": found.high})
-        kind = dtype(found.x)
-        bounds = [constant(np.asarray(number, kind.numpy()), kind) for number in (found.low, found.high)]
-        return ir.node("Clip", [found.x, *bounds])
+        def build() -> ir.Node:
+            if opset(root) < BOUNDS_ARE_INPUTS_FROM["Clip"]:
+                return ir.node("Clip", [x], {"min": low, "max": high})
+            bounds = [constant(np.asarray(number, dtype(x).numpy()), dtype(x)) for number in (low, high)]
+            return ir.node("Clip", [x, *bounds])
+
+        return Match((inner, root), build)
 
 
 def _number(bound: ir.Value, x: ir.Value) -> float:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
@@ -30,28 +29,10 @@ from ortopt.graph.match import (
     same_dim,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 
-class Found(Struct, frozen=True):
-    """What is scaled and added.
-
-    Attributes:
-        nodes: The nodes that are replaced.
-        x: What is scaled.
-        factor: What it is scaled with, of fewer elements.
-        scale: A constant factor, if there is one.
-        shift: A constant summand, if there is one.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    factor: ir.Value
-    scale: ir.Value | None
-    shift: ir.Value | None
-
-
-class ScaledResidualMerging(RewriteRule[Found]):
+class ScaledResidualMerging(RewriteRule[Match]):
     """``c * (x * d) + b + x`` → ``x * (c * d + 1) + b`` for a d that has fewer elements than x.
 
     The constants c and b may be missing, and stand in any order.
@@ -63,11 +44,12 @@ class ScaledResidualMerging(RewriteRule[Found]):
     numerics = Numerics.REORDERED
     lookback = 3
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A product of a value, and constants, before the value itself is added."""
         total, x = choose([inputs(root, 2), inputs(root, 2)[::-1]])
         nodes = [root]
-        shift = scale = None
+        shift: ir.Value | None = None
+        scale: ir.Value | None = None
         if is_op(node := producer(total, "Add", "Mul"), "Add"):
             shift, total = operand_constant(node)
             nodes.append(node)
@@ -79,29 +61,29 @@ class ScaledResidualMerging(RewriteRule[Found]):
         nodes.append(node)
         need(any(value is x for value in inputs(node, 2)), "it is no product of what it is added to", node)
         factor = next((value for value in inputs(node, 2) if value is not x), x)
-        self._check(x, factor, scale, shift)
-        return Found(tuple(reversed(nodes)), x, factor, scale, shift)
+        _check(x, factor, scale, shift)
 
-    def _check(self, x: ir.Value, factor: ir.Value, scale: ir.Value | None, shift: ir.Value | None) -> None:
-        need_float(x)
-        shape = dims(x)
-        small = [factor] if scale is None else [factor, scale]
-        fit = all(dims_broadcast_to(dims(value), shape) for value in (*small, *([] if shift is None else [shift])))
-        need(fit, "an operand would enlarge it", x)
-        need(_is_smaller([dims(value) for value in small], shape), "the factor may have as many elements", factor)
-        if scale is not None:
-            numbers = np.abs(array_of(scale).astype(np.float64))
-            need(bool(np.isfinite(numbers).all()), "a factor is not finite", scale)
-            need_near(np.where(numbers == 0, 1.0, numbers), (1.0,), dtype(x), scale)
+        def build() -> ir.Node:
+            small = factor if scale is None else ir.node("Mul", [factor, scale]).outputs[0]
+            one = constant(np.ones((), dtype(x).numpy()), dtype(x))
+            product = ir.node("Mul", [x, ir.node("Add", [small, one]).outputs[0]])
+            return product if shift is None else ir.node("Add", [product.outputs[0], shift])
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the sum of the factor and 1, the product, and what is added to it."""
-        factor = found.factor
-        if found.scale is not None:
-            factor = ir.node("Mul", [factor, found.scale]).outputs[0]
-        one = constant(np.ones((), dtype(found.x).numpy()), dtype(found.x))
-        product = ir.node("Mul", [found.x, ir.node("Add", [factor, one]).outputs[0]])
-        return product if found.shift is None else ir.node("Add", [product.outputs[0], found.shift])
+        return Match(tuple(reversed(nodes)), build)
+
+
+def _check(x: ir.Value, factor: ir.Value, scale: ir.Value | None, shift: ir.Value | None) -> None:
+    """Refuse operands that enlarge the value, a factor that is not smaller, and one that overflows or vanishes."""
+    need_float(x)
+    shape = dims(x)
+    small = [factor] if scale is None else [factor, scale]
+    fit = all(dims_broadcast_to(dims(value), shape) for value in (*small, *([] if shift is None else [shift])))
+    need(fit, "an operand would enlarge it", x)
+    need(_is_smaller([dims(value) for value in small], shape), "the factor may have as many elements", factor)
+    if scale is not None:
+        numbers = np.abs(array_of(scale).astype(np.float64))
+        need(bool(np.isfinite(numbers).all()), "a factor is not finite", scale)
+        need_near(np.where(numbers == 0, 1.0, numbers), (1.0,), dtype(x), scale)
 
 
 def _is_smaller(shapes: Sequence[Sequence[Dim]], shape: Sequence[Dim]) -> bool:

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.graph.match import Absent, Refusal, attribute, inputs, is_op, is_used_once, need
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics import strings_of
 from ortopt.semantics.domains import ML
 
@@ -23,14 +22,7 @@ DEFAULTS: dict[str, tuple[str, Any]] = {
 }
 
 
-class Found(Struct, frozen=True):
-    """Both encoders, and the attributes of the one for both."""
-
-    nodes: tuple[ir.Node, ...]
-    attributes: tuple[ir.Attr, ...]
-
-
-class LabelEncoderFusion(RewriteRule[Found]):
+class LabelEncoderFusion(RewriteRule[Match]):
     """``LabelEncoder(LabelEncoder(x))`` → one ``LabelEncoder``."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -38,7 +30,7 @@ class LabelEncoderFusion(RewriteRule[Found]):
     opsets = (2, NEWEST_OPSET)  # the first one had no tables
     lookback = 1
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Values of the first table that can be told apart among the keys of the second."""
         (middle,) = inputs(root, 1)
         first = middle.producer()
@@ -57,12 +49,8 @@ class LabelEncoderFusion(RewriteRule[Found]):
         other = _default(root)
         composed = [lookup.get(label, other) for label in labels]
         kept = [item for name, item in first.attributes.items() if name.startswith("keys_")]
-        return Found((first, root), (*kept, *_written(root, composed, lookup.get(default, other))))
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the one encoder."""
-        first = found.nodes[0]
-        return ir.Node(ML, "LabelEncoder", [first.inputs[0]], found.attributes)
+        attributes = (*kept, *_written(root, composed, lookup.get(default, other)))
+        return Match((first, root), lambda: ir.Node(ML, "LabelEncoder", [first.inputs[0]], attributes))
 
 
 def _table(node: ir.Node, side: str) -> tuple[Any, ...]:

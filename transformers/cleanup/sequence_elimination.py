@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph import facts
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, attribute, dims, inputs, is_op, need, optional, producer, rank
+from ortopt.graph.match import Refusal, attribute, dims, inputs, is_op, need, opset, optional, producer, rank
 from ortopt.options import TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 
 
-class Found(Struct, frozen=True):
-    """The node, and what is computed instead: an element, a part of a tensor, or all elements joined.
-
-    Attributes:
-        nodes: The node that reads a sequence.
-        sources: The element; the tensor that is cut; or the elements that are joined.
-        place: The axis that is cut or joined.
-        start: The first index of the part, or None where nothing is cut.
-        end: The index behind its last one; None where the part has no such axis.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    sources: tuple[ir.Value, ...]
-    place: int = 0
-    start: int | None = None
-    end: int | None = None
-
-
-class SequenceElimination(RewriteRule[Found]):
+class SequenceElimination(RewriteRule[Match]):
     """``SequenceAt(SequenceConstruct(a, b), 1)`` → ``b``; of ``SplitToSequence(x)`` → ``Slice(x)``, ``Gather(x)``.
 
     ``ConcatFromSequence(SequenceConstruct(a, b))`` → ``Concat(a, b)``. Exporters write split and chunk in this way.
@@ -41,7 +22,7 @@ class SequenceElimination(RewriteRule[Found]):
     roots = ("ConcatFromSequence", "SequenceAt")
     lookback = 1
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """An element of known position, of a sequence whose elements are known."""
         sequence = producer(inputs(root, 1)[0], "SequenceConstruct", "SplitToSequence")
         if is_op(root, "ConcatFromSequence"):
@@ -53,28 +34,19 @@ class SequenceElimination(RewriteRule[Found]):
             return _part(root, sequence, position[0])
         elements = inputs(sequence, len(sequence.inputs))
         need(-len(elements) <= position[0] < len(elements), "there is no such element", root)
-        return Found((root,), (elements[position[0]],))
-
-    def rewrite(self, found: Found) -> ir.Node | ir.Value:
-        """Build what takes the part, or joins the elements."""
-        if is_op(found.nodes[0], "ConcatFromSequence"):
-            return ir.node("Concat", list(found.sources), {"axis": found.place})
-        (x,) = found.sources
-        if found.start is None:
-            return x
-        if found.end is None:
-            return ir.node("Gather", [x, constant(found.start)], {"axis": found.place})
-        return ir.node("Slice", [x, constant([found.start]), constant([found.end]), constant([found.place])])
+        element = elements[position[0]]
+        return Match((root,), lambda: element)
 
 
-def _joined(root: ir.Node, sequence: ir.Node) -> Found:
+def _joined(root: ir.Node, sequence: ir.Node) -> Match:
     need(is_op(sequence, "SequenceConstruct"), "the parts of a tensor are joined in another order, or axis", root)
     need(attribute(root, "new_axis", 0) == 0, "the elements are stacked", root)
     elements = inputs(sequence, len(sequence.inputs))
-    return Found((root,), elements, ops.Concat(root).axis_of(rank(elements[0])))
+    place = ops.Concat(root).axis_of(rank(elements[0]))
+    return Match((root,), lambda: ir.node("Concat", elements, {"axis": place}))
 
 
-def _part(root: ir.Node, split: ir.Node, position: int) -> Found:
+def _part(root: ir.Node, split: ir.Node, position: int) -> Match:
     """The part of a tensor at a position of the sequence of all parts."""
     (x,) = inputs(split, 1)
     shape = dims(x)
@@ -85,7 +57,9 @@ def _part(root: ir.Node, split: ir.Node, position: int) -> Found:
         need(fixed, "the dimension is not fixed, or has no such part", x)
         assert isinstance(size, int)
         start = position % size
-        return Found((root,), (x,), place, start, start + 1 if ops.SplitToSequence(split).keeps_axis else None)
+        if not ops.SplitToSequence(split).keeps_axis:
+            return Match((root,), lambda: ir.node("Gather", [x, constant(start)], {"axis": place}))
+        return _slice(root, x, place, start, start + 1)
     known = facts.contents(sizes)
     numbers = [] if known is None else [number for number in known if isinstance(number, int)]
     need(bool(numbers) and known is not None and len(numbers) == len(known), "the sizes are not known", sizes)
@@ -94,7 +68,11 @@ def _part(root: ir.Node, split: ir.Node, position: int) -> Found:
         numbers = _equal_parts(numbers[0], size, x)
     need(-len(numbers) <= position < len(numbers), "there is no such part", root)
     start = sum(numbers[: position % len(numbers)])
-    return Found((root,), (x,), place, start, start + numbers[position])
+    return _slice(root, x, place, start, start + numbers[position])
+
+
+def _slice(root: ir.Node, x: ir.Value, place: int, start: int, end: int) -> Match:
+    return Match((root,), lambda: ops.slice_node(x, [(place, start, end, 1)], opset(root)))
 
 
 def _equal_parts(part: int, size: object, x: ir.Value) -> list[int]:

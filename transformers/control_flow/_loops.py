@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import ops
 from ortopt.graph.match import Refusal, attribute, is_op, need, opset
 from ortopt.semantics.opset_changes import SCAN_HAS_NO_BATCH_FROM
 
@@ -89,19 +88,3 @@ def copied(value: ir.Value) -> ir.Value:
             break
         value = node.inputs[0]
     return value
-
-
-def without_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
-    """A new node that removes an axis of size 1.
-
-    Args:
-        value: The value to reshape.
-        axis: The axis.
-        version: The opset of ai.onnx where the node will stand.
-    """
-    return ops.node_along("Squeeze", value, [axis], version)
-
-
-def with_axis(value: ir.Value, axis: int, version: int) -> ir.Node:
-    """A new node that inserts an axis of size 1 (see `without_axis`)."""
-    return ops.node_along("Unsqueeze", value, [axis], version)

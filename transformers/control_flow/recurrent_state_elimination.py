@@ -2,12 +2,11 @@
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.graph.match import Refusal, attribute, dims, inputs, need, optional, same_dim, splat, static_dims
 from ortopt.graph.symbolic import is_invented
 from ortopt.options import TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.semantics import key
 from ortopt.semantics.domains import MICROSOFT
 
@@ -15,14 +14,7 @@ FIRST_STATE = 5
 STATES = {("", "GRU"): 1, ("", "LSTM"): 2, ("", "RNN"): 1, (MICROSOFT, "DynamicQuantizeLSTM"): 2}
 
 
-class Found(Struct, frozen=True):
-    """The recurrence, and the positions of its inputs that are zeros."""
-
-    nodes: tuple[ir.Node, ...]
-    zeros: tuple[int, ...]
-
-
-class RecurrentStateElimination(RewriteRule[Found]):
+class RecurrentStateElimination(RewriteRule[Match]):
     """``LSTM``, ``GRU``, ``RNN``, ``DynamicQuantizeLSTM`` with initial states of zeros → without them.
 
     Exporters compute the zeros from the batch size, with Shape, Gather, Concat, ConstantOfShape and Slice, or with
@@ -33,7 +25,7 @@ class RecurrentStateElimination(RewriteRule[Found]):
     roots = tuple(f"{domain}::{op}" if domain else op for domain, op in STATES)
     lookback = 4
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """States of +0 in the shape that the recurrence wants: another one is an error at run time."""
         zeros, refusals = [], []
         for position in range(FIRST_STATE, FIRST_STATE + STATES[key(root)]):
@@ -47,16 +39,15 @@ class RecurrentStateElimination(RewriteRule[Found]):
                 refusals.append(refusal)
         if not zeros:
             raise refusals[0] if refusals else Refusal("it has no initial state", root)
-        return Found((root,), tuple(zeros))
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the recurrence without them; outputs that were left out stay so."""
-        (root,) = found.nodes
-        inputs = [None if position in found.zeros else value for position, value in enumerate(root.inputs)]
-        while inputs[-1] is None:
-            inputs.pop()
-        outputs = [ir.Value(name=None if value.name else "") for value in root.outputs]
-        return ir.Node(root.domain, root.op_type, inputs, list(root.attributes.values()), outputs=outputs)
+        def build() -> ir.Node:
+            inputs = [None if position in zeros else value for position, value in enumerate(root.inputs)]
+            while inputs[-1] is None:
+                inputs.pop()
+            outputs = [ir.Value(name=None if value.name else "") for value in root.outputs]  # some are left out
+            return ir.Node(root.domain, root.op_type, inputs, list(root.attributes.values()), outputs=outputs)
+
+        return Match((root,), build)
 
 
 def _check(root: ir.Node, state: ir.Value) -> None:

@@ -6,9 +6,10 @@ of a decoder is moved twice to write a row. With the places of the axes before i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.edit import constant
@@ -23,29 +24,13 @@ from ortopt.graph.match import (
     producer,
 )
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 SHAPE_OF_A_PART = 15
 """The first version of Shape that gives a part of the shape."""
 
 
-class Found(Struct, frozen=True):
-    """The Transposes and the ScatterND between them, what it reads, and the order of the first Transpose.
-
-    Attributes:
-        positions: The indices along the axis that was in front: [S, 1].
-        shape: The dimensions of `data`.
-    """
-
-    nodes: tuple[ir.Node, ir.Node, ir.Node]
-    data: ir.Value
-    positions: ir.Value
-    updates: ir.Value
-    order: tuple[int, ...]
-    shape: tuple[Dim, ...]
-
-
-class ScatterTransposeElimination(RewriteRule[Found]):
+class ScatterTransposeElimination(RewriteRule[Match]):
     """``Transpose⁻¹(ScatterND(Transpose(x), i, u))`` → ``ScatterND(x, (…, i), Transpose⁻¹(u))``."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -54,7 +39,7 @@ class ScatterTransposeElimination(RewriteRule[Found]):
     opsets = (SHAPE_OF_A_PART, NEWEST_OPSET)
     lookback = 2
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A scatter of whole rows along one axis, which a Transpose brings to the front and the root back."""
         scatter = producer(inputs(root, 1)[0], "ScatterND")
         moved, positions, updates = inputs(scatter, 3)
@@ -66,17 +51,14 @@ class ScatterTransposeElimination(RewriteRule[Found]):
         need(dims(positions, 2)[1] == 1, "the indices name more than one axis", positions)
         need(not is_constant(positions), "the indices are constants, which other passes read as a part", positions)
         (data,) = inputs(front, 1)
-        return Found((root, scatter, front), data, positions, updates, order, dims(data, len(order)))
+        shape, axis, version = dims(data, len(order)), order[0], opset(root)
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Name the places of the axes before, too, and bring the axis of the updates to its place."""
-        root, scatter, _ = found.nodes
-        version = opset(root)
-        axis = found.order[0]
-        indices = _places(found, axis, version) if axis else found.positions
-        updates = ir.node("Transpose", [found.updates], {"perm": _inverse(found.order)})
-        attributes = list(scatter.attributes.values())
-        return ir.Node("", "ScatterND", [found.data, indices, updates.outputs[0]], attributes)
+        def build() -> ir.Node:
+            indices = _places(data, shape[:axis], positions, version) if axis else positions
+            back = ir.node("Transpose", [updates], {"perm": _inverse(order)}).outputs[0]
+            return ir.Node("", "ScatterND", [data, indices, back], list(scatter.attributes.values()))
+
+        return Match((root, scatter, front), build)
 
 
 def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
@@ -84,13 +66,14 @@ def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(place) for place in np.argsort(order))
 
 
-def _places(found: Found, axis: int, version: int) -> ir.Value:
+def _places(data: ir.Value, before: Sequence[Dim], positions: ir.Value, version: int) -> ir.Value:
     """The indices of all elements of the axes before one, and of the positions along it: [D, …, S, axis + 1]."""
-    positions = ops.squeezed(found.positions, (1,), version)
-    sizes = [_size(found.data, at) for at in range(axis)]
+    axis = len(before)
+    positions = ops.squeezed(positions, (1,), version)
+    sizes = [_size(data, at) for at in range(axis)]
     count = ir.node("Shape", [positions])
     shape = ir.node("Concat", [*sizes, count.outputs[0]], {"axis": 0}).outputs[0]
-    counts = [_count(found.shape[at], size, axis - at, version) for at, size in enumerate(sizes)]
+    counts = [_count(dim, size, axis - at, version) for at, (dim, size) in enumerate(zip(before, sizes, strict=True))]
     parts = []
     for part in (*counts, positions):
         spread = ir.node("Expand", [part, shape])
@@ -110,6 +93,3 @@ def _count(dim: Dim, size: ir.Value, behind: int, version: int) -> ir.Value:
         return constant(np.arange(dim, dtype=np.int64).reshape(-1, *(1 for _ in axes)))
     numbers = ir.node("Range", [constant(0), ops.squeezed(size, (0,), version), constant(1)])
     return ops.unsqueezed(numbers.outputs[0], axes, version)
-
-
-__all__ = ["Found", "ScatterTransposeElimination"]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.edit import constant
@@ -26,7 +25,7 @@ from ortopt.graph.match import (
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.views.index_map import every, identity, same
 from ortopt.views.reading import maps
 
@@ -36,21 +35,7 @@ MAX_MOVES = 4
 """How many moves take a block, at most."""
 
 
-class Found(Struct, frozen=True):
-    """The Concat, perhaps a Conv that reads it in another order, and the blocks: in which order they are joined."""
-
-    nodes: tuple[ir.Node, ...]
-    source: ir.Value
-    size: int
-    order: tuple[int, ...]
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The result of the last node, which may stand below the root."""
-        return (self.nodes[-1].outputs[0],)
-
-
-class SpaceToDepthFusion(RewriteRule[Found]):
+class SpaceToDepthFusion(RewriteRule[Match]):
     """``Concat`` of ``x[:, :, i::b, j::b]`` for all i, j → ``SpaceToDepth(x)``.
 
     SpaceToDepth joins the blocks row by row; YOLO joins them column by column. A Conv behind it then gets its weights
@@ -70,40 +55,45 @@ class SpaceToDepthFusion(RewriteRule[Found]):
     lookback = 2
     looks_downstream = True
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Each offset once, from one value of rank 4."""
         need(ops.Concat(root).axis_of(len(dims(root.outputs[0], 4))) == CHANNELS, "it does not join channels", root)
         source, size, order = _blocks(root)
         channels = dims(source, 4)[CHANNELS]
-        if order == tuple(range(size * size)):
-            return Found((root,), source, size, order)
-        need(isinstance(channels, int), "the number of channels is not fixed", source)
-        try:
-            return Found((root, _convolution_below(root)), source, size, order)
-        except Refusal:
-            reason = "a block is used elsewhere, and the blocks are in another order"
-            need(all(map(is_used_once, inputs(root, len(root.inputs)))), reason, root)
-            return Found((root,), source, size, order)
+        in_order = order == tuple(range(size * size))
+        convolution = None
+        if not in_order:
+            need(isinstance(channels, int), "the number of channels is not fixed", source)
+            try:
+                convolution = _convolution_below(root)
+            except Refusal:
+                reason = "a block is used elsewhere, and the blocks are in another order"
+                need(all(map(is_used_once, inputs(root, len(root.inputs)))), reason, root)
 
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the SpaceToDepth, and the Conv that reads it."""
-        blocks = ir.node("SpaceToDepth", [found.source], {"blocksize": found.size}).outputs[0]
-        if len(found.nodes) == 1:
-            if found.order != tuple(sorted(found.order)):
-                channels = dims(found.source, 4)[CHANNELS]
+        def build() -> dict[ir.Value, ir.Value]:
+            blocks = ir.node("SpaceToDepth", [source], {"blocksize": size}).outputs[0]
+            if convolution is not None:
+                return {convolution.outputs[0]: _of_blocks(convolution, blocks, order)}
+            if not in_order:
                 assert isinstance(channels, int)
-                indices = np.array(found.order)[:, None] * channels + np.arange(channels)
+                indices = np.array(order)[:, None] * channels + np.arange(channels)
                 blocks = ir.node("Gather", [blocks, constant(indices.reshape(-1))], {"axis": CHANNELS}).outputs[0]
-            return {found.nodes[0].outputs[0]: blocks}
-        convolution = found.nodes[1]
-        weight = tensor_of(convolution.inputs[1])
-        content = array_of(convolution.inputs[1])
-        outputs, inputs = content.shape[:2]
-        by_block = content.reshape(outputs, len(found.order), inputs // len(found.order), *content.shape[2:])
-        moved = by_block[:, np.argsort(found.order)].reshape(content.shape)
-        bias = optional(convolution, 2)
-        operands = [blocks, constant(np.ascontiguousarray(moved), weight.dtype), *([] if bias is None else [bias])]
-        return {convolution.outputs[0]: ops.copied(convolution, operands).outputs[0]}
+            return {root.outputs[0]: blocks}
+
+        last = root if convolution is None else convolution
+        return Match((root,) if last is root else (root, last), build, (last.outputs[0],))
+
+
+def _of_blocks(convolution: ir.Node, blocks: ir.Value, order: tuple[int, ...]) -> ir.Value:
+    """Build a Conv with its weights in the order of SpaceToDepth's blocks."""
+    weight = tensor_of(convolution.inputs[1])
+    content = array_of(convolution.inputs[1])
+    outputs, inputs = content.shape[:2]
+    by_block = content.reshape(outputs, len(order), inputs // len(order), *content.shape[2:])
+    moved = by_block[:, np.argsort(order)].reshape(content.shape)
+    bias = optional(convolution, 2)
+    operands = [blocks, constant(np.ascontiguousarray(moved), weight.dtype), *([] if bias is None else [bias])]
+    return ops.copied(convolution, operands).outputs[0]
 
 
 def _blocks(root: ir.Node) -> tuple[ir.Value, int, tuple[int, ...]]:

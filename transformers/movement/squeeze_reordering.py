@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.edit import constant
@@ -30,7 +29,7 @@ from ortopt.graph.match import (
 )
 from ortopt.linear.layer import CONVOLUTIONS
 from ortopt.options import TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, UNARY, VARIADIC
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
@@ -49,15 +48,7 @@ FURTHEST = 32
 """How many nodes below are looked at for an Unsqueeze."""
 
 
-class Found(Struct, frozen=True):
-    """The elementwise op, its operands before they were squeezed, and the axis; None for operands that were not."""
-
-    nodes: tuple[ir.Node, ...]
-    sources: tuple[ir.Value | None, ...]
-    axis: int
-
-
-class SqueezeReordering(RewriteRule[Found]):
+class SqueezeReordering(RewriteRule[Match]):
     """``Relu(Squeeze(x))`` → ``Squeeze(Relu(x))`` on the way from a convolution to an ``Unsqueeze`` of the same axis.
 
     Each elementwise op on the way is treated in this way, until Squeeze and Unsqueeze cancel. Constant operands and
@@ -72,7 +63,7 @@ class SqueezeReordering(RewriteRule[Found]):
     needs = ("Squeeze",)
     looks_downstream = True
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """An elementwise op one of whose operands is squeezed; the others are so too, or constants, or as large."""
         values = inputs(root, len(root.inputs))
         squeezed = [_squeezed(value) for value in values]
@@ -92,18 +83,14 @@ class SqueezeReordering(RewriteRule[Found]):
         joins = len(set(sources) - {None}) > 1
         joins = joins or _goes_into_convolution(root, values, sources, axis)
         need_present(joins or _meets(root.outputs[0], axis), "no Unsqueeze of this axis comes after", root)
-        return Found((root,), tuple(sources), axis)
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the op on operands that have the axis."""
-        (old,) = found.nodes
-        of = rank(old.outputs[0])
-        operands = [
-            source or _with_axis(value, found.axis, of, old)
-            for source, value in zip(found.sources, inputs(old, len(old.inputs)), strict=True)
-        ]
-        node = ops.copied(old, operands)
-        return ops.node_along("Squeeze", node.outputs[0], [found.axis], opset(old, ""))
+        def build() -> ir.Node:
+            pairs = zip(sources, values, strict=True)
+            operands = [source or _with_axis(value, axis, of, root) for source, value in pairs]
+            wide = ops.copied(root, operands).outputs[0]
+            return ops.node_along("Squeeze", wide, [axis], opset(root, ""))
+
+        return Match((root,), build)
 
 
 def _check_form(root: ir.Node) -> None:

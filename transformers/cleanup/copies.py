@@ -1,26 +1,68 @@
-"""Arithmetic with a neutral element gives back the other operand."""
+"""Nodes that give back one of their operands: they only copy."""
 
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.graph.edit import constant
 from ortopt.graph.facts import is_exact_in_doubles
 from ortopt.graph.match import (
     FLOATS,
     INTEGERS,
     array_of,
+    attribute,
     broadcasts_to,
     dims,
     dtype,
     inputs,
     is_constant,
     need,
+    opset,
+    optional,
     rank,
+    static_dims,
     tensor_of,
 )
+from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded
+from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.semantics.op_traits import COMMUTATIVE, NEUTRAL
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
+
+
+class IdentityElimination(Elimination):
+    """``Identity(x)`` → ``x``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Identity",)
+
+    def match(self, root: ir.Node) -> Forwarded:
+        """Any Identity; the framework keeps those that give a graph output its name."""
+        (x,) = inputs(root, 1)
+        return Forwarded((root,), x)
+
+
+class DropoutElimination(RewriteRule[Match]):
+    """``Dropout(x)`` at inference → ``x``; its mask says that everything stays."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Dropout",)
+
+    def match(self, root: ir.Node) -> Match:
+        """A Dropout that surely does not train, with a mask that is unused or of fixed shape."""
+        (data,) = inputs(root, 1)
+        version = opset(root)
+        if version >= 12:
+            mode = optional(root, 2)
+            need(mode is None or not array_of(mode).any(), "it is in training mode", root)
+        elif version < 7:
+            need(attribute(root, "is_test", 0) != 0, "it is in training mode", root)
+        mask = root.outputs[1] if len(root.outputs) > 1 else None
+        if mask is None or not is_needed(mask):
+            return Match((root,), lambda: {root.outputs[0]: data})
+        # ONNX Runtime fills it with false, ONNX's reference with true.
+        need(version >= 12, "before opset 12 runtimes disagree about the mask", mask)
+        shape = static_dims(data)
+        return Match((root,), lambda: {root.outputs[0]: data, mask: constant(np.ones(shape, dtype=np.bool_))})
 
 
 class NoopElimination(Elimination):

@@ -1,10 +1,9 @@
-"""Two constants that are added, or multiplied, one after the other can be combined."""
+"""Constants that are added, or multiplied, one after the other are one, and a sum that begins with 0 needs no zero."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
@@ -13,34 +12,39 @@ from ortopt.graph.match import (
     INTEGERS,
     Refusal,
     array_of,
+    broadcasts_to,
+    dims,
     dtype,
     inputs,
     is_constant,
     is_op,
     is_used_once,
     need,
+    operand_from,
     producer,
     tensor_of,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
+from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
 SUMS, PRODUCTS = ("Add", "Sub"), ("Mul", "Div")
 SMALLEST_SHARE = 2.0**-11
 """A summand below this share of the other one would lose most of its digits in their sum."""
 
+LARGEST = 1 << 16
+"""Larger constants are not looked at for zeros: they are weights."""
 
-class Found(Struct, frozen=True):
-    """Both nodes, the new operands, and whether x is subtracted from the constant."""
+LIMITS = {
+    ir.DataType.FLOAT: (2.0**-126, 2.0**127),
+    ir.DataType.DOUBLE: (2.0**-1022, 2.0**1023),
+    ir.DataType.FLOAT16: (2.0**-14, 2.0**15),
+    ir.DataType.BFLOAT16: (2.0**-126, 2.0**127),
+}
+"""Between these magnitudes every number has all its digits."""
 
-    nodes: tuple[ir.Node, ...]
-    op: str
-    x: ir.Value
-    number: np.ndarray
-    reversed: bool
 
-
-class ConstantReassociation(RewriteRule[Found]):
+class ConstantReassociation(RewriteRule[Match]):
     """``(x + a) + b`` → ``x + (a + b)``, ``(x * a) * b`` → ``x * (a * b)``, with ``-`` and, among floats, ``/`` too.
 
     Whole numbers wrap around, so their sums and products stay the same in any order. Floats must have one sign in a
@@ -50,11 +54,11 @@ class ConstantReassociation(RewriteRule[Found]):
     levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "noop_elimination")
     roots = (*SUMS, *PRODUCTS)
-    opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
+    opsets = (BROADCASTS_FROM, NEWEST_OPSET)
     numerics = Numerics.REORDERED
     lookback = 1
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A constant, and below it another one of the same kind of arithmetic."""
         middle, outer, outer_first = _operands(root)
         inner_node = producer(middle, *(SUMS if root.op_type in SUMS else PRODUCTS))
@@ -73,18 +77,15 @@ class ConstantReassociation(RewriteRule[Found]):
             flips = is_op(root, "Sub") and outer_first, is_op(inner_node, "Sub") and inner_first
             a = _negative(a) if is_op(inner_node, "Sub") and not inner_first else a
             b = _negative(b) if is_op(root, "Sub") and not outer_first else b
-            number = _sum(_negative(a) if flips[0] else a, b, kind)
+            total = constant(_sum(_negative(a) if flips[0] else a, b, kind), kind)
             reverse = flips[0] != flips[1]
-            return Found((inner_node, root), "Sub" if reverse else "Add", x, number, reverse)
+            operands = ("Sub", [total, x]) if reverse else ("Add", [x, total])
+            return Match((inner_node, root), lambda: ir.node(*operands))
         need(kind in FLOATS or (is_op(root, "Mul") and is_op(inner_node, "Mul")), "whole numbers divide with a rest", x)
         divides = is_op(root, "Div"), is_op(inner_node, "Div")
         need(not (divides[0] and outer_first) and not (divides[1] and inner_first), "x divides", x)
-        return Found((inner_node, root), "Mul", x, _product(a, b, divides, kind), reversed=False)
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the one node."""
-        number = constant(found.number, dtype(found.x))
-        return ir.node(found.op, [number, found.x] if found.reversed else [found.x, number])
+        product = constant(_product(a, b, divides, kind), kind)
+        return Match((inner_node, root), lambda: ir.node("Mul", [x, product]))
 
 
 def _operands(node: ir.Node) -> tuple[ir.Value, ir.Value, bool]:
@@ -146,10 +147,30 @@ def _check_range(numbers: np.ndarray, kind: ir.DataType) -> None:
         raise Refusal("a constant would overflow or vanish")
 
 
-LIMITS = {
-    ir.DataType.FLOAT: (2.0**-126, 2.0**127),
-    ir.DataType.DOUBLE: (2.0**-1022, 2.0**1023),
-    ir.DataType.FLOAT16: (2.0**-14, 2.0**15),
-    ir.DataType.BFLOAT16: (2.0**-126, 2.0**127),
-}
-"""Between these magnitudes every number has all its digits."""
+class ZeroSummandElimination(RewriteRule[Match]):
+    """``(x + 0) + y`` → ``x + y``: programs write ``score = 0``, and then ``score = score + …``.
+
+    Only where x and y are -0.0 is the result another zero: `noop_elimination`, which is exact, leaves the 0 there.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_folding", "constant_reassociation", "noop_elimination")
+    roots = ("Add",)
+    opsets = (BROADCASTS_FROM, NEWEST_OPSET)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Match:
+        """A sum of something and 0, that is added to something else."""
+        inner, _ = operand_from(root, "Add")
+        total = inner.outputs[0]
+        need(dtype(total) in FLOATS, "integers are another pass's", root)
+        need(is_used_once(total), "the sum with 0 is used elsewhere", total)
+        a, b = inputs(inner, 2)
+        zero, x = (a, b) if _is_zero(a) else (b, a)
+        need(_is_zero(zero), "it is not 0", zero)
+        need(broadcasts_to(zero, dims(x)), "the 0 would enlarge the sum", zero)
+        return Match((inner, root), lambda: ir.node("Add", [x if value is total else value for value in root.inputs]))
+
+
+def _is_zero(value: ir.Value) -> bool:
+    return is_constant(value) and tensor_of(value).size <= LARGEST and not array_of(value).any()

@@ -1,4 +1,4 @@
-"""A Gather by indices that count up takes a block, as a Slice does without indices."""
+"""Gathers of blocks and of whole rows, which other ops take without a number for each element."""
 
 from __future__ import annotations
 
@@ -17,26 +17,92 @@ from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     Dim,
     Refusal,
+    array_of,
     attribute,
     dims,
+    dtype,
     inputs,
+    integers,
     is_never_zero,
     is_op,
     is_used_once,
     need,
     opset,
+    optional,
     producer,
     same_dim,
     shape_of,
+    static_dims,
+    tensor_of,
     users,
 )
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.views.emission import FIRST, LAST
 from ortopt.views.targets import ones_beside
 
-FIRST, LAST = -(2**63), 2**63 - 1
 MAX_RENAMES = 4
+GATHERS_IN_BATCHES_FROM = 12
+
+
+class GatherElementsCanonicalization(RewriteRule[Match]):
+    """``GatherElements(x, Expand(i))`` → ``GatherND(x, i)``, where i says the same for all numbers of a row.
+
+    ONNX Runtime's CPU then copies whole rows, and the repeated indices are not needed.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("GatherElements",)
+    opsets = (GATHERS_IN_BATCHES_FROM, NEWEST_OPSET)
+
+    def match(self, root: ir.Node) -> Match:
+        """Indices of shape [batch, rows, 1] that are repeated along the last axis, for all columns."""
+        x, repeated = inputs(root, 2)
+        (indices, _) = inputs(producer(repeated, "Expand", "Tile"), 2)
+        shape = dims(x)
+        place = ops.OneAxis(root).axis
+        need(place == len(shape) - 2, "it selects along another axis than the last but one", root)
+        need(dtype(indices) == ir.DataType.INT64, "GatherND takes indices of 64 bits", indices)
+        before, after = dims(indices, len(shape)), dims(repeated, len(shape))
+        need(same_dim(before[-1], 1), "the indices differ within a row", indices)
+        need(not same_dim(after[-1], 1), "a row has one number", repeated)
+        need(same_dim(after[-1], shape[-1]), "a part of each row is selected", repeated)
+        batch = all(map(same_dim, before[:-2], shape[:-2])) and all(map(same_dim, before[:-1], after[:-1]))
+        need(batch, "the indices are repeated along other axes too", repeated)
+        return Match((root,), lambda: ir.node("GatherND", [x, indices], {"batch_dims": place}))
+
+
+class GatherOfSliceFusion(RewriteRule[Match]):
+    """``Gather(table, Slice([0, 1, 2 …]))`` → ``Slice(table)``: the first positions of a table of embeddings."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Gather",)
+    opsets = (10, NEWEST_OPSET)  # the first with computed bounds; constant ones are folded
+
+    def match(self, root: ir.Node) -> Match:
+        """A Slice of a constant that counts all rows, in their order."""
+        table, positions = inputs(root, 2)
+        shape = tensor_of(table).shape.numpy()
+        cut = producer(positions, "Slice")
+        need(is_used_once(positions), "the positions are used elsewhere", positions)
+        numbers, starts, ends = inputs(cut, 3)
+        place = ops.Gather(root).axis
+        tensor = tensor_of(numbers)
+        need(tensor.size == shape[place] and tensor.size > 0, "it is no slice of all rows", numbers)
+        counting = np.arange(tensor.size).reshape(tensor.shape.numpy())
+        need(bool(np.array_equal(array_of(numbers), counting)), "the positions are in another order", numbers)
+        named = optional(cut, 3)
+        axes = range(*static_dims(starts, 1)) if named is None else integers(named)
+
+        def build() -> ir.Node:
+            full = (*shape[:place], *tensor.shape.numpy(), *shape[place + 1 :])
+            rows = table if len(full) == len(shape) else constant(array_of(table).reshape(full), dtype(table))
+            moved = constant(np.array([place + axis % len(tensor.shape) for axis in axes], np.int64))
+            steps = [value for value in cut.inputs[4:] if value is not None]
+            return ir.node("Slice", [rows, starts, ends, moved, *steps])
+
+        return Match((cut, root), build)
 
 
 class Bound(NamedTuple):
@@ -48,8 +114,8 @@ class Bound(NamedTuple):
     step: int = 1
 
 
-class Found(Struct, frozen=True):
-    """The Gather, its source, the bounds of the block, and the axes of size 1 to insert.
+class Block(Struct, frozen=True):
+    """A block that a Gather takes: its source, its bounds, and the axes of size 1 to insert.
 
     `stated` is the axis of the result, if any, along which a Slice may give fewer elements than there are indices.
     """
@@ -67,7 +133,7 @@ class Found(Struct, frozen=True):
         return (self.result,)
 
 
-class GatherToSliceFusion(RewriteRule[Found]):
+class GatherToSliceFusion(RewriteRule[Block]):
     """``Gather``, ``GatherND`` by ``Range`` or by an arithmetic progression → ``Slice``, or ``x`` if it takes all.
 
     The indices may have come through Unsqueeze, Expand, Mul, Add and Concat: transformer exports index their attention
@@ -85,7 +151,7 @@ class GatherToSliceFusion(RewriteRule[Found]):
     lookback = 6
     looks_downstream = True
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Block:
         """Indices that count along each axis that they take."""
         x, indices = inputs(root, 2)
         if root.op_type == "GatherND":
@@ -108,9 +174,9 @@ class GatherToSliceFusion(RewriteRule[Found]):
             "an element is taken more than once",
             indices,
         )
-        return Found((root,), x, (bound,), ones, root.outputs[0])
+        return Block((root,), x, (bound,), ones, root.outputs[0])
 
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+    def rewrite(self, found: Block) -> dict[ir.Value, ir.Value]:
         """Slice, and put the axes in, as far as there is any of it."""
         version = opset(found.nodes[0])
         value = found.source
@@ -171,7 +237,7 @@ def _never_negative(value: ir.Value) -> bool:
     return known is not None and len(known) == 1 and symbolic.at_least(known[0], 0)
 
 
-def _all_of(root: ir.Node, x: ir.Value) -> Found:
+def _all_of(root: ir.Node, x: ir.Value) -> Block:
     """The case of all elements in their order: of x, or of a value that x is a Reshape of."""
     at = x
     for _ in range(MAX_RENAMES):
@@ -180,11 +246,11 @@ def _all_of(root: ir.Node, x: ir.Value) -> Found:
         except Refusal:
             at = inputs(producer(at, *sorted(RESHAPING)), 1)[0]
         else:
-            return Found(nodes, at, (), ones, result)
+            return Block(nodes, at, (), ones, result)
     raise Refusal("the result is another cut of the elements", x)
 
 
-def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear) -> Found:
+def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear) -> Block:
     """``row * columns + column`` into a flattened matrix, each row from its first column on.
 
     All rows are read: were there more columns read than there are, the last row's last index would be out of range.
@@ -213,7 +279,7 @@ def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear)
             nodes, result, ones = _reshaped(root, (rows, progression.dims[column]))
             place = [axis for axis in range(2 + len(ones)) if axis not in ones][1]
             sure = _is_in_range(root, columns, progression.dims[column], (rows,))
-            return Found(nodes, at, (bound,), ones, result, None if sure else place)
+            return Block(nodes, at, (bound,), ones, result, None if sure else place)
     raise Refusal("the columns are not counted by a Range", indices)
 
 
@@ -240,7 +306,7 @@ def _reshaped(root: ir.Node, matrix: Sequence[Dim]) -> tuple[tuple[ir.Node, ...]
     return path
 
 
-def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> Found:
+def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> Block:
     """The block that coordinates take where each counts up along one axis, in the order of the axes."""
     need(attribute(root, "batch_dims", 0) == 0, "it takes batches", root)
     shape, source = dims(indices), dims(x)
@@ -264,7 +330,7 @@ def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> Found:
     ones = tuple(other for other in range(len(shape) - 1) if other not in places)
     need(all(same_dim(shape[other], 1) for other in ones), "an element is taken more than once", indices)
     need(len(bounds) <= 1, "several bounds are computed", indices)
-    return Found((root,), x, tuple(bounds), ones, root.outputs[0], stated)
+    return Block((root,), x, tuple(bounds), ones, root.outputs[0], stated)
 
 
 def _coordinates(indices: ir.Value, last: int) -> list[tuple[ir.Value, Linear]]:

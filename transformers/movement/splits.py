@@ -1,9 +1,11 @@
-"""Slices that together take all of an axis are one Split."""
+"""Splits: Slices that together take all of an axis are one, and what becomes of each part may come before it."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.match import (
@@ -14,18 +16,23 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     opset,
+    plain_attributes,
+    rank,
     users,
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.views.index_map import identity, part_along
 from ortopt.views.reading import after
 
 MAX_PARTS = 64
 
+SPLIT_TAKES_SIZES_FROM = 2
+"""In the first version of Split an input could hold the sizes, as floats too."""
 
-class Part(Struct, frozen=True):
+
+class Part(NamedTuple):
     """The part of an axis that one node takes; a Gather by a scalar drops the axis."""
 
     node: ir.Node
@@ -34,21 +41,7 @@ class Part(Struct, frozen=True):
     drops: bool
 
 
-class Found(Struct, frozen=True):
-    """The nodes, what they take apart, the axis, and the parts in their order."""
-
-    nodes: tuple[ir.Node, ...]
-    source: ir.Value
-    place: int
-    parts: tuple[Part, ...]
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """All their results."""
-        return tuple(node.outputs[0] for node in self.nodes)
-
-
-class GatherSliceToSplitFusion(RewriteRule[Found]):
+class GatherSliceToSplitFusion(RewriteRule[Match]):
     """``Slice``, ``Gather`` of all parts of an axis → ``Split``.
 
     A Gather by a scalar becomes a part and a Squeeze: the Slices must save more nodes than these Squeezes add. Where
@@ -61,11 +54,11 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
         "space_to_depth_fusion",  # it reads Slices, not the Split that they would become
     )
     roots = ("Gather", "Slice")
-    opsets = (2, NEWEST_OPSET)  # the first with Split of the sizes as an attribute
+    opsets = (SPLIT_TAKES_SIZES_FROM, NEWEST_OPSET)
     lookback = 1
     looks_downstream = True
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Parts that follow one another from 0 to the fixed dimension."""
         (x,) = inputs(root, 1)
         first, place = _part(root)
@@ -95,17 +88,18 @@ class GatherSliceToSplitFusion(RewriteRule[Found]):
         nodes_after = 1 + sum(part.drops for part in parts)
         need(len(parts) > nodes_after, "there would be no fewer nodes", root)
         need(sum(map(_is_sliced, parts)) <= len(parts) - nodes_after, "Slices of the parts can take more away", root)
-        return Found(tuple(part.node for part in parts), x, place, tuple(parts))
+        results = tuple(part.node.outputs[0] for part in parts)
+        return Match(tuple(part.node for part in parts), lambda: _split(x, place, parts), results)
 
-    def rewrite(self, found: Found) -> Mapping[ir.Value, ir.Value]:
-        """Build the Split, and a Squeeze for each axis that is dropped."""
-        version = opset(found.nodes[0])
-        sizes = [part.end - part.start for part in found.parts]
-        outputs = ops.split_node(found.source, found.place, sizes, version).outputs
-        result = {}
-        for part, value in zip(found.parts, outputs, strict=True):
-            result[part.node.outputs[0]] = ops.squeezed(value, [found.place], version) if part.drops else value
-        return result
+
+def _split(x: ir.Value, place: int, parts: Sequence[Part]) -> dict[ir.Value, ir.Value]:
+    """Build the Split, and a Squeeze for each axis that is dropped."""
+    version = opset(parts[0].node)
+    outputs = ops.split_node(x, place, [part.end - part.start for part in parts], version).outputs
+    return {
+        part.node.outputs[0]: ops.squeezed(value, [place], version) if part.drops else value
+        for part, value in zip(parts, outputs, strict=True)
+    }
 
 
 def _is_sliced(part: Part) -> bool:
@@ -123,3 +117,39 @@ def _part(node: ir.Node) -> tuple[Part, int]:
     places = ops.Slice(node).axes if is_op(node, "Slice") else (ops.Gather(node).axis,)
     need(len(places) == 1, "it is along several axes", node)
     return Part(node, *part_along(after(identity(x), node), places[0])), places[0]
+
+
+class SplitUnsqueezeReordering(RewriteRule[Match]):
+    """``Unsqueeze(part)`` for all parts of a ``Split`` → ``Split(Unsqueeze(x))``.
+
+    Diffusion transformers compute six numbers for each channel in one layer, and give each part an axis for positions.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = ("Split",)
+    opsets = (SPLIT_TAKES_SIZES_FROM, NEWEST_OPSET)
+    looks_downstream = True
+
+    def match(self, root: ir.Node) -> Match:
+        """Parts that nothing else reads, all of them with the same axes added."""
+        need(len(root.outputs) > 1, "there is one part only", root)
+        need(all(map(is_used_once, root.outputs)), "a part is used elsewhere, or not at all", root)
+        nodes = [users(part)[0] for part in root.outputs]
+        alike = all(is_op(node, "Unsqueeze") and node.graph is root.graph for node in nodes)
+        need(alike, "a part is not unsqueezed", root)
+        need(all(node.inputs[0] is part for node, part in zip(nodes, root.outputs, strict=True)), "it is an axis", root)
+        plain_attributes(root)
+        added = {ops.Unsqueeze(node).axes for node in nodes}
+        need(len(added) == 1, "the parts get different axes", root)
+        (axes,) = added
+        results = tuple(node.outputs[0] for node in nodes)
+
+        def build() -> dict[ir.Value, ir.Value]:
+            (x,) = inputs(root, 1)
+            behind = [place for place in range(rank(x) + len(axes)) if place not in axes]
+            wide = ops.unsqueezed(x, axes, opset(root))
+            attributes = ops.changed(root.attributes.values(), axis=behind[ops.Split(root).axis])
+            split = ir.Node("", "Split", [wide, *root.inputs[1:]], attributes, num_outputs=len(root.outputs))
+            return dict(zip(results, split.outputs, strict=True))
+
+        return Match((root, *nodes), build, results)

@@ -1,15 +1,18 @@
-"""A Cast that loses nothing need not come before another Cast."""
+"""Casts to the type that a value has, and those that lose nothing before another one, only copy."""
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.match import FLOATS, INTEGERS, attribute, dtype, inputs, need, plain_attributes, producer
 from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.semantics.op_traits import CASTS
 
+TYPE_IS_A_NUMBER_FROM = 6
+"""Before, the type was spelled as text, and ONNX Runtime had no kernel."""
+
 TYPE = ir.DataType
+_NUMBERS = frozenset(map(int, TYPE))
 EXTENTS = {
     TYPE.DOUBLE: (53, -1074, 1023),
     TYPE.FLOAT: (24, -149, 127),
@@ -32,15 +35,28 @@ WHOLE = {
 """Bits, and whether there is a sign, by type of whole numbers."""
 
 
-class Found(Struct, frozen=True):
-    """The second cast, the input of the first, and the final type."""
+class CastElimination(Elimination):
+    """``Cast(x, to=type of x)`` → ``x``, and so for ``CastLike``."""
 
-    nodes: tuple[ir.Node, ...]
-    source: ir.Value
-    to: ir.DataType
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Cast", "CastLike")
+    opsets = (TYPE_IS_A_NUMBER_FROM, NEWEST_OPSET)
+
+    def match(self, root: ir.Node) -> Forwarded:
+        """A cast whose source and target types are known and the same."""
+        if root.op_type == "Cast":
+            (x,) = inputs(root, 1)
+            number = attribute(root, "to", 0)
+            need(number in _NUMBERS, "its target is no element type", root)
+            target = TYPE(number)
+        else:
+            x, like = inputs(root, 2)
+            target = dtype(like)
+        need(dtype(x) == target, "the type changes", x)
+        return Forwarded((root,), x)
 
 
-class CastChainElimination(RewriteRule[Found]):
+class CastChainElimination(RewriteRule[Match]):
     """``Cast(Cast(x))`` → one ``Cast``, where the first loses nothing that the second would keep.
 
     ONNX Runtime has a similar pass (off by default), which also drops float to int to float, although this rounds.
@@ -48,9 +64,9 @@ class CastChainElimination(RewriteRule[Found]):
 
     levels = (TransformerLevel.LEVEL1,)
     roots = tuple(sorted(CASTS))
-    opsets = (6, NEWEST_OPSET)  # before, the type was spelled as text
+    opsets = (TYPE_IS_A_NUMBER_FROM, NEWEST_OPSET)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A cast of a lossless cast; the first may have other users, and stays for them."""
         (middle,) = inputs(root, 1)
         first = producer(middle, *sorted(CASTS))
@@ -63,12 +79,8 @@ class CastChainElimination(RewriteRule[Found]):
         outside = source in WHOLE and between in EXTENTS and to in WHOLE and to != TYPE.BOOL
         need(not outside or _holds(to, source), "a number outside the range turns into another one", root)
         plain_attributes(root)
-        return Found((root,), x, to)
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the cast; one to the type of x is `cast_elimination`'s."""
-        root = found.nodes[0]
-        return ir.Node("", "Cast", [found.source], ops.changed(root.attributes.values(), to=found.to.value))
+        attributes = ops.changed(root.attributes.values(), to=to.value)  # to the type of x is `cast_elimination`'s
+        return Match((root,), lambda: ir.Node("", "Cast", [x], attributes))
 
 
 def _holds(wide: ir.DataType, narrow: ir.DataType) -> bool:

@@ -1,10 +1,12 @@
-"""A ScatterND that assigns to neighbouring places along one axis, as exporters write ``x[..., start:stop] = updates``.
+"""ScatterNDs that assign to neighbouring places along one axis, as exporters write ``x[..., start:stop] = updates``.
 
-It names rows by constants, behind a Transpose that brings their axis to the front, or each element by a count along
+They name rows by constants, behind a Transpose that brings their axis to the front, or each element by a count along
 each of its axes.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_left, insort
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +16,7 @@ from ortopt import ops
 from ortopt.graph import facts
 from ortopt.graph.match import (
     Dim,
+    Refusal,
     array_of,
     attribute,
     dims,
@@ -23,11 +26,129 @@ from ortopt.graph.match import (
     need,
     producer,
     same_dim,
+    users,
 )
+from ortopt.options import TransformerLevel
+from ortopt.rule import Elimination, Forwarded, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 
 MAX_STEPS = 8
 """So many shapes of one Range are looked through."""
+
+MAX_ASSIGNMENTS = 4096
+"""So many are put together: the steps of a loop that a tracer has unrolled, each of which assigns its result."""
+
+_LOOKBACK = 16
+"""So many, where they are followed by one that is not understood, perhaps not yet: each of them is tried."""
+
+
+class ScatterElimination(Elimination):
+    """``ScatterND(x, places, updates)`` with all places, each in its place → ``updates``."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("expand_fusion", "shape_sharing")
+    roots = ("ScatterND",)
+    lookback = MAX_STEPS
+
+    def match(self, root: ir.Node) -> Forwarded:
+        """Updates as large as the tensor, and indices that count along each of its axes."""
+        x, _, updates = inputs(root, 3)
+        _check_replaces(root)
+        shape = dims(x)
+        need(all(map(same_dim, dims(updates, len(shape)), shape)), "the updates may be others than all", updates)
+        need(not any(_first_places(root, shape)), "the indices do not count from 0", root)
+        return Forwarded((root,), updates)
+
+
+class ScatterConcatConversion(RewriteRule[Match]):
+    """``ScatterND(ScatterND(x, first places, a), the other places, b)`` → ``Concat(a, b)``.
+
+    Nothing is left of what they are written into, and Concat lets Transposes and the heads of attention through.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("constant_folding", "expand_fusion", "scatter_elimination", "shape_sharing")
+    roots = ("ScatterND",)
+    lookback = _LOOKBACK
+    looks_downstream = True
+
+    def match(self, root: ir.Node) -> Match:
+        """Assignments along one axis that leave no place as it was, none of which is written over in part."""
+        last = _assignment(root)
+        following = _following(root)
+        end = following is None or not _goes_on(following, last)
+        need(end, "what is written is assigned to further", root)
+        whole = dims(root.outputs[0])[last.axis]
+        parts = [last]
+        written = last.stop - last.start
+        node = root
+        for _ in range(MAX_ASSIGNMENTS if following is None else _LOOKBACK):
+            if written == whole:
+                need(parts[-1].stop == whole, "places are written that are not there", root)
+                return Match((root,), lambda: ir.node("Concat", [one.updates for one in parts], {"axis": last.axis}))
+            node = _before(node)
+            earlier = _assignment(node)
+            need(earlier.axis == last.axis, "another axis is assigned to before", node)
+            if _is_new(earlier, parts):
+                insort(parts, earlier, key=lambda one: one.start)
+                written += earlier.stop - earlier.start
+        raise Refusal("there are many assignments", root)
+
+
+def _before(node: ir.Node) -> ir.Node:
+    """The assignment before another."""
+    assert node.inputs[0] is not None
+    before = node.inputs[0].producer()
+    need(before is not None and is_op(before, "ScatterND"), "places stay as they are", node)
+    assert before is not None
+    return before
+
+
+def _following(root: ir.Node) -> ir.Node | None:
+    """What alone reads a tensor that was written to, its shape apart, if it writes to it again."""
+    written = root.outputs[0]
+    readers = [node for node in users(written) if not is_op(node, "Shape")]
+    alone = len(readers) == 1 and not written.is_graph_output() and is_op(readers[0], "ScatterND")
+    return readers[0] if alone and readers[0].inputs[0] is written else None
+
+
+def _goes_on(following: ir.Node, last: Assignment) -> bool:
+    """Whether another assignment is along the same axis: from it on, these places are seen as well."""
+    try:
+        return _assignment(following).axis == last.axis
+    except Refusal:
+        return False
+
+
+def _is_new(earlier: Assignment, parts: list[Assignment]) -> bool:
+    """Whether places are not written later, as others are; False if all of them are.
+
+    Args:
+        earlier: An assignment.
+        parts: Those behind it, in the order of their places.
+
+    Raises:
+        Refusal: If some are and some are not.
+    """
+    at = bisect_left(parts, earlier.stop, key=lambda one: one.start)
+    overlapping = at > 0 and parts[at - 1].stop > earlier.start
+    if not overlapping:
+        return True
+    while at > 0 and parts[at - 1].stop > earlier.start:
+        at -= 1
+    inside = parts[at].start <= earlier.start and _reaches(parts[at:], earlier.stop)
+    need(inside, "what is written is written over", earlier.updates)
+    return False
+
+
+def _reaches(parts: list[Assignment], stop: int) -> bool:
+    """Whether places that begin with those of the first assignment are written without a gap up to one."""
+    end = parts[0].start
+    for one in parts:
+        if one.start > end or end >= stop:
+            break
+        end = one.stop
+    return end >= stop
 
 
 class Assignment(Struct, frozen=True):
@@ -39,23 +160,23 @@ class Assignment(Struct, frozen=True):
     stop: int
 
 
-def assignment(node: ir.Node) -> Assignment:
+def _assignment(node: ir.Node) -> Assignment:
     """A ScatterND as an assignment to a part of one axis, whose size is fixed.
 
     Raises:
         Refusal: If it is another, or the places are not proven.
     """
     x, indices, updates = inputs(node, 3)
-    check_replaces(node)
+    _check_replaces(node)
     return _to_rows(x, indices, updates) if is_constant(indices) else _to_places(node, x, updates)
 
 
-def check_replaces(node: ir.Node) -> None:
+def _check_replaces(node: ir.Node) -> None:
     """Refuse a ScatterND that combines what is there with what comes."""
     need(attribute(node, "reduction", "none") == "none", "the updates are combined with what is there", node)
 
 
-def first_places(node: ir.Node, shape: tuple[Dim, ...]) -> list[int]:
+def _first_places(node: ir.Node, shape: tuple[Dim, ...]) -> list[int]:
     """Where the indices of a ScatterND begin to count along each axis of what they name.
 
     Args:
@@ -99,7 +220,7 @@ def _to_places(node: ir.Node, x: ir.Value, updates: ir.Value) -> Assignment:
     shape = dims(updates, len(size))[:named]
     parts = [at for at, (own, size) in enumerate(zip(shape, whole, strict=True)) if not same_dim(own, size)]
     need(len(parts) == 1, "it is not a part of one axis that is assigned", node)
-    starts = first_places(node, shape)
+    starts = _first_places(node, shape)
     (along,) = parts
     need(not any(starts[:along] + starts[along + 1 :]), "the indices do not count from 0", node)
     count, start = shape[along], starts[along]
@@ -158,6 +279,3 @@ def _first(value: ir.Value) -> int:
 def _is(value: ir.Value, number: int) -> bool:
     known = facts.all_contents(value)
     return known is not None and len(known) == 1 and same_dim(known[0], number)
-
-
-__all__ = ["MAX_STEPS", "Assignment", "assignment", "check_replaces", "first_places"]

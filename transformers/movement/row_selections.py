@@ -1,7 +1,12 @@
-"""What a layer makes of some rows of a constant is some rows of what it makes of all: that is a constant, too.
+"""Some rows of a table, or of what a layer gives, are selected behind what treats each row by itself.
 
-DeBERTa takes the middle rows of a table of relative positions, as many as a text asks for, and every layer multiplies
-them with matrices of its own: with long texts a quarter of all multiplications.
+What a layer makes of some rows of a constant is some rows of what it makes of all, which is a constant, too. DeBERTa
+takes the middle rows of a table of relative positions, as many as a text asks for, and every layer multiplies them with
+matrices of its own: with long texts a quarter of all multiplications.
+
+And of a block that treats each row by itself, one row is enough where only one is read. Classifiers look at one
+position of what the last layer of a transformer gives (a class token, the first word): the positions beside it need no
+feed-forward network, no normalization and no projection there.
 """
 
 from __future__ import annotations
@@ -10,7 +15,6 @@ import math
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.edit import constant
@@ -31,32 +35,18 @@ from ortopt.graph.match import (
     rank,
     static_dims,
     tensor_of,
+    users,
 )
 from ortopt.linear.weights import MAX_WORK, rounded
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.patterns.rows import rows_of
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 MOST_GROWTH = 2
 """How many times as large as the matrix the product with all rows may be, whose place it takes."""
 
 
-class Found(Struct, frozen=True):
-    """A layer of selected rows.
-
-    Attributes:
-        nodes: The layer; what selects rows may serve others.
-        selection: The Slice or Gather.
-        axes: What is unsqueezed behind it, in order.
-        table: What the layer makes of all rows.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    selection: ir.Node
-    axes: tuple[tuple[int, ...], ...]
-    table: np.ndarray
-
-
-class RowSelectionFolding(RewriteRule[Found]):
+class RowSelectionFolding(RewriteRule[Match]):
     """``MatMul(Slice(C), W)`` → ``Slice(C · W)``, of constants; the same of a Gather, and of ``Add(Slice(C), b)``.
 
     Where the table is at most twice as large as the matrix that it takes the place of.
@@ -69,7 +59,7 @@ class RowSelectionFolding(RewriteRule[Found]):
     numerics = Numerics.REORDERED
     lookback = 3
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Rows of a constant matrix, and a constant that treats each row alike."""
         if root.op_type == "MatMul":
             rows, number = inputs(root, 2)
@@ -80,17 +70,16 @@ class RowSelectionFolding(RewriteRule[Found]):
         table = tensor_of(inputs(selection, 1)[0])
         need(table.dtype in FLOATS and dtype(number) == table.dtype, "they are no floats of one type", root)
         compute = _product if root.op_type == "MatMul" else _sum
-        return Found((root,), selection, axes, compute(root, selection, number))
+        rows_of_all = compute(root, selection, number)
 
-    def rewrite(self, found: Found) -> ir.Value:
-        """Build the selection of the new table, and what adds axes to it."""
-        old = found.selection
-        kind = tensor_of(inputs(old, 1)[0]).dtype
-        operands = [constant(found.table, kind), *old.inputs[1:]]
-        value = ops.copied(old, operands).outputs[0]
-        for axes in found.axes:
-            value = ops.unsqueezed(value, axes, opset(old))
-        return value
+        def build() -> ir.Value:
+            operands = [constant(rows_of_all, table.dtype), *selection.inputs[1:]]
+            value = ops.copied(selection, operands).outputs[0]
+            for own in axes:
+                value = ops.unsqueezed(value, own, opset(selection))
+            return value
+
+        return Match((root,), build)
 
 
 def _selection(rows: ir.Value) -> tuple[ir.Node, tuple[tuple[int, ...], ...]]:
@@ -143,3 +132,55 @@ def _sum(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:
     need(fits, "it is not one number for each column", number)
     total = array_of(table).astype(np.float64) + array_of(number).astype(np.float64).reshape(-1)
     return rounded(total, dtype(table), table)
+
+
+class RowSelectionReordering(RewriteRule[Match]):
+    """``Gather(Gelu(MatMul(x, W)), 0)`` → ``Gelu(MatMul(Gather(x, 0), W))``, for what treats each row by itself.
+
+    The place is one number, and no other place is read. For a last layer this goes on up to its attention.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    after = ("residual_sum_conversion",)
+    roots = ("Gather",)
+    looks_downstream = True
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Match:
+        """One place of an axis before the last, of a value that nothing else reads but to select the same place."""
+        value, listed = inputs(root, 2)
+        need(is_constant(listed) and rank(listed) == 0, "it selects no single place", root)
+        node = value.producer()
+        if node is None or node.graph is not root.graph:
+            raise Refusal("nothing in this graph computes the rows", value)
+        of = rank(value)
+        place = ops.Gather(root).axis
+        need(place < of - 1, "it selects no row", root)
+        (index,) = integers(listed)
+        need(not value.is_graph_output(), "all rows are asked for", value)
+        alike = users(value)
+        need(all(_is_same(each, value, place, index) for each in alike), "other rows are read", value)
+        outputs = sum(each.outputs[0].is_graph_output() for each in alike)
+        need(outputs < 2, "two outputs are the same row", value)
+        rows = rows_of(node)
+        results = tuple(each.outputs[0] for each in alike)
+
+        def build() -> dict[ir.Value, ir.Value]:
+            selected = {
+                value: ir.node("Gather", [value, constant(np.array(index, np.int64))], {"axis": place}).outputs[0]
+                for value in dict.fromkeys(rows)
+            }
+            operands = [selected.get(value, value) if value is not None else None for value in node.inputs]
+            new = ops.copied(node, operands, **({"axis": -1} if ops.OneAxis(node).is_stated else {}))
+            return dict.fromkeys(results, new.outputs[0])
+
+        return Match((node, *alike), build, results)
+
+
+def _is_same(node: ir.Node, value: ir.Value, place: int, index: int) -> bool:
+    """Whether a node selects the same row of a value."""
+    if not is_op(node, "Gather") or node.inputs[0] is not value or node.inputs[1] is None:
+        return False
+    listed = node.inputs[1]
+    alone = is_constant(listed) and rank(listed) == 0 and listed is not value
+    return alone and integers(listed) == (index,) and ops.Gather(node).axis == place
