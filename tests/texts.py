@@ -1,0 +1,46 @@
+"""Cases that are written down as text: a title, a body, and what else is to be said of it, in lines of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Case(NamedTuple):
+    """A case of a file.
+
+    Attributes:
+        title: What stands behind ``---``.
+        body: The lines below the title, but for those of `told`.
+        told: What lines that begin with ``KEY:`` say, by key; a value goes on in lines that begin with spaces.
+    """
+
+    title: str
+    body: str
+    told: dict[str, str]
+
+
+def read(path: Path, keys: Collection[str] = ()) -> Iterator[Case]:
+    """The cases of a file, in its order; empty lines, and lines that begin with ``#``, are no part of any.
+
+    Args:
+        path: The file.
+        keys: What a line of its own may begin with.
+    """
+    line_of = re.compile(rf"({'|'.join(map(re.escape, keys)) or '(?!)'}):(?: (.*))?")
+    for section in re.split(r"^--- ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+        title, *lines = (line for line in section.splitlines() if line and not line.startswith("#"))
+        body: list[str] = []
+        told: dict[str, str] = {}
+        current = None
+        for line in lines:
+            if found := line_of.fullmatch(line):
+                current, told[found[1]] = found[1], found[2] or ""
+            elif current is None:
+                body.append(line)
+            else:
+                assert line.startswith(" "), f"{path.name}: {title}: {line!r} is not understood"
+                told[current] += f" {line.strip()}"
+        yield Case(title, "\n".join(body), told)
