@@ -7,6 +7,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+from _pytest.mark import ParameterSet
+
 
 class Case(NamedTuple):
     """A case of a file.
@@ -44,3 +47,21 @@ def read(path: Path, keys: Collection[str] = ()) -> Iterator[Case]:
                 assert line.startswith(" "), f"{path.name}: {title}: {line!r} is not understood"
                 told[current] += f" {line.strip()}"
         yield Case(title, "\n".join(body), told)
+
+
+def rows(path: Path, keys: Collection[str] = ()) -> list[ParameterSet]:
+    """The lines of the cases of a file as rows of a table, to parametrize a test with: the case, and its cells.
+
+    Cells are between ``|``; one of ``-`` is empty.
+
+    Args:
+        path: The file.
+        keys: As for `read`.
+    """
+    return [
+        pytest.param(
+            case, ["" if cell == "-" else cell for cell in re.split(r" +\| +", line)], id=f"{case.title}: {line}"
+        )
+        for case in read(path, keys)
+        for line in case.body.splitlines()
+    ]
