@@ -49,19 +49,31 @@ def read(path: Path, keys: Collection[str] = ()) -> Iterator[Case]:
         yield Case(title, "\n".join(body), told)
 
 
-def rows(path: Path, keys: Collection[str] = ()) -> list[ParameterSet]:
-    """The lines of the cases of a file as rows of a table, to parametrize a test with: the case, and its cells.
+def cells(line: str) -> list[str]:
+    """The cells of a row: what stands between ``|``; one of ``-`` is empty."""
+    return ["" if cell == "-" else cell for cell in re.split(r" +\| +", line)]
 
-    Cells are between ``|``; one of ``-`` is empty.
+
+def table(path: Path, title: str) -> list[list[str]]:
+    """The rows of one case of a file, in which each line is a row.
+
+    Args:
+        path: The file.
+        title: The case's title.
+    """
+    (body,) = (case.body for case in read(path) if case.title == title)
+    return [cells(line) for line in body.splitlines()]
+
+
+def rows(path: Path, keys: Collection[str] = ()) -> list[ParameterSet]:
+    """The rows of all cases of a file, to parametrize a test with: the case, and the cells.
 
     Args:
         path: The file.
         keys: As for `read`.
     """
     return [
-        pytest.param(
-            case, ["" if cell == "-" else cell for cell in re.split(r" +\| +", line)], id=f"{case.title}: {line}"
-        )
+        pytest.param(case, cells(line), id=f"{case.title}: {line}")
         for case in read(path, keys)
         for line in case.body.splitlines()
     ]
