@@ -351,13 +351,6 @@ def test_a_name_that_is_too_long_is_one_line(ortopt: Any, tmp_path: Path, option
     assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
 
 
-@pytest.mark.parametrize("option", ["-o", "--json", "--trace"])
-def test_an_empty_name_is_a_mistake(ortopt: Any, tmp_path: Path, option: str) -> None:
-    path = written(tmp_path, lambda: parsed(NEG))
-    assert f"the name after {option} is empty" in ortopt("optimize", path, option, "", code=1).stderr
-    assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
-
-
 def test_a_disk_that_fills_leaves_the_old_model(tmp_path: Path) -> None:
     path = large(tmp_path)
     (tmp_path / "out.onnx").write_bytes(b"old")
