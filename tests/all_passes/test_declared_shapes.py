@@ -7,7 +7,9 @@ the inputs contradict; what the optimized model gives must be what the original 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +25,7 @@ from ortopt.graph.match import ONLY_DECLARED
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps
+from tests.texts import table
 
 Array = np.ndarray[Any, Any]
 Info = onnx.ValueInfoProto
@@ -30,150 +33,28 @@ Info = onnx.ValueInfoProto
 FLOAT, INT64, BOOL, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.STRING
 
 
-class Case(NamedTuple):
-    """Nodes that compute `t`, and inputs for them."""
-
-    inputs: str
-    body: str
-    feeds: Mapping[str, object]
-    opset: int = 18
-    dtype: int = FLOAT
-
-
 def _floats(*dims: int) -> Array:
     return np.arange(np.prod(dims), dtype=np.float32).reshape(dims) - 3
 
 
-def _ints(*numbers: int) -> Array:
-    return np.array(numbers, np.int64)
+TABLES = Path(__file__).parent / "cases" / "declared_shapes.txt"
 
 
-BOXES = np.array([[[0, 0, 1, 1], [0, 0, 1, 1.1], [5, 5, 6, 6], [9, 9, 9.5, 9.5]]], np.float32)
+class Case(NamedTuple):
+    """Nodes that compute `t`, of a type, and what the inputs hold."""
+
+    opset: int
+    dtype: int
+    inputs: str
+    body: str
+    feeds: str
+
 
 CASES = {
-    "Reshape": Case("float[A,4] x, int64[k] s", "t = Reshape(x, s)", {"x": _floats(3, 4), "s": _ints(2, 6)}),
-    "Expand": Case("float[A,4] x, int64[k] s", "t = Expand(x, s)", {"x": _floats(3, 4), "s": _ints(2, 3, 4)}),
-    "Resize sizes": Case(
-        "float[1,1,A,4] x, int64[4] s", "t = Resize(x, , , s)", {"x": _floats(1, 1, 3, 4), "s": _ints(1, 1, 5, 7)}
-    ),
-    "Resize scales": Case(
-        "float[1,1,A,4] x, float[4] s", "t = Resize(x, , s)", {"x": _floats(1, 1, 3, 4), "s": np.float32([1, 1, 2, 3])}
-    ),
-    "Upsample": Case(
-        "float[1,1,A,4] x, float[4] s",
-        "t = Upsample(x, s)",
-        {"x": _floats(1, 1, 3, 4), "s": np.float32([1, 1, 2, 3])},
-        9,
-    ),
-    "NonZero": Case("float[A,4] x", "t = NonZero(x)", {"x": _floats(3, 4)}, dtype=INT64),
-    "Slice": Case(
-        "float[A,4] x, int64[k] b, int64[k] e", "t = Slice(x, b, e)", {"x": _floats(3, 4), "b": _ints(1), "e": _ints(2)}
-    ),
-    "Range": Case("int64 a, int64 b, int64 d", "t = Range(a, b, d)", {"a": 0, "b": 7, "d": 2}, dtype=INT64),
-    "Tile": Case("float[A,4] x, int64[2] s", "t = Tile(x, s)", {"x": _floats(3, 4), "s": _ints(2, 3)}),
-    "Pad": Case("float[A,4] x, int64[4] s", "t = Pad(x, s)", {"x": _floats(3, 4), "s": _ints(1, 0, 2, 1)}),
-    "TopK": Case("float[A,4] x, int64[1] k", "t, i = TopK(x, k)", {"x": _floats(3, 4), "k": _ints(2)}),
-    "ConstantOfShape": Case("int64[k] s", "t = ConstantOfShape(s)", {"s": _ints(2, 5)}),
-    "OneHot": Case(
-        "int64[A] i, int64 d, float[2] v",
-        "t = OneHot(i, d, v)",
-        {"i": _ints(1, 0, 2), "d": 4, "v": np.float32([0, 1])},
-    ),
-    "CenterCropPad": Case(
-        "float[A,4] x, int64[2] s", "t = CenterCropPad(x, s)", {"x": _floats(3, 4), "s": _ints(5, 2)}
-    ),
-    "Unique": Case("float[A] x", "t = Unique(x)", {"x": np.float32([1, 2, 1])}),
-    "NonMaxSuppression": Case(
-        "float[1,4,4] x, float[1,1,4] y, int64 m, float o",
-        "t = NonMaxSuppression(x, y, m, o)",
-        {"x": BOXES, "y": np.float32([[[4, 3, 2, 1]]]), "m": 9, "o": np.float32(0.5)},
-        dtype=INT64,
-    ),
-    "Compress": Case(
-        "float[A,4] x, bool[k] c", "t = Compress<axis = 0>(x, c)", {"x": _floats(3, 4), "c": [True, False]}
-    ),
-    "Squeeze": Case("float[1,A,1] x, int64[k] a", "t = Squeeze(x, a)", {"x": _floats(1, 3, 1), "a": _ints(0, 2)}),
-    "Unsqueeze": Case("float[A] x, int64[k] a", "t = Unsqueeze(x, a)", {"x": _floats(3), "a": _ints(0, 2)}),
-    "Split": Case("float[A] x, int64[2] s", "t, u = Split(x, s)", {"x": _floats(5), "s": _ints(2, 3)}),
-    "ReduceSum": Case(
-        "float[A,4,2] x, int64[k] a", "t = ReduceSum<keepdims = 0>(x, a)", {"x": _floats(3, 4, 2), "a": _ints(1)}
-    ),
-    "HannWindow": Case("int64 n", "t = HannWindow(n)", {"n": 5}),
-    "MelWeightMatrix": Case(
-        "int64 n, int64 d, int64 r, float l, float h",
-        "t = MelWeightMatrix(n, d, r, l, h)",
-        {"n": 3, "d": 8, "r": 100, "l": np.float32(1), "h": np.float32(40)},
-    ),
-    "MaxUnpool": Case(
-        "float[1,1,2,2] x, int64[1,1,2,2] i, int64[4] s",
-        "t = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]>(x, i, s)",
-        {"x": _floats(1, 1, 2, 2), "i": _ints(0, 1, 2, 3).reshape(1, 1, 2, 2), "s": _ints(1, 1, 5, 5)},
-    ),
-    "Col2Im": Case(
-        "float[1,4,A] x, int64[2] s, int64[2] b",
-        "t = Col2Im(x, s, b)",
-        {"x": _floats(1, 4, 4), "s": _ints(3, 3), "b": _ints(2, 2)},
-    ),
-    "AffineGrid": Case(
-        "float[1,2,3] x, int64[4] s", "t = AffineGrid(x, s)", {"x": _floats(1, 2, 3), "s": _ints(1, 1, 2, 5)}, 20
-    ),
-    "StringSplit": Case("string[A] x", "t, u = StringSplit(x)", {"x": np.array(["a b", "c d e"], object)}, 20, STRING),
-    "StringNormalizer": Case(
-        "string[A] x",
-        't = StringNormalizer<stopwords = ["a"], locale = "C">(x)',
-        {"x": np.array(["a", "b", "c"], object)},
-        dtype=STRING,
-    ),
-    "If": Case(
-        "bool c, float[A,4] x",
-        "t = If(c) <then_branch = one () => (float[p,4] p) { p = Concat<axis = 0>(x, x) },"
-        " else_branch = two () => (float[p,4] q) { q = Identity(x) }>",
-        {"c": True, "x": _floats(3, 4)},
-    ),
-    "Loop": Case(
-        "int64 n, float[A,4] x",
-        "t = Loop(n, , x) <body = step (int64 i, bool go, float[A,4] h) => (bool on, float[A,4] r)"
-        " { on = Identity(go) r = Concat<axis = 0>(h, x) }>",
-        {"n": 2, "x": _floats(3, 4)},
-    ),
-    "Loop scanned": Case(
-        "int64 n, bool c, float[A,4] x",
-        "t = Loop(n, c) <body = step (int64 i, bool go) => (bool on, float[p,4] r)"
-        " { on = Identity(go) r = Concat<axis = 0>(x, x) }>",
-        {"n": 2, "c": True, "x": _floats(3, 4)},
-    ),
-    "Scan": Case(
-        "float[A,4] x, int64[k] s",
-        "t = Scan <num_scan_inputs = 1, body = step (float[4] h) => (float[p,q] r) { r = Reshape(h, s) }>(x)",
-        {"x": _floats(3, 4), "s": _ints(2, 2)},
-    ),
-    "SequenceAt": Case(
-        "float[A,4] x, float[B,2] y, int64 i",
-        "q = SequenceConstruct(x, y) t = SequenceAt(q, i)",
-        {"x": _floats(3, 4), "y": _floats(5, 2), "i": 1},
-    ),
-    "SplitToSequence": Case(
-        "float[A] x, int64[2] s, int64 i",
-        "q = SplitToSequence(x, s) t = SequenceAt(q, i)",
-        {"x": _floats(5), "s": _ints(2, 3), "i": 1},
-    ),
-    "ConcatFromSequence": Case(
-        "float[A] x, int64 i",
-        "q = SequenceConstruct(x, x) w = SequenceErase(q, i) t = ConcatFromSequence<axis = 0>(w)",
-        {"x": _floats(3), "i": 0},
-    ),
-    "OptionalGetElement": Case(
-        "float[A] x, int64[k] s",
-        "u = Reshape(x, s) o = Optional(u) t = OptionalGetElement(o)",
-        {"x": _floats(6), "s": _ints(2, 3)},
-    ),
-    "SequenceMap": Case(
-        "float[A,4] x, float[B,2] y, int64 i",
-        "q = SequenceConstruct(x, y) w = SequenceMap(q) <body = one (float[7] h) => (float[7] r) { r = Neg(h) }>"
-        " t = SequenceAt(w, i)",
-        {"x": _floats(3, 4), "y": _floats(5, 2), "i": 1},
-    ),
+    name: Case(int(opset), TensorProto.DataType.Value(kind.upper()), *more)
+    for name, opset, kind, *more in table(TABLES, "values of t")
 }
+ELSEWHERE = {name: more for name, *more in table(TABLES, "elsewhere")}
 
 TAIL = """
     flat_ = Constant<value = int64[1] {-1}>()
@@ -333,14 +214,21 @@ def _run(model: bytes, feeds: Mapping[str, Any]) -> list[Any]:
     return session.run(None, {name: value for name, value in feeds.items() if name in wanted})
 
 
-def _feeds(case: Case, model: onnx.ModelProto) -> dict[str, Any]:
-    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
-    feeds = {name: np.asarray(value) for name, value in case.feeds.items()}
-    feeds |= {"like_": _floats(7), "which_": np.array(True)}
-    return {
-        name: feeds[name] if feeds[name].dtype == object else feeds[name].astype(helper.tensor_dtype_to_np_dtype(kind))
-        for name, kind in types.items()
-    }
+def _feeds(text: str, model: onnx.ModelProto) -> dict[str, Any]:
+    given = {name: content for name, _, content in (one.partition(" ") for one in text.split("; "))}
+    given |= {"like_": "[7]", "which_": "1"}
+    return {value.name: _array(given[value.name], value.type.tensor_type) for value in model.graph.input}
+
+
+def _array(text: str, declared: onnx.TypeProto.Tensor) -> Array:
+    """The elements, or the numbers from -3 on in a shape, in the type and rank that an input declares."""
+    if declared.elem_type == STRING:
+        return np.array(shlex.split(text), object)
+    dtype = helper.tensor_dtype_to_np_dtype(declared.elem_type)
+    if text.startswith("["):
+        return _floats(*map(int, text[1:-1].split(","))).astype(dtype)
+    array = np.array([float(one) for one in text.split()]).astype(dtype)
+    return array.reshape([dim.dim_value or -1 for dim in declared.shape.dim])
 
 
 def _check(model: onnx.ModelProto, feeds: Mapping[str, Any], told: str) -> bool:
@@ -363,12 +251,12 @@ def _check(model: onnx.ModelProto, feeds: Mapping[str, Any], told: str) -> bool:
 def test_no_rewrite_rests_on_a_claim(op: str, place: str) -> None:
     case = CASES[op]
     honest = _model(case, None, "output")
-    shape = _run(honest.SerializeToString(), _feeds(case, honest))[0].shape
+    shape = _run(honest.SerializeToString(), _feeds(case.feeds, honest))[0].shape
     ran = False
     for lie in LIES_IN.get(place, ("names",)):
         declared = LIES[lie](shape)
         model = _model(case, declared, place)
-        ran |= _check(model, _feeds(case, model), f"{lie} {declared} of {list(shape)}")
+        ran |= _check(model, _feeds(case.feeds, model), f"{lie} {declared} of {list(shape)}")
     assert ran is ((op, place) not in UNFIT)
 
 
@@ -376,60 +264,13 @@ def _main(text: str, opset: int = 18) -> onnx.ModelProto:
     return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}, "local" : 1]> {text}')
 
 
-NAMED = {
-    "a vector may be no vector": (
-        "g (float[n,2] A, int64[m] B) => (float[?] C) { C = Reshape(A, B) }",
-        {"A": _floats(6, 2), "B": _ints(2, 3, 2)},
-    ),
-    "sizes of an output": (
-        "g (float[N,4] x, int64[2] s) => (float[2,4] y) { y = Reshape(x, s) }",
-        {"x": _floats(3, 4), "s": _ints(3, 4)},
-    ),
-    "a rank that is proven otherwise": (
-        "g (float[N,4] x) => (float[N,4] y) { a = Constant<value = int64[2] {0, 3}>() y = Unsqueeze(x, a) }",
-        {"x": _floats(3, 4)},
-    ),
-    "what a loop's body is given": (
-        "g (float[N] x, int64 n) => (float[4] y, int64[1] k) {"
-        " y, m = Loop(n, , x) <body = b (int64 i, bool go, float[4] h) => (bool on, float[4] r, int64[1] q)"
-        " { on = Identity(go) r = Concat<axis = 0>(h, x) q = Shape(h) }>"
-        " w = Constant<value = int64[2] {-1, 1}>() v = Reshape(m, w) a = Constant<value = int64[1] {1}>()"
-        " k = ReduceMax<axes = [0], keepdims = 0>(v) }",
-        {"x": _floats(3), "n": 3},
-    ),
-    "what a scan's body is given": (
-        "g (float[T,N] x, float[N] h) => (float[K] y, int64[T,1] k) {"
-        " y, k = Scan <num_scan_inputs = 1, body = b (float[T] s, float[T] e) => (float[T] r, int64[1] q)"
-        " { r = Add(s, e) q = Shape(r) }>(h, x) }",
-        {"x": _floats(2, 3), "h": _floats(3)},
-    ),
-    "two results of one name": (
-        "g (float[a] x, float[b] z) => (bool[1] y, float[N] t, float[N] u)"
-        " { t = Unique(x) u = Unique(z) p = Shape(t) q = Shape(u) y = Equal(p, q) }",
-        {"x": np.float32([1, 1, 2]), "z": np.float32([1, 2, 3])},
-    ),
-    "an initializer": (
-        "g (float[N,2] x) => (float[K,L] y, int64[2] s) <float[2,3] w = {1, 2, 3, 4, 5, 6}>"
-        " { y = MatMul(x, w) s = Shape(w) }",
-        {"x": _floats(3, 2)},
-    ),
-    "an unused function": (
-        "g (float[N] x) => (float[N] y) { y = Relu(x) }"
-        ' <domain: "local", opset_import: ["" : 18]> f (p, q) => (r)'
-        " { t = Reshape(p, q) s = Shape(t) r = Expand(t, s) }",
-        {"x": _floats(3)},
-    ),
-}
-
-
-@pytest.mark.parametrize("claim", NAMED)
+@pytest.mark.parametrize("claim", ELSEWHERE)
 def test_claims_elsewhere(claim: str) -> None:
-    text, given = NAMED[claim]
-    model = _main(text, opset=13 if "ReduceMax" in text else 18)
+    opset, text, given = ELSEWHERE[claim]
+    model = _main(text, int(opset))
     if claim == "an initializer":
         model.graph.value_info.append(_typed("w", FLOAT, ["K", "L"]))
-    feeds = {name: np.asarray(value) for name, value in given.items()}
-    assert _check(model, feeds, claim)
+    assert _check(model, _feeds(given, model), claim)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -439,7 +280,7 @@ def test_a_declared_type_is_enforced(op: str, place: str) -> None:
     case = CASES[op]._replace(dtype=TensorProto.DOUBLE)
     model = _model(case, None, place)
     with pytest.raises(REFUSALS):
-        _run(model.SerializeToString(), _feeds(case, model))
+        _run(model.SerializeToString(), _feeds(case.feeds, model))
 
 
 @pytest.mark.parametrize("op", ["Reshape", "NonZero", "Loop"])
@@ -447,7 +288,7 @@ def test_a_type_declared_in_a_function_is_none(op: str) -> None:
     """ONNX Runtime does not read it."""
     model = _model(CASES[op], None, "function")
     model.functions[0].value_info[0].type.tensor_type.elem_type = TensorProto.DOUBLE
-    assert _check(model, _feeds(CASES[op], model), op)
+    assert _check(model, _feeds(CASES[op].feeds, model), op)
 
 
 def test_believed_where_inference_cannot_know() -> None:
@@ -482,7 +323,7 @@ RENAMES = (
 
 
 def test_a_refusal_says_that_more_is_declared() -> None:
-    text = NAMED["sizes of an output"][0]
+    text = ELSEWHERE["sizes of an output"][1]
     check_keeps("reshape_fusion", load(_main(text)), f"neither numbers nor the input's own; {ONLY_DECLARED} (s, y)")
     model = _main(RENAMES)
     model.graph.value_info.append(_typed("t", INT64, [2, 3]))

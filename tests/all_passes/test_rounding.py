@@ -7,6 +7,7 @@ what they do to whole numbers is asked apart.
 
 from __future__ import annotations
 
+from pathlib import Path
 from string import Template
 
 import numpy as np
@@ -28,6 +29,7 @@ from ortopt.serialization.save import to_bytes
 from ortopt.testing import all_fusions, check_keeps, check_rewrites, parse, run
 from ortopt.transformer import Context
 from tests.all_passes.pass_examples import examples
+from tests.texts import table
 
 FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
@@ -39,104 +41,16 @@ REORDERED = sorted(
     and kind.name != "group_fusion"
 )
 
-ENDS_THE_PATH = {
-    "dft_matmul_conversion": "what it gives comes out of a DFT",
-    "stft_conv_conversion": "what it gives comes out of an STFT",
-    "add_conv_fusion": "what it gives comes out of a convolution",
-    "add_matmul_fusion": "what it gives comes out of a MatMul",
-    "attention_fusion": "what it gives comes out of a MatMul",
-    "attention_transpose_fusion": "Softmax is transcendental",
-    "average_pool_conversion": "what it gives is a mean",
-    "bias_gelu_fusion": "Gelu is transcendental",
-    "bias_softmax_fusion": "Softmax is transcendental",
-    "bn_conv_fusion": "what it gives comes out of a convolution",
-    "conv_activation_fusion": "what it takes comes out of a convolution",
-    "conv_add_fusion": "what it adds is a constant, to a convolution's result",
-    "conv_bn_fusion": "what it scales comes out of a convolution",
-    "conv_mul_fusion": "what it scales comes out of a convolution",
-    "conv_pad_decomposition": "what it gives comes out of a convolution",
-    "conv_split_decomposition": "what it takes comes out of a convolution",
-    "conv_transpose_decomposition": "what it gives comes out of a convolution",
-    "conv1d_conversion": "what it gives comes out of a convolution",
-    "einsum_decomposition": "what it gives comes out of a matrix product, and products of elements are rounded alike",
-    "gather_einsum_reordering": "what it gives comes out of an Einsum",
-    "image_projection_conversion": "what it gives comes out of matrix products",
-    "matmul_conv_conversion": "what it gives comes out of matrix products",
-    "few_output_conv_unrolling": "what it gives comes out of a convolution",
-    "grouped_conv_merging": "what it gives comes out of a convolution",
-    "gemm_activation_fusion": "what it takes comes out of a Gemm",
-    "gemm_bn_fusion": "what it scales comes out of a Gemm",
-    "gemm_transpose_fusion": "what it turns is a Gemm",
-    "group_norm_fusion": "what it scales is divided by a square root",
-    "interpolated_conv_decomposition": "what it gives comes out of convolutions",
-    "instance_norm_fusion": "what it scales is divided by a square root",
-    "group_query_attention_fusion": "what it gives comes out of a MatMul",
-    "group_query_operand_folding": "what it gives comes out of a MatMul",
-    "grouped_heads_merging": "what it gives comes out of a MatMul",
-    "lrn_decomposition": "what it divides by is a power",
-    "long_attention_conversion": "what it gives comes out of a MatMul",
-    "leading_axes_merging": "what it adds a bias to comes out of a MatMul",
-    "masked_softmax_conversion": "Softmax is transcendental",
-    "key_bias_elimination": "what it gives comes out of a MatMul",
-    "linear_conv_fusion": "what it gives comes out of a MatMul",
-    "matmul_bn_fusion": "what it scales comes out of a MatMul",
-    "matmul_nbits_bias_fusion": "what it adds to comes out of a matrix product",
-    "matmul_nbits_fusion": "what it gives comes out of a MatMul",
-    "matmul_scale_fusion": "what it scales comes out of a MatMul",
-    "matmul_split_decomposition": "what it gives comes out of a MatMul",
-    "matmul_transpose_fusion": "what it gives comes out of a MatMul",
-    "matmul_vector_conversion": "what it gives comes out of a MatMul",
-    "matmul_reassociation": "what it gives comes out of a MatMul",
-    "mul_conv_fusion": "what it gives comes out of a convolution",
-    "packed_attention_fusion": "what it takes comes out of a MatMul",
-    "outer_sum_conversion": "what it adds comes out of a product",
-    "pad_fusion": "what it gives comes out of a convolution or is a mean",
-    "parallel_conv_merging": "what it gives comes out of a convolution",
-    "reduce_matmul_conversion": "what it gives is a sum",
-    "row_selection_reordering": "what it selects of comes out of a MatMul, or is computed alike",
-    "relative_column_conversion": "what it gives comes out of a MatMul",
-    "relative_key_conversion": "what it gives comes out of an Einsum",
-    "residual_bias_folding": "what it shifts is divided by a square root",
-    "repeated_constant_folding": "it keeps elementwise arithmetic",
-    "resize_projection_reordering": "what it takes comes out of a convolution",
-    "query_selection_reordering": "what it gives comes out of a MatMul",
-    "quick_gelu_scale_folding": "what it gives comes out of a MatMul or Gemm",
-    "scale_folding": "what it scales comes out of a MatMul or Gemm",
-    "shuffled_conv_fusion": "what it gives comes out of convolutions",
-    "scaled_difference_conversion": "what it scales comes out of a convolution",
-    "signal_rows_conversion": "what it gives comes out of a convolution",
-    "sibling_matmul_fusion": "what it gives comes out of a MatMul",
-    "softmax_shift_elimination": "Softmax is transcendental",
-    "spatial_mean_conversion": "what it takes comes out of a convolution",
-    "space_to_depth_conv_fusion": "what it gives comes out of a convolution",
-    "space_to_depth_fusion": "it keeps elementwise arithmetic",
-    "unrolled_product_merging": "what it gives comes out of a MatMul",
-    "upsampled_conv_decomposition": "what it gives comes out of convolutions",
-    "value_bias_folding": "what it gives comes out of a MatMul",
-    "weighted_concat_decomposition": "a sum ends the path",
-    "transpose_optimizer": "it keeps elementwise arithmetic",
-    "half_kernel_conversion": "Gelu and Softmax are transcendental, and a Clip is behind a convolution",
-    "stacked_conv_transpose_conversion": "what it gives comes out of convolutions",
-    "tall_conv_conversion": "what it gives comes out of a convolution",
-    "transposed_matmul_conversion": "what it gives comes out of a MatMul",
-}
-"""Passes whose rewrites are right here too: a matrix product, a sum or a transcendental function ends the path."""
 
+CASES = Path(__file__).parent / "cases" / "rounding.txt"
+ENDS_THE_PATH = dict(table(CASES, "end"))
+"""Passes whose rewrites are right here too, with what ends the path."""
+
+PARTLY = dict(table(CASES, "partly"))
+"""Passes that give values on the path in some examples, and end it in others."""
 
 AT_ONE_RESULT = {"embed_layer_norm_fusion", "skip_layer_norm_fusion", "skip_rms_norm_fusion"}
 """Passes whose kernel gives the sum too: that is on the path, and the normalized value is not."""
-
-PARTLY = {
-    "channel_affine_conversion": "what it scales is on the path, unless a convolution gives it",
-    "conv_add_activation_fusion": "what it adds is on the path, unless a Sigmoid or a Tanh ends it",
-    "interleaved_heads_decomposition": "what scales a product of integers is on the path, and a MatMul ends it",
-    "mish_decomposition": "its factor is not on the path, and x is",
-    "row_selection_reordering": "a sum before which it selects is on the path, and what comes out of a MatMul is not",
-    "expert_routing_merging": "what experts give comes out of a MatMul, and what it is added to need not",
-    "resize_conv_conversion": "what it takes is on the path, unless a convolution gives it",
-    "softplus_fusion": "its logarithm is not on the path, and where it is guarded, x is",
-}
-"""Passes that give values on the path in some examples, and end it in others."""
 
 
 def on_a_path(model: ModelProto, every: bool, whole: bool = False) -> ModelProto | None:

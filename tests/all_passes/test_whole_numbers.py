@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -21,101 +23,29 @@ from ortopt.testing import all_fusions, run
 from ortopt.verification.inputs import draw_inputs
 from tests.all_passes.pass_examples import examples
 from tests.all_passes.test_rounding import on_a_path
+from tests.texts import table
 
+CASES = Path(__file__).parent / "cases" / "whole_numbers.txt"
+SOURCES = {name: more for name, *more in table(CASES, "from")}
+CHAINS = dict(table(CASES, "to"))
 MASK = np.tri(500, dtype=bool)
-UP = np.arange(500)
-
-SOURCES = {
-    "an input": ("F[N] n", "", {"n": UP}),
-    "the length of a mask": (
-        "bool[N, 500] m",
-        "w = Cast <to = TO> (m) n = ReduceSum <keepdims = 0> (w, one)",
-        {"m": MASK},
-    ),
-    "the length of a chosen mask": (
-        "bool[N, 500] m",
-        "w = Where (m, c1, c0) n = ReduceSum <keepdims = 0> (w, one)",
-        {"m": MASK},
-    ),
-    "a product with ones": ("bool[N, 500] m", "w = Cast <to = TO> (m) n = MatMul (w, ones)", {"m": MASK}),
-    "an Einsum": (
-        "bool[N, 500] m",
-        'w = Cast <to = TO> (m) n = Einsum <equation = "nk,k->n"> (w, ones)',
-        {"m": MASK},
-    ),
-    "the largest": (
-        "int64[N, 500] i",
-        "w = Cast <to = TO> (i) n = ReduceMax <keepdims = 0, axes = [1]> (w)",
-        {"i": MASK * UP},
-    ),
-    "a row of a table": ("int64[N] i", "n = Gather (table, i)", {"i": UP}),
-    "a row of a long table": ("int64[N] i", "n = Gather (long, i)", {"i": UP}),
-    "text": ("int64[N] i", "t = Cast <to = 8> (i) n = Cast <to = TO> (t)", {"i": UP}),
-    "an Elu": ("F[N] x", "n = Elu (x)", {"x": UP}),
-    "a Celu": ("int32[N] i", "w = Cast <to = TO> (i) n = Celu (w)", {"i": UP}),
-    "an element of a table": ("int64[N] i", "u = Unsqueeze (i, one) n = GatherND (table, u)", {"i": UP}),
-    "a one-hot row": ("int64[N] i", "w = OneHot (i, depth, bits) n = MatMul (w, table)", {"i": UP}),
-    "one of two": ("bool[N] b", "n = Where (b, c217, c1)", {"b": np.array([True, False])}),
-    "a constant, or a float": (
-        "bool[N] b, F[N] x",
-        "t = Tanh (x) n = Where (b, c217, t)",
-        {"b": np.array([True, False]), "x": np.zeros(2)},
-    ),
-    "a bound": ("F[N] x", "t = Exp (x) n = Clip (t, c1, c217)", {"x": np.arange(8)}),
-    "what is rounded": ("F[N] x", "s = Sin (x) t = Mul (s, c500) n = Floor (t)", {"x": np.arange(5000)}),
-    "positions": (
-        "F[N] x",
-        "s = Shape (x) t = ConstantOfShape <value = float[1] {1.0}> (s) w = Cast <to = TO> (t) n = CumSum (w, zero)",
-        {"x": np.zeros(500)},
-    ),
-    "positions of no known number": (
-        "int64[1] i",
-        """t = ConstantOfShape <value = float[1] {1.0}> (many) w = Cast <to = TO> (t) u = CumSum (w, zero)
-           n = Slice (u, first, i)""",
-        {"i": np.array([500])},
-    ),
-    "a quantized value": ("uint8[N] q", "w = DequantizeLinear (q, unit) n = Cast <to = TO> (w)", {"q": UP[:256]}),
-    "what is there": ("bool[N] b", "z = NonZero (b) s = Squeeze (z, first) n = Cast <to = TO> (s)", {"b": MASK[-1]}),
-    "a row that was written": (
-        "int64[1, 1] i",
-        """t = ConstantOfShape (many) w = Cast <to = TO> (t) v = Expand (c217, one) n = ScatterND (w, i, v)""",
-        {"i": np.array([[3]])},
-    ),
-    "an edge": ("F[N] x", "t = Exp (x) n = Pad (t, ends, c217)", {"x": np.zeros(3)}),
-    "a convolution": (
-        "bool[1, 1, N] m",
-        "w = Cast <to = TO> (m) n = Conv <pads = [216, 0]> (w, kernel)",
-        {"m": MASK[None, -1:]},
-    ),
-    "a counter": (
-        "int64 i, bool b",
-        """z, n = Loop (i, b, c0) <body = g (int64 k, bool e, F s) => (bool o, F r, F t) {
-           r = Add (s, c1) t = Identity (r) o = Identity (e) }>""",
-        {"i": np.array(500), "b": np.array(True)},
-    ),
-    "a branch": (
-        "bool b",
-        """n = If (b) <then_branch = g () => (F u) { u = Identity (c217) },
-           else_branch = h () => (F w) { w = Exp (c1) }>""",
-        {"b": np.array(True)},
-    ),
-    "an element of a sequence": (
-        "int64[N] i",
-        "w = Gather (table, i) q = SequenceConstruct (w, w) n = SequenceAt (q, zero)",
-        {"i": UP},
-    ),
-    "a function": ("int64[N] i", "n = own.whole (i)", {"i": UP}),
+ARRAYS = {
+    "UP": np.arange(5000),
+    "ZEROS": np.zeros(500),
+    "TRUE": MASK[-1],
+    "MASK": MASK,
+    "LENGTHS": MASK * np.arange(500),
 }
 
-CHAINS = {
-    "another integer": "d = Div (n, c49) e = Mul (d, c7) y = Cast <to = 7> (e)",
-    "a rounding": "d = Mul (n, tenth) e = Mul (d, c10) f = Floor (e) y = Cast <to = 7> (f)",
-    "sums": "d = Add (n, tenth) e = Add (d, third) f = Sub (e, both) y = Cast <to = 7> (f)",
-    "through layout": """u = Unsqueeze (n, first) d = Div (u, c49) w7 = Mul (d, c7) v = Squeeze (w7, first) f = Ceil (v)
-        y = Cast <to = 7> (f)""",
-    "another branch": "d = Div (n, c49) e = Mul (d, c7) b31 = Less (e, c31) y = Cast <to = 7> (b31)",
-    "another row": "d = Div (n, c49) e = Mul (d, c7) p = Cast <to = 7> (e) y = Gather (squares, p)",
-}
+
+def array_of(text: str, value: onnx.ValueInfoProto) -> np.ndarray:
+    """Numbers, or the beginning of one of `ARRAYS`, in the type and rank that an input declares."""
+    name, *size = text.split()
+    found = ARRAYS[name][: int(*size or [500])] if name in ARRAYS else np.array([float(one) for one in text.split()])
+    declared = value.type.tensor_type
+    dtype = helper.tensor_dtype_to_np_dtype(declared.elem_type)
+    return found.astype(dtype).reshape([dim.dim_value or -1 for dim in declared.shape.dim])
+
 
 KINDS = {"float": np.float32, "float16": np.float16, "double": np.float64}
 
@@ -134,7 +64,7 @@ def model_of(source: str, chain: str, kind: str) -> tuple[ModelProto, dict[str, 
     model.graph.output.append(helper.make_tensor_value_info("y", onnx.TensorProto.INT64, None))
     numbers = {"c0": 0, "c1": 1, "c7": 7, "c10": 10, "c31": 31, "c49": 49, "c217": 217, "c500": 500}
     numbers |= {"tenth": 0.1, "third": 0.3, "both": 0.4, "ones": np.ones(500), "kernel": np.ones((1, 1, 217))}
-    numbers |= {"table": UP, "long": np.arange(1 << 21) % 500, "bits": [0, 1]}
+    numbers |= {"table": np.arange(500), "long": np.arange(1 << 21) % 500, "bits": [0, 1]}
     constants = {name: np.asarray(content, dtype) for name, content in numbers.items()}
     constants |= {"unit": np.float32(1), "zero": np.array(0), "depth": np.array(500), "squares": np.arange(9999) ** 2}
     constants |= {name: np.array([number]) for name, number in (("first", 0), ("one", 1), ("many", 500))}
@@ -142,8 +72,8 @@ def model_of(source: str, chain: str, kind: str) -> tuple[ModelProto, dict[str, 
     used = set(text.replace(",", " ").replace("(", " ").replace(")", " ").split())
     for name in sorted(used & constants.keys()):
         model.graph.initializer.append(numpy_helper.from_array(np.asarray(constants[name]), name))
-    types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
-    return model, {name: array.astype(helper.tensor_dtype_to_np_dtype(types[name])) for name, array in feeds.items()}
+    held = dict(feed.split(" = ") for feed in feeds.split(", "))
+    return model, {value.name: array_of(held[value.name], value) for value in model.graph.input}
 
 
 def answers(model: ModelProto | bytes, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -14,6 +16,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal
 from ortopt.options import Options
 from ortopt.testing import parse
+from tests.texts import Case, rows
 
 
 def step_behind(text: str, name: str = "v") -> str:
@@ -31,117 +34,6 @@ def step_of(workspace: Workspace, name: str, exactness: Exactness) -> str:
     raise Refusal(f"no value is called {name}")
 
 
-BEGINNINGS = {
-    "an integer": ("x = Cast <to = 1> (i)", True),
-    "a mask": ("b = Cast <to = 9> (i) x = Cast <to = 1> (b)", True),
-    "a shape": ("s = Shape (f) x = Cast <to = 1> (s)", True),
-    "an index": ("p = ArgMax <axis = 0> (f) x = Cast <to = 1> (p)", True),
-    "one of two": ("w = Cast <to = 1> (i) x = Add (r, w)", True),
-    "an op of which nothing is known": ("x = my.op (i)", True),
-    "a float input": ("x = Identity (f)", True),
-    "arithmetic of inputs": ("w = Div (f, c) x = Max (w, r)", True),
-    "an input of half the bits": ("w = Cast <to = 10> (f) x = Cast <to = 1> (w)", True),
-    "a float": ("x = Identity (r)", False),
-    "an integer that is constant": ("x = Cast <to = 1> (k)", False),
-    "a sum of floats": ("x = ReduceSum (f)", False),
-    "a product of matrices of floats": ("x = MatMul (f, ones)", False),
-    "a mean": ("w = Cast <to = 1> (i) x = ReduceMean (w)", False),
-    "a transcendental function": ("w = Cast <to = 1> (i) x = Exp (w)", False),
-    "a choice of floats": ("x = Gather (r, i)", False),
-    # whole numbers that were constants
-    "a row of a table": ("x = Gather (table, i)", True),
-    "elements of a table": ("w = Expand (i, one) x = GatherElements (table, w)", True),
-    "an element of a table": ("p = Cast <to = 7> (i) w = Unsqueeze (p, one) x = GatherND (table, w)", True),
-    "some of a table": ("b = Cast <to = 9> (i) x = Compress (table, b)", True),
-    "a part of a table": ("p = Cast <to = 7> (i) u = Slice (p, zeros, one) x = Slice (table, zeros, u)", True),
-    "a table again and again": ("s = Shape (f) x = Tile (table, s)", True),
-    "one number at all places": ("s = Shape (f) x = Expand (c, s)", True),
-    "a row of a table of halves": ("x = Gather (halves, i)", False),
-    "a row of weights": ("x = Gather (weights, i)", False),
-    "a row of numbers too large to count with": ("x = Gather (large, i)", False),
-    "one of two constants": ("b = Cast <to = 9> (i) x = Where (b, c, one_f)", True),
-    "a constant, or a float": ("b = Cast <to = 9> (i) x = Where (b, c, r)", True),
-    "zero, or a float": ("b = Cast <to = 9> (i) x = Where (b, zero_f, r)", False),
-    "a mask's -1e9, or a float": ("b = Cast <to = 9> (i) x = Where (b, far, r)", False),
-    "a fraction, or a float": ("b = Cast <to = 9> (i) x = Where (b, half, r)", False),
-    "a float, at least 2": ("x = Max (r, c)", True),
-    "a float, at least 0": ("x = Max (r, zero_f)", False),
-    "a float between 0 and 2": ("x = Clip (r, zero_f, c)", True),
-    "a float with a 2 behind it": ("w = Unsqueeze (c, zeros) x = Concat <axis = 0> (r, w)", False),
-    "a float with a table behind it": ("x = Concat <axis = 0> (r, table)", True),
-    "a float with 2s around it": ("x = Pad (r, k, c)", True),
-    "a float with zeros around it": ("x = Pad (r, k)", False),
-    "a table in the place of floats": ("x = ScatterElements (r, k, pair)", True),
-    "ones": ("s = Shape (f) x = ConstantOfShape <value = float[1] {1.0}> (s)", True),
-    "ones of no known number": ("x = ConstantOfShape <value = float[1] {1.0}> (k)", True),
-    "halves": ("s = Shape (f) x = ConstantOfShape <value = float[1] {0.5}> (s)", False),
-    "zeros and ones": ("u = Unsqueeze (i, one) x = EyeLike <dtype = 1> (u)", True),
-    "coins": ("x = Bernoulli (r)", True),
-    "a range": ("n = ReduceMax <keepdims = 0> (r) x = Range (zero_f, n, one_f)", False),
-    "a range of inputs": ("n = ReduceMax <keepdims = 0> (f) x = Range (zero_f, n, one_f)", True),
-    # of quantized values
-    "a quantized value": ("x = DequantizeLinear (q, c, zero)", True),
-    "a quantized value without zero point": ("x = DequantizeLinear (q, one_f)", True),
-    "a quantized value with a scale of its own": ("x = DequantizeLinear (q, half, zero)", False),
-    # what was rounded
-    **{f"a {op}": (f"x = {op} (r)", True) for op in ("Floor", "Ceil", "Round", "Sign")},
-    # sums of whole numbers
-    "a sum": ("w = Cast <to = 1> (i) x = ReduceSum (w)", True),
-    "a sum of squares": ("w = Cast <to = 1> (i) x = ReduceSumSquare (w)", True),
-    "a sum of whole numbers and of others": ("w = Cast <to = 1> (i) u = Add (w, r) x = ReduceSum (u)", False),
-    "a sum of fractions": ("w = Cast <to = 1> (i) u = Div (w, c) x = ReduceSum (u)", False),
-    "sums one after another": (
-        "s = Shape (f) w = ConstantOfShape <value = float[1] {1.0}> (s) x = CumSum (w, one)",
-        True,
-    ),
-    "a product with ones": ("w = Cast <to = 1> (i) x = MatMul (w, ones)", True),
-    "a product with weights": ("w = Cast <to = 1> (i) x = MatMul (w, weights)", False),
-    "a product with an input": ("w = Cast <to = 1> (i) x = MatMul (w, f)", False),
-    "a product of two": ("w = Cast <to = 1> (i) u = Floor (r) x = MatMul (w, u)", True),
-    "a product of what was made of them": (
-        """w = Cast <to = 1> (i) a = Mul (w, c) s = Sub (a, one_f) b = Greater (s, c)
-        u = Where (b, s, zero_f) x = MatMul (u, ones)""",
-        True,
-    ),
-    "an Einsum": ('w = Cast <to = 1> (i) x = Einsum <equation = "k,k->"> (w, ones)', True),
-    "a Gemm": ("w = Cast <to = 1> (i) m = Unsqueeze (w, zeros) x = Gemm <alpha = 2.0> (m, eye)", True),
-    "a scaled Gemm": ("w = Cast <to = 1> (i) m = Unsqueeze (w, zeros) x = Gemm <alpha = 0.3> (m, eye)", False),
-    "a convolution": ("w = Cast <to = 1> (i) m = Unsqueeze (w, pair_axes) x = Conv (m, kernel)", True),
-    "a power": ("w = Cast <to = 1> (i) p = Pow (w, c) x = ReduceSum (p)", True),
-    "a reciprocal": ("w = Cast <to = 1> (i) p = Pow (w, minus_f) x = ReduceSum (p)", False),
-}
-
-STEPS = {
-    **{op: (f"y = {op} (v)", True) for op in ("Floor", "Ceil", "Round", "Sign")},
-    "an integer": ("y = Cast <to = 6> (v)", True),
-    "a boolean": ("y = Cast <to = 9> (v)", True),
-    "text": ("y = Cast <to = 8> (v)", True),
-    "a comparison": ("y = Less (v, f)", True),
-    "a remainder": ("y = Mod <fmod = 1> (v, c)", True),
-    "the largest": ("y = ArgMax <axis = 0> (v)", True),
-    "the place of the largest": ("z, y = TopK <axis = 0> (v, one)", True),
-    "a threshold": ("y = Shrink <lambd = 0.5> (v)", True),
-    "distinct values": ("y = Unique (v)", True),
-    "a size": ("m = Squeeze (v) y = Resize (f, , m)", True),
-    "a number of elements": ("m = ReduceMax <keepdims = 0> (v) y = Range (m, c, c)", True),
-    "through others": (
-        "a = Abs (v) t = Concat <axis = 0> (a, f) r = Reshape (t, minus) u = Max (r, c) y = Floor (u)",
-        True,
-    ),
-    "a root": ("a = Abs (v) r = Sqrt (a) y = Cast <to = 7> (r)", True),
-    "an op of which nothing is known": ("y = my.op (v)", True),
-    "a result": ("y = Neg (v)", False),
-    "a quotient of few": ("m = Softsign (v) y = Floor (m)", True),
-    "half of the bits": ("y = Cast <to = 10> (v)", False),
-    "the largest itself": ("y, z = TopK <axis = 0> (v, one)", False),
-    "a shape": ("y = Shape (v)", False),
-    "a question for NaN": ("y = IsNaN (v)", False),
-    "a quantized value": ("y = QuantizeLinear (v, c, zero)", False),
-    "a sum": ("m = ReduceMean (v) y = Floor (m)", False),
-    "a product of matrices": ("m = MatMul (v, f) y = Floor (m)", False),
-    "a transcendental function": ("m = Tanh (v) y = Floor (m)", False),
-}
-
 HEAD = """<ir_version: 10, opset_import: ["" : 17, "my" : 1]>
     main (int32[N] i, float[N] f, uint8[N] q) => (OUT)
     <float c = {2.0}, int64[2] k = {1, 2}, int64[1] one = {1}, int64[1] zeros = {0}, int64[1] minus = {-1},
@@ -155,42 +47,26 @@ def text(body: str, output: str = "y") -> str:
     return f"{HEAD.replace('OUT', output)} {{ {body} }}"
 
 
-@pytest.mark.parametrize("begins", BEGINNINGS)
-def test_where_a_path_begins(begins: str) -> None:
-    body, on_a_path = BEGINNINGS[begins]
-    assert step_behind(text(f"r = Exp (f) {body} v = Mul (x, c) y = Floor (v)")) == ("Floor" if on_a_path else "")
+IN_GRAPHS = """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
+    main (int32[N] i, float[N] f, bool b, int64 n) => (int64[N] y) <float c = {2.0}> {
+        x = Cast <to = 1> (i) v = Mul (x, c) BODY }
+    <domain: "own", opset_import: ["" : 17]> half (a) => (r) { t = Abs (a) r = Neg (t) }
+    <domain: "own", opset_import: ["" : 17]> whole (a) => (r) { t = Abs (a) r = Cast <to = 7> (t) }"""
 
 
-@pytest.mark.parametrize("steps", STEPS)
-def test_where_a_path_ends(steps: str) -> None:
-    body, on_a_path = STEPS[steps]
-    found = step_behind(text(f"x = Cast <to = 1> (i) v = Mul (x, c) {body}"))
-    assert bool(found) is on_a_path, found
-
-
-CROSSED = {
-    "a branch": """y = If (b) <then_branch = g () => (int64[N] p) { p = Cast <to = 7> (v) },
-        else_branch = h () => (int64[N] r) { s = Neg (v) r = Cast <to = 7> (s) }>""",
-    "out of a branch": """w = If (b) <then_branch = g () => (float[N] p) { p = Neg (v) },
-        else_branch = h () => (float[N] r) { r = Abs (v) }> y = Cast <to = 7> (w)""",
-    "a loop's state": """w = Loop (n, b, v) <body = g (int64 t, bool e, float[N] s) => (bool o, float[N] r) {
-        r = Neg (s) o = Identity (e) }> y = Cast <to = 7> (w)""",
-    "a loop's next round": """u, w = Loop (n, b, v, f) <body = g (int64 t, bool e, float[N] s, float[N] z)
-        => (bool o, float[N] z2, float[N] r) { z2 = Identity (z) r = Neg (s) o = Identity (e) }>
-        y = Cast <to = 7> (w)""",
-    "a function": "w = own.half (v) y = Cast <to = 7> (w)",
-    "a step in a function": "y = own.whole (v)",
-}
-
-
-@pytest.mark.parametrize("what", CROSSED)
-def test_paths_go_through_graphs(what: str) -> None:
-    model = f"""<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
-        main (int32[N] i, float[N] f, bool b, int64 n) => (int64[N] y) <float c = {{2.0}}> {{
-            x = Cast <to = 1> (i) v = Mul (x, c) {CROSSED[what]} }}
-        <domain: "own", opset_import: ["" : 17]> half (a) => (r) {{ t = Abs (a) r = Neg (t) }}
-        <domain: "own", opset_import: ["" : 17]> whole (a) => (r) {{ t = Abs (a) r = Cast <to = 7> (t) }}"""
-    assert step_behind(model) == "Cast"
+@pytest.mark.parametrize(("part", "row"), rows(Path(__file__).parent / "cases" / "exactness.txt"))
+def test_where_a_path_begins_and_ends(part: Case, row: list[str]) -> None:
+    on_a_path, title, body = row
+    match part.title:
+        case "begins":
+            found = step_behind(text(f"r = Exp (f) {body} v = Mul (x, c) y = Floor (v)"))
+            assert found in ("", "Floor")
+        case "ends":
+            found = step_behind(text(f"x = Cast <to = 1> (i) v = Mul (x, c) {body}"))
+        case "crosses graphs":
+            found = step_behind(IN_GRAPHS.replace("BODY", body))
+            assert found == "Cast"
+    assert bool(found) is (on_a_path == "yes"), title
 
 
 def test_only_the_function_that_is_called_with_integers() -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ortopt.graph import facts
 from ortopt.graph.symbolic import UNKNOWN
 from ortopt.serialization.save import to_bytes
 from tests.analysis.truth import infer_proto
+from tests.texts import table
 
 Array = np.ndarray[Any, Any]
 
@@ -239,38 +241,11 @@ def test_expressions_have_the_arithmetic_of_their_type(dtype: type[np.generic]) 
 NARROW = "s = Shape (x) n = Cast <to = 6> (s) m = Mul (n, n) p = Cast <to = 7> (m) q = Mul (s, s)"
 """The square of the length of x, computed in 32 bits and in 64."""
 
-DECISIONS = {
-    "an If": """int8[N] x) => (bool[1] y) <int64[1] z = {-1}, int64[1] v0 = {0}, bool[1] t = {1}, bool[1] f = {0}> {
-        NARROW c = Greater (p, z) c0 = Squeeze (c, v0)
-        y = If (c0) <then_branch = a () => (bool[1] a0) { a0 = Identity (t) },
-            else_branch = b () => (bool[1] b0) { b0 = Identity (f) }> }""",
-    "a Range": """int8[N] x) => (int64[1] y, int64[1] u) <int64 z = {0}, int64 d = {100000000}, int64[1] v0 = {0}> {
-        NARROW e = Squeeze (p, v0) g = Squeeze (q, v0) a = Range (z, e, d) b = Range (z, g, d)
-        h = Shape (a) i = Shape (b) y = Neg (h) u = Neg (i) }""",
-    "a Slice": """int8[N] x, int8[K] w) => (int64[1] y, int64[1] u) <int64[1] v0 = {0}> {
-        NARROW a = Slice (w, v0, p) b = Slice (w, v0, q) h = Shape (a) i = Shape (b) y = Neg (h) u = Neg (i) }""",
-    "a remainder": """int8[N] x) => (int64[1] y, int64[1] u) <int64[1] d = {1000}> {
-        NARROW a = Mod (p, d) b = Mod (q, d) y = Neg (a) u = Neg (b) }""",
-    "a mask": """int8[N] x, bool[N] w) => (bool[N] y) <int64 z = {0}, int64 o = {1}, int64[1] v0 = {0}, int64 c = {1152921504606846976}> {
-        s = Shape (x) n = Squeeze (s, v0) r = Range (z, n, o) p = Mul (r, c) g = GreaterOrEqual (p, z) a = And (w, g) y = Not (a) }""",
-    "a sum of two lengths": """int8[N] x, int8[K] w) => (bool[1] y, int64[1] u) <int64[1] big = {9223372036854775800}, int64[1] v0 = {0}> {
-        s = Shape (x) p = Add (s, big) y = Greater (p, v0) u = Max (p, v0) }""",
-    "products of lengths of three inputs": """int8[N] x, int8[K] w, int8[M] v) => (bool[1] y, bool[1] u) <int64[1] v0 = {0}> {
-        a = Shape (x) b = Shape (w) c = Shape (v) p = Mul (a, b) q = Mul (p, c) y = GreaterOrEqual (q, v0)
-        r = ReduceProd <keepdims = 1> (q) u = Equal (r, v0) }""",
-}  # fmt: skip
-LENGTHS = [0, 1, 5, 8, 16, 17, 200, 256, 40_000, 50_000, 70_000, 2**21]
-
-SIZED = {
-    "a ConstantOfShape": "a = ConstantOfShape <value = int8[1] {1}> (p) h = Shape (a)",
-    "an Expand": "a = Expand (z, p) h = Shape (a)",
-    "a Tile": "a = Tile (one, p) h = Shape (a)",
-    "a Loop": """k = Squeeze (p, v0) a = Loop (k, t) <body = b (int64 i, bool g) => (bool g0, int64 a0) {
-        g0 = Identity (g) a0 = Identity (i) }> h = Shape (a)""",
-    "a Reshape": "e = Concat <axis = 0> (minus, p) a = Reshape (nothing, e) h0 = Shape (a) h = Slice (h0, v1, v2)",
-    "a Pad": "zero = Sub (v0, v0) e = Concat <axis = 0> (v0, p) a = Pad (one, e) h0 = Shape (a) h = Sub (h0, v1)",
-}
+CASES = Path(__file__).parent / "cases" / "integers.txt"
+DECISIONS = dict(table(CASES, "decided"))
+SIZED = dict(table(CASES, "sized"))
 """What gets its size from the square of a length; with 2^16 that is 0 in 32 bits, and 2^32 in 64."""
+LENGTHS = [0, 1, 5, 8, 16, 17, 200, 256, 40_000, 50_000, 70_000, 2**21]
 
 
 def _compared(text: str) -> onnx.ModelProto:

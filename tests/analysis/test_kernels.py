@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import onnx
 import onnx_ir as ir
@@ -8,6 +9,7 @@ import pytest
 
 from ortopt.analysis import kernels
 from ortopt.analysis.kernels import CPU, CUDA, Support, has_kernel, schema, support
+from tests.texts import rows
 
 
 def model_of(call: str, inputs: str, outputs: str, opset: int) -> onnx.ModelProto:
@@ -41,69 +43,12 @@ def loads(model: onnx.ModelProto) -> bool:
 
 
 OPSETS = {"com.microsoft": 1, "ai.onnx.ml": 3}
-TABLE = [
-    ("Relu (x0)", "float", "float", 17, Support.KERNEL),
-    ("Relu (x0)", "float", "float", 13, Support.KERNEL),
-    ("Relu (x0)", "float", "float", 26, Support.KERNEL),
-    ("Relu (x0)", "double", "double", 17, Support.KERNEL),
-    ("Relu (x0)", "int8", "int8", 17, Support.KERNEL),
-    ("Relu (x0)", "int64", "int64", 17, None),
-    ("Relu (x0)", "float16", "float16", 17, Support.CAST),
-    ("Relu (x0)", "float16", "float16", 18, Support.EXPANDED),
-    ("Relu (x0)", "bfloat16", "bfloat16", 17, None),
-    ("Add (x0, x1)", "float float", "float", 7, Support.KERNEL),
-    ("Add (x0, x1)", "int8 int8", "int8", 14, Support.KERNEL),
-    ("Add (x0, x1)", "int64 int64", "int64", 13, Support.KERNEL),
-    ("Add (x0, x1)", "float16 float16", "float16", 14, Support.CAST),
-    ("Add (x0, x1)", "bfloat16 bfloat16", "bfloat16", 14, None),
-    ("MatMul (x0, x1)", "float16 float16", "float16", 17, Support.CAST),
-    ("MatMul (x0, x1)", "uint32 uint32", "uint32", 17, Support.KERNEL),
-    ("Cast <to = 16> (x0)", "float", "bfloat16", 17, Support.KERNEL),
-    ("Cast <to = 8> (x0)", "float", "string", 21, Support.KERNEL),
-    ("Gelu (x0)", "float", "float", 20, Support.KERNEL),
-    ("Gelu (x0)", "double", "double", 20, None),
-    ("Gelu (x0)", "float16", "float16", 20, Support.EXPANDED),
-    ("HardSwish (x0)", "float", "float", 17, Support.EXPANDED),
-    ("HardSwish (x0)", "double", "double", 17, None),
-    ("HardSwish (x0)", "float", "float", 22, Support.EXPANDED),
-    ("Mish (x0)", "float", "float", 18, Support.EXPANDED),
-    ("Mish (x0)", "double", "double", 18, Support.EXPANDED),
-    ("Swish (x0)", "double", "double", 24, Support.EXPANDED),
-    ("Softmax (x0)", "float16", "float16", 17, Support.EXPANDED),
-    ("Softmax (x0)", "bfloat16", "bfloat16", 17, None),
-    ("Softmax (x0)", "float16", "float16", 12, Support.CAST),
-    ("LeakyRelu (x0)", "double", "double", 16, Support.EXPANDED),
-    ("LeakyRelu (x0)", "double", "double", 15, None),
-    ("CastLike (x0, x1)", "float float16", "float16", 17, Support.EXPANDED),
-    ("Greater (x0, x1)", "bfloat16 bfloat16", "bool", 17, None),
-    ("NonZero (x0)", "float16", "int64", 17, Support.CAST),
-    ("Det (x0)", "float16", "float16", 17, Support.CAST),
-    ("Det (x0)", "double", "double", 17, None),
-    ("EyeLike <dtype = 10> (x0)", "int32", "float16", 17, None),
-    ("EyeLike <dtype = 1> (x0)", "int32", "float", 17, Support.KERNEL),
-    ("Bernoulli (x0)", "float16", "float16", 17, Support.EXPANDED),
-    ("IsNaN (x0)", "bfloat16", "bool", 20, Support.KERNEL),
-    ("LayerNormalization (x0, x1)", "float float", "float", 17, Support.KERNEL),
-    ("LayerNormalization (x0, x1)", "float float", "float", 16, Support.KERNEL),
-    ("LayerNormalization (x0, x1)", "bfloat16 bfloat16", "bfloat16", 17, Support.KERNEL),
-    ("SimplifiedLayerNormalization (x0, x1)", "float float", "float", 17, Support.KERNEL),
-    ("Clip (x0, , )", "float", "float", 13, Support.KERNEL),
-    ("Clip (x0, , )", "float16", "float16", 13, Support.KERNEL),
-    ("SequenceConstruct (x0, x0)", "float", "seq(float[2,2])", 17, Support.KERNEL),
-    ("com.microsoft.Gelu (x0)", "float", "float", 17, Support.KERNEL),
-    ("com.microsoft.Gelu (x0)", "double", "double", 17, None),
-    ("com.microsoft.Gelu (x0)", "float16", "float16", 17, Support.EXPANDED),
-    ("com.microsoft.FastGelu (x0)", "double", "double", 17, Support.EXPANDED),
-    ("com.microsoft.BiasGelu (x0, x1)", "float float", "float", 17, Support.KERNEL),
-    ("com.microsoft.BiasGelu (x0, x1)", "double double", "double", 17, None),
-    ("com.microsoft.BiasGelu (x0, x1)", "float16 float16", "float16", 17, Support.CAST),
-    ("com.microsoft.FusedMatMul (x0, x1)", "float float", "float", 17, Support.KERNEL),
-    ("ai.onnx.ml.Binarizer (x0)", "float", "float", 17, Support.KERNEL),
-]
 
 
-@pytest.mark.parametrize(("call", "inputs", "outputs", "opset", "expected"), TABLE)
-def test_support_is_what_onnxruntime_does(call, inputs, outputs, opset, expected):
+@pytest.mark.parametrize(("_", "row"), rows(Path(__file__).parent / "cases" / "kernels.txt"))
+def test_support_is_what_onnxruntime_does(_, row):
+    opset, inputs, call, outputs, named = row
+    opset, expected = int(opset), None if named == "no" else Support[named.upper()]
     model = model_of(call, inputs, outputs, opset)
     node = ir.from_proto(model).graph[0]
     assert support(CPU, node, OPSETS.get(node.domain, opset)) is expected

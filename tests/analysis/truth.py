@@ -118,11 +118,3 @@ def feeds_for(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         feeds[declared.name] = (np.arange(int(np.prod(dims))) % 2).reshape(dims).astype(dtype)
     return feeds
-
-
-def check_known(body: str, inputs: str, expected: str, *, opset: int = 17) -> dict[str, ir.Value]:
-    """As `check` with feeds of our own; the last node's outputs must be known as ``expected`` says, one a word."""
-    proto = parse(body, inputs, opset=opset)
-    values = check_proto(proto, feeds_for(proto))
-    assert " ".join(text(values[name]) for name in proto.graph.node[-1].output) == expected
-    return values

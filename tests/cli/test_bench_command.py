@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,6 @@ HEAD = '<ir_version: 9, opset_import: ["": 17]>'
 TEXTS = {
     "plain": f"{HEAD} main (float[N,4] x) => (float[N,4] y) {{ a = Neg (x) b = Neg (a) y = Relu (b) }}",
     "picky": f"{HEAD} main (float[N] x) => (float[1] y) {{ s = Constant <value_ints = [1]> () y = Reshape (x, s) }}",
-    "missing": f"{HEAD} main (float[N] x) => (float[N] y) {{ y = NoSuchOp (x) }}",
-    "list": f"{HEAD} main (seq(float[M]) s) => (int64 n) {{ n = SequenceLength (s) }}",
 }
 GROUPED = """<ir_version: 10, opset_import: ["" : 17, "ortopt.group" : 1]>
 main (float[N,4] x) => (float[N,4] y) <float[N,4] a, float[N,4] t> {
@@ -143,32 +140,6 @@ def test_without_the_original_there_is_nothing_to_compare_with() -> None:
 def test_inputs_are_tried_until_the_model_runs(ortopt: Any, files: Path) -> None:
     done = ortopt("bench", "picky.onnx", "--rounds", 1, "--repeat", 1, "--levels", 0)
     assert "original" in done.stdout
-
-
-USAGE = {
-    "no model": [],
-    "levels": ["plain.onnx", "--levels", "0,5"],
-    "no level": ["plain.onnx", "--levels", ","],
-    "inputs of several": ["plain.onnx", "grouped.onnx", "--inputs", "x.npz"],
-    "trace of several": ["plain.onnx", "grouped.onnx", "--trace", "t.json"],
-    "trace to stdout": ["plain.onnx", "--trace", "-"],
-    "two streams": ["-", "-"],
-    "dim": ["plain.onnx", "--dim", "M=3"],
-    "shape": ["plain.onnx", "--input-shape", "nothing=3"],
-    "sequence": ["list.onnx"],
-    "inputs that do not fit": ["plain.onnx", "--inputs", "z.npz"],
-}
-
-
-@pytest.mark.parametrize("case", USAGE)
-def test_usage_errors_are_1(ortopt: Any, files: Path, case: str) -> None:
-    np.savez(files / "z.npz", z=np.zeros(3))
-    assert ortopt("bench", *USAGE[case], code=1).stderr.count("\n") == 1
-
-
-def test_bad_input_is_2(ortopt: Any, files: Path) -> None:
-    for arguments in (["nowhere.onnx"], ["missing.onnx"], ["plain.onnx", "--trace", f"nowhere{os.sep}t.json"]):
-        assert ortopt("bench", *arguments, code=2).stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(usable(CUDA)[0], reason="CUDA works here")

@@ -103,13 +103,6 @@ def test_measuring_that_is_not_clear_is_said(tmp_path: Path, monkeypatch: pytest
     assert json.loads(Path("mine.json").read_bytes())["costs"] == []
 
 
-@pytest.mark.parametrize(("name", "message"), [("cpuu", "did you mean cpu"), ("qnn", "cannot be measured here")])
-def test_a_provider_that_is_not_here(name: str, message: str) -> None:
-    done = invoke("costs", "measure", "--provider", name)
-    assert done.exit_code != 0
-    assert message in done.output
-
-
 def test_what_is_expected_decides(model: Path) -> None:
     usual = optimized()
     assert usual["sizes"] == [{"batch": [1, 1], "seq": [length, length]} for length in (16, 128)]
@@ -130,24 +123,6 @@ def test_the_report_names_the_table_and_what_was_expected(model: Path) -> None:
     assert page["report"]["costs"]["sha256"] == costs.shipped().digest
 
 
-@pytest.mark.parametrize("command", ["optimize", "explain", "bisect"])
-def test_a_name_that_no_dimension_has(model: Path, command: str) -> None:
-    done = invoke(command, "m.onnx", "--dim-hint", "sq=1")
-    assert "no input has a dimension named sq; the names: batch, seq" in done.output
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("seq=3..1", "cannot be from 3 to 1"),
-        ("seq", "takes NAME=SIZE or NAME=LOW..HIGH"),
-        ("seq=1,seq=2", "is given twice"),
-    ],
-)
-def test_expectations_that_make_no_sense(model: Path, text: str, message: str) -> None:
-    assert message in invoke("optimize", "m.onnx", "--dim-hint", text).output
-
-
 def test_explain_gives_the_numbers_that_decided(model: Path) -> None:
     done = invoke("explain", "m.onnx", "bias_gelu_fusion")
     assert f"chosen by the table of costs {costs.shipped().name}" in done.output
@@ -157,13 +132,6 @@ def test_explain_gives_the_numbers_that_decided(model: Path) -> None:
     assert (row["form"], row["taken"], row["count"]) == (str(FORM), True, 1)
     assert row["cost"]["at"] == {"rows": [0, 1]}
     assert row["asked"][0]["rows"] == [1, 1]
-
-
-def test_a_table_that_is_none(model: Path) -> None:
-    Path("broken.json").write_text("{}")
-    for words in (("optimize", "m.onnx", "--costs", "broken.json"), ("costs", "show", "--costs", "broken.json")):
-        assert "broken.json': no table of costs: Object missing required field `name`" in invoke(*words).output
-    assert "there is no file" in invoke("optimize", "m.onnx", "--costs", "none.json").output
 
 
 def test_show(tmp_path: Path) -> None:

@@ -21,87 +21,6 @@ from ortopt.errors import OptimizationCancelled
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
-USAGE = {
-    "no such option": ["optimize", "m.onnx", "--fast"],
-    "no model": ["optimize"],
-    "no such command": ["optimise", "m.onnx"],
-    "level": ["optimize", "m.onnx", "-O5"],
-    "target": ["optimize", "m.onnx", "--target", "tvm"],
-    "provider": ["optimize", "m.onnx", "--provider", "cudda"],
-    "disable": ["optimize", "m.onnx", "--disable", "matmul_add_fusio"],
-    "enable": ["optimize", "m.onnx", "--enable", "matmul_add_fusio"],
-    "only": ["optimize", "m.onnx", "--only", "identity_elimination,matmul_add_fusio"],
-    "pipeline": ["optimize", "m.onnx", "--passes", "matmul_add_fusion{"],
-    "pipeline and only": ["optimize", "m.onnx", "--passes", "cast_elimination", "--only", "cast_elimination"],
-    "a pass's option": ["optimize", "m.onnx", "--passes", "matmul_add_fusion{speed=9}"],
-    "level of a pass": ["optimize", "m.onnx", "--disable", "matmul_add_fusion@3"],
-    "dim without a value": ["optimize", "m.onnx", "--dim", "N"],
-    "dim with a bad value": ["optimize", "m.onnx", "--dim", "N=many"],
-    "dim twice": ["optimize", "m.onnx", "--dim", "N=1", "--dim", "N=2"],
-    "dim unknown": ["optimize", "m.onnx", "--dim", "M=1"],
-    "growth": ["optimize", "m.onnx", "--max-growth", "lots"],
-    "steps": ["optimize", "m.onnx", "--steps", "0"],
-    "timeout": ["optimize", "m.onnx", "--timeout", "0"],
-    "timeout that is no number": ["optimize", "m.onnx", "--timeout", "nan"],
-    "limit": ["optimize", "m.onnx", "--limit", "-1"],
-    "quiet and verbose": ["optimize", "m.onnx", "-q", "-v"],
-    "two things to stdout": ["optimize", "m.onnx", "-o", "-", "--json", "-"],
-    "no such zoo model": ["optimize", "zoo:bert_smal"],
-    "no such pass": ["passes", "matmul_add_fuson"],
-    "two forms": ["passes", "--json", "--markdown"],
-    "explain an unknown pass": ["explain", "m.onnx", "matmul_add_fusio"],
-    "explain below its level": ["explain", "m.onnx", "contrib", "--level", "1"],
-    "explain alone and only": ["explain", "m.onnx", "contrib", "--alone", "--only", "contrib"],
-    "grow an unknown model": ["zoo", "grow", "bert_smal", "out.onnx"],
-    "grow without a name": ["zoo", "grow", "lstm_tagger__ts13", ""],
-    "timeout without end": ["optimize", "m.onnx", "--timeout", "inf"],
-    "dim that no file can hold": ["optimize", "m.onnx", "--dim", f"N={1 << 63}"],
-    "inputs of no verification": ["optimize", "m.onnx", "--inputs", "m.npz", "--no-verify"],
-    "external data beside a stream": ["optimize", "m.onnx", "-o", "-", "--external-data", "copy"],
-    "a size beyond all": ["optimize", "m.onnx", "--max-growth", "9" * 400],
-    "only a pass of a higher level": ["optimize", "m.onnx", "--only", "group_fusion"],
-    "a pipeline of a higher level": ["optimize", "m.onnx", "--passes", "group_fusion"],
-    "options of a pass that does not run": ["optimize", "m.onnx", "--group-policy", "literal"],
-    "options beside a pipeline": ["optimize", "m.onnx", "--passes", "group_fusion", "-O4", "--group-policy", "cost"],
-    "the report over the model": ["optimize", "m.onnx", "--json", "m.onnx"],
-    "the trace over the model": ["optimize", "m.onnx", "-o", "out.onnx", "--trace", "./m.onnx"],
-    "the report over the result": ["optimize", "m.onnx", "-o", "out.onnx", "--json", "./out.onnx"],
-    "the trace over the report": ["optimize", "m.onnx", "--json", "out.json", "--trace", "out.json"],
-    "the report over the result's default": ["optimize", "m.onnx", "--json", "m.opt.onnx"],
-    "the result over the inputs": ["optimize", "m.onnx", "-o", "m.onnx", "--inputs", "m.onnx"],
-    "a run's outputs over the model": ["run", "m.onnx", "--outputs", "m.onnx"],
-    "a run's trace over its outputs": ["run", "m.onnx", "--outputs", "out.npz", "--trace", "out.npz"],
-    "a picture over the model": ["groups", "m.onnx", "--draw", "m.onnx"],
-    "a measurement's trace over the model": ["bench", "m.onnx", "--trace", "m.onnx"],
-    "measured for ever": ["bench", "m.onnx", "--seconds", "inf"],
-    "a million threads": ["run", "m.onnx", "--threads", "1000000"],
-    "a tolerance of everything": ["verify", "m.onnx", "m.onnx", "--rtol", "inf"],
-    "a time that is no number": ["verify", "m.onnx", "m.onnx", "--timeout", "nan"],
-    "a size of no dimension": ["verify", "m.onnx", "m.onnx", "--dim", "M=2"],
-    "a size of given inputs": ["verify", "m.onnx", "m.onnx", "--dim", "N=2", "--inputs", "m.npz"],
-    "a size that no dimension has": ["run", "m.onnx", "--dim", f"N={1 << 63}"],
-    "a model without a name": ["optimize", ""],
-    "no inputs": ["optimize", "m.onnx", "--inputs", ""],
-    "no dumps": ["optimize", "m.onnx", "--dump-dir", ""],
-    "no outputs": ["run", "m.onnx", "--outputs", ""],
-    "no picture": ["groups", "m.onnx", "--draw", ""],
-    "no folder": ["bisect", "m.onnx", "-o", ""],
-}
-
-
-@pytest.mark.parametrize("case", USAGE)
-def test_usage_errors_are_1(ortopt: Any, model: Path, case: str) -> None:
-    done = ortopt(*USAGE[case], code=1)
-    assert done.stderr.startswith("ortopt: ")
-    assert done.stderr.count("\n") == 1
-    assert [path.name for path in model.parent.iterdir()] == ["m.onnx"]
-    assert onnx.load(model).graph.node
-
-
-@pytest.mark.parametrize("case", ["disable", "enable", "only", "no such pass", "explain an unknown pass"])
-def test_unknown_names_get_the_nearest(ortopt: Any, model: Path, case: str) -> None:
-    assert "did you mean matmul_add_fusion" in ortopt(*USAGE[case], code=1).stderr
-
 
 def test_no_arguments_show_the_help_as_an_error(ortopt: Any) -> None:
     assert "Commands:" in ortopt(code=1).stderr
@@ -109,79 +28,6 @@ def test_no_arguments_show_the_help_as_an_error(ortopt: Any) -> None:
 
 def truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
-
-
-def randomized(path: Path) -> None:
-    path.write_bytes(np.random.default_rng(0).bytes(1000))
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def made_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def missing(path: Path) -> None:
-    path.unlink()
-
-
-def _external(path: Path, location: str) -> None:
-    made = onnx.load(path)
-    tensor = made.graph.initializer[0]
-    tensor.ClearField("raw_data")
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value=location)
-    path.write_bytes(made.SerializeToString())
-
-
-def without_its_data(path: Path) -> None:
-    _external(path, "nowhere.data")
-
-
-def reaching_outside(path: Path) -> None:
-    _external(path, "../../../../etc/passwd")
-
-
-def cyclic(path: Path) -> None:
-    made = onnx.load(path)
-    made.graph.node[0].input[0] = made.graph.node[0].output[0]
-    path.write_bytes(made.SerializeToString())
-
-
-def unknown_dtype(path: Path) -> None:
-    made = onnx.load(path)
-    made.graph.initializer[0].data_type = 99
-    path.write_bytes(made.SerializeToString())
-
-
-def recursive(path: Path) -> None:
-    made = onnx.load(path)
-    made.opset_import.add(domain="me", version=1)
-    made.graph.node[0].domain, made.graph.node[0].op_type = "me", "F"
-    function = made.functions.add(name="F", domain="me", input=["x"], output=["y"])
-    function.opset_import.add(domain="me", version=1)
-    function.node.add(op_type="F", domain="me", input=["x"], output=["y"])
-    path.write_bytes(made.SerializeToString())
-
-
-BROKEN: list[Callable[[Path], None]] = [
-    *(truncated, randomized, emptied, made_a_folder, missing, without_its_data, reaching_outside, cyclic),
-    *(unknown_dtype, recursive),
-]
-
-
-@pytest.mark.parametrize("command", ["optimize", "info"])
-@pytest.mark.parametrize("break_it", BROKEN)
-def test_broken_input_is_2(ortopt: Any, model: Path, break_it: Callable[[Path], None], command: str) -> None:
-    break_it(model)
-    is_folder = break_it is made_a_folder and command == "optimize"  # one without -o
-    done = ortopt(command, model, code=1 if is_folder else 2)
-    assert done.stderr.startswith("ortopt: ")
-    assert done.stderr.count("\n") == 1
-    assert not model.with_name("m.opt.onnx").exists()
 
 
 def test_a_broken_model_leaves_the_old_result(ortopt: Any, model: Path) -> None:
@@ -196,22 +42,6 @@ def test_names_from_files_cannot_write_to_the_terminal(ortopt: Any, tmp_path: Pa
     assert "\x1b" not in done.stderr
     assert "\\x1b" in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["-o", "no/such/folder.onnx"],
-        ["-o", "."],
-        ["--json", "no/such.json"],
-        ["--trace", "no/t"],
-        ["--dump-dir", "m.onnx"],
-    ],
-)
-def test_what_cannot_be_written_is_2(ortopt: Any, model: Path, arguments: list[str]) -> None:
-    done = ortopt("optimize", model, *arguments, code=2)
-    assert done.stderr.count("\n") == 1
-    assert not model.with_name("m.opt.onnx").exists()
 
 
 def _npz_broken(path: Path) -> None:
@@ -447,23 +277,6 @@ def test_two_onnxruntimes_over_each_other_are_said_once(
         providers.check_installation.cache_clear()
     assert done.stderr.count("installed over each other") == 1
     assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (("optimise", "m.onnx"), "did you mean optimize?"),
-        (("verfy", "a", "b"), "did you mean verify?"),
-        (("optimize", "m.onnx", "--provder", "cpu"), "'--provider'"),
-        (("optimize", "zoo:bert_small_ts17"), "did you mean bert_small__ts17"),
-        (("optimize", "m.onnx", "--provider", "cdua"), "did you mean cuda"),
-        (("optimize", "m.onnx", "--disable", "matmul_ad_fusion"), "did you mean matmul_add_fusion"),
-        (("passes", "gelu_fusio", "--json"), "gelu_fusion"),
-    ],
-)
-def test_the_nearest_names_are_told(ortopt: Any, model: Path, arguments: tuple[str, ...], hint: str) -> None:
-    done = ortopt(*arguments, code=0 if arguments[0] == "passes" else 1)
-    assert hint in done.stderr + done.stdout
 
 
 def test_a_command_that_resembles_none_has_no_hint(ortopt: Any) -> None:

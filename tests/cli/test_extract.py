@@ -45,30 +45,6 @@ def test_weights_go_beside_the_part_on_request(ortopt: Any, model: Path) -> None
     assert data["data"] is None or Path(data["data"]).is_file()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said", "code"),
-    [
-        (["--inputs", "r", "--outputs", "y", "-o", "p.onnx"], "input 'r' does not cut: no output needs it", 1),
-        (["--inputs", "m", "--outputs", "r", "-o", "p.onnx"], "input 'm' does not cut: no output needs it", 1),
-        (["--outputs", "yy", "-o", "p.onnx"], "no value of the model is named 'yy'", 1),
-        (["-o", "p.onnx"], "say by inputs or outputs which part", 1),
-        (["--outputs", ",", "-o", "p.onnx"], "outputs names nothing", 1),
-        (["--outputs", "y", "-o", "m.onnx"], "-o would write over the model", 1),
-        (["--outputs", "y", "-o", "none/p.onnx"], "there is no folder", 2),
-        (["--outputs", "y", "-o", "-", "--json"], "only one of the part and --json", 1),
-        (["--outputs", "y"], "Missing option '-o'", 1),
-    ],
-)
-def test_what_makes_no_sense_is_refused(ortopt: Any, model: Path, arguments: list[str], said: str, code: int) -> None:
-    assert said in ortopt("extract", model, *arguments, code=code).stderr
-    assert not Path("p.onnx").exists()
-
-
-def test_an_input_that_is_missing_is_named(ortopt: Any, model: Path) -> None:
-    failed = ortopt("extract", model, "--inputs", "m", "--outputs", "y,r", "-o", "p.onnx", code=1)
-    assert "output 'r' needs the model's input 'x': add it to the inputs" in failed.stderr
-
-
 LONG = "a/very/long/name/of/a/module/that/an/exporter/gives/a/value/as/torch/does"
 
 

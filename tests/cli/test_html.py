@@ -79,33 +79,6 @@ def test_other_opsets_have_a_page_too() -> None:
     assert len(data_of("r.html")["before"]["nodes"]) == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["optimize", "m.onnx", "--html", "-"], "--html writes a page for a browser into a file"),
-        (["optimize", "m.onnx", "--html", ""], "the name after --html is empty"),
-        (["optimize", "m.onnx", "--html", "m.onnx"], "--html would write over the model"),
-        (["optimize", "m.onnx", "-o", "o.onnx", "--html", "o.onnx"], "-o and --html name the same file"),
-        (["optimize", "m.onnx", "--json", "r", "--html", "r"], "name the same file"),
-        (["optimize", "m.onnx", "--html", "nowhere/r.html"], "there is no folder"),
-        (["optimize", "zoo", "-o", "out", "--html", "m.onnx"], "writes pages into a folder"),
-        (["optimize", "zoo", "-o", "out", "--html", "-"], "writes pages into a folder"),
-        (["check", "zoo", "--html", "-"], "--html writes a page for a browser into a file"),
-        (["check", "zoo", "--html", "zoo/a.onnx"], "--html would write over a model"),
-        (["diff", "m.onnx", "zoo/a.onnx", "--html", "-"], "--html writes a page for a browser into a file"),
-        (["diff", "m.onnx", "zoo/a.onnx", "--html", "zoo/a.onnx"], "--html would write over a model"),
-        (["diff", "-", "-"], "only one of the models can come from stdin"),
-    ],
-)
-def test_what_cannot_be_written_is_refused_before_the_work(arguments: list[str], says: str) -> None:
-    before = Path("m.onnx").read_bytes()
-    done = ortopt(*arguments)
-    assert done.exit_code != 0
-    assert says in done.stderr
-    assert Path("m.onnx").read_bytes() == before
-    assert not Path("o.onnx").exists()
-
-
 def test_several_models_have_a_folder_of_pages_with_an_index() -> None:
     done = ortopt("optimize", "zoo", "m.onnx", "-o", "out", "--html", "pages")
     assert done.exit_code == 0, done.output

@@ -104,8 +104,6 @@ def test_level_0_reports_shape_arithmetic_too(ortopt: Any, tmp_path: Path) -> No
 
 def test_levels_above_the_chosen_one_do_not_run(report: Report, ortopt: Any, model: Path) -> None:
     assert "com.microsoft::QuickGelu" in after(report("-O2", "--enable", "contrib"))
-    done = ortopt("optimize", model, "-O1", "--enable", "contrib", code=1)
-    assert "contrib runs at level 2 and 3, and this run ends at level 1" in done.stderr
 
 
 def test_target_onnx_keeps_to_the_official_ops(report: Report) -> None:
@@ -236,11 +234,6 @@ def test_keep_pass_leaves_out_the_rewrite_only(report: Report, model: Path) -> N
     assert {one["left_out"] for one in kept["repairs"]} == {"rewrite"}
     assert after(kept) == {"Abs": 2, "Neg": 2}
     assert kept["verified"] is True
-
-
-@pytest.mark.parametrize("other", ["--no-repair", "--no-verify"])
-def test_keep_pass_without_repair_makes_no_sense(ortopt: Any, model: Path, other: str) -> None:
-    assert "--keep-pass has no effect" in ortopt("optimize", model, "--keep-pass", other, code=1).stderr
 
 
 def test_a_pass_that_fails_is_left_out_and_reported(ortopt: Any, report: Report, model: Path) -> None:
@@ -396,6 +389,5 @@ def test_a_tolerance_lets_a_pass_approximate(ortopt: Any, model: Path, report: R
     near_zero = report(*enabled, "--rtol", "1e-3", "--atol", "0", verify=True)
     assert near_zero["repairs"], "relative to each number"
     assert optimize(model, enable=["gelu_approximation"], rtol=1e-3).verified
-    ortopt("optimize", model, *enabled, "--rtol", "nan", code=1)
     with pytest.raises(UsageError, match="must be a number from 0 on"):
         optimize(model, rtol=-1.0)

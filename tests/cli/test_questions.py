@@ -35,7 +35,6 @@ def test_passes_are_listed_by_a_part_of_their_names(ortopt: Any) -> None:
     ]
     assert "pre_shape_node_elimination" not in ortopt("passes", "reshape").stdout
     assert ortopt("passes", "gelu_fusion").stdout.startswith("gelu_fusion: "), "a whole name is one pass"
-    assert "there is no transformer named 'no_such_part'" in ortopt("passes", "no_such_part", code=1).stderr
 
 
 def test_a_pass_says_what_its_fused_ops_cost(ortopt: Any) -> None:
@@ -202,7 +201,6 @@ def test_explain_without_a_pass_sums_all_up(ortopt: Any, model: Path) -> None:
     done = ortopt("explain", model)
     assert re.split("  +", done.stdout.splitlines()[0].strip()) == ["pass", "rewrites", "refused", "why"]
     assert "more passes ran and found no candidate" in done.stdout
-    assert "--alone is for one pass" in ortopt("explain", model, "--alone", code=1).stderr
 
 
 def test_explain_alone_leaves_the_passes_before_it_out(ortopt: Any, model: Path) -> None:
@@ -280,7 +278,6 @@ def test_explain_says_why_blocks_are_left_by_request(ortopt: Any, attention: Pat
 
 def test_explain_of_blocks_that_are_not_there(ortopt: Any, model: Path, attention: Path) -> None:
     assert "the model has no rotary embeddings" in ortopt("explain", model, "rotary").stdout
-    assert "--alone needs the name of one pass" in ortopt("explain", attention, "attention", "--alone", code=1).stderr
 
 
 def test_blocks_are_counted_where_there_are_any(ortopt: Any, model: Path, attention: Path) -> None:
@@ -328,4 +325,3 @@ def test_explain_layout(ortopt: Any, tmp_path: Path) -> None:
     told = ortopt("explain", tmp_path / "m.onnx", "layout").stdout
     assert "2 nodes run in ONNX Runtime's blocked layout at level 3, with 4 reorders and 0 reshapes" in told
     assert "an input x [1x16x4x4], for Conv" in told
-    assert "--alone needs" in ortopt("explain", tmp_path / "m.onnx", "layout", "--alone", code=1).stderr

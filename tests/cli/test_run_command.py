@@ -163,42 +163,6 @@ def test_inputs_that_do_not_fit_are_1(ortopt: Any, files: Path, case: str, name:
     assert not (files / "y.npz").exists()
 
 
-USAGE = {
-    "provider": ["--provider", "cudda"],
-    "run type": ["--run-type", "fast"],
-    "dim": ["--dim", "M=3"],
-    "dim of given inputs": ["--dim", "N=3", "--inputs", "x.npz"],
-    "shape of no input": ["--input-shape", "z=3,4"],
-    "shape of a fixed size": ["--input-shape", "x=3,5"],
-    "shape of given inputs": ["--input-shape", "x=3,4", "--inputs", "x.npz"],
-    "shape and dim that differ": ["--input-shape", "x=3,4", "--dim", "N=2"],
-    "repeat": ["--repeat", "0"],
-    "two to stdout": ["--json", "--outputs", "-"],
-    "a session to stdout": ["--export-specialized", "-"],
-    "never": ["--specialize", "0"],
-    "too late": ["--export-specialized", "x.onnx", "--specialize", "5"],
-}
-
-
-@pytest.mark.parametrize("case", USAGE)
-def test_usage_errors_are_1(ortopt: Any, files: Path, case: str) -> None:
-    assert ortopt("run", "plain.onnx", *USAGE[case], code=1).stderr.count("\n") == 1
-
-
-def test_what_cannot_be_run_is_2(ortopt: Any, files: Path) -> None:
-    (files / "broken.onnx").write_bytes(b"\x00 no model")
-    (files / "broken.npz").write_bytes(b"no archive")
-    for arguments in (
-        ["missing.onnx"],
-        ["square.onnx"],
-        ["broken.onnx"],
-        ["nowhere.onnx"],
-        ["plain.onnx", "--inputs", "broken.npz"],
-        ["plain.onnx", "--outputs", "nowhere/y.npz"],
-    ):
-        assert ortopt("run", *arguments, code=2).stderr.count("\n") == 1
-
-
 def test_a_group_that_differs_is_3(ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ortopt.runtime.debugging.checks.difference", lambda *_, **__: "it is another")
     assert "it is another" in ortopt("run", "grouped.onnx", "--run-type", "debug", code=3).stderr

@@ -51,33 +51,6 @@ def test_what_is_no_model_is_not_replaced_by_position(ortopt: Any, folder: Path)
     assert Path("notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["hub"],
-        ["hub", "out"],
-        ["a.onnx", "b.onnx", "c.onnx"],
-        ["hub/model.onnx", "hub"],
-        ["hub/model.onnx", "zoo:lstm_tagger__ts13"],
-        ["hub", "-o", "hub"],
-        ["hub", "-o", "file"],
-        ["hub", "-o", "-"],
-        ["hub", "-", "-o", "out"],
-        ["hub/model.onnx", "hub/model.onnx", "hub", "-o", "out", "--trace", "t.json"],
-        ["hub/model.onnx", "copy/model.onnx", "-o", "out"],
-        ["nothing", "-o", "out"],
-    ],
-)
-def test_what_makes_no_sense(ortopt: Any, folder: Path, arguments: list[str]) -> None:
-    Path("nothing").mkdir()
-    Path("copy").mkdir()
-    Path("copy/model.onnx").write_bytes((folder / "model.onnx").read_bytes())
-    Path("file").write_text("")
-    done = ortopt("optimize", *arguments, QUICK, code=1)
-    assert len(done.stderr.splitlines()) == 1
-    assert not Path("out").exists()
-
-
 def test_a_folder_keeps_its_tree_and_its_companions(ortopt: Any, folder: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret.json"
     secret.write_text("mine")

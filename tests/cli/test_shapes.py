@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save
@@ -44,32 +43,6 @@ def test_sizes_may_be_separated_by_commas(ortopt: Any, model: Path) -> None:
     report = json.loads(Path("r.json").read_text())
     assert report["verified"]
     assert report["options"]["input_shapes"] == {"x": [1, 3, 9, 7]}
-
-
-@pytest.mark.parametrize("more", [[], ["--no-verify"]])
-def test_a_size_that_the_model_does_not_allow_is_bad_input(ortopt: Any, model: Path, more: list[str]) -> None:
-    save(parse(POSITIONS), model)
-    failed = ortopt("optimize", model, "-o", "o.onnx", "--input-shape", "x=1,5,2", *more, code=2)
-    assert "Add 'y' holds the old size in its constant 'p' of the shape [1, 4, 2]" in failed.stderr
-    assert not Path("o.onnx").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--input-shape", "w=1,5,2"], "no input is named 'w'; the inputs: 'x'"),
-        (["--input-shape", "x=5,2"], "input 'x' has 3 dimensions, [N, 4, 2], not 2"),
-        (["--input-shape", "x=1,5,two"], "takes sizes separated by commas, _ for one that stays"),
-        (["--dim", "K=1"], "no input has a dimension named K"),
-        (["--dim", "N"], "--dim takes NAME=VALUE"),
-        (["--rename", "w=z"], "no input or output is named 'w'"),
-        (["--rename", "x=y"], "the name 'y' is taken"),
-        (["--rename", "x"], "--rename takes OLD=NEW"),
-    ],
-)
-def test_what_makes_no_sense_is_a_usage_error(ortopt: Any, model: Path, arguments: list[str], said: str) -> None:
-    save(parse(POSITIONS), model)
-    assert said in ortopt("optimize", model, "-o", "o.onnx", *arguments, code=1).stderr
 
 
 def test_explain_and_bisect_take_shapes(ortopt: Any, model: Path) -> None:

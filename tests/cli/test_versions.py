@@ -83,10 +83,6 @@ def test_each_run_says_it(ortopt: Any, model: Path, installed: dict[str, str]) -
         providers.check_installation.cache_clear()
 
 
-def test_info_still_needs_a_model(ortopt: Any) -> None:
-    assert "MODEL" in ortopt("info", code=1).stderr
-
-
 def test_no_build_is_asked_for_by_its_name(model: Path, tmp_path: Path) -> None:
     """As after ``pip install --no-deps`` with a build of another name: no metadata of onnxruntime is there at all."""
     (tmp_path / "sitecustomize.py").write_text(

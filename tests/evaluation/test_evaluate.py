@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +17,7 @@ from ortopt.evaluation.evaluate import evaluate
 from ortopt.evaluation.execution import run_model
 from ortopt.evaluation.numpy_kernels import KERNELS, compute
 from tests.releases import INSTALLED, needs
+from tests.texts import rows
 
 
 def is_random(node):
@@ -58,185 +60,25 @@ def no_ort(monkeypatch):
     monkeypatch.setattr(evaluate_module, "run_in_child", refuse)
 
 
-INTEGERS = (
-    "int64[3] a = {7, -7, 9}, int64[3] b = {2, 2, -4}, int64[1] one = {1}, int64[2] shape = {2, 3}, int64 s = {5}"
-)
-BYTES = "int8[3] i = {127, -128, -3}, int8[3] j = {2, -1, 2}, uint8[3] u = {255, 3, 9}, uint8[3] v = {2, 255, 4}"
 FLOATS = "float[2,3] x = {1.5, -2.5, 0, 3.25, -0.0, 1e30}, float[3] y = {0.1, -3, 1e30}, bool[3] c = {1, 0, 1}"
-SHAPES = (
-    "int64[2] m = {-1, 2}, int64[3] z3 = {0, 1, -1}, int64[1] minus = {-1}, int64[1] zero = {0}, int64[1] two = {2}"
-)
-BYTEWISE = [("Add (i, j)", "int8"), ("Mul (u, v)", "uint8"), ("Sub (u, v)", "uint8"), ("Div (u, v)", "uint8")]
-EXACT = [
-    ("Add (a, b)", "int64"),
-    ("Sub (a, b)", "int64"),
-    ("Mul (a, b)", "int64"),
-    ("Div (a, b)", "int64"),
-    ("Mod (a, b)", "int64"),
-    ("Mod <fmod = 1> (a, b)", "int64"),
-    *BYTEWISE,
-    ("Mod (u, v)", "uint8"),
-    ("Neg (i)", "int8"),
-    ("Abs (i)", "int8"),
-    ("Add (x, y)", "float"),
-    ("Mul (x, y)", "float"),
-    ("Div (y, x)", "float"),
-    ("Floor (x)", "float"),
-    ("Ceil (x)", "float"),
-    ("Neg (x)", "float"),
-    ("Abs (x)", "float"),
-    ("Equal (x, y)", "bool"),
-    ("Less (x, y)", "bool"),
-    ("Greater (a, b)", "bool"),
-    ("LessOrEqual (a, b)", "bool"),
-    ("GreaterOrEqual (x, y)", "bool"),
-    ("Not (c)", "bool"),
-    ("And (c, c)", "bool"),
-    ("Xor (c, c)", "bool"),
-    ("Min (a, b, s)", "int64"),
-    ("Max (a, b)", "int64"),
-    ("ReduceSum (a)", "int64"),
-    ("ReduceSum <keepdims = 0> (a, zero)", "int64"),
-    ("ReduceProd (a)", "int64"),
-    ("ReduceMax <axes = [0], keepdims = 0> (a)", "int64"),
-    ("ReduceMin (a)", "int64"),
-    ("Cast <to = 6> (a)", "int32"),
-    ("Cast <to = 2> (a)", "uint8"),
-    ("Cast <to = 9> (x)", "bool"),
-    ("Cast <to = 1> (a)", "float"),
-    ("Cast <to = 7> (y2)", "int64"),
-    ("Cast <to = 10> (y)", "float16"),
-    ("Cast <to = 11> (x)", "double"),
-    ("CastLike (a, x)", "float"),
-    ("Reshape (x, m)", "float"),
-    ("Reshape (x, z3)", "float"),
-    ("Flatten <axis = 0> (x)", "float"),
-    ("Flatten <axis = -1> (x)", "float"),
-    ("Unsqueeze (x, z3)", "float"),
-    ("Transpose (x)", "float"),
-    ("Transpose <perm = [0, 1]> (x)", "float"),
-    ("Shape (x)", "int64"),
-    ("Shape <start = -1> (x)", "int64"),
-    ("Shape <start = 1, end = 9> (x)", "int64"),
-    ("Size (x)", "int64"),
-    ("Concat <axis = 0> (a, b, one)", "int64"),
-    ("Concat <axis = -1> (x, x)", "float"),
-    ("Gather (x, zero)", "float"),
-    ("Gather <axis = 1> (x, minus)", "float"),
-    ("Gather (a, i0)", "int64"),
-    ("Slice (a, zero, two)", "int64"),
-    ("Slice (x, one, two, one)", "float"),
-    ("Slice (a, minus, far, zero, minus)", "int64"),
-    ("Slice (a, far2, zero, zero, minus)", "int64"),
-    ("Slice (a, two, one)", "int64"),
-    ("Expand (y, shape)", "float"),
-    ("Expand (x, one)", "float"),
-    ("Tile (x, shape)", "float"),
-    ("Where (c, y, x)", "float"),
-    ("ConstantOfShape (shape)", "float"),
-    ("ConstantOfShape <value = int64[1] {7}> (shape)", "int64"),
-    ("Range (i0, s, k2)", "int64"),
-    ("Range (s, i0, km)", "int64"),
-    ("Range (s, i0, k2)", "int64"),
-    ("NonZero (x)", "int64"),
-    ("Identity (c)", "bool"),
-]
-FAR = "int64[1] far = {-9223372036854775807}, int64[1] far2 = {9223372036854775807}"
-MORE = "int64 i0 = {0}, int64 k2 = {2}, int64 km = {-2}, " + FAR
-CONSTANTS = ", ".join((INTEGERS, BYTES, FLOATS, SHAPES, MORE, "float[3] y2 = {1.9, -1.9, 100000.5}"))
 
 
-@pytest.fixture(scope="module")
-def exact():
-    """What onnxruntime computes for each call, all in one run."""
-    known = [row for row in EXACT if INSTALLED >= (1, 21) or row not in BYTEWISE]
-    body = " ".join(f"r{i} = {call}" for i, (call, _) in enumerate(known))
-    model = parsed(body, ", ".join(f"{dtype}[] r{i}" for i, (_, dtype) in enumerate(known)), CONSTANTS)
-    return {call: tensor for (call, _), tensor in zip(known, by_ort(model).values(), strict=True)}
-
-
-@pytest.mark.parametrize(("call", "dtype"), EXACT)
-def test_numpy_gives_onnxruntimes_bits(call, dtype, exact, monkeypatch):
-    if (call, dtype) in BYTEWISE:
+@pytest.mark.parametrize(("section", "row"), rows(Path(__file__).parent / "calls.txt", ("constants",)))
+def test_numpy_gives_onnxruntimes_bits_or_nothing(section, row, request):
+    if section.title.startswith("bytes"):
         needs(1, 21, "kernels of Add, Sub, Mul and Div for bytes")
-    model = parsed(f"r = {call}", f"{dtype}[] r", CONSTANTS)
-    expected = exact[call]
-    monkeypatch.setattr(execution, "session", None)
-    got = evaluated(model)["r"]
-    assert got.dtype == expected.dtype
-    assert tuple(got.shape) == tuple(expected.shape)
-    assert got.tobytes() == expected.tobytes()
-
-
-POWERS = "float near = {32}, float half = {-0.5}, float[2] some = {0.1, 7.3}, float three = {3}, float minus = {-2}"
-IMAGE = "float[1,2,3,2] i = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0.1}, int64[4] own = {1, 2, 3, 2}"
-SCALED = (
-    IMAGE + ", int64[4] large = {1, 2, 6, 2}, float[4] scales = {1, 1, 1, 1}, float[8] all = {0, 0, 0, 0, 1, 1, 1, 1}"
-)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "Pow (near, half)",
-        "Pow (some, half)",
-        *(
-            f'Resize <mode = "{mode}", coordinate_transformation_mode = "{at}"> (i, , , own)'
-            for mode in ("nearest", "linear", "cubic")
-            for at in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
-        ),
-    ],
-)
-def test_what_has_only_one_answer_is_computed_without_onnxruntime(call, monkeypatch):
-    model = parsed(f"r = {call}", "float[] r", f"{POWERS}, {IMAGE}")
-    expected = by_ort(model)["r"]
-    monkeypatch.setattr(execution, "session", None)
-    got = evaluated(model)["r"]
-    assert tuple(got.shape) == tuple(expected.shape)
-    assert got.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("call", "opset"),
-    [
-        ("Pow (some, three)", 17),  # ONNX Runtime multiplies, and rounds twice
-        ("Pow (minus, half)", 17),  # none
-        ("Pow (between, third)", 17),  # so near to the middle of two numbers that libraries may differ
-        ("Pow (huge, near)", 17),
-        ("Resize (i, , , large)", 17),
-        ("Resize (i, , scales)", 17),
-        ('Resize <coordinate_transformation_mode = "tf_crop_and_resize"> (i, all, , own)', 17),
-        ("Resize <axes = [0, 1, 2, 3]> (i, , , own)", 18),
-        ('Resize <mode = "linear", antialias = 1> (i, , , own)', 18),
-        ('Resize <mode = "cubic"> (row, , , two)', 17),
-    ],
-)
-def test_what_may_have_several_answers_is_left_to_onnxruntime(call, opset, no_ort):
-    more = f"{POWERS}, {SCALED}, float[2,3] row = {{1, 2, 3, 4, 5, 6}}, int64[2] two = {{2, 3}}, float huge = {{1e30}}"
-    more += ", float between = {56}, float third = {1.1}"
-    assert evaluated(parsed(f"r = {call}", "float[] r", more, opset)) == {}
-
-
-@pytest.mark.parametrize(
-    ("call", "outputs"),
-    [
-        ("p, q = Split (a, parts)", "int64[] p, int64[] q"),
-        ("p, q = Split <axis = 1> (x4)", "float[] p, float[] q"),
-        ("p, q, r = Split <axis = 1> (x4, parts3)", "float[] p, float[] q, float[] r"),
-    ],
-)
-def test_split(call, outputs):
-    constants = (
-        "int64[3] a = {7, -7, 9}, int64[2] parts = {1, 2}, float[2,4] x4 = {1, 2, 3, 4, 5, 6, 7, 8},"
-        " int64[3] parts3 = {0, 3, 1}"
-    )
-    model = parsed(call, outputs, constants)
-    expected = by_ort(model)
+    opset, dtype, call = row
+    results = ", ".join(f"{dtype}[] {name}" for name in call.partition(" = ")[0].split(", "))
+    model = parsed(call, results, section.told["constants"], int(opset))
+    expected = {} if section.title.startswith("none") else by_ort(model)
+    if not section.title.startswith("in a session"):
+        request.getfixturevalue("no_ort")
     got = evaluated(model)
-    assert list(got) == list(expected)
+    assert got.keys() == expected.keys()
     for name, tensor in got.items():
-        assert tensor.tobytes() == expected[name].tobytes()
+        assert tensor.dtype == expected[name].dtype
         assert tuple(tensor.shape) == tuple(expected[name].shape)
+        assert tensor.tobytes() == expected[name].tobytes()
 
 
 @pytest.mark.usefixtures("no_ort")
@@ -245,43 +87,6 @@ def test_split_with_a_smaller_last_part(opset):
     model = parsed("p, q = Split <num_outputs = 2> (a)", "int64[] p, int64[] q", "int64[3] a = {1, 2, 3}", opset)
     got = evaluated(model)
     assert [got[name].numpy().tolist() for name in "pq"] == [[1, 2], [3]]
-
-
-@pytest.mark.usefixtures("no_ort")
-@pytest.mark.parametrize(
-    "body",
-    [
-        "r = Div (a, zero)",
-        "r = Mod (a, zero)",
-        "r = Div (least, minus)",
-        "r = Mod (least, minus)",
-        "r = Reshape (a, two)",
-        "r = Reshape (a, far)",
-        "r = Gather (a, far)",
-        "r = Unsqueeze (a, far)",
-        "r = Squeeze (a, zero)",
-        "r = Transpose <perm = [0, 0]> (a)",
-        "r = Slice (a, zero, two, zero, zero)",
-        "r = Slice (a, zero, two, far)",
-        "r = ConstantOfShape (far)",
-        "r = ConstantOfShape (minus)",
-        "r = Expand (a, far)",
-        "r = Tile (a, far)",
-        "r = Tile (a, minus)",
-        "r = Range (s0, huge, s1)",
-        "r = Range (s0, huge, s0)",
-        "r = Concat <axis = 7> (a, a)",
-        "r = Add (a, three)",
-    ],
-)
-def test_what_numpy_refuses_nobody_computes(body):
-    constants = (
-        "int64[2] a = {1, 2}, int64[1] zero = {0}, int64[1] two = {3}, int64[1] minus = {-1},"
-        " int64[3] three = {1, 2, 3},"
-        " int64[1] least = {-9223372036854775808}, int64[1] far = {4000000000000}, int64 s0 = {0}, int64 s1 = {1},"
-        " int64 huge = {9000000000000000000}"
-    )
-    assert evaluated(parsed(body, "int64[] r", constants)) == {}
 
 
 def test_results_that_are_too_large_are_not_computed():
@@ -569,72 +374,6 @@ def test_every_numpy_kernel_survives_nonsense():
                 compute(call)
             except (UnsupportedHereError, HazardError):
                 continue
-
-
-EDGES = (
-    "int64[3] big = {9007199254740993, -9007199254740993, 9223372036854775807}, int64[1] seven = {7},"
-    " int32[2] half = {2147483647, 2147483647}, uint64[2] u64 = {18446744073709551615, 9007199254740993},"
-    " uint64[1] u3 = {3}, int64[1] zero = {0}, int64 least = {-9223372036854775808}, int64 two = {2},"
-    " int64 after = {-9223372036854775799}"
-)
-
-
-@pytest.mark.parametrize(
-    ("call", "declared"),
-    [
-        ("Mod (big, seven)", "int64"),
-        ("Mod (u64, u3)", "uint64"),
-        ("ReduceSum (big)", "int64"),
-        ("ReduceProd (big)", "int64"),
-        ("ReduceProd <keepdims = 0> (least)", "int64"),
-        ("ReduceSum (half)", "int32"),
-        ("ReduceProd (half)", "int32"),
-        ("ReduceMax (big)", "int64"),
-        ("ReduceMin (big)", "int64"),
-        ("Mul (half, half)", "int32"),
-        ("Abs (least)", "int64"),
-        ("Neg (least)", "int64"),
-    ],
-)
-def test_integers_beyond_double_and_beyond_their_dtype(call, declared):
-    model = parsed(f"r = {call}", f"{declared}[] r", EDGES)
-    got, expected = evaluated(model)["r"], by_ort(model)["r"]
-    assert got.dtype == expected.dtype
-    assert got.numpy().tolist() == expected.numpy().tolist()
-
-
-@pytest.mark.parametrize(
-    "call", ["Mod <fmod = 1> (big, seven)", "Mod <fmod = 1> (u64, u3)", "Range (least, after, two)"]
-)
-def test_what_runtimes_compute_in_double_is_left_alone(call, no_ort):
-    assert evaluated(parsed(f"r = {call}", "int64[] r", EDGES)) == {}
-
-
-@pytest.mark.parametrize(
-    ("body", "opset"),
-    [
-        ("r = Flatten <axis = -1> (x)", 10),
-        ("r = Split <axis = 1> (x, three)", 1),
-        ("r, q = Split <num_outputs = 3> (x)", 18),
-        ("p, q, r = Split <num_outputs = 3, axis = 1> (wide)", 18),
-        ("r = Add (c, c)", 17),
-        ("r = Add (u, u)", 13),
-        ("r = Shape <start = 1> (x)", 14),
-        ("r = Concat (x, x)", 17),
-        ("r = Concat <axis = 0, axes = 1> (x, x)", 17),
-        ("r = Squeeze (x, one, one)", 17),
-        ("r = Reshape (empty, far)", 17),
-        ("r = Gather (words, one)", 17),
-        ("r = Gather <axis = 1> (rows, five)", 17),
-    ],
-)
-def test_what_no_runtime_loads_is_not_computed(body, opset, no_ort):
-    constants = (
-        "float[1,3] x = {1, 2, 3}, float[1,4] wide = {1, 2, 3, 4}, int64[1] three = {3}, int64[1] one = {0},"
-        " bool[1] c = {1}, uint8[1] u = {1}, float[0] empty = {}, float[0,2] rows = {}, int64[1] five = {5},"
-        ' int64[3] far = {-1, 9223372036854775807, 9223372036854775807}, string[2,2] words = {"a", "b", "c", "d"}'
-    )
-    assert evaluated(parsed(body, "float[] r", constants, opset)) == {}
 
 
 @pytest.mark.parametrize(

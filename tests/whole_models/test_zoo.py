@@ -15,77 +15,9 @@ import pytest
 
 from ortopt import zoo
 from ortopt.errors import InvalidModelError, OutputError, UsageError
+from tests.texts import table
 
-# CRC-32 over name and raw_data of every initializer in order, from an implementation of the format other than ours.
-WEIGHTS = {
-    "albert__dyn19": 0x9A9BB80F,
-    "bart__ts14": 0x37242C34,
-    "bert_small__dyn20raw": 0xB57F45DF,
-    "bert_small__ts17": 0xB584DE2A,
-    "bert_small_int8__dynamic_int8": 0x6DB1DA6B,
-    "bert_small_mixed_fp16__fp16_mixed": 0x5AD1DBA3,
-    "bert_small_qdq__qdq": 0x4B72BCBF,
-    "bloom__ts18": 0x15007A21,
-    "clip__dyn18raw": 0x76260126,
-    "conformer__ts17": 0xA0809BD8,
-    "control_flow__script17": 0xB3E144CA,
-    "convnext_tiny__ts17": 0xA3AE741A,
-    "convnextv2__dyn18": 0xA40D648A,
-    "deberta_v2__ts13": 0xC84C36E4,
-    "detr__ts16": 0x01BC50FB,
-    "dinov2__ts17": 0x44537EE1,
-    "distilbert__dyn18raw": 0x5E844217,
-    "efficientnet_b0__ts17": 0xA35B65D5,
-    "gemma_past__ts15": 0x9291080D,
-    "gpt2_past__dyn18raw": 0x274B4392,
-    "gpt2_past__ts17": 0x3CF41544,
-    "gpt_neox_int8__dynamic_int8": 0xCBEFF10A,
-    "greedy_loop__script17": 0x26B0CDAB,
-    "hifigan__dyn18": 0x5813CC01,
-    "llama_int4_dq__int4_dq": 0x82A68666,
-    "llama_past__dyn20raw": 0xAC74260C,
-    "llama_past__ts17": 0xC62E63B9,
-    "llama_past_int4__int4_nbits": 0xC236C58E,
-    "lstm_tagger__ts13": 0xDF3D7C4F,
-    "lstm_tagger_int8__dynamic_int8": 0x08C82B64,
-    "mistral_past__dyn20raw": 0x05C59B26,
-    "mixtral__ts17": 0xD8376E12,
-    "mobilenet_v2__ts13nf": 0xED0F803D,
-    "mobilenet_v2_qdq__qdq": 0x5AE9D0EB,
-    "mobilevit__dyn20": 0x9C378806,
-    "opt_past__ts20": 0xF6A22CE1,
-    "phi3_past__ts18": 0x6E5682B3,
-    "phi_past_fp16__fp16": 0x8FA7B6B4,
-    "picodet__ts13": 0x3B564B99,
-    "picodet_fixed__ts11": 0xC6D13391,
-    "pitch_detector__ts17": 0x6A21CFB1,
-    "pp_ocr5_detector__ts17": 0x6FA59B22,
-    "qwen2_past__dyn18": 0xB5C1F3E7,
-    "regnet__ts15": 0x5FB4E82F,
-    "resnet18__dyn18raw": 0xD5D74D2A,
-    "resnet18__ts13nf": 0x65FDD7A4,
-    "resnet18_qdq__qdq": 0xEED8FBAD,
-    "roberta__ts14": 0xA23F99EB,
-    "sam_encoder__ts19": 0xF66EC524,
-    "segformer__ts17": 0x376ACACE,
-    "superres__ts13": 0x3A054848,
-    "swin_tiny__ts17": 0x9F127762,
-    "t5_decoder_past__ts13": 0x1C05BAFE,
-    "t5_encoder__ts17": 0x7D730087,
-    "text_detector__dyn18": 0x175EC670,
-    "text_recognizer__ts13": 0x2F298CD0,
-    "text_recognizer_lcnet3__ts11": 0x8BA1BD8D,
-    "unet_diffusion__ts17": 0xA097EDDB,
-    "vae_decoder__dyn18": 0x6726C30B,
-    "vit_tiny__dyn20raw": 0x3ABC67CE,
-    "vit_tiny__ts17": 0x6EF347E1,
-    "wav2vec2__ts17": 0x588D361D,
-    "whisper_decoder_past__dyn19raw": 0x7B74791E,
-    "whisper_tiny_encoder__ts17": 0x2FB24664,
-    "yolo_v10ish__ts17": 0xD7C4822A,
-    "yolo_v4ish__ts17": 0x4995C174,
-    "yolo_v8ish__ts17": 0x1138C317,
-}
+WEIGHTS = dict(table(Path(__file__).parent / "weights.txt", "models"))
 LIGHT = tuple(name for name in zoo.names() if name.startswith("light_"))
 # What the format draws, to twelve digits: says which kind is wrong when a checksum is.
 DRAWN = {
@@ -127,7 +59,7 @@ def test_grows_the_bytes_of_the_format(name: str, tmp_path: Path) -> None:
     crc = 0
     for tensor in model.graph.initializer:
         crc = zlib.crc32(tensor.name.encode() + tensor.raw_data, crc)
-    assert f"{crc:08X}" == f"{WEIGHTS[name]:08X}"
+    assert f"{crc:08X}" == WEIGHTS[name]
     assert not [prop.key for prop in model.metadata_props if prop.key.startswith("skeleton:")]
     for tensor in model.graph.initializer:
         assert onnx.numpy_helper.to_array(tensor).shape == tuple(tensor.dims)
