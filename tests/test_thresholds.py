@@ -37,7 +37,6 @@ OTHER_LIMITS = {
     f"{LOWERING}.conv_block_conversions MIN_CHANNELS_OF_BLOCKS": "what a kernel takes",
     f"{LOWERING}.elementwise_conversions LARGEST": "a proof: what is infinite after it is infinite before",
     f"{LOWERING}.softmax_conversions DEEP": "a proof: which masks make denormal numbers",
-    f"{LOWERING}.channel_product_conversions RANK": "a rank",
     f"{LOWERING}.nan_guard_elimination _BITS": "a proof: what a mask adds",
     f"{LOWERING}.nan_guard_elimination _LARGEST": "a proof: what a mask adds",
     f"{LOWERING}.product_conversions MAX_TERMS": "memory: the row of ones is stored",

@@ -2,66 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import onnx_ir as ir
 from msgspec import structs
 
 from ortopt import ops
-from ortopt.analysis.blocked_layout import ALIGNED
 from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.graph.match import (
-    Dim,
-    Refusal,
     dims,
     inputs,
-    is_constant,
     is_op,
     is_used_once,
     need,
-    need_float32,
     producer,
     same_dim,
     users,
 )
 from ortopt.patterns.permutations import moves_elements
 from ortopt.rule import NEWEST_OPSET, Match
-from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._images import (
+    TO_CHANNELS_FIRST,
+    TO_CHANNELS_LAST,
+    channels_first,
+    channels_last,
+    convolves,
+    image_dims,
+)
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
 from ortopt.views.axes import Axis, Group, View, above, below
 from ortopt.views.emission import chain
 from ortopt.views.index_map import identity, reordered, reshaped, same, whole
 from ortopt.views.layouts import Plan, build, plan
 from ortopt.views.reading import through
-
-IMAGE: Final = 4
-TO_CHANNELS_FIRST: Final = (0, 3, 1, 2)
-TO_CHANNELS_LAST: Final = (0, 2, 3, 1)
-
-
-def image_dims(image: ir.Value) -> tuple[Dim, int, int, int]:
-    """The batch, and the sizes of an image's other axes, which fit blocks.
-
-    Raises:
-        Refusal: If they do not, or are not fixed.
-    """
-    batch, channels, height, width = dims(image, IMAGE)
-    need_float32(image, FOR_BLOCKS)
-    if not (isinstance(channels, int) and isinstance(height, int) and isinstance(width, int)):
-        raise Refusal("a size of the image is not fixed", image)
-    need(min(channels, height, width) > 0, "the image is empty", image)
-    need(channels % ALIGNED == 0, "the channels fit no blocks", image)
-    return batch, channels, height, width
-
-
-def convolves(node: ir.Node, image: ir.Value) -> bool:
-    """Whether a node is a convolution of an image with weights that are known when the model is loaded."""
-    if not (is_op(node, "Conv") or is_op(node, "FusedConv", domain=MICROSOFT)):
-        return False
-    matrix = node.inputs[1]
-    return node.inputs[0] is image and image not in node.inputs[1:] and matrix is not None and is_constant(matrix)
-
 
 NO_ROWS = "the rows are not all channels of each pixel"
 
@@ -97,10 +69,10 @@ def _image_of_rows(root: ir.Node) -> Match:
     need(not image.is_graph_output(), "the image is a result of the graph", image)
     alone = all(convolves(user, image) for user in users(image))
     need(alone, "something else than convolutions reads the image", root)
-    channels_last = reordered(through(inputs(transpose, 1)[0], transpose, root), TO_CHANNELS_LAST)
-    need(channels_last.keeps_order, NO_ROWS, root)
-    rows = chain(channels_last, root)
-    return Match((transpose, root), lambda: ir.node("Transpose", [rows.build()], {"perm": TO_CHANNELS_FIRST}))
+    rows_of_channels = reordered(through(inputs(transpose, 1)[0], transpose, root), TO_CHANNELS_LAST)
+    need(rows_of_channels.keeps_order, NO_ROWS, root)
+    rows = chain(rows_of_channels, root)
+    return Match((transpose, root), lambda: channels_first(rows.build()))
 
 
 def _rows_of_image(root: ir.Node) -> Match:
@@ -117,7 +89,7 @@ def _rows_of_image(root: ir.Node) -> Match:
     rows = chain(reshaped(whole(image, turned.dims), found.dims), root)
     return Match(
         (reshape, root),
-        lambda: rows.build(ir.node("Transpose", [image], {"perm": TO_CHANNELS_LAST}).outputs[0]),
+        lambda: rows.build(channels_last(image)),
     )
 
 
@@ -188,8 +160,7 @@ def _unfolding(root: ir.Node, image: ir.Value) -> Match:
 def _unfolded(made: Plan) -> ir.Value:
     """Build the Transpose of the image, and what makes rows of that."""
     source = made.view
-    turned = ir.node("Transpose", [source.value], {"perm": TO_CHANNELS_LAST}).outputs[0]
-    return build(structs.replace(made, view=View(turned, source.parts)))
+    return build(structs.replace(made, view=View(channels_last(source.value), source.parts)))
 
 
 def _folding(root: ir.Node, image: ir.Value) -> Match:
@@ -217,7 +188,7 @@ def _folding(root: ir.Node, image: ir.Value) -> Match:
     need(bool(views), "the channels do not come from the end", root)
     made = plan(views[-1], _last(parts))
     _check_gain(nodes, made, image)
-    return Match(tuple(nodes), lambda: ir.node("Transpose", [build(made)], {"perm": TO_CHANNELS_FIRST}))
+    return Match(tuple(nodes), lambda: channels_first(build(made)))
 
 
 def _check_gain(nodes: list[ir.Node], made: Plan, image: ir.Value) -> None:

@@ -35,11 +35,8 @@ from ortopt.options import Numerics
 from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import points
+from ortopt.transformers.lowering.onnxruntime_cpu._images import IMAGE, TO_CHANNELS_FIRST, channels_first, channels_last
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, MEASURED, CpuRule
-
-RANK = 4
-TO_CHANNELS_FIRST = (0, 3, 1, 2)
-TO_CHANNELS_LAST = (0, 2, 3, 1)
 
 ACTIVATIONS = (
     *("Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"),
@@ -90,7 +87,7 @@ class MatmulConvConversion(CpuRule[Match]):
         while nodes[-1].op_type != "MatMul":
             nodes.pop()
         value, _ = inputs(nodes[-1], 2)
-        _, height, width, _ = dims(value, RANK)
+        _, height, width, _ = dims(value, IMAGE)
         need_float32(value, FOR_BLOCKS)
         need(is_never_zero(height, root) and is_never_zero(width, root), "the image may be empty", value)
         return Match(tuple(nodes), lambda: _convolutions(nodes, value))
@@ -104,10 +101,10 @@ def _convolutions(nodes: Sequence[ir.Node], start: ir.Value) -> ir.Value:
         start: The image with channels last that the first of them reads.
     """
     ends = nodes[0].op_type == "Transpose"
-    image = ir.node("Transpose", [start], {"perm": TO_CHANNELS_FIRST}).outputs[0]
+    image = channels_first(start)
     for old in reversed(nodes[1:] if ends else nodes):
         image = _with_channels_first(old, image)
-    return image if ends else ir.node("Transpose", [image], {"perm": TO_CHANNELS_LAST}).outputs[0]
+    return image if ends else channels_last(image)
 
 
 def _goes_on(value: ir.Value) -> bool:
@@ -144,7 +141,7 @@ def _is_blocks(x: ir.Value, matrix: ir.Value) -> bool:
 
 
 def _is_image(value: ir.Value) -> bool:
-    return value.shape is not None and len(value.shape) == RANK
+    return value.shape is not None and len(value.shape) == IMAGE
 
 
 def _is_of_channels(number: ir.Value, x: ir.Value) -> bool:
@@ -153,7 +150,7 @@ def _is_of_channels(number: ir.Value, x: ir.Value) -> bool:
         return False
     shape = static_dims(number)
     channels = dims(x)[-1]
-    return len(shape) <= RANK and all(size == 1 for size in shape[:-1]) and (shape or (1,))[-1] in (1, channels)
+    return len(shape) <= IMAGE and all(size == 1 for size in shape[:-1]) and (shape or (1,))[-1] in (1, channels)
 
 
 def _with_channels_first(old: ir.Node, image: ir.Value) -> ir.Value:

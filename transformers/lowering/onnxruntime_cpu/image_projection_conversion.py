@@ -25,7 +25,6 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
-    need_fixed,
     need_float32,
     plain_attributes,
     producer,
@@ -33,17 +32,22 @@ from ortopt.graph.match import (
     same_dim,
     users,
 )
-from ortopt.graph.symbolic import Dim
 from ortopt.linear.layer import Linear, product
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import points
+from ortopt.transformers.lowering.onnxruntime_cpu._images import (
+    IMAGE,
+    TO_CHANNELS_FIRST,
+    TO_CHANNELS_LAST,
+    channels_first,
+    channels_last,
+    image_dims,
+)
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 
-IMAGE, ROWS = 4, 3
-TO_CHANNELS_FIRST = (0, 3, 1, 2)
-TO_CHANNELS_LAST = (0, 2, 3, 1)
+ROWS = 3
 
 FORM = Form("", "Conv", "of points in place of a product")
 
@@ -77,7 +81,7 @@ def _widened(root: ir.Node) -> Match:
     """Rows that are multiplied, activated, and become an image of convolutions."""
     need(ops.Transpose(root).order == TO_CHANNELS_FIRST, "it does not bring channels to the front", root)
     image = root.outputs[0]
-    batch, height, width = _sizes(image)
+    batch, _, height, width = image_dims(image)
     need(not image.is_graph_output(), "the image is a result of the graph", image)
     need(
         all(is_blocked_convolution(user) and image not in user.inputs[1:] for user in users(image)),
@@ -103,8 +107,7 @@ def _widened(root: ir.Node) -> Match:
 
 def _image(rows: ir.Value, shape: tuple[int, ...], projection: Linear, activations: Sequence[ir.Node]) -> ir.Value:
     """Build the transposition of rows before they are widened, and the convolution and the activations behind it."""
-    image = ir.node("Transpose", [_reshape(rows, shape)], {"perm": TO_CHANNELS_FIRST}).outputs[0]
-    return _activated(activations, _points(projection, image))
+    return _activated(activations, _points(projection, channels_first(_reshape(rows, shape))))
 
 
 def _narrowed(root: ir.Node) -> Match:
@@ -120,7 +123,7 @@ def _narrowed(root: ir.Node) -> Match:
     need(is_used_once(value), "the channels that are last are used elsewhere", value)
     need(ops.Transpose(transpose).order == TO_CHANNELS_LAST, "it does not bring channels to the end", transpose)
     (image,) = inputs(transpose, 1)
-    batch, height, width = _sizes(image)
+    batch, _, height, width = image_dims(image)
     need(is_used_once(image), "the image is used elsewhere", image)
     need(is_in_blocks(image), "the image is not in the blocked layout", image)
     shape: tuple[int, ...] = ()
@@ -133,17 +136,7 @@ def _narrowed(root: ir.Node) -> Match:
 
 def _rows(image: ir.Value, shape: tuple[int, ...], projection: Linear, activations: Sequence[ir.Node]) -> ir.Value:
     """Build the activations and the convolution, and the transposition of what has been narrowed."""
-    narrow = _points(projection, _activated(activations, image))
-    return _reshape(ir.node("Transpose", [narrow], {"perm": TO_CHANNELS_LAST}).outputs[0], shape)
-
-
-def _sizes(image: ir.Value) -> tuple[Dim, int, int]:
-    """The batch, the height and the width of an image with channels first."""
-    batch, _, *sides = dims(image, IMAGE)
-    need_float32(image, FOR_BLOCKS)
-    height, width = need_fixed(sides, "a size of the image is not fixed", image)
-    need(min(height, width) > 0, "the image is empty", image)
-    return batch, height, width
+    return _reshape(channels_last(_points(projection, _activated(activations, image))), shape)
 
 
 def _projection(last: ir.Node) -> Linear:

@@ -37,8 +37,6 @@ from ortopt.patterns.interpolation import Image, Matrix, interpolated
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, convolution, points
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
-OLDEST_OPSET = 11
-
 RESIZE, RESIZE_OF_BLOCKS, MOVE, PRODUCT = 90, 25, 15, 1.3
 """What an element costs that is interpolated, by a kernel that has blocks of channels too, that is joined, moved or
 added, and a multiplication of a MatMul, in multiplications of a convolution: measured on a CPU."""

@@ -40,6 +40,7 @@ from ortopt.patterns.quantization import is_dequantizer
 from ortopt.patterns.rows import bias_of, rows_of
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.semantics.opset_changes import SHAPE_HAS_AN_END_FROM
 from ortopt.transformer import GraphTransformer
 
 QKV = 3
@@ -51,7 +52,6 @@ ATTENDING = ("Attention", "GroupQueryAttention", "RotaryEmbedding")
 """Ops, of ai.onnx or ONNX Runtime, whose results have sizes that follow from those of heads."""
 
 INFER = -1
-SHAPE_HAS_AN_END = 15
 BIAS_COST_IN_RESHAPES = 2
 """How many Reshapes cost as much as the Add of a bias: they move nothing."""
 
@@ -331,7 +331,7 @@ class _Shapes:
                 targets[value] = self._computed(value, block.entering[0], nodes)
         if nodes:
             first = block.nodes[0]
-            need(opset(first, "") >= SHAPE_HAS_AN_END, "the opset has no Shape of some axes", first)
+            need(opset(first, "") >= SHAPE_HAS_AN_END_FROM, "the opset has no Shape of some axes", first)
             self._context.edit.insert(nodes, first)
         return targets, nodes
 

@@ -37,12 +37,11 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics
 from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
+from ortopt.semantics.opset_changes import DEPTH_TO_SPACE_HAS_MODES_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, ConvRule, convolution
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 TWO_TRANSPOSES = Form("", "Transpose", "twice in place of DepthToSpace")
-MODES_FROM = 11
-"""The version of DepthToSpace with modes: before, all are DCR."""
 
 
 class DepthToSpaceDecomposition(CpuRule[Match]):
@@ -66,7 +65,7 @@ class DepthToSpaceDecomposition(CpuRule[Match]):
         need_float32(x, "the kernel was measured")
         depth, height, width = need_fixed(dims(x, 4)[1:], "a dimension is not fixed", x)
         need(height > 0 and width > 0, "the image has no elements: Reshape would copy another dimension for 0", x)
-        mode = attribute(root, "mode", "DCR") if opset(root) >= MODES_FROM else "DCR"
+        mode = attribute(root, "mode", "DCR") if opset(root) >= DEPTH_TO_SPACE_HAS_MODES_FROM else "DCR"
         need(depth > 0 and depth % block**2 == 0, "the channels are no whole blocks", x)
         return Match((root,), lambda: _twice(x, mode, block))
 

@@ -36,6 +36,7 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
+from ortopt.semantics.opset_changes import SHAPE_HAS_AN_END_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
 
 NEGATIVE_AXES_FROM = 11
@@ -158,8 +159,6 @@ SUMS, SUMS_OF_ANY_NUMBER = (Form("", "MatMul", f"of ones in place of sums{of}") 
 MAX_TERMS = 1 << 16
 """Elements of a sum, at most: the row of ones is stored."""
 
-SHAPE_HAS_AN_END = 15
-
 
 class Reduction(Struct, frozen=True):
     """The reduction.
@@ -215,7 +214,7 @@ class ReduceMatmulConversion(CpuRule[Reduction]):
         else:
             check_faster(root, SUMS, length=size, elements=size * columns)
         need(root.op_type in SQUARES or not _has_batches(shape[: axes[0]]), "axes come before, and it is as fast", x)
-        fits = _is_never_empty(x, axes[0], root) or opset(root) >= SHAPE_HAS_AN_END
+        fits = _is_never_empty(x, axes[0], root) or opset(root) >= SHAPE_HAS_AN_END_FROM
         need(fits, "there may be nothing, and the opset has no Shape of some axes", root)
         return Reduction((root,), x, axes[0], size, is_of_matrices)
 

@@ -70,9 +70,6 @@ class BiasAddFusion(_CudaFusion):
         return Match((inner, root), lambda: ir.node("BiasAdd", [x, bias, skip], domain=MICROSOFT))
 
 
-LAST_AXIS_FROM = 13
-
-
 class BiasSoftmaxFusion(_CudaFusion):
     """``Softmax(x + bias)`` → ``com.microsoft.BiasSoftmax(x, bias)``.
 
