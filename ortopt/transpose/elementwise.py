@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.match import need, rank, shape_of
+from ortopt.graph.match import rank, shape_of
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY, UNARY, UNARY_WITH_PARAMETERS
 from ortopt.transpose.layout import Perm, inverse, normal
-from ortopt.transpose.plan import SMALL_NODE, At, Demand, Lift, Plan, handles, is_one, rebuilt
+from ortopt.transpose.plan import SMALL_NODE, At, Demand, Lift, Plan, follows, handles, is_one, rebuilt
 
 
 @handles(*UNARY, *UNARY_WITH_PARAMETERS)
 def unary(node: ir.Node, at: At) -> Plan:
     """``op(x, parameters…)``: the first input counts; a mask has the layout of the data."""
-    need(at.is_output or at.position == 0, f"it is a parameter of {node.op_type}", node)
-    count = len(node.inputs)
-    return Plan(
-        (at.layout, *(None for _ in range(count - 1))),
-        (at.layout,) * len(node.outputs),
-        lambda operands: rebuilt(node, operands.values),
-    )
+    return follows(node, at)
 
 
 @handles(*BROADCASTING, *BROADCASTING_ONE_WAY)

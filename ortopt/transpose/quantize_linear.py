@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.graph.match import attribute, need, opset, rank
-from ortopt.transpose.plan import At, Plan, handles, rebuilt
+from ortopt.transpose.plan import At, Plan, follows, handles, rebuilt
 
 
 @handles("QuantizeLinear", "DequantizeLinear")
@@ -16,22 +16,16 @@ def quantize_linear(node: ir.Node, at: At) -> Plan:
     scale = node.inputs[1]
     assert scale is not None
     own = rank(scale)
-    count = len(node.inputs) - 2
     if own == 0:
-        need(at.is_output or at.position == 0, "it is a scale", node)
-        return Plan((at.layout, None, *[None] * count), (at.layout,), lambda operands: rebuilt(node, operands.values))
+        return follows(node, at)
     need(opset(node) >= 13, "scales have no axis before opset 13", node)
     axis = at.layout[ops.OneAxis(node).axis_of(of)]
     blocks = bool(attribute(node, "block_size", 0))
-    need(own == 1 or (blocks and own == of), "the scales are of another rank", node)
-    need(at.is_output or at.position == 0 or (blocks and own == of), "it is a scale", node)
-    need(not (blocks and own == 1 and of > 1), "the scales are of another rank", node)
-    scales = at.layout if blocks else None
-    return Plan(
-        (at.layout, scales, *[scales] * count),
-        (at.layout,),
-        lambda operands: rebuilt(node, operands.values, axis=axis),
-    )
+    need(own == of if blocks else own == 1, "the scales are of another rank", node)
+    if not blocks:
+        return follows(node, at, axis=axis)
+    layouts = (at.layout,) * len(node.inputs)
+    return Plan(layouts, (at.layout,), lambda operands: rebuilt(node, operands.values, axis=axis))
 
 
 @handles("DynamicQuantizeLinear")
