@@ -18,7 +18,7 @@ from ortopt.graph.match import Dim, array_of, is_constant, is_op, optional, same
 from ortopt.graph.walk import Question, walk
 from ortopt.semantics.op_traits import RESHAPING
 
-MAX_CONSTANT = 4096
+MAX_CONSTANT = 1 << 16
 
 
 class Linear(Struct, frozen=True):

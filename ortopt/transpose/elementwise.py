@@ -1,25 +1,20 @@
-"""Ops that treat each element alike, with or without broadcasting."""
+"""Ops that treat each element alike: with or without broadcasting, or by scales, of an axis or in blocks."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.match import need, rank, shape_of
+from ortopt import ops
+from ortopt.graph.match import attribute, need, opset, rank, shape_of
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY, UNARY, UNARY_WITH_PARAMETERS
 from ortopt.transpose.layout import Perm, inverse, normal
-from ortopt.transpose.plan import SMALL_NODE, At, Demand, Lift, Plan, handles, is_one, rebuilt
+from ortopt.transpose.plan import SMALL_NODE, At, Demand, Lift, Plan, follows, handles, is_one, rebuilt
 
 
 @handles(*UNARY, *UNARY_WITH_PARAMETERS)
 def unary(node: ir.Node, at: At) -> Plan:
     """``op(x, parameters…)``: the first input counts; a mask has the layout of the data."""
-    need(at.is_output or at.position == 0, f"it is a parameter of {node.op_type}", node)
-    count = len(node.inputs)
-    return Plan(
-        (at.layout, *(None for _ in range(count - 1))),
-        (at.layout,) * len(node.outputs),
-        lambda operands: rebuilt(node, operands.values),
-    )
+    return follows(node, at)
 
 
 @handles(*BROADCASTING, *BROADCASTING_ONE_WAY)
@@ -57,3 +52,29 @@ def demand_of(value: ir.Value, perm: Perm) -> Demand:
     axes = tuple(axis - first for axis in range(first, len(perm)) if axis not in places)
     layout = inverse(normal(order))
     return Lift(layout, axes) if axes else layout
+
+
+@handles("QuantizeLinear", "DequantizeLinear")
+def quantize_linear(node: ir.Node, at: At) -> Plan:
+    """The axis of the scales follows; blocks of scales take the data's layout."""
+    of = len(at.layout)
+    scale = node.inputs[1]
+    assert scale is not None
+    own = rank(scale)
+    if own == 0:
+        return follows(node, at)
+    need(opset(node) >= 13, "scales have no axis before opset 13", node)
+    axis = at.layout[ops.OneAxis(node).axis_of(of)]
+    blocks = bool(attribute(node, "block_size", 0))
+    need(own == of if blocks else own == 1, "the scales are of another rank", node)
+    if not blocks:
+        return follows(node, at, axis=axis)
+    layouts = (at.layout,) * len(node.inputs)
+    return Plan(layouts, (at.layout,), lambda operands: rebuilt(node, operands.values, axis=axis))
+
+
+@handles("DynamicQuantizeLinear")
+def dynamic(node: ir.Node, at: At) -> Plan:
+    """The scale and the zero point are of the whole tensor, in any layout."""
+    need(not at.is_output or at.position == 0, "it is a scale", node)
+    return Plan((at.layout,), (at.layout, None, None), lambda operands: rebuilt(node, operands.values))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -16,6 +16,7 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     attribute,
+    inputs,
     integers,
     is_constant,
     is_never_zero,
@@ -37,8 +38,12 @@ from ortopt.transpose.plan import (
     At,
     Operands,
     Plan,
+    axis_of,
     by_axis,
+    follows,
+    follows_with,
     handles,
+    need_data,
     rearranged,
     rebuilt,
     typical_size,
@@ -50,52 +55,24 @@ BLOCK_COST = 64
 relative positions, [32, heads], is read more slowly along its second axis."""
 
 
-def _data_only(node: ir.Node, at: At) -> None:
-    need(at.is_output or at.position == 0, f"it is a parameter of {node.op_type}", node)
-
-
-def _as_is(node: ir.Node) -> tuple[None, ...]:
-    return (None,) * (len(node.inputs) - 1)
-
-
-@handles("Concat")
-def concat(node: ir.Node, at: At) -> Plan:
+@handles("Concat", "GatherElements", "Scatter", "ScatterElements")
+def all_along_an_axis(node: ir.Node, at: At) -> Plan:
     """All operands take the layout; the axis follows."""
-    axis = ops.OneAxis(node).axis_of(len(at.layout))
-    return Plan(
-        (at.layout,) * len(node.inputs),
-        (at.layout,),
-        lambda operands: rebuilt(node, operands.values, axis=at.layout[axis]),
-    )
+    axis = axis_of(node, at)
+    layouts = (at.layout,) * len(node.inputs)
+    return Plan(layouts, (at.layout,), lambda operands: rebuilt(node, operands.values, axis=axis))
 
 
-@handles("Split")
-def split(node: ir.Node, at: At) -> Plan:
-    """All parts take the layout; the axis follows."""
-    _data_only(node, at)
-    axis = ops.OneAxis(node).axis_of(len(at.layout))
-    return Plan(
-        (at.layout, *_as_is(node)),
-        (at.layout,) * len(node.outputs),
-        lambda operands: rebuilt(node, operands.values, axis=at.layout[axis]),
-    )
-
-
-@handles("GatherElements", "ScatterElements", "Scatter")
-def by_element(node: ir.Node, at: At) -> Plan:
-    """Data, indices and updates take the layout; the axis follows."""
-    axis = ops.OneAxis(node).axis_of(len(at.layout))
-    return Plan(
-        (at.layout,) * len(node.inputs),
-        (at.layout,),
-        lambda operands: rebuilt(node, operands.values, axis=at.layout[axis]),
-    )
+@handles("LpNormalization", "Split", "TopK")
+def along_an_axis(node: ir.Node, at: At) -> Plan:
+    """The data and all results take the layout; the axis follows."""
+    return follows(node, at, axis=axis_of(node, at))
 
 
 @handles("Gather")
 def gather(node: ir.Node, at: At) -> Plan:
     """The axis of the data becomes the axes of the indices, at its place in the other layout."""
-    _data_only(node, at)
+    need_data(node, at)
     data, indices = node.inputs[:2]
     assert data is not None
     assert indices is not None
@@ -111,7 +88,7 @@ def gather(node: ir.Node, at: At) -> Plan:
         layout = at.layout
         output = normal(_spread(layout, axis, count))
     return Plan(
-        (normal(layout), *_as_is(node)),
+        (normal(layout), *(None for _ in node.inputs[1:])),
         (output,),
         lambda operands: rebuilt(node, operands.values, axis=layout[axis]),
         _more_copies(shape_of(data), shape_of(indices), axis, layout) * BLOCK_COST,
@@ -144,19 +121,13 @@ def _joined(layout: Perm, axis: int, count: int) -> Perm:
 @handles("Slice")
 def slice_axes(node: ir.Node, at: At) -> Plan:
     """Axes follow; where none are named they are the first ones."""
-    _data_only(node, at)
     new_axes = [at.layout[axis] for axis in ops.Slice(node).axes]
     if opset(node) < BOUNDS_ARE_INPUTS_FROM["Slice"]:
-        return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, axes=new_axes))
+        return follows(node, at, axes=new_axes)
     dtype = ir.DataType.INT64
     if len(node.inputs) > 1 and node.inputs[1] is not None and node.inputs[1].dtype is not None:
         dtype = node.inputs[1].dtype
-
-    def build(operands: Operands) -> Sequence[ir.Value]:
-        data, starts, ends, *rest = operands.values
-        return rebuilt(node, [data, starts, ends, constant(new_axes, dtype), *rest[1:]])
-
-    return Plan((at.layout, *_as_is(node)), (at.layout,), build)
+    return follows_with(node, at, 3, lambda: constant(new_axes, dtype))
 
 
 def _checked(node: ir.Node, axes: Sequence[int], of: int) -> tuple[int, ...]:
@@ -167,55 +138,33 @@ def _checked(node: ir.Node, axes: Sequence[int], of: int) -> tuple[int, ...]:
 @handles("Pad")
 def pad(node: ir.Node, at: At) -> Plan:
     """Paddings follow, before and after; where axes are named, only those do."""
-    _data_only(node, at)
     of = len(at.layout)
-    back = inverse(at.layout)
-    assert back is not None
+    back = _order(at.layout)
     both = (*back, *(axis + of for axis in back))
     if opset(node) < PADS_ARE_AN_INPUT_FROM["Pad"]:
         pads = ops.Pad(node).amounts
         need(len(pads) == 2 * of, "the paddings are not known", node)
-        new = tuple(pads[place] for place in both)
-        return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, pads=new))
+        return follows(node, at, pads=tuple(pads[place] for place in both))
     axes = optional(node, 3)
     if axes is None:
-        widths = node.inputs[1]
-        assert widths is not None
-        cost = 0 if is_constant(widths) else SMALL_NODE
-
-        def build(operands: Operands) -> Sequence[ir.Value]:
-            data, _, *rest = operands.values
-            return rebuilt(node, [data, rearranged(widths, both), *rest])
-
-        return Plan((at.layout, *_as_is(node)), (at.layout,), build, cost)
-    assert axes.dtype is not None
-    new_axes = constant([at.layout[axis] for axis in _checked(node, integers(axes), of)], axes.dtype)
-    return Plan(
-        (at.layout, *_as_is(node)), (at.layout,), lambda operands: rebuilt(node, [*operands.values[:3], new_axes])
-    )
+        widths = inputs(node, 2)[1]
+        return follows_with(node, at, 1, lambda: rearranged(widths, both))
+    kind = axes.dtype
+    new_axes = [at.layout[axis] for axis in _checked(node, integers(axes), of)]
+    return follows_with(node, at, 3, lambda: constant(new_axes, kind))
 
 
 @handles("Tile")
 def tile(node: ir.Node, at: At) -> Plan:
     """Repeats follow."""
-    _data_only(node, at)
-    repeats = node.inputs[1]
-    assert repeats is not None
-    return Plan(
-        (at.layout, None),
-        (at.layout,),
-        lambda operands: rebuilt(node, [operands.values[0], by_axis(repeats, at.layout)]),
-        0 if is_constant(repeats) else SMALL_NODE,
-    )
+    repeats = inputs(node, 2)[1]
+    return follows_with(node, at, 1, lambda: by_axis(repeats, at.layout))
 
 
 @handles("Expand")
 def expand(node: ir.Node, at: At) -> Plan:
     """The target follows; the operand has its rank."""
-    _data_only(node, at)
-    data, target = node.inputs
-    assert data is not None
-    assert target is not None
+    data, target = inputs(node, 2)
     of = rank(data)
     need(of == len(at.layout), "the operand has a lower rank", node)
     shape = shape_of(target)
@@ -224,14 +173,10 @@ def expand(node: ir.Node, at: At) -> Plan:
     missing = of - shape[0]
     need(not missing or is_constant(target), "the target has fewer axes", node)
 
-    def build(operands: Operands) -> Sequence[ir.Value]:
-        full = target
-        if missing:
-            assert target.dtype is not None
-            full = constant([1] * missing + list(integers(target)), target.dtype)
-        return rebuilt(node, [operands.values[0], by_axis(full, at.layout)])
+    def full() -> ir.Value:
+        return constant([1] * missing + list(integers(target)), target.dtype) if missing else target
 
-    return Plan((at.layout, None), (at.layout,), build, 0 if is_constant(target) else SMALL_NODE)
+    return follows_with(node, at, 1, lambda: by_axis(full(), at.layout))
 
 
 @handles("Shape")
@@ -259,7 +204,6 @@ def size(node: ir.Node, at: At) -> Plan:
 @handles("Resize", "Upsample")
 def resize(node: ir.Node, at: At) -> Plan:
     """Scales or sizes follow; what interpolates keeps the layout that kernels have: the resized axes last."""
-    _data_only(node, at)
     of = len(at.layout)
     mode = attribute(node, "mode", "nearest")
     need(
@@ -277,24 +221,12 @@ def resize(node: ir.Node, at: At) -> Plan:
     if ops.Resize(node).names_axes:
         axes = ops.Resize(node).axes
         _check_kernel(node, mode, axes, at.layout)
-        new_axes = tuple(at.layout[axis] for axis in axes)
-        return Plan(
-            (at.layout, *_as_is(node)),
-            (at.layout,),
-            lambda operands: rebuilt(node, operands.values, axes=new_axes),
-        )
+        return follows(node, at, axes=tuple(at.layout[axis] for axis in axes))
     if mode != "nearest":
         _check_kernel(node, mode, _resized(node, value, sizes=vector == 3), at.layout)
     dims = shape_of(value)
     need(dims is not None and len(dims) == 1 and dims[0] == of, "the scales are not known", node)
-    moved = _moved(value, at.layout)
-
-    def build(operands: Operands) -> Sequence[ir.Value]:
-        inputs = list(operands.values)
-        inputs[vector] = moved()
-        return rebuilt(node, inputs)
-
-    return Plan((at.layout, *_as_is(node)), (at.layout,), build, 0 if is_constant(value) else SMALL_NODE)
+    return follows_with(node, at, vector, lambda: _moved(value, at.layout))
 
 
 def _upsample_by_attribute(node: ir.Node, at: At) -> Plan:
@@ -322,13 +254,10 @@ def _order(layout: Perm) -> Perm:
     return back
 
 
-def _moved(value: ir.Value, layout: Perm) -> Callable[[], ir.Value]:
+def _moved(value: ir.Value, layout: Perm) -> ir.Value:
     if value.dtype == ir.DataType.FLOAT and is_constant(value):
-        array = array_of(value)
-        return lambda: constant(array[list(_order(layout))])
-    if is_constant(value):
-        return lambda: by_axis(value, layout)
-    return lambda: rearranged(value, _order(layout))
+        return constant(array_of(value)[list(_order(layout))])
+    return by_axis(value, layout)
 
 
 def _empty(value: ir.Value) -> bool:
@@ -359,7 +288,7 @@ def _check_kernel(node: ir.Node, mode: str, axes: Sequence[int], layout: Perm) -
 @handles("Reshape", "Flatten")
 def reshape(node: ir.Node, at: At) -> Plan:
     """Groups of axes that are split or joined move as wholes, as far as sizes prove it."""
-    _data_only(node, at)
+    need_data(node, at)
     data = node.inputs[0]
     assert data is not None
     before, after = shape_of(data), shape_of(node.outputs[0])
@@ -377,7 +306,7 @@ def reshape(node: ir.Node, at: At) -> Plan:
     def build(operands: Operands) -> Sequence[ir.Value]:
         return rebuilt(node, [operands.values[0], constant(target)], op_type="Reshape", allowzero=None, axis=None)
 
-    return Plan((normal(layout[0]), *_as_is(node)), (normal(layout[1]),), build)
+    return Plan((normal(layout[0]), *(None for _ in node.inputs[1:])), (normal(layout[1]),), build)
 
 
 def reordered_dims(dims: Sequence[Dim], layout: Perm) -> list[Dim]:

@@ -9,7 +9,7 @@ from ortopt.graph.match import Refusal
 from ortopt.graph.provenance import ORIGIN_KEY
 
 # the handlers register themselves
-from ortopt.transpose import elementwise, matmul, movement, quantize_linear, reductions  # noqa: F401
+from ortopt.transpose import elementwise, matmul, movement, reductions  # noqa: F401
 from ortopt.transpose.layout import inverse
 from ortopt.transpose.plan import At
 from ortopt.transpose.rearrangement import Rearrangement

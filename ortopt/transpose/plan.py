@@ -12,9 +12,9 @@ from msgspec import Struct
 from ortopt import semantics
 from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, integers, is_constant, need, opset, shape_of
+from ortopt.graph.match import Dim, Refusal, integers, is_constant, need, opset, optional, shape_of
 from ortopt.onnx_ir_internals import use_count
-from ortopt.ops import Setting, changed
+from ortopt.ops import OneAxis, Setting, changed
 from ortopt.transpose.layout import Layout, Perm, inverse
 
 SMALL_NODE = 1024
@@ -165,6 +165,55 @@ def is_one(value: ir.Value | None) -> bool:
     """Whether a value has one element, and so all layouts at once."""
     shape = None if value is None else shape_of(value)
     return shape is not None and all(isinstance(dim, int) and dim == 1 for dim in shape)
+
+
+# -- plans that many ops share ---------------------------------------------------------------------------------------
+
+
+def need_data(node: ir.Node, at: At) -> None:
+    """Refuse a layout that comes from a parameter: the first input and the results have layouts."""
+    need(at.is_output or at.position == 0, f"it is a parameter of {node.op_type}", node)
+
+
+def axis_of(node: ir.Node, at: At) -> int:
+    """The axis that a node names, in the other layout."""
+    return at.layout[OneAxis(node).axis_of(len(at.layout))]
+
+
+def follows(node: ir.Node, at: At, **settings: Setting) -> Plan:
+    """The plan of a node whose first input and results take the layout.
+
+    Args:
+        node: The node.
+        at: Where the layout reaches it.
+        settings: Attributes that differ (see `ortopt.ops.changed`).
+    """
+    need_data(node, at)
+    inputs = (at.layout, *(None for _ in node.inputs[1:]))
+    return Plan(
+        inputs,
+        (at.layout,) * len(node.outputs),
+        lambda operands: rebuilt(node, operands.values, op_type="", **settings),
+    )
+
+
+def follows_with(node: ir.Node, at: At, position: int, parameter: Callable[[], ir.Value]) -> Plan:
+    """As `follows`, where a parameter differs.
+
+    Args:
+        node: The node.
+        at: Where the layout reaches it.
+        position: Which input; one behind the last is added.
+        parameter: Builds it.
+    """
+
+    def build(operands: Operands) -> Sequence[ir.Value]:
+        values = list(operands.values)
+        values[position : position + 1] = [parameter()]
+        return rebuilt(node, values)
+
+    old = optional(node, position)
+    return follows(node, at)._replace(build=build, cost=0 if old is None or is_constant(old) else SMALL_NODE)
 
 
 # -- building ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ortopt.graph.match import integers, need, optional, rank
 from ortopt.semantics.op_traits import REDUCTIONS
 from ortopt.semantics.opset_changes import ONE_AXIS_FROM
 from ortopt.transpose.layout import Perm, normal, with_axes, without_axes
-from ortopt.transpose.plan import At, Plan, axes_by, handles, rebuilt
+from ortopt.transpose.plan import At, Plan, axes_by, follows, follows_with, handles, need_data, rebuilt
 
 
 def _with(node: ir.Node, x: ir.Value | None, axes: Sequence[int]) -> Sequence[ir.Value]:
@@ -34,12 +34,12 @@ def _input_layout(at: At, axes: Sequence[int], *, keeps: bool) -> Perm:
 @handles(*REDUCTIONS)
 def reduction(node: ir.Node, at: At) -> Plan:
     """Axes follow the layout; without ``keepdims`` the axes that are left may even be in order."""
-    need(at.is_output or at.position == 0, "it is a list of axes", node)
+    need_data(node, at)
     of = rank(_data(node))
     reduce = ops.Reduce(node)
     keeps = reduce.keeps_axes
     if reduce.does_nothing:
-        return Plan((at.layout, *_none(node)), (at.layout,), lambda operands: rebuilt(node, operands.values))
+        return follows(node, at)
     if not reduce.stated_axes:
         layout = _input_layout(at, range(of), keeps=keeps)
         output = normal(layout) if keeps else None
@@ -61,14 +61,14 @@ def _dropping(node: ir.Node, at: At, axes: Sequence[int], *, keeps: bool) -> Pla
 @handles("Squeeze")
 def squeeze(node: ir.Node, at: At) -> Plan:
     """The axes that are left keep their order, or take another."""
-    need(at.is_output or at.position == 0, "it is a list of axes", node)
+    need_data(node, at)
     return _dropping(node, at, ops.Squeeze(node).axes, keeps=False)
 
 
 @handles("Unsqueeze")
 def unsqueeze(node: ir.Node, at: At) -> Plan:
     """New axes stay where they are, unless the layout comes from below."""
-    need(at.is_output or at.position == 0, "it is a list of axes", node)
+    need_data(node, at)
     axes = ops.Unsqueeze(node).axes
     layout = at.layout if at.is_output else with_axes(at.layout, axes)
     new_axes = axes_by(axes, layout)
@@ -102,66 +102,40 @@ def softmax(node: ir.Node, at: At) -> Plan:
     last = axis == new_axis == of - 1
     need(axis != of - 1 or last, f"{node.op_type} would no longer be over the last axis", node)
     need(not flattens or last, f"{node.op_type} flattens before opset {ONE_AXIS_FROM[node.op_type]}", node)
-    return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, axis=new_axis))
-
-
-@handles("LpNormalization")
-def lp_normalization(node: ir.Node, at: At) -> Plan:
-    """The axis follows."""
-    axis = ops.OneAxis(node).axis_of(len(at.layout))
-    return Plan((at.layout,), (at.layout,), lambda operands: rebuilt(node, operands.values, axis=at.layout[axis]))
+    return follows(node, at, axis=new_axis)
 
 
 @handles("LayerNormalization", "RMSNormalization")
 def layer_normalization(node: ir.Node, at: At) -> Plan:
     """The axes that are normalized, and so the scale's, stay; those before them may change."""
-    need(at.is_output or at.position == 0, f"it is a parameter of {node.op_type}", node)
+    need_data(node, at)
     of = len(at.layout)
     axis = ops.OneAxis(node).axis_of(of)
     stay = at.layout[axis:] == tuple(range(axis, of))
     need(stay, "the axes that are normalized would move", node)
-    return Plan(
-        (at.layout, *_none(node)),
-        (at.layout,) * len(node.outputs),
-        lambda operands: rebuilt(node, operands.values, axis=axis),
-    )
+    return follows(node, at, axis=axis)
 
 
 @handles("InstanceNormalization")
 def instance_normalization(node: ir.Node, at: At) -> Plan:
     """Batch and channel stay; the others are all normalized."""
-    need(at.is_output or at.position == 0, "it is a parameter of InstanceNormalization", node)
+    need_data(node, at)
     need(at.layout[:2] == (0, 1), "the channel would move", node)
-    return Plan((at.layout, *_none(node)), (at.layout,), lambda operands: rebuilt(node, operands.values))
+    return follows(node, at)
 
 
 @handles("CumSum")
 def cumulative_sum(node: ir.Node, at: At) -> Plan:
     """The axis follows, where it is known."""
-    need(at.is_output or at.position == 0, "it is an axis", node)
     (axis,) = integers(node.inputs[1])
     new_axis = at.layout[axis % len(at.layout)]
-    return Plan(
-        (at.layout, None), (at.layout,), lambda operands: rebuilt(node, [operands.values[0], constant(new_axis)])
-    )
-
-
-@handles("TopK")
-def top_k(node: ir.Node, at: At) -> Plan:
-    """The axis follows; both outputs have the data's layout."""
-    need(at.is_output or at.position == 0, "it is a count", node)
-    axis = ops.OneAxis(node).axis_of(len(at.layout))
-    return Plan(
-        (at.layout, *_none(node)),
-        (at.layout,) * len(node.outputs),
-        lambda operands: rebuilt(node, operands.values, axis=at.layout[axis]),
-    )
+    return follows_with(node, at, 1, lambda: constant(new_axis))
 
 
 @handles("Trilu")
 def triangle(node: ir.Node, at: At) -> Plan:
     """The matrices stay; the axes before them may change."""
-    need(at.is_output or at.position == 0, "it is a parameter of Trilu", node)
+    need_data(node, at)
     of = len(at.layout)
     need(at.layout[-2:] == (of - 2, of - 1), "the matrices would be transposed", node)
-    return Plan((at.layout, *_none(node)), (at.layout,), lambda operands: rebuilt(node, operands.values))
+    return follows(node, at)

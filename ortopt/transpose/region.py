@@ -379,41 +379,33 @@ class Region:
             if plain:
                 _any(network, payer, plain, cost)
             if turned:
-                _any_turned(network, turned, sink, cost)
+                _any(network, sink, turned, cost, turned=True)
         elif reverse_payer is not None:
             if always or plain:
                 network.arc(source, reverse_payer, cost)
             elif turned:
-                _any_turned(network, turned, reverse_payer, cost)
+                _any(network, reverse_payer, turned, cost, turned=True)
         elif not always:
             if plain:
                 _any(network, source, plain, cost)
             if turned:
-                _any_turned(network, turned, sink, cost)
+                _any(network, sink, turned, cost, turned=True)
 
 
-def _any(network: Network, payer: int, plain: Collection[int], cost: int) -> None:
-    """Charge once if the payer is on the source's side and any of some vertices is not."""
-    if len(plain) == 1:
-        (only,) = plain
-        network.arc(payer, only, cost)
+def _any(network: Network, payer: int, vertices: Collection[int], cost: int, *, turned: bool = False) -> None:
+    """Charge once if the payer is on the source's side and any of some vertices is not; turned, the other way round."""
+
+    def arc(one: int, other: int, cost: int) -> None:
+        network.arc(*((other, one) if turned else (one, other)), cost)
+
+    if len(vertices) == 1:
+        (only,) = vertices
+        arc(payer, only, cost)
         return
     gate = network.vertex()
-    network.arc(payer, gate, cost)
-    for vertex in plain:
-        network.arc(gate, vertex, UNBOUNDED)
-
-
-def _any_turned(network: Network, turned: Collection[int], payer: int, cost: int) -> None:
-    """Charge once if any of some vertices is on the source's side and the payer is not."""
-    if len(turned) == 1:
-        (only,) = turned
-        network.arc(only, payer, cost)
-        return
-    gate = network.vertex()
-    network.arc(gate, payer, cost)
-    for vertex in turned:
-        network.arc(vertex, gate, UNBOUNDED)
+    arc(payer, gate, cost)
+    for vertex in vertices:
+        arc(gate, vertex, UNBOUNDED)
 
 
 def demanded_layout(perm: Layout, layout: Layout) -> Layout:

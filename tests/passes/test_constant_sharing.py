@@ -93,15 +93,6 @@ def test_every_group_of_equals_has_its_own() -> None:
     assert list(model.graph.initializers) == ["c0", "c1", "c4"]
 
 
-def test_graph_outputs_keep_their_names() -> None:
-    model = check_rewrites(
-        PASS,
-        "main (float[1] x) => (float[1] y, float[1] c)"
-        "<float[1] b = {1.0}, float[1] c = {1.0}, float[1] d = {1.0}> { t = Add (x, b) u = Add (t, d) y = Add (u, c) }",
-    )
-    assert list(model.graph.initializers) == ["b", "c"]
-
-
 def test_inner_graphs_use_the_outer_constant_and_never_the_reverse() -> None:
     model = check_rewrites(
         PASS,

@@ -13,31 +13,6 @@ from ortopt.transformers.cleanup.unused_parts import DeadNodeElimination
 PASS = "dead_node_elimination"
 
 
-def test_a_dead_branch_goes_with_its_weights() -> None:
-    model = check_rewrites(
-        PASS,
-        """
-        main (float[2] x, float[2] unused) => (float[2] y) <float[2] w = {1.0, 2.0}> {
-            a = Mul (x, w)
-            b = Exp (a)
-            c, d = Split <axis = 0> (b)
-            y = Neg (x)
-        }""",
-        after="y = Neg (x)",
-        opset=13,
-    )
-    assert not model.graph.initializers
-    assert [value.name for value in model.graph.inputs] == ["x", "unused"]
-
-
-def test_unused_initializers_go() -> None:
-    model = check_rewrites(
-        PASS,
-        "main (float[2] x) => (float[2] y) <float[2] w = {1.0, 2.0}, float[2] v = {1.0, 2.0}> { y = Mul (x, v) }",
-    )
-    assert list(model.graph.initializers) == ["v"]
-
-
 def test_functions_and_their_imports_go() -> None:
     model = check_rewrites(
         PASS,

@@ -5,36 +5,6 @@ from ortopt.testing import check_keeps, check_rewrites
 PASS = "scatter_concat_conversion"
 
 
-AXES = "int64 zero = {0}, int64 one = {1}, int64[1] last = {-1}, int64[3] column = {-1, 1, 1}, int64[2] row = {-1, 1}"
-
-
-def places(name: str, counted: str, *, before: str, first: str = "n") -> str:
-    """A ScatterND of the tensor `name` into `before`, whose last axis is named by the constant `counted`."""
-    return f"""{name}w = Shape ({name}) {name}n = Gather <axis = 0> ({name}w, zero)
-        {name}m = Gather <axis = 0> ({name}w, one)
-        {name}i = Range (zero, {name}{first}, one) {name}ir = Reshape ({name}i, column)
-        {name}ie = Expand ({name}ir, {name}w) {name}iu = Unsqueeze ({name}ie, last)
-        {name}j = Range (zero, {name}m, one) {name}jr = Reshape ({name}j, row) {name}je = Expand ({name}jr, {name}w)
-        {name}ju = Unsqueeze ({name}je, last)
-        {name}k = Expand ({counted}, {name}w) {name}ku = Unsqueeze ({name}k, last)
-        {name}c = Concat <axis = -1> ({name}iu, {name}ju, {name}ku) {name}s = ScatterND ({before}, {name}c, {name})"""
-
-
-def elements(low: str = "0, 1", high: str = "2, 3, 4", *, wide: str = "N,M", a: str = "N,M,2") -> str:
-    counts = f"int64[2] low = {{{low}}}, int64[3] high = {{{high}}}"
-    first, second = places("a", "low", before="x"), places("b", "high", before="as")
-    return f"""main (float[{wide},5] x, float[{a}] a, float[N,M,3] b) => (float[{wide},5] y) <{AXES}, {counts}> {{
-        {first} {second} y = Neg (bs) }}"""
-
-
-def test_elements() -> None:
-    check_rewrites(PASS, elements(), ops={"ScatterND": 0, "Expand": 0, "Concat": 1})
-
-
-def test_static_sizes() -> None:
-    check_rewrites(PASS, elements().replace("N,M", "2,3"), ops={"ScatterND": 0, "Concat": 1})
-
-
 def chain(count: int) -> str:
     nodes = " ".join(f"s{at + 1} = ScatterND (s{at}, r{at}, a)" for at in range(count))
     constants = ", ".join(f"int64[1,1] r{at} = {{{at}}}" for at in range(count))

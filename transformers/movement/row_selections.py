@@ -31,7 +31,6 @@ from ortopt.graph.match import (
     need,
     operand_constant,
     opset,
-    optional,
     rank,
     static_dims,
     tensor_of,
@@ -95,17 +94,9 @@ def _selection(rows: ir.Value) -> tuple[ir.Node, tuple[tuple[int, ...], ...]]:
     if node is None or not is_op(node, "Slice", "Gather") or not is_constant(inputs(node, 1)[0]):
         raise Refusal("it is of no rows of a constant", rows)
     need(len(static_dims(inputs(node, 1)[0])) == 2, "the constant is no matrix", node)
-    need(_along(node) in {0, -2}, "it selects something else than rows", node)
+    places = ops.Slice(node).axes if is_op(node, "Slice") else (ops.Gather(node).axis,)
+    need(places == (0,), "it selects something else than rows", node)
     return node, tuple(axes)
-
-
-def _along(node: ir.Node) -> int:
-    """The axis of a matrix along which a node selects, as it is written; the last for several."""
-    if node.op_type == "Gather":
-        return ops.Gather(node).axis_of(2)
-    starts, axes = inputs(node, 2)[1], optional(node, 3)
-    named = tuple(range(*static_dims(starts, 1))) if axes is None else tuple(integers(axes))
-    return named[0] if len(named) == 1 else -1
 
 
 def _product(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:

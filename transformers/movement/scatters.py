@@ -13,7 +13,8 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
-from ortopt.graph import facts
+from ortopt.analysis.coordinates import linear
+from ortopt.graph import symbolic
 from ortopt.graph.match import (
     Dim,
     Refusal,
@@ -30,10 +31,9 @@ from ortopt.graph.match import (
 )
 from ortopt.options import TransformerLevel
 from ortopt.rule import Elimination, Forwarded, Match, RewriteRule
-from ortopt.semantics.op_traits import RESHAPING
 
 MAX_STEPS = 8
-"""So many shapes of one Range are looked through."""
+"""So many nodes make the indices of one axis."""
 
 MAX_ASSIGNMENTS = 4096
 """So many are put together: the steps of a loop that a tracer has unrolled, each of which assigns its result."""
@@ -190,7 +190,7 @@ def _first_places(node: ir.Node, shape: tuple[Dim, ...]) -> list[int]:
     parts = inputs(joined, len(shape))
     last = ops.Concat(joined).axis_of(len(shape) + 1) == len(shape)
     need(len(joined.inputs) == len(shape) and last, "the indices are not put together by axis", joined)
-    return [_first(_counted(part, place, shape)) for place, part in enumerate(parts)]
+    return [_first(part, place, shape) for place, part in enumerate(parts)]
 
 
 def _to_rows(x: ir.Value, indices: ir.Value, updates: ir.Value) -> Assignment:
@@ -229,53 +229,15 @@ def _to_places(node: ir.Node, x: ir.Value, updates: ir.Value) -> Assignment:
     return Assignment(updates, along, start, start + count)
 
 
-def _counted(part: ir.Value, place: int, shape: tuple[Dim, ...]) -> ir.Value:
-    """What a part of the indices says of each element along one axis, if it is as long as the axis and for it alone."""
-    if _is_line(part, place, shape):
-        return part
-    node = producer(part, "Unsqueeze")
-    need(ops.Unsqueeze(node).axes == (len(shape),), "the indices have no axis of their own", node)
-    expand = producer(node.inputs[0], "Expand")
-    whole = dims(expand.outputs[0], len(shape))
-    need(all(map(same_dim, whole, shape)), "the indices may be for a part", expand)
-    counted, _ = inputs(expand, 2)
-    own = dims(counted)
-    behind = len(shape) - place
-    fits = len(own) >= behind or same_dim(shape[place], 1)
-    alone = all(dim == 1 or len(own) - at == behind for at, dim in enumerate(own))
-    need(fits and alone, "an index is not for one axis", counted)
-    need(same_dim(own[-behind] if len(own) >= behind else 1, shape[place]), "not all positions are named", counted)
-    return counted
-
-
-def _is_line(part: ir.Value, place: int, shape: tuple[Dim, ...]) -> bool:
-    """Whether a part of the indices has an element for each along one axis, and the other axes have one place each."""
-    own = dims(part)
-    single = all(dim == 1 for at, dim in enumerate(shape) if at != place)
-    return single and len(own) == len(shape) + 1 and all(map(same_dim, own, (*shape, 1)))
-
-
-def _first(value: ir.Value) -> int:
-    """The first of numbers that count up by ones, whatever their shape."""
-    for _ in range(MAX_STEPS):
-        node = value.producer()
-        if not is_op(node, *RESHAPING, "Identity") or node is None or node.inputs[0] is None:
-            break
-        value = node.inputs[0]
-    if is_constant(value):
-        content = array_of(value).reshape(-1)
-        start = int(content[0]) if content.size else 0
-        need(
-            np.array_equal(content, np.arange(start, start + content.size)),
-            "the indices do not count from 0, nor from another number",
-            value,
-        )
-        return start
-    first, _, step = inputs(producer(value, "Range"), 3)
-    need(_is(first, 0) and _is(step, 1), "the indices do not count from 0", value)
-    return 0
-
-
-def _is(value: ir.Value, number: int) -> bool:
-    known = facts.all_contents(value)
-    return known is not None and len(known) == 1 and same_dim(known[0], number)
+def _first(part: ir.Value, place: int, shape: tuple[Dim, ...]) -> int:
+    """Where a part of the indices begins to count along one axis, which it names for each element."""
+    counted = linear(part)
+    if counted is None:
+        raise Refusal("the indices do not count", part)
+    need(symbolic.same_shape(counted.dims, (*shape, 1)), "the indices may be for a part", part)
+    alone = all(axis == place or same_dim(stride, 0) for axis, stride in enumerate(counted.strides))
+    need(alone, "an index is not for one axis", part)
+    by_ones = same_dim(counted.strides[place], 1) or same_dim(shape[place], 1)
+    if not by_ones or not isinstance(counted.offset, int):
+        raise Refusal("the indices do not count from 0, nor from another number", part)
+    return counted.offset
