@@ -151,7 +151,6 @@ def found() -> dict[str, frozenset[Name]]:
 
 ALLOWED = {
     "ortopt.graph.node_edits.NodeEdits._insert": "a Constant node is inserted for a constant; it reads nothing",
-    "ortopt.patterns.attention.heads.Heads.merged": "it reads the property of that name of another class",
     "ortopt.testing._canonical_graph": "from a graph to the graphs in its nodes' attributes",
 }
 """Circles that lead to no neighbour, with the reason."""

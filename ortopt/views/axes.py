@@ -14,10 +14,13 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph import symbolic
-from ortopt.graph.match import Dim, Refusal, array_of, is_constant, is_op, optional, same_dim, shape_of
+from ortopt.graph.match import Dim, Refusal, array_of, is_constant, is_op, only_user, optional, same_dim, shape_of
 from ortopt.semantics.op_traits import RESHAPING
 
 _VIEWS = (*sorted(RESHAPING), "Identity")
+
+LONGEST = 8
+"""How many moves behind one another are followed."""
 
 Shapes: TypeAlias = Callable[[ir.Value], "Sequence[Dim] | None"]
 """What tells the dimensions of a value: more of them may be known where something holds."""
@@ -140,21 +143,11 @@ def above(view: View, shapes: Shapes = shape_of) -> View | None:
         shapes: Tells the dimensions of values.
     """
     node = view.value.producer()
-    if node is None or not node.inputs or node.inputs[0] is None:
+    source = None if node is None or not node.inputs else node.inputs[0]
+    if node is None or source is None:
         return None
-    source = node.inputs[0]
-    shape = shapes(source)
-    if shape is None:
-        return None
-    if is_op(node, "Transpose"):
-        perm = _perm(node, len(shape))
-        if perm is None or len(perm) != len(view.parts):
-            return None
-        return _seen(source, tuple(view.parts[perm.index(place)] for place in range(len(perm))), shape)
-    if not is_op(node, *_VIEWS):
-        return None
-    groups = regrouped(view.axes, shape)
-    return None if groups is None else View(source, groups)
+    perm = _perm(node, len(view.parts))
+    return _across(view, node, source, shapes, None if perm is None else [perm.index(at) for at in range(len(perm))])
 
 
 def below(view: View, node: ir.Node, shapes: Shapes = shape_of) -> View | None:
@@ -165,17 +158,45 @@ def below(view: View, node: ir.Node, shapes: Shapes = shape_of) -> View | None:
         node: The node.
         shapes: Tells the dimensions of values.
     """
-    result = node.outputs[0]
-    shape = shapes(result)
-    if shape is None or node.inputs[0] is not view.value:
+    if node.inputs[0] is not view.value:
+        return None
+    return _across(view, node, node.outputs[0], shapes, _perm(node, len(view.parts)))
+
+
+def all_above(view: View, shapes: Shapes = shape_of) -> list[View]:
+    """A view, and those of what its value is another shape or order of, each of the one before."""
+    views = [view]
+    while len(views) <= LONGEST and (following := above(views[-1], shapes)) is not None:
+        views.append(following)
+    return views
+
+
+def all_below(view: View, shapes: Shapes = shape_of) -> tuple[list[View], list[ir.Node]]:
+    """A view, and those of other shapes and orders of its value that nothing else reads; and the nodes between them."""
+    views, nodes = [view], list[ir.Node]()
+    for _ in range(LONGEST):
+        try:
+            node = only_user(views[-1].value)
+        except Refusal:
+            break
+        following = below(views[-1], node, shapes)
+        if following is None:
+            break
+        views.append(following)
+        nodes.append(node)
+    return views, nodes
+
+
+def _across(view: View, node: ir.Node, value: ir.Value, shapes: Shapes, order: Sequence[int] | None) -> View | None:
+    """The view of the value on the other side of a node, where a Transpose brings the parts into an order."""
+    shape = shapes(value)
+    if shape is None:
         return None
     if is_op(node, "Transpose"):
-        perm = _perm(node, len(shape))
-        return None if perm is None else _seen(result, tuple(view.parts[place] for place in perm), shape)
-    if not is_op(node, *_VIEWS):
-        return None
-    groups = regrouped(view.axes, shape)
-    return None if groups is None else View(result, groups)
+        fits = order is not None and len(order) == len(shape)
+        return _seen(value, tuple(view.parts[place] for place in order or ()), shape) if fits else None
+    groups = regrouped(view.axes, shape) if is_op(node, *_VIEWS) else None
+    return None if groups is None else View(value, groups)
 
 
 def _seen(value: ir.Value, groups: tuple[Group, ...], shape: Sequence[Dim]) -> View:
@@ -186,11 +207,11 @@ def _seen(value: ir.Value, groups: tuple[Group, ...], shape: Sequence[Dim]) -> V
 
 
 def _perm(node: ir.Node, rank: int) -> tuple[int, ...] | None:
+    """The order of a Transpose of so many dimensions, if it is one."""
     try:
-        perm = ops.Transpose(node).order
+        return ops.Transpose(node).order_of(rank) if is_op(node, "Transpose") else None
     except Refusal:
         return None
-    return perm if len(perm) == rank else None
 
 
 def unrepeated(view: View, shapes: Shapes = shape_of) -> View | None:
@@ -248,4 +269,16 @@ def _ungathered(view: View, node: ir.Node, shape: Sequence[Dim] | None) -> View 
     return View(source, kept)
 
 
-__all__ = ["Axis", "Group", "View", "above", "below", "leaves", "regrouped", "size_of", "unrepeated"]
+__all__ = [
+    "Axis",
+    "Group",
+    "View",
+    "above",
+    "all_above",
+    "all_below",
+    "below",
+    "leaves",
+    "regrouped",
+    "size_of",
+    "unrepeated",
+]

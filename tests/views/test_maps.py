@@ -9,7 +9,7 @@ from ortopt.framework.workspace import Workspace
 from ortopt.graph.match import Refusal
 from ortopt.options import Options
 from ortopt.testing import parse
-from ortopt.views.index_map import IndexMap, Part, identity, part_along, same
+from ortopt.views.index_map import IndexMap, Part, identity, narrowed, part_along, same
 from ortopt.views.reading import maps, through
 
 LONG = 2**63 - 1
@@ -80,6 +80,20 @@ def test_parts_of_an_axis() -> None:
     assert part_along(read("N,6,M", bounds, "r = Gather <axis = 1> (x, one)"), 1) == Part(5, 6, drops=True)
     with pytest.raises(Refusal, match="something else"):
         part_along(read("N,6,M", bounds, "t = Transpose <perm = [2, 1, 0]> (x) r = Slice (t, s, e, a)"), 1)
+
+
+def test_columns_that_are_taken() -> None:
+    shapes = "int64[4] s = {0, 0, 2, 3}, int64 one = {1}, int64[1] b = {1}, int64[1] e = {3}, int64[1] a = {3}"
+    columns, own = narrowed(read("N,M,6", shapes, "u = Reshape (x, s) r = Gather <axis = 3> (u, one)"))
+    assert columns == (1, 4)
+    assert alike(own, read("N,M,2", "", "r = Identity (x)"))
+    turned = "u = Reshape (x, s) v = Slice (u, b, e, a) r = Transpose <perm = [0, 2, 1, 3]> (v)"
+    columns, own = narrowed(read("N,M,6", shapes, turned))
+    assert columns == (1, 2, 4, 5)
+    half = "int64[4] s = {0, 0, 2, 2}"
+    assert alike(own, read("N,M,4", half, "u = Reshape (x, s) r = Transpose <perm = [0, 2, 1, 3]> (u)"))
+    with pytest.raises(Refusal, match="the places are not known"):
+        narrowed(read("N,2,M", "", "r = Identity (x)"))
 
 
 def test_a_rank_alone_is_enough_for_transposes() -> None:

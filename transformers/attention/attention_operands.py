@@ -137,7 +137,7 @@ def _packed_attention(root: ir.Node, projections: Sequence[Linear], sizes: Seque
     attributes = {name: given.value for name, given in plain_attributes(root).items() if name in KEPT}
     if len(set(sizes)) > 1:
         attributes["qkv_hidden_sizes"] = list(sizes)
-    operands = [first.x, weight, _bias(projections, optional(root, 3))]
+    operands: list[ir.Value | None] = [first.x, weight, _bias(projections, optional(root, 3))]
     if mask is not None:
         operands += [None, None, mask]
     return ir.node("Attention", operands, attributes, domain=MICROSOFT)

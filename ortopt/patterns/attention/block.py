@@ -10,7 +10,7 @@ import onnx_ir as ir
 from msgspec import Struct, structs
 
 from ortopt import ops
-from ortopt.graph.match import Dim, Refusal, dtype, inputs, is_op, need, need_present, only_user, same_dim, users
+from ortopt.graph.match import Dim, Refusal, dtype, inputs, is_op, need, need_present, same_dim, users
 from ortopt.patterns.attention import bias as biases
 from ortopt.patterns.attention.bias import Bias
 from ortopt.patterns.attention.contraction import Contraction, contraction
@@ -18,10 +18,9 @@ from ortopt.patterns.attention.guard import check_nothing_else_is_guarded
 from ortopt.patterns.attention.heads import Heads, Operand, Roles, cheapest, heads_from, operand
 from ortopt.patterns.attention.scores import Kind, Scores, leads_to_softmax, scores
 from ortopt.patterns.attention.sizes import NonemptyBatch
-from ortopt.views.axes import Axis, Group, View, above, below, leaves, size_of
+from ortopt.views.axes import Axis, Group, View, all_above, all_below, leaves, size_of
 from ortopt.views.layouts import Plan, build
 
-_LONGEST = 8
 _MAX_READERS = 256
 
 
@@ -212,7 +211,7 @@ class _Block:
         self.outer_queries, self.outer_keys, self.value_size = queries, keys, size
         self._take_heads_from_queries()
         result = View(root.outputs[0], _parts(product.letters, axes))
-        self.views, self.tail = _followed_down(result, self.batch)
+        self.views, self.tail = all_below(result, self.batch.shape_of)
         self._read_product(values)
 
     def _take_heads_from_queries(self) -> None:
@@ -405,22 +404,6 @@ def _groups(letters: str, groups: dict[str, Group]) -> tuple[Group, ...]:
     return tuple(groups.get(letter, ()) for letter in letters)
 
 
-def _followed_down(view: View, batch: NonemptyBatch) -> tuple[list[View], list[ir.Node]]:
-    """What is made of the shape and order of a value that nothing else reads, and the nodes that make it."""
-    views, nodes = [view], []
-    while len(views) < _LONGEST:
-        try:
-            node = only_user(views[-1].value)
-        except Refusal:
-            break
-        following = below(views[-1], node, batch.shape_of)
-        if following is None:
-            break
-        views.append(following)
-        nodes.append(node)
-    return views, nodes
-
-
 def _before(keys: Heads, values: Heads, batch: NonemptyBatch) -> tuple[Heads, Heads, Past | None]:
     """The new keys and values, and the past that was put before both; all as it is if there is none."""
     past_key, past_value = _concatenated(keys, batch), _concatenated(values, batch)
@@ -475,10 +458,7 @@ def _concatenated(heads: Heads, batch: NonemptyBatch) -> tuple[ir.Value, Heads] 
     alike = before[1] == after[1] == heads.count and before[3] == after[3] == heads.size
     if not alike or not same_dim(before[0], after[0]):
         return None
-    view = View(new, (roles.batch, roles.heads, (length,), (roles.size,)))
-    views = [view]
-    while (following := above(views[-1], batch.shape_of)) is not None and len(views) < _LONGEST:
-        views.append(following)
+    views = all_above(View(new, (roles.batch, roles.heads, (length,), (roles.size,))), batch.shape_of)
     own = structs.replace(roles, length=length)
     return past, heads_from(views, own, batch=heads.batch, length=length.size)
 

@@ -31,7 +31,7 @@ from ortopt.patterns.attention.block import attention
 from ortopt.patterns.attention.contraction import is_product
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
-from ortopt.views.axes import Axis, Group, View, above, below, leaves
+from ortopt.views.axes import Axis, Group, View, all_above, all_below, leaves
 
 _OWN_OP = "MultiHeadAttention"
 _MOVES = (*sorted(RESHAPING), "Identity", "Transpose")
@@ -231,7 +231,8 @@ def _of_op(node: ir.Node, counts: tuple[int, int], *, adds_up: bool) -> Reading:
     values = View(value, _layout((count,), positions, sizes[1], dims(value), flat=flat))
     shape = dims(node.outputs[0], len(dims(query)))
     result = View(node.outputs[0], _layout((count, repeats), Axis(shape[-2]), sizes[1], shape, flat=flat))
-    return Reading(_followed(keys), _followed(values), _followed_down(result), leaves((positions,)), adds_up)
+    views, _ = all_below(result)
+    return Reading(all_above(keys)[-1], all_above(values)[-1], views[-1], leaves((positions,)), adds_up)
 
 
 def _axis_of_size(width: Dim, heads: int, node: ir.Node) -> Axis:
@@ -243,27 +244,6 @@ def _axis_of_size(width: Dim, heads: int, node: ir.Node) -> Axis:
 def _layout(heads: Group, length: Axis, size: Axis, shape: Sequence[Dim], *, flat: bool) -> tuple[Group, ...]:
     batch = (Axis(shape[0]),)
     return (batch, (length,), (*heads, size)) if flat else (batch, heads, (length,), (size,))
-
-
-def _followed(view: View) -> View:
-    for _ in range(_LONGEST):
-        following = above(view)
-        if following is None:
-            break
-        view = following
-    return view
-
-
-def _followed_down(view: View) -> View:
-    for _ in range(_LONGEST):
-        try:
-            following = below(view, only_user(view.value))
-        except Refusal:
-            break
-        if following is None:
-            break
-        view = following
-    return view
 
 
 __all__ = [

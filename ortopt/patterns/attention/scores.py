@@ -29,7 +29,6 @@ from ortopt.graph.match import (
     need,
     need_present,
     same_dim,
-    scalar,
     splat,
 )
 from ortopt.onnx_ir_internals import use_count
@@ -380,13 +379,9 @@ def factor(node: ir.Node) -> tuple[ir.Value, float]:
     Raises:
         Refusal: If there is none.
     """
-    a, b = inputs(node, 2)
-    if is_constant(b):
-        number = scalar(b)
-        need(node.op_type == "Mul" or number != 0, "the scores are divided by 0", b)
-        return a, number if node.op_type == "Mul" else 1 / number
-    need(node.op_type == "Mul" and is_constant(a), "the factor is not a constant", node)
-    return b, scalar(a)
+    source, numbers = _factors(node)
+    need(numbers.size == 1, "the factor is no single number", node)
+    return source, float(numbers.item())
 
 
 _HANDLERS = {
