@@ -168,7 +168,7 @@ def accepted(
     original: Version,
     candidates: Iterable[tuple[Mapping[str, Any], bool]],
     path: Path,
-    effort: MeasurementBudget,
+    budget: MeasurementBudget,
 ) -> dict[str, Any]:
     """The first inputs that a model runs on; they are stored then.
 
@@ -177,7 +177,7 @@ def accepted(
         original: The model.
         candidates: From `ortopt.cli.candidates`.
         path: The folder in which they are stored (`ortopt.verification.input_sets`).
-        effort: Where the model runs.
+        budget: Where the model runs.
 
     Raises:
         UsageError: The user's do not fit it.
@@ -195,7 +195,7 @@ def accepted(
             if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufcOU":
                 raise UsageError(f"a measurement takes arrays of types that numpy has: input {name!r} is none")
         store_inputs(dict(feeds), path)
-        failure = attempt(original, path, effort)
+        failure = attempt(original, path, budget)
         if failure is None:
             return dict(feeds)
         if not drawn and failure.kind in UNFIT:

@@ -78,7 +78,7 @@ def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
         raise UsageError("--trace takes a file")
     if model_names.count(files.STREAM) > 1:
         raise UsageError("only one of the models can come from stdin")
-    levels, effort = _levels(flags["levels"]), _effort(flags)
+    levels, budget = _levels(flags["levels"]), _budget(flags)
     arguments = [models.resolve(name) for name in model_names]
     outputs = {"--trace": flags["trace_file"]}
     files.check_outputs(outputs, {"the model": arguments[0].path, "the inputs": flags["inputs"]})
@@ -89,20 +89,20 @@ def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
         tables.setdefault(_interface(loaded), []).append(argument)
     rows = []
     for number, together in enumerate(tables.values(), 1):
-        compared = _compared(together, levels, effort, flags)
+        compared = _compared(together, levels, budget, flags)
         for row in compared:
             versions = [version.as_dict() for version in row["figures"]]
             own = {"model": row["label"], "table": number, "inputs": row["inputs"], "versions": versions}
             rows.append({**own, "profile": row["profile"]})
         if not as_json:
-            _show(compared, effort)
+            _show(compared, budget)
     if as_json:
-        how = {"rounds": effort.rounds, "repeat": effort.repeat, "seconds": effort.seconds, "threads": effort.threads}
-        data = {"schema": 1, "providers": list(effort.providers), "effort": how, "models": rows}
+        how = {"rounds": budget.rounds, "repeat": budget.repeat, "seconds": budget.seconds, "threads": budget.threads}
+        data = {"schema": 1, "providers": list(budget.providers), "effort": how, "models": rows}
         click.echo(json.dumps(data, indent=2))
 
 
-def _effort(flags: dict[str, Any]) -> MeasurementBudget:
+def _budget(flags: dict[str, Any]) -> MeasurementBudget:
     """How much is measured, and where.
 
     Raises:
@@ -150,7 +150,7 @@ def _interface(model: ir.Model) -> object:
 
 
 def _compared(
-    arguments: Sequence[ModelArgument], levels: tuple[int, ...], effort: MeasurementBudget, flags: dict[str, Any]
+    arguments: Sequence[ModelArgument], levels: tuple[int, ...], budget: MeasurementBudget, flags: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """For each of several models of one interface its versions' figures, all measured in turns."""
     from ortopt.cli import arrays, files
@@ -167,14 +167,14 @@ def _compared(
         folder = Path(name)
         inputs = folder / "inputs"
         originals = [_original(argument, folder / str(i)) for i, argument in enumerate(arguments)]
-        feeds = arrays.accepted(arguments[0].label, originals[0], candidates, inputs, effort)
+        feeds = arrays.accepted(arguments[0].label, originals[0], candidates, inputs, budget)
         made = [
-            _Made(argument, original, folder / str(i), feeds, effort, flags)
+            _Made(argument, original, folder / str(i), feeds, budget, flags)
             for i, (argument, original) in enumerate(zip(arguments, originals, strict=True))
         ]
         versions = [one.version(level) for one in made for level in levels]
-        figures = measure_in_turns(versions, inputs, effort)
-        trace = timeline(figures, inputs, effort, folder) if flags["trace_file"] else None
+        figures = measure_in_turns(versions, inputs, budget)
+        trace = timeline(figures, inputs, budget, folder) if flags["trace_file"] else None
         require_original(figures)
         profiles = [one.profile(inputs) if flags["profile"] else None for one in made]
     if trace is not None:
@@ -210,7 +210,7 @@ class _Made:
         original: Its original.
         folder: Where results are written.
         feeds: The inputs that results are verified with.
-        effort: Where they run.
+        budget: Where they run.
         flags: The command's flags.
     """
 
@@ -220,14 +220,14 @@ class _Made:
         original: Version,
         folder: Path,
         feeds: dict[str, Any],
-        effort: MeasurementBudget,
+        budget: MeasurementBudget,
         flags: dict[str, Any],
     ) -> None:
         self.argument = argument
         self._versions = {0: original}
         self._folder = folder
         self._feeds = feeds
-        self._effort = effort
+        self._budget = budget
         self._flags = flags
         self._latest: tuple[int, ir.Model, Explanation] | None = None
 
@@ -243,8 +243,8 @@ class _Made:
         result = api.optimize(
             self.argument.source,
             level=level,
-            providers=self._effort.providers,
-            custom_op_libraries=self._effort.libraries,
+            providers=self._budget.providers,
+            custom_op_libraries=self._budget.libraries,
             verify=self._flags["verify"],
             inputs=self._feeds,
             strict=False,
@@ -263,22 +263,22 @@ class _Made:
 
         paths = [self._versions[0].path]
         if self._latest is None:
-            (original,) = profiling.in_turns(paths, inputs, self._effort)
+            (original,) = profiling.in_turns(paths, inputs, self._budget)
             return profiles.describe(original, None)
         level, model, listener = self._latest
         paths.append(self._versions[level].path)
-        original, result = profiling.in_turns(paths, inputs, self._effort)
+        original, result = profiling.in_turns(paths, inputs, self._budget)
         return profiles.describe(original, result, model, listener)
 
 
-def _show(compared: Sequence[dict[str, Any]], effort: MeasurementBudget) -> None:
+def _show(compared: Sequence[dict[str, Any]], budget: MeasurementBudget) -> None:
     from ortopt.cli import arrays
     from ortopt.reporting import profiles, report, tables
 
     out = report.console(sys.stdout)
     for row in compared:
         tables.say(out, row["label"])
-    tables.say(out, arrays.in_words(compared[0]["inputs"], effort.threads, effort.providers))
+    tables.say(out, arrays.in_words(compared[0]["inputs"], budget.threads, budget.providers))
     headers = ("version", "call, ms", "quartiles", "than the first", "open, s", "first call, ms", "memory", "peak")
     cells = [
         (

@@ -54,7 +54,7 @@ def measure(output: str, seconds: float | None, threads: int, provider: str, nam
             seconds=costs.SECONDS if seconds is None else seconds,
             threads=threads,
             provider=full_name,
-            said=told,
+            report=told,
             token=token,
         )
     version = str(runtime()["version"])

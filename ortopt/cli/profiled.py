@@ -47,7 +47,7 @@ def profile(
         OrtoptError: One of the two cannot be profiled.
     """
     here = tuple(provider for provider in options.providers if usable(provider)[0]) or (CPU,)
-    effort = MeasurementBudget(
+    budget = MeasurementBudget(
         rounds=_PROCESSES, repeat=_CALLS, seconds=_SECONDS, providers=here, libraries=options.custom_op_libraries
     )
     with temporary_folder("ortopt-profile-") as name:
@@ -59,10 +59,10 @@ def profile(
             Version(0, original),
             _candidates(argument, result, inputs, options),
             folder / "inputs",
-            effort,
+            budget,
         )
-        before, after = profiling.in_turns((original, optimized), folder / "inputs", effort)
-    how = {"inputs": arrays.described(feeds), "threads": effort.threads, "providers": list(effort.providers)}
+        before, after = profiling.in_turns((original, optimized), folder / "inputs", budget)
+    how = {"inputs": arrays.described(feeds), "threads": budget.threads, "providers": list(budget.providers)}
     return {**profiles.describe(before, after, result, listener), **how}
 
 

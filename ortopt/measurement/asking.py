@@ -38,30 +38,30 @@ class MeasurementBudget:
 
 
 def ask(
-    task: str, each: Sequence[Mapping[str, Any]], effort: MeasurementBudget, token: CancellationToken = NEVER
+    task: str, each: Sequence[Mapping[str, Any]], budget: MeasurementBudget, token: CancellationToken = NEVER
 ) -> list[dict[str, Any]]:
     """The answers of a process that measures; an ``error`` where there is none.
 
     Args:
         task: ``time`` or ``profile``.
         each: What is measured, one after the other (`ortopt.measurement.child`).
-        effort: How much; ``rounds`` does not matter.
+        budget: How much; ``rounds`` does not matter.
         token: Cancellation token.
     """
     order = {
         "task": task,
         "each": [{"grouped": False, "as_loaded": True, "trace": None, **one} for one in each],
-        "providers": list(effort.providers),
-        "libraries": list(effort.libraries),
-        "threads": effort.threads,
-        "repeat": effort.repeat,
-        "seconds": effort.seconds,
+        "providers": list(budget.providers),
+        "libraries": list(budget.libraries),
+        "threads": budget.threads,
+        "repeat": budget.repeat,
+        "seconds": budget.seconds,
     }
     answered, status = child_processes.run(
-        _CHILD, request=json.dumps(order).encode(), seconds=effort.patience, token=token
+        _CHILD, request=json.dumps(order).encode(), seconds=budget.patience, token=token
     )
     if status is None:
-        return [{"error": f"it took longer than {effort.patience:.0f} s"}] * len(each)
+        return [{"error": f"it took longer than {budget.patience:.0f} s"}] * len(each)
     try:
         answers: list[dict[str, Any]] = json.loads(answered)["each"]
     except ValueError:

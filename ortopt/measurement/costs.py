@@ -31,8 +31,8 @@ _OVERHEAD: Final = 0.03
 _CHUNK: Final = 12
 """Pairs in a process: few enough to say soon what was measured."""
 
-_MOST_PAIRS: Final = 300
-_LEAST_SECONDS, _MOST_SECONDS = 0.01, 1.0
+_MAX_PAIRS: Final = 300
+_MIN_SECONDS, _MAX_SECONDS = 0.01, 1.0
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ def measure(
     seconds: float = SECONDS,
     threads: int = 1,
     provider: str = CPU,
-    said: Callable[[Sequence[Case]], None] | None = None,
+    report: Callable[[Sequence[Case]], None] | None = None,
     token: CancellationToken = NEVER,
 ) -> Measurement:
     """Measure forms.
@@ -83,7 +83,7 @@ def measure(
         seconds: When no further process is started.
         threads: Threads within an op.
         provider: The execution provider's full name.
-        said: Called with the cases of a form when each has been measured for the first time.
+        report: Called with the cases of a form when each has been measured for the first time.
         token: Ends measuring; what was measured until then is kept.
 
     Returns:
@@ -94,8 +94,8 @@ def measure(
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ortopt-costs-") as folder:
         share = _share(seconds, len(cases))
-        effort = replace(BRIEF, providers=(provider,), threads=threads, seconds=share, repeat=_MOST_PAIRS)
-        rounds = _Rounds(cases, Path(folder), effort, started + seconds, said, token)
+        budget = replace(BRIEF, providers=(provider,), threads=threads, seconds=share, repeat=_MAX_PAIRS)
+        rounds = _Rounds(cases, Path(folder), budget, started + seconds, report, token)
         try:
             rounds.run()
         except OptimizationCancelled:
@@ -106,16 +106,16 @@ def measure(
 
 def _share(seconds: float, count: int) -> float:
     """Seconds of timed calls that a pair has in one process."""
-    return min(max(seconds / _ROUNDS / max(count, 1) - _OVERHEAD, _LEAST_SECONDS), _MOST_SECONDS)
+    return min(max(seconds / _ROUNDS / max(count, 1) - _OVERHEAD, _MIN_SECONDS), _MAX_SECONDS)
 
 
 @dataclass(slots=True)
 class _Rounds:
     cases: Sequence[Case]
     folder: Path
-    effort: MeasurementBudget
+    budget: MeasurementBudget
     deadline: float
-    said: Callable[[Sequence[Case]], None] | None
+    report: Callable[[Sequence[Case]], None] | None
     token: CancellationToken
     pairs: dict[int, Pair] = field(default_factory=dict)
 
@@ -134,7 +134,7 @@ class _Rounds:
 
     def _measure(self, places: Sequence[int], *, swapped: bool) -> None:
         first = [place for place in places if not (self.cases[place].ratios or self.cases[place].error)]
-        taken = sample([self._pair(place) for place in places], self.effort, swapped=swapped, token=self.token)
+        taken = sample([self._pair(place) for place in places], self.budget, swapped=swapped, token=self.token)
         if len(places) > 1 and all(one.error for one in taken):  # the process died of one of them
             for place in places:
                 self._measure([place], swapped=swapped)
@@ -147,8 +147,8 @@ class _Rounds:
         """Tell of the forms of which the last case has now been measured."""
         for entry in dict.fromkeys(id(self.cases[place].entry) for place in places):
             own = [case for case in self.cases if id(case.entry) == entry]
-            if self.said is not None and all(case.ratios or case.error for case in own):
-                self.said(own)
+            if self.report is not None and all(case.ratios or case.error for case in own):
+                self.report(own)
 
     def _pair(self, place: int) -> Pair:
         """The models and inputs of a case, written when they are first asked for."""

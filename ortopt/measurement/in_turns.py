@@ -120,37 +120,37 @@ class Failure:
     kind: str = ""
 
 
-def attempt(version: Version, inputs: Path, effort: MeasurementBudget) -> Failure | None:
+def attempt(version: Version, inputs: Path, budget: MeasurementBudget) -> Failure | None:
     """Run a version once; why it fails, or None.
 
     Args:
         version: The version.
         inputs: A folder of stored inputs (`ortopt.verification.input_sets`).
-        effort: Where, and how long it may take.
+        budget: Where, and how long it may take.
     """
-    answer = measure_once(version, inputs, dataclasses.replace(effort, repeat=1, seconds=0.0))
+    answer = measure_once(version, inputs, dataclasses.replace(budget, repeat=1, seconds=0.0))
     if "error" not in answer:
         return None
     return Failure(answer["error"], answer.get("opens", False), answer.get("kind", ""))
 
 
-def measure_in_turns(versions: Sequence[Version], inputs: Path, effort: MeasurementBudget) -> list[Figures]:
+def measure_in_turns(versions: Sequence[Version], inputs: Path, budget: MeasurementBudget) -> list[Figures]:
     """Measure versions of a model in turns.
 
     Args:
         versions: The first is what the others' calls are compared with.
         inputs: A folder of stored inputs.
-        effort: How much.
+        budget: How much.
 
     Returns:
         Figures for each version; one that has failed has no further turn.
     """
     every = [Figures(version) for version in versions]
-    for number in range(effort.rounds):
+    for number in range(budget.rounds):
         turn = number % len(every)
         for figures in (*every[turn:], *every[:turn]):
             if not figures.error:
-                figures.add(measure_once(figures.version, inputs, effort))
+                figures.add(measure_once(figures.version, inputs, budget))
     for figures in every:
         if not figures.error:
             figures.summarize(every[0])
@@ -158,14 +158,14 @@ def measure_in_turns(versions: Sequence[Version], inputs: Path, effort: Measurem
 
 
 def measure_once(
-    version: Version, inputs: Path, effort: MeasurementBudget, trace: Path | None = None
+    version: Version, inputs: Path, budget: MeasurementBudget, trace: Path | None = None
 ) -> dict[str, Any]:
     """The answer of one process that measures a version; its ``error`` where it does not run.
 
     Args:
         version: The version.
         inputs: A folder of stored inputs.
-        effort: How much; ``rounds`` does not matter.
+        budget: How much; ``rounds`` does not matter.
         trace: A file for a timeline.
     """
     order = {
@@ -174,25 +174,25 @@ def measure_once(
         "grouped": version.level == GROUPED,
         "trace": None if trace is None else str(trace),
     }
-    (answer,) = ask("time", [order], effort)
+    (answer,) = ask("time", [order], budget)
     if "error" in answer:
         return answer
     return {**answer, "open": answer["open"][0], "first": answer["first"][0], "calls": answer["calls"][0][0]}
 
 
-def timeline(every: Sequence[Figures], inputs: Path, effort: MeasurementBudget, folder: Path) -> dict[str, Any]:
+def timeline(every: Sequence[Figures], inputs: Path, budget: MeasurementBudget, folder: Path) -> dict[str, Any]:
     """One timeline of all versions, in Chrome's format: one more process of each, which is not measured, records it.
 
     Args:
         every: Each is a process of the timeline, and begins at 0, so that they can be compared.
         inputs: A folder of stored inputs.
-        effort: How much.
+        budget: How much.
         folder: Where timelines are written.
     """
     events: list[dict[str, Any]] = []
     for number, figures in enumerate(every):
         path = folder / f"trace.{number}.json"
-        if figures.error or "error" in measure_once(figures.version, inputs, effort, path):
+        if figures.error or "error" in measure_once(figures.version, inputs, budget, path):
             continue
         for event in json.loads(path.read_text(encoding="utf-8"))["traceEvents"]:
             if event["name"] == "process_name":

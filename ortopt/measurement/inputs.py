@@ -16,7 +16,7 @@ from ortopt.verification.draws import Draw, initial_draws
 from ortopt.verification.input_sets import store_inputs
 from ortopt.verification.inputs import Interface
 
-_MOST_DRAWS: Final = 8
+_MAX_DRAWS: Final = 8
 _AT_EACH_SIZE: Final = (Draw(), Draw(integers="binary"), Draw(integers="one"))
 
 
@@ -64,7 +64,7 @@ def stored_inputs(
             count += 1
             yield StoredInputs(stored, chosen)
     if not count:
-        stored = _drawn(interface, sizes, tuple(islice(initial_draws(), _MOST_DRAWS)), folder / "any", runs)
+        stored = _drawn(interface, sizes, tuple(islice(initial_draws(), _MAX_DRAWS)), folder / "any", runs)
         if stored is not None:
             yield StoredInputs(stored, dict(sizes))
 

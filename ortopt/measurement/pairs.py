@@ -128,7 +128,7 @@ def compare(
     first: Path,
     second: Path,
     inputs: Sequence[Path],
-    effort: MeasurementBudget = BRIEF,
+    budget: MeasurementBudget = BRIEF,
     *,
     deadline: float = math.inf,
     token: CancellationToken = NEVER,
@@ -139,7 +139,7 @@ def compare(
         first: The other one.
         second: The model.
         inputs: Folders of stored inputs.
-        effort: How much is measured, at most.
+        budget: How much is measured, at most.
         deadline: When no further process is started, on the clock of `time.monotonic`.
         token: Cancellation token.
 
@@ -147,12 +147,12 @@ def compare(
         The speed on each of the inputs; None where one of the models does not run, or took too long.
     """
     every = [Series() for _ in inputs]
-    for number in range(effort.rounds):
+    for number in range(budget.rounds):
         if number and time.monotonic() > deadline:
             break
         swapped = number % 2 == 1  # what is opened first may have the better memory
         for series, taken in zip(
-            every, sample([Pair(first, second, tuple(inputs))], effort, swapped=swapped, token=token), strict=True
+            every, sample([Pair(first, second, tuple(inputs))], budget, swapped=swapped, token=token), strict=True
         ):
             if taken.error:
                 return None
@@ -163,13 +163,13 @@ def compare(
 
 
 def sample(
-    pairs: Sequence[Pair], effort: MeasurementBudget, *, swapped: bool = False, token: CancellationToken = NEVER
+    pairs: Sequence[Pair], budget: MeasurementBudget, *, swapped: bool = False, token: CancellationToken = NEVER
 ) -> list[Sample]:
     """Time several pairs of models, one after the other in one process.
 
     Args:
         pairs: The pairs.
-        effort: How much is measured of each.
+        budget: How much is measured of each.
         swapped: Whether the second model of a pair is opened first.
         token: Cancellation token.
 
@@ -184,9 +184,9 @@ def sample(
         }
         for pair in pairs
     ]
-    patience = effort.patience + 2 * effort.seconds * sum(len(pair.inputs) for pair in pairs)
+    patience = budget.patience + 2 * budget.seconds * sum(len(pair.inputs) for pair in pairs)
     samples: list[Sample] = []
-    for pair, answer in zip(pairs, ask("time", each, replace(effort, patience=patience), token), strict=True):
+    for pair, answer in zip(pairs, ask("time", each, replace(budget, patience=patience), token), strict=True):
         if "error" in answer:
             samples += [Sample(error=answer["error"])] * len(pair.inputs)
         else:

@@ -68,29 +68,29 @@ class Profile:
         return {op: pair for op, pair in counts.items() if pair[0] != pair[1]}
 
 
-def in_turns(paths: Sequence[Path], inputs: Path, effort: MeasurementBudget) -> list[Profile]:
+def in_turns(paths: Sequence[Path], inputs: Path, budget: MeasurementBudget) -> list[Profile]:
     """Profile models in turns, each in a few processes; of each the quickest process counts.
 
     Args:
         paths: The models' files.
         inputs: A folder of stored inputs (`ortopt.verification.input_sets`).
-        effort: How much.
+        budget: How much.
 
     Raises:
         InvalidModelError: One does not run.
     """
-    count = min(effort.rounds, _MAX_ROUNDS)
-    rounds = [[profile(path, inputs, effort) for path in paths] for _ in range(count)]
+    count = min(budget.rounds, _MAX_ROUNDS)
+    rounds = [[profile(path, inputs, budget) for path in paths] for _ in range(count)]
     return [min(every, key=lambda one: one.ms) for every in zip(*rounds, strict=True)]
 
 
-def profile(path: Path, inputs: Path, effort: MeasurementBudget) -> Profile:
+def profile(path: Path, inputs: Path, budget: MeasurementBudget) -> Profile:
     """Profile a model in a process of its own.
 
     Args:
         path: The model's file.
         inputs: A folder of stored inputs (`ortopt.verification.input_sets`).
-        effort: How much; ``rounds`` does not matter.
+        budget: How much; ``rounds`` does not matter.
 
     Raises:
         InvalidModelError: It does not run.
@@ -104,7 +104,7 @@ def profile(path: Path, inputs: Path, effort: MeasurementBudget) -> Profile:
             "inputs": [str(inputs)],
             "loaded": str(loaded),
         }
-        (answer,) = ask("profile", [order], effort)
+        (answer,) = ask("profile", [order], budget)
         if "error" in answer:
             raise InvalidModelError(f"it cannot be profiled: {answer['error']}")
         counts = _ops(loaded) if loaded.is_file() else {}

@@ -117,9 +117,9 @@ def tune(
     tuning = Tuning(Choices.of(options))
     with tempfile.TemporaryDirectory(prefix="ortopt-tune-") as folder:
         used = 1 if threads is None else threads
-        effort = replace(BRIEF, providers=options.providers, threads=used if tuple(options.providers) == (CPU,) else 0)
+        budget = replace(BRIEF, providers=options.providers, threads=used if tuple(options.providers) == (CPU,) else 0)
         token = cancellation or CancellationToken()
-        tuner = _Tuner(source, options, Path(folder), effort, started + seconds, token, tuning, threads == 1)
+        tuner = _Tuner(source, options, Path(folder), budget, started + seconds, token, tuning, threads == 1)
         try:
             tuner.run(inputs)
         except OptimizationCancelled:
@@ -143,7 +143,7 @@ class _Tuner:
     source: Source
     options: Options
     folder: Path
-    effort: MeasurementBudget
+    budget: MeasurementBudget
     deadline: float
     token: CancellationToken
     tuning: Tuning
@@ -210,8 +210,8 @@ class _Tuner:
             best = other
 
     def _compared(self, first: _Model, second: _Model, rounds: int | None = None) -> tuple[Speed, ...] | None:
-        effort = self.effort if rounds is None else replace(self.effort, rounds=rounds)
-        return compare(first.path, second.path, self.inputs, effort, deadline=self.deadline, token=self.token)
+        budget = self.budget if rounds is None else replace(self.budget, rounds=rounds)
+        return compare(first.path, second.path, self.inputs, budget, deadline=self.deadline, token=self.token)
 
     def _made(self, choices: Choices, *observers: Observer) -> _Model | None:
         """The model with some choices, or None where that fails."""
@@ -230,7 +230,7 @@ class _Tuner:
 
     def _draw(self, original: _Model, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
         """Write inputs that the original runs on, at each of the sizes."""
-        brief = replace(self.effort, rounds=1, repeat=1, seconds=0.0)
+        brief = replace(self.budget, rounds=1, repeat=1, seconds=0.0)
 
         def runs(folder: Path) -> bool:
             return compare(original.path, original.path, [folder], brief, token=self.token) is not None

@@ -24,15 +24,15 @@ Measure = Callable[[Sequence[Version], Path, MeasurementBudget], Sequence[float]
 """The ratios of the rounds, from the original and the result, and inputs; none where one of them does not run."""
 
 
-def in_turns(versions: Sequence[Version], inputs: Path, effort: MeasurementBudget) -> Sequence[float]:
+def in_turns(versions: Sequence[Version], inputs: Path, budget: MeasurementBudget) -> Sequence[float]:
     """The ratio of the result's time to the original's in each round.
 
     Args:
         versions: The original and the result.
         inputs: A folder of stored inputs.
-        effort: How much is measured.
+        budget: How much is measured.
     """
-    first, second = measure_in_turns(versions, inputs, effort)
+    first, second = measure_in_turns(versions, inputs, budget)
     return () if first.error or second.error else second.ratios
 
 
@@ -49,7 +49,7 @@ class Latency:
     def __init__(
         self, rounds: int = ROUNDS, *, seconds: float = 0.5, threads: int = 1, measure: Measure = in_turns
     ) -> None:
-        self._effort = MeasurementBudget(rounds=rounds, seconds=seconds, threads=threads)
+        self._budget = MeasurementBudget(rounds=rounds, seconds=seconds, threads=threads)
         self._measure = measure
 
     def __call__(self, order: Mapping[str, Any], result: Path) -> dict[str, Any] | None:
@@ -65,10 +65,10 @@ class Latency:
             if not self._can_run(order, original, inputs):
                 return None
             options = api.make_options(**order["options"])
-            effort = dataclasses.replace(
-                self._effort, providers=options.providers, libraries=options.custom_op_libraries
+            budget = dataclasses.replace(
+                self._budget, providers=options.providers, libraries=options.custom_op_libraries
             )
-            ratios = self._measure((Version(0, original), Version(options.level, result)), inputs, effort)
+            ratios = self._measure((Version(0, original), Version(options.level, result)), inputs, budget)
         if not ratios:
             return None
         low, median, high = map(rounded, interval(ratios))
@@ -81,7 +81,7 @@ class Latency:
                 if not all(map(_is_plain, arrays.values())):
                     continue
                 store_inputs(arrays, inputs)
-                if attempt(Version(0, original), inputs, self._effort) is None:
+                if attempt(Version(0, original), inputs, self._budget) is None:
                     return True
         except OrtoptError:
             return False

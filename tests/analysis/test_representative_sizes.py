@@ -14,6 +14,32 @@ DECODER = """main (int64[batch,seq] ids, float[batch,2,past_sequence_length,4] k
 TEXT = "main (int64[batch,seq] ids) => (int64[batch,seq] y) { y = Neg (ids) }"
 
 
+SIZES = {
+    "an encoder": (
+        "main (int64[batch,seq] ids, int64[batch,seq] mask) => (int64[batch,seq] y) { y = Add (ids, mask) }",
+        [{"batch": 1, "seq": 16}, {"batch": 1, "seq": 128}],
+    ),
+    "a decoder with its cache": (
+        """main (int64[batch,seq] ids, int64[batch,past_plus_seq] mask, float[batch,2,past,4] k)
+            => (float[batch,2,past,4] y) { y = Neg (k) }""",
+        [{"batch": 1, "seq": 1, "past": 128}, {"batch": 1, "seq": 128, "past": 0}],
+    ),
+    "an image": ("main (float[N,3,H,W] x) => (float[N,3,H,W] y) { y = Neg (x) }", [{"N": 1, "H": 224, "W": 224}]),
+    "a signal": ("main (float[B,T] x) => (float[B,T] y) { y = Neg (x) }", [{"B": 1, "T": 16000}]),
+    "fixed sizes": ("main (float[1,3] x) => (float[1,3] y) { y = Neg (x) }", [{}]),
+}
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_representative_sizes(case: str) -> None:
+    text, sizes = SIZES[case]
+    assert representative_sizes(parse(text), {}) == sizes
+
+
+def test_sizes_that_were_chosen_stay() -> None:
+    assert representative_sizes(parse(TEXT), {"seq": 7}) == [{"batch": 1, "seq": 7}]
+
+
 def test_both_ends_of_what_is_expected_are_timed() -> None:
     sizes = representative_sizes(parse(TEXT), {"batch": 2}, {"seq": (1, 64)})
     assert sizes == [{"batch": 2, "seq": 1}, {"batch": 2, "seq": 64}]

@@ -40,10 +40,10 @@ class Fake:
         self.now = 0.0
 
     def sample(
-        self, pairs: Sequence[Pair], effort: MeasurementBudget, *, swapped: bool, token: CancellationToken
+        self, pairs: Sequence[Pair], budget: MeasurementBudget, *, swapped: bool, token: CancellationToken
     ) -> list[Sample]:
         token.check()
-        assert effort.threads == 1
+        assert budget.threads == 1
         assert all(path.exists() for pair in pairs for path in (pair.first, pair.second, *pair.inputs))
         self.asked.append((len(pairs), swapped))
         self.now += 1.0
@@ -80,7 +80,7 @@ def test_a_process_has_few_pairs_and_forms_are_told_of_when_they_are_measured(mo
     fake, told = Fake(2.0), []
     fake.install(monkeypatch)
     forms = [entry(op, range(1, 8)) for op in ("Abs", "Neg", "Exp")]
-    measure(forms, seconds=2.0, said=lambda own: told.append((own[0].entry.form.op_type, len(own))))
+    measure(forms, seconds=2.0, report=lambda own: told.append((own[0].entry.form.op_type, len(own))))
     assert fake.asked == [(12, False), (9, False)]
     assert told == [("Abs", 7), ("Neg", 7), ("Exp", 7)]
 
@@ -95,7 +95,7 @@ def test_pairs_are_measured_alone_where_a_process_dies_of_one(monkeypatch: pytes
 def test_what_was_measured_is_kept_when_it_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, token = Fake(2.0), CancellationToken()
     fake.install(monkeypatch)
-    done = measure([entry(rows=range(1, 20))], said=None, token=_after(token, fake, 1))
+    done = measure([entry(rows=range(1, 20))], report=None, token=_after(token, fake, 1))
     assert done.stopped
     assert [bool(case.ratios) for case in done.cases] == [True] * 12 + [False] * 7
 
@@ -126,12 +126,12 @@ def once(*entries: Entry) -> Measurement:
     """Measure each form in one process, and end then, however slow the machine is."""
     token, forms = CancellationToken(), list(entries)
 
-    def said(_: Sequence[Case]) -> None:
+    def report(_: Sequence[Case]) -> None:
         forms.pop()
         if not forms:
             token.cancel()
 
-    return measure(entries, seconds=600.0, said=said, token=token)
+    return measure(entries, seconds=600.0, report=report, token=token)
 
 
 def test_two_forms_are_run() -> None:

@@ -44,12 +44,12 @@ def test_a_plain_session_is_measured(files: Path) -> None:
 
 
 def test_an_attempt_says_whether_other_inputs_may_help(files: Path) -> None:
-    effort = MeasurementBudget(rounds=1)
-    assert attempt(Version(0, files / "plain.onnx"), files / "x", effort) is None
-    failure = attempt(Version(0, files / "plain.onnx"), files / "wrong", effort)
+    budget = MeasurementBudget(rounds=1)
+    assert attempt(Version(0, files / "plain.onnx"), files / "x", budget) is None
+    failure = attempt(Version(0, files / "plain.onnx"), files / "wrong", budget)
     assert failure is not None
     assert (failure.opens, failure.kind) == (True, "InvalidArgument")
-    failure = attempt(Version(0, files / "missing.onnx"), files / "x", effort)
+    failure = attempt(Version(0, files / "missing.onnx"), files / "x", budget)
     assert failure is not None
     assert not failure.opens
     assert "NoSuchOp" in failure.reason

@@ -16,7 +16,7 @@ from ortopt.serialization.save import save
 from ortopt.testing import parse
 from ortopt.verification.input_sets import store_inputs
 
-EFFORT = MeasurementBudget(repeat=2, seconds=0.1, threads=1)
+BUDGET = MeasurementBudget(repeat=2, seconds=0.1, threads=1)
 
 
 def kernel(op: str, start: int, duration: int) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_a_model_is_profiled_and_what_is_fused_at_load_is_told(tmp_path: Path) -
     save(parse(text), tmp_path / "m.onnx")
     arrays = {"x": np.ones((2, 4), np.float32), "w": np.ones((4, 4), np.float32), "b": np.ones(4, np.float32)}
     store_inputs(arrays, tmp_path / "in")
-    seen = profiling.profile(tmp_path / "m.onnx", tmp_path / "in", EFFORT)
+    seen = profiling.profile(tmp_path / "m.onnx", tmp_path / "in", BUDGET)
     assert [(row.op, row.count) for row in seen.ops] == [("com.microsoft::FusedGemm", 1)]
     assert seen.ops[0].share == pytest.approx(1)
     assert seen.changed_at_load == {
@@ -64,7 +64,7 @@ def test_what_does_not_run_is_said(tmp_path: Path) -> None:
     save(parse("main (float[N] x) => (float[N] y) { y = Relu (x) }"), tmp_path / "m.onnx")
     store_inputs({"x": np.ones((2, 2), np.float32)}, tmp_path / "in")
     with pytest.raises(InvalidModelError, match=r"it cannot be profiled: .*rank"):
-        profiling.profile(tmp_path / "m.onnx", tmp_path / "in", EFFORT)
+        profiling.profile(tmp_path / "m.onnx", tmp_path / "in", BUDGET)
 
 
 def test_the_quickest_process_of_each_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,5 +72,5 @@ def test_the_quickest_process_of_each_counts(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         profiling, "profile", lambda path, *_: Profile((OpTime(str(path), 1, next(taken), 1.0),), {}, {}, 1)
     )
-    found = profiling.in_turns([Path("a"), Path("b")], Path("in"), EFFORT)
+    found = profiling.in_turns([Path("a"), Path("b")], Path("in"), BUDGET)
     assert [(one.ops[0].op, one.ms) for one in found] == [("a", 1.0), ("b", 30.0)]

@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 
 from ortopt import api
-from ortopt.analysis.node_sizes import representative_sizes
 from ortopt.cli.group import commands
 from ortopt.errors import InvalidModelError, OptimizationCancelled
 from ortopt.measurement import tune as tuning_module
@@ -44,15 +43,18 @@ def ops(path: Path) -> Counter:
     return counts
 
 
-def tuned(monkeypatch: pytest.MonkeyPatch, judge: Judge, **more: Any) -> Tuning:
-    """Tuning of `MODEL`, timed by a judge that sees the ops of both models."""
+def tuned(
+    monkeypatch: pytest.MonkeyPatch, judge: Judge, text: str = MODEL, *, below: float = 0.001, above: float = 0.001,
+    **more: Any,
+) -> Tuning:  # fmt: skip
+    """Tuning of a model, timed by a judge that sees the ops of both models, as surely as the interval says."""
 
     def compare(first: Path, second: Path, inputs: Sequence[Path], *_: Any, **__: Any) -> tuple[Speed, ...]:
         speed = judge(ops(first), ops(second))
-        return tuple(Speed(speed - 0.001, speed, speed + 0.001, 1.0) for _ in inputs)
+        return tuple(Speed(speed - below, speed, speed + above, 1.0) for _ in inputs)
 
     monkeypatch.setattr(tuning_module, "compare", compare)
-    return tune(parse(MODEL), api.make_options(level=3), **more)
+    return tune(parse(text), api.make_options(level=3), **more)
 
 
 def test_nothing_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,12 +82,7 @@ def test_less_than_hysteresis_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_what_is_not_clear_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where other processes are in the way, a median says little."""
-
-    def compare(first: Path, second: Path, inputs: Sequence[Path], *_: Any, **__: Any) -> tuple[Speed, ...]:
-        return tuple(Speed(0.5, 1.4, 9.0, 1.0) for _ in inputs)
-
-    monkeypatch.setattr(tuning_module, "compare", compare)
-    tuning = tune(parse(MODEL), api.make_options(level=3))
+    tuning = tuned(monkeypatch, lambda _, __: 1.4, below=0.9, above=7.6)
     assert tuning.steps
     assert tuning.choices == Choices(3, "default")
 
@@ -97,12 +94,7 @@ def test_forms_for_one_thread_are_tried_where_the_result_has_one(monkeypatch: py
 
 
 def test_a_form_that_loses_elsewhere_and_wins_here_is_taken_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def compare(first: Path, second: Path, inputs: Sequence[Path], *_: Any, **__: Any) -> tuple[Speed, ...]:
-        speed = 1.2 ** (ops(second).get(OWN, 0) - ops(first).get(OWN, 0))
-        return tuple(Speed(speed - 0.01, speed, speed + 0.01, 1.0) for _ in inputs)
-
-    monkeypatch.setattr(tuning_module, "compare", compare)
-    tuning = tune(parse(RESIDUAL), api.make_options(level=3))
+    tuning = tuned(monkeypatch, lambda first, second: float(1.2 ** (second.get(OWN, 0) - first.get(OWN, 0))), RESIDUAL)
     assert tuning.choices == Choices(3, "default", force_forms=(f"com.microsoft::{OWN}",))
     options = read_choices_of(tuning).applied_to(api.make_options(level=3))
     done = api.optimize(parse(RESIDUAL), level=3, force_forms=options.force_forms, verify=False)
@@ -152,33 +144,6 @@ def test_an_original_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     tuning = tune(parse(MODEL), api.make_options(level=3))
     assert "does not run here" in tuning.reason
     assert tuning.choices == Choices(3, "default")
-
-
-SIZES = {
-    "an encoder": (
-        "main (int64[batch,seq] ids, int64[batch,seq] mask) => (int64[batch,seq] y) { y = Add (ids, mask) }",
-        [{"batch": 1, "seq": 16}, {"batch": 1, "seq": 128}],
-    ),
-    "a decoder with its cache": (
-        """main (int64[batch,seq] ids, int64[batch,past_plus_seq] mask, float[batch,2,past,4] k)
-            => (float[batch,2,past,4] y) { y = Neg (k) }""",
-        [{"batch": 1, "seq": 1, "past": 128}, {"batch": 1, "seq": 128, "past": 0}],
-    ),
-    "an image": ("main (float[N,3,H,W] x) => (float[N,3,H,W] y) { y = Neg (x) }", [{"N": 1, "H": 224, "W": 224}]),
-    "a signal": ("main (float[B,T] x) => (float[B,T] y) { y = Neg (x) }", [{"B": 1, "T": 16000}]),
-    "fixed sizes": ("main (float[1,3] x) => (float[1,3] y) { y = Neg (x) }", [{}]),
-}
-
-
-@pytest.mark.parametrize("case", SIZES)
-def test_representative_sizes(case: str) -> None:
-    text, sizes = SIZES[case]
-    assert representative_sizes(parse(text), {}) == sizes
-
-
-def test_sizes_that_were_chosen_stay() -> None:
-    text = "main (int64[batch,seq] ids) => (int64[batch,seq] y) { y = Neg (ids) }"
-    assert representative_sizes(parse(text), {"seq": 7}) == [{"batch": 1, "seq": 7}]
 
 
 def test_choices_of_a_report_and_of_their_own(tmp_path: Path) -> None:

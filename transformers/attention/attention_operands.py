@@ -139,7 +139,7 @@ def _packed_attention(root: ir.Node, projections: Sequence[Linear], sizes: Seque
         attributes["qkv_hidden_sizes"] = list(sizes)
     operands: list[ir.Value | None] = [first.x, weight, _bias(projections, optional(root, 3))]
     if mask is not None:
-        operands += [None, None, mask]
+        operands.extend((None, None, mask))
     return ir.node("Attention", operands, attributes, domain=MICROSOFT)
 
 
