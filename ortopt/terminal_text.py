@@ -82,6 +82,3 @@ def between(low: float, high: float) -> str:
 def _times(speed: float) -> tuple[str, str]:
     """How many times faster or slower, at least 1, and which of the two."""
     return (f"{speed:.2f}", "faster") if speed >= 1 else (f"{1 / speed:.2f}", "slower")
-
-
-__all__ = ["between", "escaped", "faster", "node_name", "one_line", "quoted"]
