@@ -1,4 +1,4 @@
-"""What files declare of shapes is a claim, kept beside what is proven; what was invented in nested graphs stays there."""
+"""What a file declares of shapes is a claim beside what is proven; what was invented in nested graphs stays there."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope, symbolic
 from ortopt.graph.facts import Dims, dims_of
+from ortopt.graph.index import op_key
 from ortopt.graph.symbolic import UNKNOWN, Dim, is_invented, is_known
 from ortopt.semantics import STANDARD_DOMAINS
 from ortopt.semantics.domains import MICROSOFT
@@ -63,7 +64,7 @@ def multiply_adds(model: ir.Model, token: CancellationToken = NEVER) -> Multiply
                 count = _of_node(node)
                 if count is None:
                     continue
-                name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+                name = op_key(node.domain, node.op_type)
                 if not is_known(count) or is_invented(count):
                     unknown[name] += times
                 else:
