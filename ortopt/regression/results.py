@@ -225,16 +225,9 @@ def read(path: str | Path) -> Check:
         results = tuple(row.result() for row in data.models)
     except ValueError as error:
         raise documents.invalid(path, _WHAT, error) from error
-    return Check(
-        results,
-        data.versions,
-        data.baseline or "",
-        data.missing,
-        None if data.shard is None else (data.shard.number, data.shard.of),
-        data.seconds,
-        data.stopped,
-        data.notes,
-    )
+    shard = None if data.shard is None else (data.shard.number, data.shard.of)
+    baseline = data.baseline or ""
+    return Check(results, data.versions, baseline, data.missing, shard, data.seconds, data.stopped, data.notes)
 
 
 def sorted_by_name(results: Iterable[Result]) -> tuple[Result, ...]:
