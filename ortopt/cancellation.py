@@ -122,5 +122,3 @@ class _Never(CancellationToken):
 
 NEVER: Final[CancellationToken] = _Never()
 """Stands in where there is no token, and for work that must run to its end."""
-
-__all__ = ["BETWEEN_CHECKS", "BETWEEN_LOOKS", "NEVER", "CancellationToken", "DeadlineForced", "DeadlinePassed"]

@@ -313,6 +313,3 @@ def _remove_imports(model: ir.Model) -> None:
 def _nodes(graphs: Iterable[ir.Graph]) -> Iterable[ir.Node]:
     """All nodes of graphs and of those nested in them."""
     return (node for graph in graphs for below in scope.below(graph) for node in below)
-
-
-__all__ = ["Part", "extract"]

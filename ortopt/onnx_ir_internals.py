@@ -17,13 +17,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx_ir as ir
-from onnx_ir._core import Usage
+from onnx_ir import _core
 
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled
+
+Usage: TypeAlias = _core.Usage
+"""Which node uses a value, and as which of its inputs."""
 
 
 def attributes_of(node: ir.Node) -> dict[str, ir.Attr]:
@@ -250,26 +253,3 @@ def get_meta(owner: ir.Node | ir.Value, key: str) -> Any:
     """``owner.meta.get(key)``; no dictionary is made, and nothing is raised and caught where there is no such key."""
     meta = owner._metadata
     return None if meta is None else meta.data.get(key)
-
-
-__all__ = [
-    "Usage",
-    "attributes_of",
-    "clone",
-    "fill",
-    "first_use",
-    "get_meta",
-    "graph_attributes",
-    "initializers_of",
-    "is_needed",
-    "meta_of",
-    "output_count",
-    "plain_dict",
-    "previous_node",
-    "properties_of",
-    "replace_input",
-    "set_outputs",
-    "trivially_same_type",
-    "unlink",
-    "use_count",
-]

@@ -23,8 +23,8 @@ def quoted(name: str | bytes | None) -> str:
 
 
 def node_name(node: ir.Node) -> str:
-    """A node's name for people: where it has none, its first result's."""
-    return node.name or (node.outputs[0].name or "" if node.outputs else "")
+    """A node's name for people: where it has none, that of its first result that has one; empty if none has."""
+    return node.name or next((value.name for value in node.outputs if value.name), "")
 
 
 def one_line(message: object) -> str:
@@ -82,6 +82,3 @@ def between(low: float, high: float) -> str:
 def _times(speed: float) -> tuple[str, str]:
     """How many times faster or slower, at least 1, and which of the two."""
     return (f"{speed:.2f}", "faster") if speed >= 1 else (f"{1 / speed:.2f}", "slower")
-
-
-__all__ = ["between", "escaped", "faster", "node_name", "one_line", "quoted"]

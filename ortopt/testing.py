@@ -17,6 +17,7 @@ from ortopt.api import figures
 from ortopt.cancellation import NEVER
 from ortopt.framework.workspace import Workspace
 from ortopt.graph import scope
+from ortopt.graph.index import op_key
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Fusions, Numerics, Options, Target, TransformerLevel
@@ -106,7 +107,7 @@ def _canonical_graph(graph: ir.Graph, outer: Mapping[ir.Value | None, str], line
             used.append(names[value] if value.uses() or value.is_graph_output() else "-")
         while used and used[-1] == "-":
             used.pop()
-        op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        op = op_key(node.domain, node.op_type)
         lines.append(f"{indent}{', '.join(used)} = {op}<{attributes}>({inputs})")
         for attribute in node.attributes.values():
             if not attribute.is_ref() and attribute.type == ir.AttributeType.GRAPH:

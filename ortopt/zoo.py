@@ -349,6 +349,3 @@ def _write(path: Path, data: bytes) -> None:
                 draft.unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-__all__ = ["Entry", "InputSpec", "cached", "entry", "grow", "inputs", "names", "skeleton"]

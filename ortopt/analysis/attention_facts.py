@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortopt.analysis.blocks import Block
 from ortopt.graph import symbolic
 from ortopt.graph.facts import dims_of
+from ortopt.graph.match import optional
 from ortopt.graph.symbolic import INVENTED, Dim
 from ortopt.semantics.domains import MICROSOFT
 
@@ -95,10 +96,10 @@ def _of_op(node: ir.Node, layout: _Layout) -> AttentionFacts:
     if query is not None and len(query) == 4:
         heads = query[1] if isinstance(query[1], int) else None
         kv_heads = key[1] if key is not None and isinstance(key[1], int) else None
-    masks = ["causal"] * _is_causal(node, layout) + ["given"] * any(_given(node, place) for place in layout.masks)
+    masks = ["causal"] * _is_causal(node, layout) + ["given"] * any(optional(node, place) for place in layout.masks)
     if keys is not None and past is not None and len(past) == 4:
         keys = f"{_shown(past[-2]) or '?'} + {keys}"
-    mask, has_past = " and ".join(masks) or "none", _given(node, layout.past)
+    mask, has_past = " and ".join(masks) or "none", optional(node, layout.past) is not None
     return AttentionFacts(heads, kv_heads, _head_size(node, heads), queries, keys, mask, has_past)
 
 
@@ -118,12 +119,8 @@ def _head_size(node: ir.Node, heads: int | None) -> int | None:
 
 
 def _dims(node: ir.Node, index: int) -> Sequence[Dim] | None:
-    value = node.inputs[index] if len(node.inputs) > index else None
+    value = optional(node, index)
     return None if value is None else dims_of(value)
-
-
-def _given(node: ir.Node, index: int) -> bool:
-    return len(node.inputs) > index and node.inputs[index] is not None
 
 
 def _number(node: ir.Node, name: str) -> int | None:

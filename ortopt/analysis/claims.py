@@ -1,15 +1,16 @@
-"""What files declare of the shapes of computed values: claims, kept beside what is proven."""
+"""What a file declares of shapes is a claim beside what is proven; what was invented in nested graphs stays there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import onnx_ir as ir
+from msgspec import Struct
 
-from ortopt.analysis.shape_rules.registry import meet
+from ortopt.analysis.shape_rules.registry import Call, meet
 from ortopt.graph import scope
 from ortopt.graph.facts import CLAIM, CONTENTS, Dims, says_more, set_better_shape
-from ortopt.graph.symbolic import UNKNOWN, Dim, canonical, is_invented, provably_different
+from ortopt.graph.symbolic import INVENTED, UNKNOWN, Dim, canonical, is_invented, provably_different, symbols
 from ortopt.onnx_ir_internals import get_meta
 
 
@@ -51,3 +52,35 @@ def dims_of_constant(value: ir.Value) -> Dims | None:
 def without_invented(dims: Iterable[Dim]) -> Dims:
     """The dimensions in canonical form, those with invented symbols as unknown ones."""
     return tuple(dim if isinstance(dim, int) else UNKNOWN if is_invented(dim) else canonical(dim) for dim in dims)
+
+
+class InnerScopes(Struct, frozen=True):
+    """The scopes of some graphs; those entered one after the other are not listed, for calls may be nested deeply."""
+
+    names: set[str]
+    numbers: range
+
+    def hold(self, name: str) -> bool:
+        """Whether a scope is one of them."""
+        return name in self.names or (name.isdecimal() and int(name) in self.numbers)
+
+
+def hide(call: Call, scopes: InnerScopes) -> None:
+    """Let the outputs of a node be as they look from outside the graphs with these scopes."""
+    for index, shape in enumerate(call.shapes):
+        call.shapes[index] = hidden(shape, scopes)
+        call.contents[index] = hidden(call.contents[index], scopes)
+
+
+def hidden(dims: Iterable[Dim] | None, scopes: InnerScopes) -> Dims | None:
+    """The dimensions as they look from outside the graphs with these scopes."""
+    if dims is None:
+        return None
+    return tuple(UNKNOWN if is_invented(dim) and _is_inner(dim, scopes) else dim for dim in dims)
+
+
+def _is_inner(dim: Dim, scopes: InnerScopes) -> bool:
+    for name in symbols(dim):
+        if name.startswith(INVENTED) and scopes.hold(name.removeprefix(INVENTED).partition(":")[0]):
+            return True
+    return False

@@ -330,23 +330,20 @@ def _releases() -> tuple[Release, ...]:
 
 @functools.cache
 def _schemas() -> Mapping[tuple[str, str], tuple[tuple[Release, Any], ...]]:
-    table = _data("kernels-cpu-history.json")["schemas"]
-    return {
-        (domain, op): tuple((_release(release), rows) for release, rows in entries)
-        for domain, ops in table.items()
-        for op, entries in ops.items()
-    }
+    return _by_op("schemas", lambda rows: rows)
 
 
 @functools.cache
 def _kernels() -> Mapping[tuple[str, str], tuple[tuple[Release, tuple[kernels.Rule, ...] | None], ...]]:
-    data = _data("kernels-cpu-history.json")
-    sets = kernels.type_sets(data)
+    sets = kernels.type_sets(_data("kernels-cpu-history.json"))
+    return _by_op("kernels", lambda rows: None if rows is None else kernels.rules_of(rows, sets))
+
+
+def _by_op(table: str, read: Callable[[Any], Any]) -> dict[tuple[str, str], tuple[tuple[Release, Any], ...]]:
+    """The entries of a table, each with its release, by domain and type of the op."""
     return {
-        (domain, op): tuple(
-            (_release(release), None if rows is None else kernels.rules_of(rows, sets)) for release, rows in entries
-        )
-        for domain, ops in data["kernels"].items()
+        (domain, op): tuple((_release(release), read(rows)) for release, rows in entries)
+        for domain, ops in _data("kernels-cpu-history.json")[table].items()
         for op, entries in ops.items()
     }
 

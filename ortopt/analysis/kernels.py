@@ -340,11 +340,7 @@ def _decide(provider: str, op: _Op, types: Signature) -> Support | None:
         return Support.EXPANDED if _expands(provider, op, types, body) else None
     if provider != CPU or _HALF not in types.inputs:
         return None
-    single = Signature(
-        tuple(_SINGLE if one == _HALF else one for one in types.inputs),
-        tuple(_SINGLE if one == _HALF else one for one in types.outputs),
-    )
-    return Support.CAST if _direct(provider, op, single) else None
+    return Support.CAST if _direct(provider, op, types.replaced(_HALF, _SINGLE)) else None
 
 
 def _direct(provider: str, op: _Op, types: Signature) -> bool:

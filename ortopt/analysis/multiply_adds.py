@@ -16,6 +16,8 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope, symbolic
 from ortopt.graph.facts import Dims, dims_of
+from ortopt.graph.index import op_key
+from ortopt.graph.match import optional
 from ortopt.graph.symbolic import UNKNOWN, Dim, is_invented, is_known
 from ortopt.semantics import STANDARD_DOMAINS
 from ortopt.semantics.domains import MICROSOFT
@@ -63,7 +65,7 @@ def multiply_adds(model: ir.Model, token: CancellationToken = NEVER) -> Multiply
                 count = _of_node(node)
                 if count is None:
                     continue
-                name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+                name = op_key(node.domain, node.op_type)
                 if not is_known(count) or is_invented(count):
                     unknown[name] += times
                 else:
@@ -99,7 +101,7 @@ class _UnknownError(Exception):
 
 
 def _input(node: ir.Node, index: int) -> Dims:
-    value = node.inputs[index] if index < len(node.inputs) else None
+    value = optional(node, index)
     dims = None if value is None else dims_of(value)
     if dims is None:
         raise _UnknownError
@@ -111,10 +113,6 @@ def _output(node: ir.Node) -> Dims:
     if dims is None:
         raise _UnknownError
     return dims
-
-
-def _given(node: ir.Node, index: int) -> bool:
-    return index < len(node.inputs) and node.inputs[index] is not None
 
 
 def _number(node: ir.Node, name: str, default: int) -> int:
@@ -182,12 +180,12 @@ def _keys(node: ir.Node) -> Dim:
     if dims is not None and len(dims) == 4 and is_known(dims[2]) and not is_invented(dims[2]):
         return dims[2]
     past, axis = PAST_KEYS.get((node.domain, node.op_type), (0, 0))
-    if not _given(node, 1):  # packed
+    if optional(node, 1) is None:  # packed
         own: Dim = _input(node, 0)[1]
     else:
         keys = _input(node, 1)
         own = keys[2] if len(keys) == 4 else keys[1]
-    return symbolic.add(own, _input(node, past)[axis]) if past and _given(node, past) else own
+    return symbolic.add(own, _input(node, past)[axis]) if past and optional(node, past) is not None else own
 
 
 def _projected_attention(node: ir.Node) -> Dim:
@@ -197,7 +195,7 @@ def _projected_attention(node: ir.Node) -> Dim:
     tokens, weights = _input(node, 0)[:2], _input(node, 1)
     projections = symbolic.product((*tokens, *weights))
     keys: Dim = tokens[1]
-    if _given(node, 4):
+    if optional(node, 4) is not None:
         keys = symbolic.add(keys, _input(node, 4)[3])
     return symbolic.add(projections, symbolic.product((*_output(node), 2, keys)))
 

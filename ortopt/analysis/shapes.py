@@ -30,8 +30,16 @@ from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
-from ortopt.analysis.claims import dims_of_constant, dims_of_declared, keep_claim, leave_claims, without_invented
-from ortopt.analysis.inner_symbols import InnerScopes, hidden, hide
+from ortopt.analysis.claims import (
+    InnerScopes,
+    dims_of_constant,
+    dims_of_declared,
+    hidden,
+    hide,
+    keep_claim,
+    leave_claims,
+    without_invented,
+)
 from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.fallback import infer_by_schema
 from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims

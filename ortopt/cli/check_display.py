@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from ortopt.regression.check import ProgressListener
 from ortopt.regression.results import EXIT_CODES, Check, Result, Status
 from ortopt.reporting import tables
 from ortopt.terminal_text import one_line
@@ -26,7 +27,7 @@ _SHOWN: Final = 10
 """Models that a live table shows above the progress."""
 
 
-class Lines:
+class Lines(ProgressListener):
     """A line for each model as soon as something is known of it.
 
     Args:
@@ -46,9 +47,6 @@ class Lines:
     def expect(self, models: int, seconds: float) -> None:
         """So many models are going to run."""
         self._total += models
-
-    def begun(self, name: str) -> None:
-        """A model's turn has come."""
 
     def done(self, result: Result) -> None:
         """Say what is known of a model."""
@@ -184,7 +182,7 @@ def show(check: Check, out: Console, *, update: str = "") -> None:
         tables.say(out, f"baseline written: {one_line(update)}")
 
 
-def watcher(out: Console, jobs: int, *, quiet: bool) -> Any:
+def watcher(out: Console, jobs: int, *, quiet: bool) -> Lines:
     """What shows how a check goes on, as a context.
 
     Args:

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortopt import api, registry
 from ortopt.analysis import providers as execution
@@ -26,6 +26,9 @@ from ortopt.regression.pool import Pool
 from ortopt.regression.results import Check, Status
 from ortopt.reporting import report, tables
 from ortopt.system import memory
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) -> int:
@@ -49,8 +52,7 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) 
     gone = [] if baseline is None else selection.vanished(baseline.models, said)
     running = RunningCheck(cases, _plan(cases, flags, baseline), gone)
     try:
-        out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
-        with check_display.watcher(out, flags["jobs"], quiet=flags["quiet"]) as watcher:
+        with check_display.watcher(_console(flags), flags["jobs"], quiet=flags["quiet"]) as watcher:
             running.watch(watcher)
             found = running.run()
     except (KeyboardInterrupt, OptimizationCancelled):
@@ -95,9 +97,8 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
         found = dataclasses.replace(found, missing=tuple(sorted(old.models.keys() - {r.name for r in found.results})))
         written = _write_baseline(path, old, found, {}, prune=flags["prune"])
     if not flags["quiet"]:
-        out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
         for result in found.results:
-            tables.say(out, check_display.line_of(result))
+            tables.say(_console(flags), check_display.line_of(result))
     _show(found, flags, update=written)
     return found.exit_code
 
@@ -186,6 +187,10 @@ def _runner(flags: Mapping[str, Any]) -> Any:
     return Pool(flags["jobs"], timeout=flags["timeout"], limit=limit)
 
 
+def _console(flags: Mapping[str, Any]) -> Console:
+    return report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
+
+
 def _write(found: Check, flags: Mapping[str, Any]) -> None:
     if flags["json_file"]:
         files.write_text(flags["json_file"], json.dumps(found.as_dict(), indent=2, allow_nan=False) + "\n")
@@ -219,8 +224,7 @@ def _write_baseline(path: Path, old: Baseline, found: Check, cases: Mapping[str,
 
 def _show(found: Check, flags: Mapping[str, Any], *, update: str) -> None:
     if not flags["quiet"]:
-        out = report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
-        check_display.show(found, out, update=update)
+        check_display.show(found, _console(flags), update=update)
     if flags["update"] and found.exit_code:
         failed = [result.name for result in found.results if result.is_failure and result.error]
         if failed:

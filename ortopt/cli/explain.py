@@ -50,7 +50,8 @@ def command(model: str, name: str | None, level: int | None, alone: bool, as_jso
         answer(_of_pass(model, name, level, alone, as_json, flags), _show, as_json=as_json)
         return
     if alone:
-        raise UsageError("--alone is for one pass: name it")
+        told = "is for one pass: name it" if name is None else f"needs the name of one pass, not {name}"
+        raise UsageError(f"--alone {told}")
     options, listener, run, result = _with_every_pass(model, level, flags)
     passes = [chosen.transformer for chosen in run.selected]
     if name == layout.NAME:

@@ -120,6 +120,7 @@ def describe(kind: Kind, origin: str) -> dict[str, Any]:
     import inspect
 
     from ortopt.framework.pass_options import options_of
+    from ortopt.graph.index import op_key
     from ortopt.options import Numerics
     from ortopt.reporting import costs
     from ortopt.rule import RewriteRule
@@ -140,8 +141,8 @@ def describe(kind: Kind, origin: str) -> dict[str, Any]:
         "apply_once": kind.apply_once,
         "after": list(kind.after),
         "providers": list(kind.providers),
-        "produces": [f"{domain}::{op}" if domain else op for domain, op in kind.produces],
-        "fuses": [f"{domain}::{op}" if domain else op for domain, op in fuses],
+        "produces": [op_key(*op) for op in kind.produces],
+        "fuses": [op_key(*op) for op in fuses],
         "costs": costs.known(fuses, kind.weighs),
         "options": {
             field.name: {"type": types[field.name].shown, "default": _default(field)}

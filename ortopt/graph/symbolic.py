@@ -357,41 +357,36 @@ def same_shape(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:
 
 def is_capped(a: Dim, b: Dim, n: int) -> bool:
     """Whether ``a`` is provably the smaller of ``b`` and numbers >= n, as in ``min(512, b)``."""
-    if isinstance(a, int) or isinstance(b, int) or a.value is None or b.value is None:
-        return False
-    parts = expressions.parts("min", parse(a.value))
-    own = parse(b.value)
-    others = [part for part in parts if part != own]
-    return 0 < len(others) == len(parts) - 1 and all((lower_bound(part) or 0) >= n for part in others)
+    others = [] if isinstance(b, int) else _beside("min", a, b)
+    return bool(others) and all((lower_bound(part) or 0) >= n for part in others)
 
 
 def is_floored(a: Dim, b: Dim, n: int) -> bool:
     """Whether ``a`` is provably the greater of ``b`` and numbers <= n, as in ``max(0, b)``."""
-    if isinstance(a, int) or isinstance(b, int) or a.value is None or b.value is None:
-        return False
-    parts = expressions.parts("max", parse(a.value))
-    own = parse(b.value)
-    others = [part for part in parts if part != own]
+    others = [] if isinstance(b, int) else _beside("max", a, b)
     rest = [lower_bound(polynomials.add(polynomials.constant(n), part, -1)) for part in others]
-    return 0 < len(rest) == len(parts) - 1 and all(bound is not None and bound >= 0 for bound in rest)
+    return bool(rest) and all(bound is not None and bound >= 0 for bound in rest)
 
 
 def unfloored(a: Dim) -> Dim | None:
     """What the dimension is the greater of, beside 0; None where it is no such maximum."""
-    if isinstance(a, int) or a.value is None:
-        return None
-    parts = expressions.parts("max", parse(a.value))
-    others = [part for part in parts if polynomials.as_constant(part) != 0]
-    return _dim(others[0]) if len(others) == 1 == len(parts) - 1 else None
+    others = _beside("max", a, 0)
+    return _dim(others[0]) if len(others) == 1 else None
 
 
 def is_one_or_none(a: Dim, b: Dim) -> bool:
     """Whether ``a`` is provably 1, or 0 where ``b`` is 0 too, as ``min(1, b)``."""
-    if isinstance(a, int) or isinstance(b, int) or a.value is None or b.value is None:
-        return False
-    parts = expressions.parts("min", parse(a.value))
-    others = [part for part in parts if polynomials.as_constant(part) != 1]
-    return 0 < len(others) == len(parts) - 1 and all(vanishes_with(b, _dim(part)) for part in others)
+    others = [] if isinstance(b, int) else _beside("min", a, 1)
+    return bool(others) and all(vanishes_with(b, _dim(part)) for part in others)
+
+
+def _beside(extremum: str, a: Dim, b: Dim) -> list[Polynomial]:
+    """The other operands of the maximum or minimum that a dimension is; none where ``b`` is not one of them."""
+    if isinstance(a, int) or a.value is None or (not isinstance(b, int) and b.value is None):
+        return []
+    parts, own = expressions.parts(extremum, parse(a.value)), _polynomial(b)
+    others = [part for part in parts if part != own]
+    return others if len(others) == len(parts) - 1 else []
 
 
 def symbols(dim: Dim) -> frozenset[str]:

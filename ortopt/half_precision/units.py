@@ -47,11 +47,8 @@ class Use(NamedTuple):
     @property
     def value(self) -> ir.Value:
         """What it reads."""
-        value = (
-            self.holder.inputs[self.position]
-            if isinstance(self.holder, ir.Node)
-            else self.holder.outputs[self.position]
-        )
+        read = self.holder.inputs if isinstance(self.holder, ir.Node) else self.holder.outputs
+        value = read[self.position]
         assert value is not None
         return value
 

@@ -9,6 +9,7 @@ from typing import Final
 import onnx_ir as ir
 
 from ortopt.graph import facts
+from ortopt.graph.index import op_key
 from ortopt.onnx_ir_internals import initializers_of
 
 MAX_TEXT: Final = 400
@@ -187,7 +188,7 @@ def _graphs_in(attribute: ir.Attr) -> tuple[ir.Graph, ...]:
 
 def op_of(node: ir.Node) -> str:
     """A node's op, as ``Add`` or ``com.microsoft::Gelu``."""
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    return op_key(node.domain, node.op_type)
 
 
 def type_text(value: ir.Value) -> str:

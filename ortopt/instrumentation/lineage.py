@@ -11,6 +11,7 @@ from ortopt.graph import scope
 from ortopt.graph.refusal import Reason, reason_of
 from ortopt.instrumentation.graph_snapshot import GraphSnapshot, SnapshotTaker, op_of
 from ortopt.observers import HistoryEntry, Observer
+from ortopt.terminal_text import node_name
 from ortopt.transformer import GraphTransformer
 
 
@@ -163,7 +164,7 @@ class Lineage(Observer):
         if known is not None:
             return known
         label = scope.label(node.graph) if isinstance(node.graph, ir.Graph) else self._where[2]
-        known = None if is_new else self._numbers.get(KnownNode(op_of(node), _name_of(node), label))
+        known = None if is_new else self._numbers.get(KnownNode(op_of(node), node_name(node), label))
         if known is None:
             return self._register(node, label)
         self._ids[node] = known
@@ -172,7 +173,7 @@ class Lineage(Observer):
 
     def _register(self, node: ir.Node, label: str) -> int:
         number = self._ids[node] = len(self.nodes)
-        known = KnownNode(op_of(node), _name_of(node), label)
+        known = KnownNode(op_of(node), node_name(node), label)
         self.nodes.append(known)
         self._numbers[known] = number
         self._note_operands(node, number)
@@ -218,7 +219,7 @@ class Lineage(Observer):
         def number_of(node: ir.Node, label: str) -> int:
             known = self._ids.get(node)
             if known is None:
-                op, name = op_of(node), _name_of(node)
+                op, name = op_of(node), node_name(node)
                 known = self._numbers.get(KnownNode(op, name, label), named.get((op, name)))
             if known is None or known in taken:
                 known = self._register(node, label)
@@ -237,7 +238,3 @@ class Lineage(Observer):
         """
         wanted = frozenset(numbers)
         return [(name, number, reason) for (name, number), reason in self._refusals.items() if number in wanted]
-
-
-def _name_of(node: ir.Node) -> str:
-    return node.name or next((value.name for value in node.outputs if value.name), "")

@@ -30,8 +30,8 @@ class Runner(Protocol):
         """Run all jobs; ``done`` and ``begun`` are called for each, in one thread at a time."""
 
 
-class ProgressListener(Protocol):
-    """Is told how a check goes on."""
+class ProgressListener:
+    """Is told how a check goes on; by itself it says nothing."""
 
     def expect(self, models: int, seconds: float) -> None:
         """So many models are going to run; they took so many seconds when the baseline was written."""
@@ -41,19 +41,6 @@ class ProgressListener(Protocol):
 
     def done(self, result: Result) -> None:
         """Something is known of a model."""
-
-
-class NullReporter:
-    """Is told, and says nothing."""
-
-    def expect(self, models: int, seconds: float) -> None:
-        """Nothing."""
-
-    def begun(self, name: str) -> None:
-        """Nothing."""
-
-    def done(self, result: Result) -> None:
-        """Nothing."""
 
 
 @dataclass(slots=True)
@@ -99,7 +86,7 @@ class RunningCheck:
     def __init__(self, cases: Sequence[Case], plan: Schedule, gone: Sequence[Case] = ()) -> None:
         self._plan = plan
         self._gone = list(gone)
-        self._watcher: ProgressListener = NullReporter()
+        self._watcher = ProgressListener()
         self._all = list(cases)
         self._cases = list(cases) if plan.shard is None else shards.part_of(cases, plan.shard, plan.baseline)
         self._by_number: dict[int, Case] = {}

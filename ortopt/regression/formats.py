@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ortopt.regression.results import EXIT_CODES, Check, Result, Status
-from ortopt.reporting.page.document import document
+from ortopt.reporting.page.document import index
 from ortopt.reporting.report import size
 
 LIMIT: Final = 900_000
@@ -167,18 +167,10 @@ def page(check: Check) -> str:
     notes = [*check.notes, *(["interrupted: results are missing"] if check.stopped else [])]
     if check.missing:
         notes.append(f"{len(check.missing)} models of the baseline were not checked: {', '.join(check.missing)}")
-    return document(
-        {
-            "kind": "check",
-            "title": f"ortopt check {verdict}",
-            "subtitle": f"{len(check.results)} models in {check.seconds:.0f} s"
-            + (f", against {check.baseline}" if check.baseline else ""),
-            "counts": check.counts(),
-            "kinds": {status.value: kind for status, kind in _KINDS.items()},
-            "notes": notes,
-            "rows": [_row(result) for result in check.results],
-        }
-    )
+    against = f", against {check.baseline}" if check.baseline else ""
+    subtitle = f"{len(check.results)} models in {check.seconds:.0f} s{against}"
+    kinds = {status.value: kind for status, kind in _KINDS.items()}
+    return index(f"ortopt check {verdict}", subtitle, check.counts(), kinds, map(_row, check.results), notes)
 
 
 def _row(result: Result) -> dict[str, Any]:

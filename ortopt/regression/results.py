@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from ortopt import documents
 from ortopt.documents import Amount
@@ -187,17 +187,8 @@ class _Result(Struct):
             checked(facts, whole=bool(facts) and not self.error)
         except ValueError as error:
             raise ValueError(f"{quoted(self.name)}: {error}") from error
-        return Result(
-            self.name,
-            self.model,
-            self.configuration or "",
-            self.status,
-            self.error or "",
-            self.reason or "",
-            facts,
-            self.findings,
-            self.seconds,
-        )
+        texts = {name: getattr(self, name) or "" for name in ("configuration", "error", "reason")}
+        return Result(**{**structs.asdict(self), **texts, "facts": facts})
 
 
 _Number: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
@@ -234,16 +225,9 @@ def read(path: str | Path) -> Check:
         results = tuple(row.result() for row in data.models)
     except ValueError as error:
         raise documents.invalid(path, _WHAT, error) from error
-    return Check(
-        results,
-        data.versions,
-        data.baseline or "",
-        data.missing,
-        None if data.shard is None else (data.shard.number, data.shard.of),
-        data.seconds,
-        data.stopped,
-        data.notes,
-    )
+    shard = None if data.shard is None else (data.shard.number, data.shard.of)
+    baseline = data.baseline or ""
+    return Check(results, data.versions, baseline, data.missing, shard, data.seconds, data.stopped, data.notes)
 
 
 def sorted_by_name(results: Iterable[Result]) -> tuple[Result, ...]:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortopt.analysis.attention_facts import facts_of
 from ortopt.analysis.blocks import FAMILIES, Block, blocks
 from ortopt.graph import scope
+from ortopt.graph.index import op_key
 from ortopt.graph.refusal import Code
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.reporting.reasons import as_data
@@ -51,7 +52,7 @@ def _row(block: Block, listener: Explanation, order: list[str]) -> dict[str, Any
     facts = dataclasses.asdict(facts_of(block)) if block.family == "attention" else {}
     return {
         "node": node_name(node),
-        "op": f"{node.domain}::{node.op_type}" if node.domain else node.op_type,
+        "op": op_key(node.domain, node.op_type),
         "graph": scope.label(scope.graph_of(node)),
         "fused": block.fused,
         **facts,

@@ -117,24 +117,16 @@ def _truncated(number: int, divisor: int) -> int:
     return number // divisor if number >= 0 else -(-number // divisor)
 
 
-def convolved(call: Call, data: int, weights: int) -> Dims:
-    """The shape of a convolution: [N, output channels, places...]."""
+def convolved(call: Call, data: int, weights: int, *, last: bool = False) -> Dims:
+    """The shape of a convolution: [N, output channels, places...], or with the channels last."""
     x, w = call.dims(data), call.dims(weights)
     if len(x) != len(w) or len(x) < 3:
         raise Unknown
     kernel: Sequence[Dim] = call.attribute("kernel_shape") or w[2:]
     dilations = call.attribute("dilations") or (1,) * (len(x) - 2)
     moved = windows(call, len(x) - 2, kernel, dilations)
-    return (x[0], w[0], *(_convolved(call, dim, window) for dim, window in zip(x[2:], moved, strict=True)))
-
-
-def _convolved_last(call: Call, data: int, weights: int) -> Dims:
-    """The same with channels last: [N, places..., output channels]."""
-    x, w = call.dims(data), call.dims(weights)
-    kernel: Sequence[Dim] = call.attribute("kernel_shape") or w[2:]
-    dilations = call.attribute("dilations") or (1,) * (len(x) - 2)
-    moved = windows(call, len(x) - 2, kernel, dilations)
-    return (x[0], *(_convolved(call, dim, window) for dim, window in zip(x[1:-1], moved, strict=True)), w[0])
+    places = [_convolved(call, dim, window) for dim, window in zip(x[1:-1] if last else x[2:], moved, strict=True)]
+    return (x[0], *places, w[0]) if last else (x[0], w[0], *places)
 
 
 def _partly(call: Call, data: int) -> None:
@@ -155,7 +147,7 @@ def conv(call: Call) -> None:
 @rule("FusedConv", "NhwcFusedConv", domain=MICROSOFT, typed=0)
 def fused_conv(call: Call) -> None:
     """As Conv; the Nhwc one has its channels last."""
-    call.shapes[0] = convolved(call, 0, 1) if call.node.op_type == "FusedConv" else _convolved_last(call, 0, 1)
+    call.shapes[0] = convolved(call, 0, 1, last=call.node.op_type == "NhwcFusedConv")
 
 
 @rule("ConvInteger", typed=ir.DataType.INT32)
@@ -165,15 +157,10 @@ def conv_integer(call: Call) -> None:
 
 
 @rule("QLinearConv", typed=7)
-def quantized_conv(call: Call) -> None:
-    """As Conv of inputs 0 and 3, in the type of the output's zero point."""
-    call.shapes[0] = convolved(call, 0, 3)
-
-
 @rule("QLinearConv", domain=MICROSOFT, typed=7)
-def quantized_conv_contrib(call: Call) -> None:
-    """As the standard op, or with channels last."""
-    call.shapes[0] = _convolved_last(call, 0, 3) if call.attribute("channels_last", 0) else convolved(call, 0, 3)
+def quantized_conv(call: Call) -> None:
+    """As Conv of inputs 0 and 3, in the type of the output's zero point; ONNX Runtime's may have its channels last."""
+    call.shapes[0] = convolved(call, 0, 3, last=bool(call.attribute("channels_last", 0)))
 
 
 @rule("ConvTranspose", typed=0)

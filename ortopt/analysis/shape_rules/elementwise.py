@@ -60,10 +60,8 @@ def sign(call: Call) -> None:
     dtype = call.dtype(0)
     if dtype is None or dtype not in INTEGERS or (found := all_contents(call.value(0))) is None:
         return
-    if call.node.op_type == "Neg":
-        call.contents[0] = [wrapped(symbolic.sub(0, element), dtype) for element in found]
-    else:
-        call.contents[0] = [wrapped(_absolute(element), dtype) for element in found]
+    changed = partial(symbolic.sub, 0) if call.node.op_type == "Neg" else _absolute
+    call.contents[0] = [wrapped(changed(element), dtype) for element in found]
 
 
 def _absolute(element: Dim) -> Dim:

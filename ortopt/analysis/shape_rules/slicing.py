@@ -359,8 +359,6 @@ def _scaled(dim: Dim, scale: float) -> Dim:
     if scale == int(scale):
         return symbolic.mul(dim, int(scale))
     if isinstance(dim, int):
-        import numpy as np
-
         return int(np.floor(np.float32(dim) * np.float32(scale)))
     if 0 < scale < 1 and 1 / scale == int(1 / scale) and int(1 / scale) & (int(1 / scale) - 1) == 0:
         return symbolic.floordiv(dim, int(1 / scale))  # exact in binary

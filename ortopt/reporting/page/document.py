@@ -62,6 +62,23 @@ def document(data: Mapping[str, Any]) -> str:
     )
 
 
+def index(
+    title: str, subtitle: str, counts: Mapping[str, int], kinds: Mapping[str, str], rows: Any, notes: Any = ()
+) -> str:
+    """An index over models, which is sorted and filtered in the browser.
+
+    Args:
+        title: The page's title.
+        subtitle: What it is an index of.
+        counts: How many models there are of each status.
+        kinds: How each status is coloured.
+        rows: The models.
+        notes: What else is to be told.
+    """
+    told = {"kind": "check", "title": title, "subtitle": subtitle, "counts": counts, "kinds": kinds}
+    return document({**told, "notes": list(notes), "rows": list(rows)})
+
+
 def asset(name: str) -> str:
     """A built file that comes with ortopt, as text."""
     return importlib.resources.files(__package__).joinpath(_ASSETS, name).read_text(encoding="utf-8")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ortopt.optimization.result import OptimizeResult
-from ortopt.reporting.page.document import document
+from ortopt.reporting.page.document import document, index
 from ortopt.reporting.page.run_data import describe_diff, describe_run
 from ortopt.reporting.report import as_dict
 from ortopt.system.files import write_atomically
@@ -76,21 +77,8 @@ def index_page(title: str, reports: Sequence[tuple[Mapping[str, Any], str]]) -> 
         reports: The reports, from `ortopt.reporting.report.as_dict`, each with the address of its page, or with none.
     """
     rows = [_row(report, page) for report, page in reports]
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row["status"]] = counts.get(row["status"], 0) + 1
     subtitle = "1 model" if len(rows) == 1 else f"{len(rows)} models"
-    return document(
-        {
-            "kind": "check",
-            "title": title,
-            "subtitle": subtitle,
-            "counts": counts,
-            "kinds": _KINDS,
-            "notes": [],
-            "rows": rows,
-        }
-    )
+    return index(title, subtitle, Counter(row["status"] for row in rows), _KINDS, rows)
 
 
 def _row(report: Mapping[str, Any], page: str) -> dict[str, Any]:

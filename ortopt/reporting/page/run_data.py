@@ -10,11 +10,12 @@ import onnx_ir as ir
 
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 from ortopt.graph.refusal import Reason
-from ortopt.instrumentation.graph_snapshot import GraphSnapshot, NodeRow, SnapshotTaker
+from ortopt.instrumentation.graph_snapshot import GraphSnapshot, NodeRow, SnapshotTaker, op_of
 from ortopt.instrumentation.lineage import KnownNode, Lineage, RecordedRewrite
 from ortopt.observers import HistoryEntry
 from ortopt.optimization.result import OptimizeResult
 from ortopt.reporting.page.graph_data import describe_graphs
+from ortopt.terminal_text import node_name
 
 
 def describe_run(result: OptimizeResult, report: Mapping[str, Any], lineage: Lineage | None = None) -> dict[str, Any]:
@@ -110,8 +111,7 @@ def describe_diff(first: ir.Model, second: ir.Model, data: Mapping[str, Any]) ->
     nodes: list[KnownNode] = []
 
     def register(node: ir.Node, label: str) -> int:
-        op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-        nodes.append(KnownNode(op, node.name or next((value.name for value in node.outputs if value.name), ""), label))
+        nodes.append(KnownNode(op_of(node), node_name(node), label))
         return len(nodes) - 1
 
     before = SnapshotTaker(first, register).snapshot
@@ -138,9 +138,8 @@ def _matcher(before: GraphSnapshot) -> Callable[[ir.Node, str, Callable[[ir.Node
     taken: set[int] = set()
 
     def match(node: ir.Node, label: str, register: Callable[[ir.Node, str], int]) -> int:
-        op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         for name in (node.name, *(value.name for value in node.outputs)):
-            number = known.get((label, op, name)) if name else None
+            number = known.get((label, op_of(node), name)) if name else None
             if number is not None and number not in taken:
                 taken.add(number)
                 return number
