@@ -15,7 +15,6 @@ from ortopt.cli.group import commands
 from ortopt.errors import UsageError
 from ortopt.serialization.save import save
 from ortopt.testing import parse
-from ortopt.verification import verify as verify_module
 from ortopt.verification.comparison import Comparison
 from ortopt.verification.doubtful_outputs import decide_by_noise
 from ortopt.verification.draws import Draw, additional_draws, thorough_draws
@@ -24,16 +23,12 @@ from ortopt.verification.verify import Reference, verify
 from tests.texts import table
 from tests.verification import wrong_passes
 
+pytestmark = pytest.mark.usefixtures("models_run_here")
+
 
 @pytest.fixture(autouse=True)
-def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare in this process, with all the time that a quick machine has; tests of costs are benchmarks."""
-    plain = verify_module.Reference
-
-    def here(*arguments: Any, **more: Any) -> Any:
-        return plain(*arguments, **{**more, "in_process": True})
-
-    monkeypatch.setattr(verify_module, "Reference", here)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs are drawn with all the time that a quick machine has; tests of costs are benchmarks."""
     monkeypatch.setattr("ortopt.verification.input_search._FURTHER_SECONDS", 10.0)
 
 
