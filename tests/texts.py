@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,28 +25,32 @@ class Case(NamedTuple):
     told: dict[str, str]
 
 
-def read(path: Path, keys: Collection[str] = ()) -> Iterator[Case]:
+def read(path: Path, keys: Collection[str] = ()) -> list[Case]:
     """The cases of a file, in its order; empty lines, and lines that begin with ``#``, are no part of any.
 
     Args:
         path: The file.
         keys: What a line of its own may begin with.
     """
-    line_of = re.compile(rf"({'|'.join(map(re.escape, keys)) or '(?!)'}):(?: (.*))?")
-    for section in re.split(r"^--- ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
-        title, *lines = (line for line in section.splitlines() if line and not line.startswith("#"))
-        body: list[str] = []
-        told: dict[str, str] = {}
-        current = None
-        for line in lines:
-            if found := line_of.fullmatch(line):
-                current, told[found[1]] = found[1], found[2] or ""
-            elif current is None:
-                body.append(line)
-            else:
-                assert line.startswith(" "), f"{path.name}: {title}: {line!r} is not understood"
-                told[current] += f" {line.strip()}"
-        yield Case(title, "\n".join(body), told)
+    sections = re.split(r"^--- ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    return [_case(section, keys) for section in sections]
+
+
+def _case(section: str, keys: Collection[str]) -> Case:
+    title, *lines = (line for line in section.splitlines() if line and not line.startswith("#"))
+    body: list[str] = []
+    told: dict[str, str] = {}
+    current = None
+    for line in lines:
+        key, colon, value = line.partition(":")
+        if colon and key in keys:
+            current, told[key] = key, value.strip()
+        elif current is None:
+            body.append(line)
+        else:
+            assert line.startswith(" "), f"{title}: {line!r} is not understood"
+            told[current] += f" {line.strip()}"
+    return Case(title, "\n".join(body), told)
 
 
 def cells(line: str) -> list[str]:

@@ -17,79 +17,15 @@ from ortopt.analysis.shapes import infer_model
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save
 from ortopt.testing import parse
+from tests.texts import table
 
 BLOCKED = "com.microsoft.nchwc"
 
-CONSTANTS = {
-    "w": "float[16,16,1,1] w = {1}",
-    "o": "float[16,16,1,1] o = {2}",
-    "d": "float[16,1,1,1] d = {1}",
-    "k": "float[16,16,3,3] k = {1}",
-    "v": "float[12,16,1,1] v = {1}",
-    "u": "float[16,12,1,1] u = {1}",
-    "r": "float[18,16,1,1] r = {1}",
-    "q": "float[16,18,1,1] q = {1}",
-    "b": "float[16] b = {1}",
-    "c": "float[16,1,1] c = {1}",
-    "one": "float one = {3}",
-    "six": "float six = {6}",
-    "zero": "float zero = {0}",
-    "scales": "float[4] scales = {1, 1, 2, 2}",
-    "uneven": "float[4] uneven = {1, 1, 1.5, 2}",
-    "goal": "int64[4] goal = {1, 16, 16, 16}",
-    "halves": "int64[2] halves = {8, 8}",
-    "pads": "int64[8] pads = {0, 0, 1, 1, 0, 0, 1, 1}",
-    "axes": "int64[2] axes = {2, 3}",
-}
-SIXTEEN = ", ".join(["1"] * 16)
-
-BETWEEN = {
-    **{f"{op} in the convolution": f"m = {op} (a)" for op in ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")},
-    **{f"{op}, and the operand": f"t = {op} (a) m = Add (a, t)" for op in ("Relu", "Sigmoid", "LeakyRelu", "Elu")},
-    **{f"{op} behind a sum": f"s = Add (a, e) m = {op} (s)" for op in ("Relu", "Sigmoid", "LeakyRelu", "Softplus")},
-    "Clip in the convolution": "m = Clip (a, zero, six)",
-    "Clip behind a sum": "s = Add (a, e) m = Clip (s, zero, six)",
-    "Gelu": "m = com.microsoft.Gelu (a)",
-    "SiLU": "t = Sigmoid (a) m = Mul (a, t)",
-    "SiLU in one op": "m = com.microsoft.QuickGelu <alpha = 1.0> (a)",
-    "HardSwish": "m = HardSwish (a)",
-    "HardSwish behind a sum": "s = Add (a, e) m = HardSwish (s)",
-    "a gate of the same size": "t = HardSigmoid (e) m = Mul (a, t)",
-    "sum of images": "m = Add (a, e)",
-    "sum of an image with itself": "m = Add (a, a)",
-    "sum of three": "m = Sum (a, e, a)",
-    "product of images": "m = Mul (a, e)",
-    "difference of images": "m = Sub (a, e)",
-    "maximum of images": "m = Max (a, e)",
-    "scalar sum": "m = Add (a, one)",
-    "scalar product": "t = Relu (a) m = Mul (t, one)",
-    "a factor a channel": "t = Relu (a) m = Mul (t, c)",
-    "a summand a channel": "t = Relu (a) m = Add (t, c)",
-    "normalization": "t = Relu (a) m = BatchNormalization <epsilon = 0.0> (t, b, b, b, b)",
-    "normalization without an epsilon": "t = Relu (a) m = BatchNormalization (t, b, b, b, b)",
-    "depthwise": "m = Conv <group = 16> (a, d)",
-    "3x3": "m = Conv <pads = [1, 1, 1, 1]> (a, k)",
-    "3x3, and a sum": "t = Conv <pads = [1, 1, 1, 1]> (a, k) m = Add (t, a)",
-    "12 channels": "t = Conv (a, v) m = Conv (t, u)",
-    "18 channels": "t = Conv (a, r) m = Conv (t, q)",
-    "pooling": "t = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a) m = Add (t, e)",
-    "mean pooling": "m = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a)",
-    "gate": "p = GlobalAveragePool (a) t = Conv (p, w) g = Sigmoid (t) m = Mul (a, g)",
-    "mean": "p = ReduceMean <keepdims = 1> (a, axes) t = Conv (p, w) m = Add (e, t)",
-    "Concat of whole blocks": "t = Concat <axis = 1> (a, e) s = Relu (t) m, n = Split <axis = 1, num_outputs = 2> (s)",
-    "Concat of parts": "t = Conv (a, v) s = Conv (e, v) z = Concat <axis = 1> (t, s) f, g = Split <axis = 1, num_outputs = 2> (z) m = Conv (f, u)",  # noqa: E501
-    "Split of channels": "f, g = Split <axis = 1> (a, halves) m = Concat <axis = 1> (g, f)",
-    "Reshape": "t = Shape (a) m = Reshape (a, t)",
-    "Pad": "t = Pad (a, pads) s = Erf (t) m = MaxPool <kernel_shape = [3, 3]> (s)",
-    "channels last": "t = Transpose <perm = [0, 2, 3, 1]> (a) s = Erf (t) m = Transpose <perm = [0, 3, 1, 2]> (s)",
-    "Resize by whole scales": 't = Resize <mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"> (a, , scales) m = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (t)',  # noqa: E501
-    "Resize, linear": 't = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel"> (a, , scales) m = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (t)',  # noqa: E501
-    "Resize that rounds": 't = Resize <mode = "nearest"> (a, , scales) m = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (t)',  # noqa: E501
-    "Resize by a fraction": 't = Resize <mode = "linear"> (a, , uneven) s = Relu (t) g = GlobalAveragePool (s) m = Add (a, g)',  # noqa: E501
-    "transposed convolution": "t = ConvTranspose <group = 16> (a, d) m = Relu (t)",
-    "PRelu": "m = PRelu (a, c)",
-}
+CASES = Path(__file__).parent / "cases" / "blocked_layout.txt"
+CONSTANTS = dict(table(CASES, "constants"))
+BETWEEN = dict(table(CASES, "between"))
 """What may stand between convolutions: of an image ``a`` and another ``e`` comes ``m``."""
+SIXTEEN = ", ".join(["1"] * 16)
 
 
 def model(between: str, size: str = "1,16,8,8") -> str:

@@ -4,6 +4,7 @@ Each target is run by ONNX Runtime for small sizes, 0 among them: where it runs,
 """
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -12,6 +13,7 @@ import pytest
 from ortopt.analysis import shapes
 from ortopt.graph import facts, symbolic
 from tests.analysis.truth import infer_proto, parse, text
+from tests.texts import table
 
 SIZES = """
     b = Shape<start = 0, end = 1>(x) s = Shape<start = 1, end = 2>(x) bs = Mul(b, s)
@@ -19,33 +21,8 @@ SIZES = """
     any = Constant<value = int64[1] {-1}>() own = Constant<value = int64[1] {0}>()
     less = Sub(s, n2) s4 = Mul(s, n4)
 """
+TARGETS = dict(table(Path(__file__).parent / "cases" / "reshape_targets.txt", "targets"))
 INPUTS = "float[B,S,4] x, float[M] w"
-TARGETS = {
-    "b, s, n4": "float[B,S,4]",
-    "b, s, n2, n2": "float[B,S,2,2]",
-    "b, s, any": "float[B,S,4]",
-    "b, s, any, n2": "float[B,S,2,2]",
-    "b, any, n4": "float[B,S,4]",
-    "own, any, n4": "float[B,S,4]",
-    "b, any": "float[B,4*S]",
-    "b, s4": "float[B,4*S]",
-    "bs, n4": "float[B*S,4]",
-    "any, n4": "float[B*S,4]",
-    "n2, n2, bs": "float[2,2,B*S]",
-    "b, n4, s": "float[B,4,?]",
-    "bs, any": "float[?,?]",
-    "s, b, n4": "float[?,?,4]",
-    "s, any, n4": "float[?,?,4]",
-    "s, n4, b": "float[?,4,?]",
-    "any, s, n4": "float[B,S,4]",
-    "any, s4": "float[B,4*S]",
-    "any, s": "float[4*B,S]",
-    "any, b": "float[?,?]",
-    "m, any": "float[?,?]",
-    "m, n4": "float[B*S,4]",
-    "b, s, m": "float[B,S,?]",
-    "less, any": "float[?,?]",
-}
 
 
 def _model(body: str, target: str, *, allow_zero: bool) -> str:

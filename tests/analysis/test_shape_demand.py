@@ -1,42 +1,20 @@
 """For what is computed from dimensions alone: who needs it, and which dimensions are in the way."""
 
+from pathlib import Path
+
 import pytest
 
 from ortopt import optimize, zoo
 from ortopt.analysis.shape_demand import demands
 from ortopt.reporting.report import as_dict, shape_arithmetic
 from ortopt.testing import parse
-
-CASES = {
-    "Reshape needs it: 2 dimensions are neither numbers nor the input's own: B, L": """
-        main (float[N,4] x, float[B,L] y) => (float[B,L,4] z) <int64[1] four = {4}> {
-            s = Shape (y) t = Concat <axis = 0> (s, four) z = Reshape (x, t) }""",
-    "Reshape needs it: 4*N cannot be inferred beside B, which may be 0": """
-        main (float[B,N,4] x) => (float[B,M] z) <int64[1] zero = {0}, int64[1] one = {1}, int64[1] four = {4}> {
-            s = Shape (x) b = Gather (s, zero) n = Gather (s, one) f = Mul (n, four) t = Concat <axis = 0> (b, f)
-            z = Reshape (x, t) }""",
-    "Expand needs it: it enlarges its input to B": """
-        main (float[1,4] x, float[B] y) => (float[B,4] z) <int64[1] four = {4}> {
-            s = Shape (y) t = Concat <axis = 0> (s, four) z = Expand (x, t) }""",
-    "Slice needs it: it ends at L": """
-        main (float[N] x, float[L] y) => (float[K] z) <int64[1] zero = {0}> { s = Shape (y) z = Slice (x, zero, s) }""",
-    "Tile needs it: how often it repeats is L": """
-        main (float[N] x, float[L] y) => (float[K] z) { s = Shape (y) z = Tile (x, s) }""",
-    "Gather needs it: its indices depend on L": """
-        main (float[9] x, float[L] y) => (float[L] z) <int64 zero = {0}, int64 one = {1}> {
-            s = Shape (y) l = Squeeze (s) r = Range (zero, l, one) q = Mul (r, r) z = Gather (x, q) }""",
-    "Add computes with it: it depends on L": """
-        main (int64[1] x, float[L] y) => (int64[1] z) { s = Shape (y) z = Add (x, s) }""",
-    "the graph returns s": "main (float[L] y) => (int64[1] s) { s = Shape (y) }",
-    "Custom computes with it: it depends on L": """<ir_version: 10, opset_import: ["" : 17, "my" : 1]>
-        main (float[L] y) => (float[N] z) { s = Shape (y) z = my.Custom (s) }""",
-}
+from tests.texts import table
 
 
-@pytest.mark.parametrize("why", CASES)
-def test_why(why: str) -> None:
+@pytest.mark.parametrize(("why", "text"), table(Path(__file__).parent / "cases" / "shape_demand.txt", "why"))
+def test_why(why: str, text: str) -> None:
     level = 0 if "4*N" in why else 1  # a Flatten says it
-    result = optimize(parse(CASES[why]), level=level, target="onnx", verify=False)
+    result = optimize(parse(text), level=level, target="onnx", verify=False)
     if level == 0:
         from ortopt.analysis import shapes
 

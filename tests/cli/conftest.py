@@ -147,6 +147,11 @@ def _more_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "installed", lambda: more)
 
 
+@pytest.fixture(autouse=True)
+def _quick(models_run_here: None) -> None:
+    """Nothing here is about how models are run, but for what is marked so."""
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A model of five nodes, with an Add that becomes a Gemm and two Identities that go."""

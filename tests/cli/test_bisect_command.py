@@ -15,7 +15,6 @@ import pytest
 from ortopt import GraphTransformer, registry
 from ortopt.serialization.save import save
 from ortopt.testing import parse
-from ortopt.verification import runner
 from tests.verification.wrong_passes import (
     Nearly,
     Raises,
@@ -68,16 +67,13 @@ CASES: dict[str, tuple[str, type[GraphTransformer], str, tuple[str, ...]]] = {
 
 
 @pytest.fixture(autouse=True)
-def _wrong(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def _wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     more = registry.Registry()
     for kind in registry.installed():
         more.add(kind, registry.installed().origin(kind.name))
     for kind in (WrongRelu, WrongSum, WrongText, WrongAxis, Nearly, WrongRaw, Raises, Tears, Unloadable):
         more.add(kind, "a test")
     monkeypatch.setattr(registry, "installed", lambda: more)
-    if "does_not_run" not in request.node.name:  # quicker than a process each
-        made = runner.ModelRunner.__init__
-        monkeypatch.setattr(runner.ModelRunner, "__init__", lambda *a, **kw: made(*a, **{**kw, "in_process": True}))
 
 
 def write(text: str, **dims: object) -> None:
@@ -270,6 +266,7 @@ def test_a_pass_that_fails_is_shown_on_the_smallest_part(
     reproduce(ortopt, data, monkeypatch, code=4)
 
 
+@pytest.mark.processes
 def test_a_result_that_does_not_run(ortopt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     write("main (float[N] x) => (float[N] y) {{ i = Sin (x) e = Elu (i) y = Cos (e) }}")
     data = bisect(ortopt, "--only", "unloadable")

@@ -21,7 +21,7 @@ MODEL = """<ir_version: 9, opset_import: ["": 17, "my.domain": 1]> main (float[N
     i = Identity (x) d = my.domain.Double (i) e = Neg (d) f = Neg (e) y = Relu (f) }"""
 FLAG = "--custom-op-library"
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler is here")
+pytestmark = [pytest.mark.skipif(COMPILER is None, reason="no C compiler is here"), pytest.mark.processes]
 
 
 @pytest.fixture(scope="module")

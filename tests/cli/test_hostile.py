@@ -281,6 +281,7 @@ def test_a_run_ends_with_one_line(ortopt: Any, tmp_path: Path, name: str) -> Non
     assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["Expand", "doubling", "an endless loop", "strides of 0"])
 def test_verification_of_what_does_not_run_ends_too(
     ortopt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -145,6 +145,7 @@ def test_a_machine_has_memory() -> None:
     assert memory.LEAST <= share < max(total, memory.LEAST + 1)
 
 
+@pytest.mark.processes
 def test_what_takes_too_much_memory_is_one_line(ortopt: Any, files: Path) -> None:
     """The original's own process runs out of memory, not this one."""
     text = """main (int64[1] n) => (float[k] y) { s = Expand (n, n) k = ConstantOfShape (n) y = Identity (k) }"""
@@ -156,6 +157,7 @@ def test_what_takes_too_much_memory_is_one_line(ortopt: Any, files: Path) -> Non
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.processes
 def test_the_limit_reaches_the_process_that_runs_models(
     ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options, TransformerLevel
 from ortopt.serialization import save
 from ortopt.testing import parse
+from tests.texts import Case, read
 
 MODEL = """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
 main (float[N,2] x, bool c) => (float[N,2] y, float[N,2] z)
@@ -302,59 +304,13 @@ def test_an_initializer_that_a_node_uses_twice_goes_with_it() -> None:
     assert work.edit.added_bytes == -8
 
 
-NESTED = {
-    "control_flow_output_elimination": """main (float[2] x, float[3,2] t, int64 n, bool c)
-        => (float[2] y, float[2] z, float[2] w) {
-        y, b, s = Loop (n, , x, x) <body = body (int64 i, bool go, float[2] p, float[2] q)
-            => (bool on, float[2] p1, float[2] q1, float[2] s1) <float[2] k = {1, 2}> {
-            on = Identity (go) p1 = Sin (p) q1 = Add (q, k) s1 = Exp (q) }>
-        z, u = If (c) <
-            then_branch = yes () => (float[2] e, float[2] f) { e = Relu (x) f = Exp (x) },
-            else_branch = no () => (float[2] g, float[2] h) { g = Neg (x) h = Abs (x) }
-        >
-        w, o, v = Scan <num_scan_inputs = 2, scan_output_axes = [0, 1], scan_output_directions = [0, 1],
-            body = body2 (float[2] p2, float[2] a2, float[2] b2) => (float[2] p3, float[2] o2, float[2] v2) {
-            p3 = Add (p2, b2) o2 = Exp (a2) v2 = Neg (a2) }> (x, t, t)
-    }""",
-    "loop_carried_elimination": """main (float[2] x, float[2] k, int64 n) => (float[2] y, float[2] z) {
-        y, z = Loop (n, , x, k) <body = body (int64 i, bool go, float[2] p, float[2] q)
-            => (bool on, float[2] p1, float[2] q1) { on = Identity (go) p1 = Add (p, q) q1 = Identity (q) }>
-    }""",
-    "loop_unrolling": """main (float[2] x, int64 n) => (float[2] y, float[1,2] s, float[2] z)
-        <int64 m = {1}, int64 o = {0}> {
-        y, s = Loop (m, , x) <body = body (int64 i, bool go, float[2] p) => (bool on, float[2] p1, float[2] s1)
-            <float[2] k = {1, 2}> {
-            on = Identity (go) f = Cast <to = 1> (i) g = Add (p, f) p1 = Mul (g, k) s1 = Neg (p) }>
-        z = Loop (o, , y) <body = body2 (int64 i2, bool go2, float[2] q) => (bool on2, float[2] q1) {
-            on2 = Identity (go2) q1 = Exp (q) }>
-    }""",
-    "scan_elimination": """main (float[2] x, float[1,2] t, float[N,2] u) => (float[2] y, float[2,1] s, float[N,2] w) {
-        y, s = Scan <num_scan_inputs = 1, scan_output_axes = [1], body = body (float[2] p, float[2] q)
-            => (float[2] p1, float[2] q1) { p1 = Add (p, q) q1 = Exp (p) }> (x, t)
-        w = Scan <num_scan_inputs = 1, body = body2 (float[2] r) => (float[2] r1) { r1 = Identity (r) }> (u)
-    }""",
-    "if_merging": """main (float[2] x, bool c) => (float[2] y, float[2] z, float[2] w) {
-        y = If (c) <
-            then_branch = yes () => (float[2] e) <float[2] k = {1, 2}> { e = Mul (x, k) },
-            else_branch = no () => (float[2] g) <float[2] l = {1, 2}> { g = Mul (x, l) }
-        >
-        z, w = If (c) <
-            then_branch = yes2 () => (float[2] e2, float[2] f2) { e2 = Identity (x) f2 = Exp (x) },
-            else_branch = no2 () => (float[2] g2, float[2] h2) { g2 = Identity (x) h2 = Neg (x) }
-        >
-    }""",
-    "optional_output_elimination": """main (float[4] x) => (float[4] y) {
-        y, i = Dropout (x) }""",
-}
-
-
-@pytest.mark.parametrize("name", NESTED)
-def test_edits_of_nested_graphs_come_back(name: str) -> None:
-    work = Workspace(parse(NESTED[name]), Options())
+@pytest.mark.parametrize("case", read(Path(__file__).parent / "nested_graphs.txt"), ids=lambda case: case.title)
+def test_edits_of_nested_graphs_come_back(case: Case) -> None:
+    work = Workspace(parse(case.body), Options())
     before, start, nbytes = to_bytes(work.model), work.edit.version, work.edit.added_bytes
     indexed = {graph: work.edit.index.counts(graph) for graph in scope.graphs(work.model)}
     manager = GraphTransformerManager()
-    manager.register(registry.installed().find(name)())
+    manager.register(registry.installed().find(case.title)())
     assert manager.run(work, TransformerLevel.LEVEL1, CancellationToken())
     assert to_bytes(work.model) != before
     work.edit.rollback(start)

@@ -16,32 +16,17 @@ from ortopt.api import OptimizeResult
 from ortopt.cli.group import commands
 from ortopt.graph import scope
 from ortopt.graph.match import need
-from ortopt.optimization import half_precision_measurement, half_precision_run
+from ortopt.optimization import half_precision_run
 from ortopt.reporting.report import as_dict
 from ortopt.rule import Forwarded
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 from ortopt.verification import runner
-from ortopt.verification import verify as verify_module
-from ortopt.verification.runner import ModelRunner
 from tests.half_precision.converting import constant
 from tests.verification.wrong_passes import WrongTanh
 
-
-@pytest.fixture(autouse=True)
-def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run models in this process: quicker by a factor of ten."""
-    plain = verify_module.Reference
-
-    def here(*arguments: Any, **more: Any) -> Any:
-        return plain(*arguments, **more, in_process=True)
-
-    def run_here(*arguments: Any, **more: Any) -> Any:
-        return ModelRunner(*arguments, **more, in_process=True)
-
-    monkeypatch.setattr(verify_module, "Reference", here)
-    monkeypatch.setattr(half_precision_measurement, "ModelRunner", run_here)
+pytestmark = pytest.mark.usefixtures("models_run_here")
 
 
 def weights(model: ir.Model) -> set[str]:

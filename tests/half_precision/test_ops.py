@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,93 +13,14 @@ from ortopt.half_precision.formats import BFLOAT16, FLOAT16, Format
 from ortopt.half_precision.range_rules import PRECISE, WIDE
 from ortopt.half_precision.units import Units
 from tests.half_precision.converting import CPU, CUDA, check_numbers, converted, dtypes, inner_casts, prepared
+from tests.texts import table
 
 X = "main (float[2,4,6] x) => (float[2,4,6] y)"
 IMAGE = "main (float[1,4,6,6] x) => (float[1,4,N,M] y)"
 
-UNARY = "Abs Ceil Elu Erf Floor HardSigmoid HardSwish Identity LeakyRelu LogSoftmax Neg Relu Round Selu Sigmoid Sign Softmax Softplus Softsign Tanh ThresholdedRelu"  # noqa: E501
 
-OPS = {
-    **{op: f"{X} {{ y = {op} (x) }}" for op in UNARY.split()},
-    "Sqrt": f"{X} {{ a = Abs (x) y = Sqrt (a) }}",
-    "Shrink": f"{X} {{ y = Shrink <lambd = 0.1> (x) }}",
-    "Add": f"{X} <float[6] w = {{1, 2, 3, 4, 5, 6}}> {{ y = Add (x, w) }}",
-    "Sub": f"{X} <float[6] w = {{1, 2, 3, 4, 5, 6}}> {{ y = Sub (w, x) }}",
-    "Mul": f"{X} <float[6] w = {{1, 2, 3, 4, 5, 6}}> {{ y = Mul (x, w) }}",
-    "Div": f"{X} <float[6] w = {{1, 2, 3, 4, 5, 6}}> {{ y = Div (x, w) }}",
-    "Max": f"{X} <float w = {{0.25}}> {{ y = Max (x, w) }}",
-    "Min": f"{X} <float w = {{0.25}}> {{ y = Min (x, w) }}",
-    "Sum": f"{X} {{ y = Sum (x, x, x) }}",
-    "PRelu": f"{X} <float[1,4,1] s = {{0.5, 1, 2, 3}}> {{ y = PRelu (x, s) }}",
-    "Clip": f"{X} <float low = {{-1}}, float high = {{1}}> {{ y = Clip (x, low, high) }}",
-    "Where": f"{X} <bool[6] c = {{1, 0, 1, 0, 1, 0}}, float z = {{0}}> {{ y = Where (c, x, z) }}",
-    "MatMul": f"{X} <float[6,6] w> {{ y = MatMul (x, w) }}",
-    "Einsum": f"{X} <float[6,6] w> {{ y = Einsum <equation = \"bij,jk->bik\"> (x, w) }}",
-    "Gemm": "main (float[4,6] x) => (float[4,3] y) <float[6,3] w, float[3] b> { y = Gemm (x, w, b) }",
-    "Transpose": f"{X} {{ t = Transpose <perm = [0, 2, 1]> (x) y = Transpose <perm = [0, 2, 1]> (t) }}",
-    "Reshape": f"{X} <int64[3] s = {{2, 4, 6}}> {{ y = Reshape (x, s) }}",
-    "Flatten": "main (float[2,4,6] x) => (float[2,24] y) { y = Flatten (x) }",
-    "Squeeze": "main (float[2,1,6] x) => (float[2,6] y) <int64[1] a = {1}> { y = Squeeze (x, a) }",
-    "Unsqueeze": "main (float[2,6] x) => (float[2,1,6] y) <int64[1] a = {1}> { y = Unsqueeze (x, a) }",
-    "Expand": "main (float[1,6] x) => (float[4,6] y) <int64[2] s = {4, 6}> { y = Expand (x, s) }",
-    "Tile": "main (float[2,6] x) => (float[4,6] y) <int64[2] r = {2, 1}> { y = Tile (x, r) }",
-    "Concat": "main (float[2,6] x) => (float[4,6] y) { y = Concat <axis = 0> (x, x) }",
-    "Split": "main (float[4,6] x) => (float[2,6] y, float[2,6] z) { y, z = Split <axis = 0> (x) }",
-    "Slice": "main (float[4,6] x) => (float[2,6] y) <int64[1] s = {0}, int64[1] e = {2}> { y = Slice (x, s, e) }",
-    "Gather": "main (int64[3] i) => (float[3,6] y) <float[8,6] w> { y = Gather (w, i) }",
-    "GatherElements": "main (float[4,6] x) => (float[1,2] y) <int64[1,2] i = {1, 2}> { y = GatherElements (x, i) }",
-    "GatherND": "main (float[4,6] x) => (float[1,6] y) <int64[1,1] i = {1}> { y = GatherND (x, i) }",
-    "ScatterND": "main (float[4,6] x, float[1,6] u) => (float[4,6] y) <int64[1,1] i = {1}> { y = ScatterND (x, i, u) }",
-    "ScatterElements": """main (float[4,6] x, float[1,2] u) => (float[4,6] y) <int64[1,2] i = {1, 2}> {
-        y = ScatterElements (x, i, u) }""",
-    "Pad": f"{X} <int64[6] p = {{0, 0, 0, 0, 0, 0}}> {{ y = Pad (x, p) }}",
-    "Trilu": "main (float[4,6] x) => (float[4,6] y) { y = Trilu <upper = 1> (x) }",
-    "DepthToSpace": "main (float[1,4,6,6] x) => (float[1,1,12,12] y) { y = DepthToSpace <blocksize = 2> (x) }",
-    "SpaceToDepth": "main (float[1,4,6,6] x) => (float[1,16,3,3] y) { y = SpaceToDepth <blocksize = 2> (x) }",
-    "ReverseSequence": """main (float[4,6] x) => (float[4,6] y) <int64[6] l = {4, 4, 4, 4, 4, 4}> {
-        y = ReverseSequence <time_axis = 0, batch_axis = 1> (x, l) }""",
-    "ReduceMean": f"{X} {{ m = ReduceMean <axes = [2]> (x) y = Add (x, m) }}",
-    "ReduceMax": f"{X} {{ m = ReduceMax <axes = [2]> (x) y = Add (x, m) }}",
-    "ReduceMin": f"{X} {{ m = ReduceMin <axes = [2]> (x) y = Add (x, m) }}",
-    "Conv": f"{IMAGE} <float[4,4,3,3] w, float[4] b> {{ y = Conv (x, w, b) }}",
-    "ConvTranspose": f"{IMAGE} <float[4,4,3,3] w> {{ y = ConvTranspose (x, w) }}",
-    "MaxPool": f"{IMAGE} {{ y = MaxPool <kernel_shape = [2, 2]> (x) }}",
-    "AveragePool": f"{IMAGE} {{ y = AveragePool <kernel_shape = [2, 2]> (x) }}",
-    "GlobalAveragePool": f"{IMAGE} {{ y = GlobalAveragePool (x) }}",
-    "GlobalMaxPool": f"{IMAGE} {{ y = GlobalMaxPool (x) }}",
-    "BatchNormalization": f"""{IMAGE} <float[4] s = {{1, 2, 3, 4}}, float[4] v = {{1, 2, 3, 4}}> {{
-        y = BatchNormalization (x, s, s, s, v) }}""",
-    "InstanceNormalization": f"{IMAGE} <float[4] s = {{1, 2, 3, 4}}> {{ y = InstanceNormalization (x, s, s) }}",
-    "LayerNormalization": f"{X} <float[6] s = {{1, 2, 3, 4, 5, 6}}> {{ y = LayerNormalization (x, s) }}",
-    "LSTM": """main (float[3,1,4] x) => (float[3,1,1,2] y) <float[1,8,4] w, float[1,8,2] r> {
-        y, h, c = LSTM <hidden_size = 2> (x, w, r) }""",
-    "GRU": """main (float[3,1,4] x) => (float[3,1,1,2] y) <float[1,6,4] w, float[1,6,2] r> {
-        y, h = GRU <hidden_size = 2> (x, w, r) }""",
-    "RNN": """main (float[3,1,4] x) => (float[3,1,1,2] y) <float[1,2,4] w, float[1,2,2] r> {
-        y, h = RNN <hidden_size = 2> (x, w, r) }""",
-    "Resize": """main (float[1,4,3,3] x) => (float[1,4,6,6] y) <float[4] s = {1, 1, 2, 2}> {
-        y = Resize (x, , s) }""",
-    "TopK": "main (float[4,6] x) => (float[4,2] y) <int64[1] k = {2}> { y, i = TopK (x, k) }",
-    "Dropout": f"{X} {{ y, m = Dropout (x) }}",
-    "ConstantOfShape": f"{X} {{ s = Shape (x) c = ConstantOfShape (s) y = Add (c, x) }}",
-    "Constant": f"{X} {{ c = Constant <value_floats = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]> () y = Add (x, c) }}",
-    "Cast": "main (bool[4,6] b, float[4,6] x) => (float[4,6] y) { c = Cast <to = 1> (b) y = Mul (x, c) }",
-    "Compress": "main (float[4,6] x) => (float[2,6] y) <bool[4] c = {1, 0, 1, 0}> { y = Compress <axis = 0> (x, c) }",
-}  # fmt: skip
-
-CONTRIB = {
-    "Gelu": f"{X} {{ y = com.microsoft.Gelu (x) }}",
-    "FastGelu": f"{X} {{ y = com.microsoft.FastGelu (x) }}",
-    "QuickGelu": f"{X} {{ y = com.microsoft.QuickGelu (x) }}",
-    "BiasGelu": f"{X} <float[6] b = {{1, 2, 3, 4, 5, 6}}> {{ y = com.microsoft.BiasGelu (x, b) }}",
-    "FusedMatMul": f"{X} <float[6,6] w> {{ y = com.microsoft.FusedMatMul <transB = 1> (x, w) }}",
-    "SkipLayerNormalization": f"""{X} <float[6] s = {{1, 2, 3, 4, 5, 6}}> {{
-        y = com.microsoft.SkipLayerNormalization (x, x, s) }}""",
-    "MultiHeadAttention": """main (float[1,4,8] q, float[1,4,8] k, float[1,4,8] v) => (float[1,4,8] y) {
-        y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, v) }""",
-}
-
-
+OPS = dict(table(Path(__file__).parent / "ops.txt", "of onnx"))
+CONTRIB = dict(table(Path(__file__).parent / "ops.txt", "of ONNX Runtime"))
 RECURRENT = ("RNN", "GRU", "LSTM")
 
 

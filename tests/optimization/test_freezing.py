@@ -7,10 +7,13 @@ import io
 import numpy as np
 import onnx
 import onnx_ir as ir
+import pytest
 from onnx import numpy_helper
 
 from ortopt import optimize
 from ortopt.reporting import report
+
+pytestmark = pytest.mark.usefixtures("models_run_here")
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 main (float[N,3,4,4] x, float[2,3,1,1] w, float[2] s, float[2] b, float[2] m, float[2] v) => (float[N,2,4,4] y) {

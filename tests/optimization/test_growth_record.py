@@ -8,6 +8,8 @@ from ortopt.options import MEGABYTE
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 
+pytestmark = pytest.mark.usefixtures("models_run_here")
+
 SIDE = 400
 ONE = SIDE * SIDE * 4
 """Bytes of a folded constant: one is within a megabyte, two are not."""

@@ -13,6 +13,8 @@ from ortopt.api import make_options, new_optimization
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 
+pytestmark = pytest.mark.usefixtures("models_run_here")
+
 MODEL = "main (float[2,3] x) => (float[2,3] y) { i = Identity (x) y = Relu (i) }"
 
 

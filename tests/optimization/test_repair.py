@@ -42,24 +42,13 @@ from tests.verification.wrong_passes import (
     WrongText,
 )
 
+pytestmark = pytest.mark.usefixtures("models_run_here")
+
 NAMES = "wrong_relu,identity_elimination"
 
 
 def ops(model: ir.Model) -> list[str]:
     return [node.op_type for graph in model.graphs() for node in graph]
-
-
-@pytest.fixture(autouse=True)
-def _in_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Compare in this process, but where a model may end it: quicker by a factor of ten."""
-    if "does_not_run" in request.node.name:
-        return
-    plain = verify_module.Reference
-
-    def here(*arguments: Any, **more: Any) -> Any:
-        return plain(*arguments, **more, in_process=True)
-
-    monkeypatch.setattr(verify_module, "Reference", here)
 
 
 def repaired(
@@ -233,6 +222,7 @@ def test_a_pass_that_is_wrong_again_and_again_is_left_out_in_the_end() -> None:
         ("main (float[N] x) => (float[N] y) { i = Identity (x) y = Elu (i) }", Unloadable),
     ],
 )
+@pytest.mark.processes
 def test_a_result_that_does_not_run_is_repaired_too(text: str, kind: type[GraphTransformer]) -> None:
     import numpy as np
 

@@ -14,6 +14,8 @@ from ortopt.graph.match import inputs
 from ortopt.rule import Forwarded
 from ortopt.testing import parse
 
+pytestmark = pytest.mark.usefixtures("models_run_here")
+
 MODEL = "main (float[N] x) => (float[N] y) { a = Identity (x) b = Relu (a) y = Abs (b) }"
 
 

@@ -18,6 +18,8 @@ from ortopt.errors import InvalidModelError, UsageError
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
+pytestmark = pytest.mark.usefixtures("models_run_here")
+
 NETWORK = """
 main (float[N,3,8,8] x) => (float[a,b,c,d] y) <float[N,4,8,8] m> {
     w = Constant <value = float[4,3,1,1] {1,2,3,4,5,6,7,8,9,10,11,12}> ()

@@ -18,7 +18,6 @@ from ortopt.regression.pool import Job
 from ortopt.rule import Forwarded
 from ortopt.serialization.save import save
 from ortopt.testing import parse
-from ortopt.verification import verify
 
 MODELS = {
     "gelu": """<ir_version: 8, opset_import: ["" : 17]> main (float[N,8] x) => (float[N,8] y)
@@ -80,14 +79,8 @@ class InProcess:
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch: pytest.MonkeyPatch, models_run_here: None) -> None:
     """Models of ours are verified in this process."""
-    original = verify.Reference.__init__
-
-    def in_process(self: verify.Reference, *arguments: Any, **more: Any) -> None:
-        original(self, *arguments, **{**more, "in_process": True})
-
-    monkeypatch.setattr(verify.Reference, "__init__", in_process)
     monkeypatch.setattr(model_run, "_quiet_memory", model_run.memory_of_process)
     monkeypatch.setattr(latency, "attempt", lambda *_: None)
     monkeypatch.setattr(model_run.start, "early", contextlib.nullcontext)

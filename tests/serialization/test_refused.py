@@ -1,5 +1,7 @@
 """Models that are no models: each is refused in one line that says why, by the library and on the command line.
 
+And those that look wrong, and run (accepted.txt).
+
 The files below refused/ hold them: a title that is what the line must contain, up to `` / ``; the model in ONNX's text
 form; and behind ``with:`` fields of onnx.proto, as protobuf writes them, that are merged into it.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -18,9 +21,11 @@ from ortopt.cli.group import commands
 from ortopt.errors import InvalidModelError
 from ortopt.serialization.load import load
 from tests.texts import Case, read
-from tests.whole_models.unverified import LEVELS, loads
+from tests.whole_models.unverified import LEVELS, check_levels, loads, session
 
 FOLDER = Path(__file__).parent / "refused"
+ACCEPTED = read(FOLDER.with_name("accepted.txt"), ("with",))
+FEEDS = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 HEADER = '<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1, "f": 1, "me": 1]>'
 CASES = [(path.stem, case) for path in sorted(FOLDER.glob("*.txt")) for case in read(path, ("with",))]
 
@@ -57,3 +62,13 @@ def test_refused(file: str, case: Case, tmp_path: Path) -> None:
         done = CliRunner().invoke(commands, [*map(str, command)])
         assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"ortopt: {message}\n")
         assert [one.name for one in tmp_path.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case.title)
+def test_accepted(case: Case) -> None:
+    model = built(case)
+    feeds = {
+        one.name: np.ones([size if isinstance(size, int) else 2 for size in one.shape], FEEDS[one.type])
+        for one in session(model).get_inputs()
+    }
+    check_levels(model, feeds)

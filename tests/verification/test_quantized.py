@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ortopt.verification.unrounded import unrounded
 from ortopt.verification.unrounded_ops import FORMULAS, NoFormulaError
 from ortopt.verification.verify import Verification, verify
 from tests.releases import needs
+from tests.texts import table
 
 RNG = np.random.default_rng(3)
 WIDTH, HEADS, LENGTH = 32, 2, 6
@@ -168,87 +170,10 @@ REAL = f"{QUANTIZE} r = DequantizeLinear (q, sx, zx)"
 BACK = "y = DequantizeLinear (o, sy, zy)"
 AGAIN = f"o = QuantizeLinear (n, sy, zy) {BACK}"
 FLAT, IMAGE = "float[5,8] x", "float[2,3,6,6] x"
-ONE = {
-    "QLinearSigmoid": ("n = Sigmoid (r)", ""),
-    "QLinearLeakyRelu": ("n = LeakyRelu <alpha = 0.2> (r)", "<alpha = 0.2>"),
-    "QLinearSoftmax": ("n = Softmax <axis = 1> (r)", "<axis = 1, opset = 17>"),
-}
-POOL = "<kernel_shape = [2, 2], strides = [2, 2]>"
-W = "wr = DequantizeLinear (w, sw, zw)"
 K = "kr = DequantizeLinear (k, sw, zw)"
-B = "br = DequantizeLinear (b, sb)"
-SAME: dict[str, tuple[str, str, str]] = {
-    **{
-        name: (FLAT, f"{REAL} {plain} {AGAIN}", f"{QUANTIZE} o = com.microsoft.{name} {attributes} (q, sx, zx, sy, zy)")
-        for name, (plain, attributes) in ONE.items()
-    },
-    "QLinearAveragePool": (
-        IMAGE,
-        f"{REAL} n = AveragePool {POOL} (r) {AGAIN}",
-        f"{QUANTIZE} o = com.microsoft.QLinearAveragePool {POOL} (q, sx, zx, sy, zy)",
-    ),
-    "QLinearGlobalAveragePool": (
-        IMAGE,
-        f"{REAL} n = GlobalAveragePool (r) {AGAIN}",
-        f"{QUANTIZE} o = com.microsoft.QLinearGlobalAveragePool (q, sx, zx, sy, zy)",
-    ),
-    "QLinearAdd": (
-        FLAT,
-        f"{REAL} n = Add (r, r) {AGAIN}",
-        f"{QUANTIZE} o = com.microsoft.QLinearAdd (q, sx, zx, q, sx, zx, sy, zy)",
-    ),
-    "QLinearMul": (
-        FLAT,
-        f"{REAL} n = Mul (r, r) {AGAIN}",
-        f"{QUANTIZE} o = com.microsoft.QLinearMul (q, sx, zx, q, sx, zx, sy, zy)",
-    ),
-    "QLinearConcat": (
-        FLAT,
-        f"{REAL} n = Concat <axis = 1> (r, r) {AGAIN}",
-        f"{QUANTIZE} o = com.microsoft.QLinearConcat <axis = 1> (sy, zy, q, sx, zx, q, sx, zx)",
-    ),
-    "QLinearMatMul": (
-        FLAT,
-        f"{REAL} {W} n = MatMul (r, wr) {AGAIN}",
-        f"{QUANTIZE} o = QLinearMatMul (q, sx, zx, w, sw, zw, sy, zy)",
-    ),
-    "QGemm": (
-        FLAT,
-        f"{REAL} {W} br = DequantizeLinear (b8, sb) n = Gemm (r, wr, br) {AGAIN}",
-        f"{QUANTIZE} o = com.microsoft.QGemm (q, sx, zx, w, sw, zw, b8, sy, zy)",
-    ),
-    "QLinearConv": (
-        IMAGE,
-        f"{REAL} {K} {B} n = Conv <pads = [1, 1, 1, 1]> (r, kr, br) {AGAIN}",
-        f"{QUANTIZE} o = QLinearConv <pads = [1, 1, 1, 1]> (q, sx, zx, k, sw, zw, sy, zy, b)",
-    ),
-    "QLinearConv, channels last": (
-        IMAGE,
-        f"{REAL} {K} {B} n = Conv (r, kr, br) {AGAIN}",
-        f"""{QUANTIZE} t = Transpose <perm = [0, 2, 3, 1]> (q)
-            u = com.microsoft.QLinearConv <channels_last = 1> (t, sx, zx, k, sw, zw, sy, zy, b)
-            o = Transpose <perm = [0, 3, 1, 2]> (u)""",
-    ),
-    "DynamicQuantizeMatMul": (
-        FLAT,
-        """q, s, z = DynamicQuantizeLinear (x) i = MatMulInteger (q, w, z, zw) c = Cast <to = 1> (i) t = Mul (s, sw)
-            m = Mul (c, t) y = Add (m, f)""",
-        "y = com.microsoft.DynamicQuantizeMatMul (x, w, sw, zw, f)",
-    ),
-    "MatMulIntegerToFloat": (
-        FLAT,
-        """q, s, z = DynamicQuantizeLinear (x) i = MatMulInteger (q, w, z, zw) c = Cast <to = 1> (i) t = Mul (s, sw)
-            m = Mul (c, t) y = Add (m, f)""",
-        "q, s, z = DynamicQuantizeLinear (x) y = com.microsoft.MatMulIntegerToFloat (q, w, s, sw, z, zw, f)",
-    ),
-    "ConvInteger": (
-        IMAGE,
-        """q, s, z = DynamicQuantizeLinear (x) r = DequantizeLinear (q, s, z)
-            kr = DequantizeLinear (k, sw, zw) y = Conv (r, kr)""",
-        """q, s, z = DynamicQuantizeLinear (x) i = ConvInteger (q, k, z, zw) c = Cast <to = 1> (i) t = Mul (s, sw)
-            y = Mul (c, t)""",
-    ),
-}
+
+
+SAME = {name: texts for name, *texts in table(Path(__file__).parent / "integer_ops.txt", "ops")}
 
 
 def of_integers(name: str, number: int, *, numbers: dict[str, Any] | None = None) -> ir.Model:

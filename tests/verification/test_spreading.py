@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -16,9 +14,10 @@ from ortopt.registry import Registry
 from ortopt.reporting.report import spread_text
 from ortopt.rule import Forwarded
 from ortopt.testing import check_rewrites, parse
-from ortopt.verification import verify as verify_module
 from ortopt.verification.result_comparison import accept_spreading
 from ortopt.verification.verify import verify
+
+pytestmark = pytest.mark.usefixtures("models_run_here")
 
 NAN, INF = float("nan"), float("inf")
 FLOAT = "tensor(float)"
@@ -35,11 +34,6 @@ SPREAD = """main (float[2, 3] x) => (float[2, 3] y) <float one = {1.0}, float ze
 HOLDS_NAN = {"x": np.array([[1, NAN, 2], [3, 4, 5]], np.float32)}
 HOLDS_INF = {"x": np.array([[1, INF, 2], [3, 4, 5]], np.float32)}
 FINITE = {"x": np.ones((2, 3), np.float32)}
-
-
-@pytest.fixture(autouse=True)
-def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_module, "Reference", functools.partial(verify_module.Reference, in_process=True))
 
 
 class SumOverAll(RewriteRule[Forwarded]):

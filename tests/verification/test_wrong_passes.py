@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,105 +10,34 @@ import onnx_ir as ir
 import pytest
 from click.testing import CliRunner
 
-from ortopt import GraphTransformer, VerificationError, optimize
+from ortopt import VerificationError, optimize
 from ortopt.cli.group import commands
 from ortopt.errors import UsageError
 from ortopt.serialization.save import save
 from ortopt.testing import parse
-from ortopt.verification import verify as verify_module
 from ortopt.verification.comparison import Comparison
 from ortopt.verification.doubtful_outputs import decide_by_noise
 from ortopt.verification.draws import Draw, additional_draws, thorough_draws
 from ortopt.verification.inputs import Interface
 from ortopt.verification.verify import Reference, verify
-from tests.verification.wrong_passes import (
-    MergedRandomness,
-    Swap,
-    WrongBesideAnOutlier,
-    WrongBeyond32Bits,
-    WrongBeyondAThousand,
-    WrongBeyondFifty,
-    WrongForNaN,
-    WrongOfNegatives,
-    WrongRandomness,
-    WrongRelu,
-)
+from tests.texts import table
+from tests.verification import wrong_passes
+
+pytestmark = pytest.mark.usefixtures("models_run_here")
 
 
 @pytest.fixture(autouse=True)
-def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare in this process, with all the time that a quick machine has; tests of costs are benchmarks."""
-    plain = verify_module.Reference
-
-    def here(*arguments: Any, **more: Any) -> Any:
-        return plain(*arguments, **{**more, "in_process": True})
-
-    monkeypatch.setattr(verify_module, "Reference", here)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs are drawn with all the time that a quick machine has; tests of costs are benchmarks."""
     monkeypatch.setattr("ortopt.verification.input_search._FURTHER_SECONDS", 10.0)
 
 
-class WrongBranch(Swap):
-    """Neg becomes Abs."""
-
-    roots = ("Neg",)
-    becomes = "Abs"
-
-
-SUM = """main (float[N,4] x) => (float[N,4] y) {{
-    axes = Constant <value_ints = [0, 1]> () k = Constant <value_float = {limit}> ()
-    s = ReduceSum <keepdims = 0> (x, axes) c = {test} (s, k)
-    y = If (c) <then_branch = t () => (float[N,4] u) {{ u = Neg (x) }},
-                else_branch = e () => (float[N,4] v) {{ v = Identity (x) }}> }}"""
 RANDOM = "main (float[N,4] x) => (float[N,4] y) {{ {} }}"
-CASES: dict[str, tuple[str, GraphTransformer]] = {
-    "above 50": ("main (float[N,4] x) => (float[N,4] y) { y = Abs (x) }", WrongBeyondFifty()),
-    "above 50, one number": ("main (float x) => (float y) { y = Abs (x) }", WrongBeyondFifty()),
-    "above 50, within": (
-        "main (float[N,4] x, float[4,4] w) => (float[N,4] y) { m = MatMul (x, w) a = Abs (m) y = Sqrt (a) }",
-        WrongBeyondFifty(),
-    ),
-    "NaN": (
-        "main (float[N,4] x) => (float[N,4] y) <float zero = {0}> { n = IsNaN (x) y = Where (n, zero, x) }",
-        WrongForNaN(),
-    ),
-    "NaN, one number": (
-        "main (float x) => (float y) <float zero = {0}> { n = IsNaN (x) y = Where (n, zero, x) }",
-        WrongForNaN(),
-    ),
-    "above 1000": ("main (int64[N] x) => (int64[N] y) { y = Neg (x) }", WrongBeyondAThousand()),
-    "above 2^31": ("main (int64[N] x) => (int64[N] y) { y = Neg (x) }", WrongBeyond32Bits()),
-    "above 2^31, one number": ("main (int64 x) => (int64 y) { y = Neg (x) }", WrongBeyond32Bits()),
-    "above 2^31, among indices": (
-        "main (int64[N,20] x, float[9,4] w, int64[N] i) => (int64[N,20] y, float[N,4] z)"
-        " { z = Gather (w, i) y = Neg (x) }",
-        WrongBeyond32Bits(),
-    ),
-    "a sum above 100": (SUM.format(limit=100.0, test="Greater"), WrongBranch()),
-    "a sum below -100": (SUM.format(limit=-100.0, test="Less"), WrongBranch()),
-    "NaN wherever it is looked": (
-        "main (float[N,4] x) => (float[N,4] y) <float far = {50}> { d = Sub (x, far) y = Sqrt (d) }",
-        WrongOfNegatives(),
-    ),
-    "an outlier": (
-        "main (float[N,8] x) => (float[N,8] y) <float[8] f = {1, 1, 1000000, 1, 1, 1, 1, 1}> { y = Mul (x, f) }",
-        WrongBesideAnOutlier(),
-    ),
-    "an outlier, one row": (
-        "main (float[8] x) => (float[8] y) <float[8] f = {1, 1, 1000000, 1, 1, 1, 1, 1}> { y = Mul (x, f) }",
-        WrongBesideAnOutlier(),
-    ),
-    "half of all are large": (
-        "main (float[9,4] x) => (float[9,4] y) <float[4] f = {1000000, 1000000, 1, 1}> { y = Mul (x, f) }",
-        WrongBesideAnOutlier(),
-    ),
-    "beside randomness": (RANDOM.format("a = Relu (x) r = RandomNormalLike (x) y = Add (a, r)"), WrongRelu()),
-    "before randomness": (RANDOM.format("a = Relu (x) r = Bernoulli (a) y = Mul (r, x)"), WrongRelu()),
-    "behind randomness": (RANDOM.format("r = RandomNormalLike (x) y = Relu (r)"), WrongRelu()),
-    "randomness itself": (RANDOM.format("r = RandomNormalLike (x) y = Add (x, r)"), WrongRandomness()),
-    "randomness twice": (
-        RANDOM.format("r = RandomNormalLike (x) s = RandomNormalLike (x) d = Sub (r, s) y = Add (x, d)"),
-        MergedRandomness(),
-    ),
+
+
+CASES = {
+    name: (text, vars(wrong_passes)[wrong]())
+    for name, wrong, text in table(Path(__file__).parent / "wrong_passes.txt", "wrong")
 }
 
 

@@ -32,6 +32,13 @@ class WrongRelu(Swap):
     """Relu becomes Neg."""
 
 
+class WrongBranch(Swap):
+    """Neg becomes Abs."""
+
+    roots = ("Neg",)
+    becomes = "Abs"
+
+
 class WrongTanh(Swap):
     """Tanh becomes Sin."""
 
