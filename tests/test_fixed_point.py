@@ -10,7 +10,7 @@ from ortopt import optimize
 from ortopt.options import TransformerLevel
 from ortopt.rule import Forwarded
 from ortopt.serialization.save import to_bytes
-from tests.verification.wrong_passes import Swap
+from tests.rules import Swap
 
 MODELS = {
     "a constant that is folded late tells its users a shape": """<ir_version: 10, opset_import: ["" : 20]>
