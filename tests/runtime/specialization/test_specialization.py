@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from ortopt import InferenceSession
 from ortopt.runtime.execution.cache import Cache
@@ -19,6 +19,7 @@ from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 from tests.runtime.models import HEADER, TWO_GROUPS, WITH_SHAPE, Twice, floats, session, two_groups
+from tests.runtime.side_by_side import check, in_threads
 
 
 def reshaped(x: Any, shape: Any) -> Any:
@@ -148,11 +149,8 @@ def test_sizes_are_folded_in() -> None:
         t = my.Twice (x) s, y = ortopt.group.group_0 (t) }}
     <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (s, r) {{
         s = Shape (p) q = Relu (p) r = Neg (q) }}"""
-    mine = session(text, host_ops=[Twice], specialize_after=1)
-    for rows in (1, 2, 1, 2):
-        s, y = mine.run(None, {"x": floats(rows, 4)})
-        assert s.tolist() == [rows, 4]
-        assert_allclose(y, -2 * np.maximum(floats(rows, 4), 0), rtol=1e-6)
+    feeds = [{"x": floats(rows, 4)} for rows in (1, 2, 1, 2)]
+    mine = check(text, *feeds, host_ops=[Twice], specialize_after=1)
     assert mine.statistics.specializations == 2
 
 
@@ -183,9 +181,8 @@ def test_one_compile_for_concurrent_misses(monkeypatch: pytest.MonkeyPatch) -> N
         start.wait()
         return mine.run(None, {"x": x})[0]
 
-    with ThreadPoolExecutor(8) as threads:
-        for got in threads.map(call, range(8)):
-            assert_allclose(got, two_groups(x)[0], rtol=1e-6)
+    for got in in_threads(8, call):
+        assert_allclose(got, two_groups(x)[0], rtol=1e-6)
     assert sorted(compiled) == ["group_0", "group_1", "leftover_0"]
     assert mine.statistics.specializations == 3
 
@@ -269,8 +266,7 @@ def test_disk_damage_is_found_and_repaired(tmp_path: Path, damage: str) -> None:
 
 
 def test_disk_many_writers(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(4) as threads:
-        rows = list(threads.map(lambda _: specialised(tmp_path), range(4)))
+    rows = in_threads(4, lambda _: specialised(tmp_path))
     assert all(row.stored + row.restored == 3 for row in rows)
     assert all(row.discarded == 0 for row in rows)
     assert len(list(tmp_path.iterdir())) == 3
@@ -284,11 +280,7 @@ def test_disk_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 def test_disk_tells_weights_apart(tmp_path: Path) -> None:
     specialised(tmp_path)
     other = TWO_GROUPS.replace("{1, 2, 3, 4}", "{1, 2, 3, 5}")
-    mine = session(other, specialize_after=1, cache_folder=tmp_path)
-    x = floats(3, 4)
-    w = np.array([1, 2, 3, 5], np.float32)
-    a = np.maximum(x + w, 0)
-    assert_array_equal(mine.run(None, {"x": x})[1], -a)
+    mine = check(other, {"x": floats(3, 4)}, specialize_after=1, cache_folder=tmp_path)
     assert mine.statistics.restored == 1  # the Neg between the groups
 
 
