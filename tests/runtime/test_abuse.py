@@ -18,8 +18,7 @@ from numpy.testing import assert_allclose
 
 from ortopt import InferenceSession
 from ortopt.errors import UsageError
-from ortopt.runtime.execution.threads import divide_threads
-from ortopt.runtime.planning.planner import Planner
+from ortopt.runtime.planning.planner import Planner, divide_threads
 from ortopt.runtime.values.tensors import to_ort
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse

@@ -25,11 +25,11 @@ from ortopt.runtime.cuda import device_arena
 from ortopt.runtime.cuda import driver as cuda_driver
 from ortopt.runtime.cuda.device import STREAM_KEY
 from ortopt.runtime.cuda.driver import Driver
-from ortopt.runtime.cuda.host_outputs import HOST_OUTPUTS, in_host_memory
 from ortopt.runtime.execution.arena import Arena
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.onnxruntime_interface import output_memory
 from ortopt.runtime.onnxruntime_internals import copies_from_values, empty_tensor, native_device, size_in_bytes
+from ortopt.runtime.planning.planned_step import HOST_OUTPUTS, in_host_memory
 from ortopt.runtime.specialization import cuda_graphs
 from ortopt.testing import parse
 from tests.runtime.cuda.fake_cuda import Log, fake_cuda
