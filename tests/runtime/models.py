@@ -9,8 +9,8 @@ import onnx_ir as ir
 from onnx.reference.op_run import OpRun
 
 from ortopt.runtime.session import InferenceSession
-from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
+from tests.runtime.side_by_side import theirs
 
 HEADER = '<ir_version: 10, opset_import: ["" : 17, "ortopt.group" : 1, "my" : 1]>'
 
@@ -71,8 +71,4 @@ def session(text: str | ir.Model, **options: Any) -> InferenceSession:
 
 
 def plain_session(text: str) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(to_bytes(parse(text)), options, providers=["CPUExecutionProvider"])
+    return theirs(parse(text))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime
 import pytest
 from numpy.testing import assert_array_equal
@@ -210,21 +210,13 @@ def test_ir_versions(version: int) -> None:
 @pytest.mark.parametrize("labels", [{"classlabels_int64s": [1, 2]}, {"classlabels_strings": ["a", "b"]}], ids=str)
 def test_maps(labels: dict[str, Any]) -> None:
     """What scikit-learn's classifiers give."""
-    text = f"{HEADER} main (float[N,2] x) => (float[N,2] y) {{ a = my.Twice (x) y = Neg (a) }}"
-    proto = ir.to_proto(parse(text))
-    proto.opset_import.add(domain="ai.onnx.ml", version=3)
-    proto.graph.node[1].CopyFrom(onnx.helper.make_node("ZipMap", ["a"], ["y"], domain="ai.onnx.ml", **labels))
-    key = onnx.TensorProto.INT64 if "classlabels_int64s" in labels else onnx.TensorProto.STRING
-    proto.graph.output[0].ClearField("type")
-    mapped = proto.graph.output[0].type.sequence_type.elem_type.map_type
-    mapped.key_type = key
-    mapped.value_type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-    mine = InferenceSession(proto, providers=["cpu"], host_ops=[Twice])
-    assert (
-        mine.get_outputs()[0].type
-        == f"seq(map({'int64' if key == onnx.TensorProto.INT64 else 'string'},tensor(float)))"
-    )
-    first, second = next(iter(labels.values()))
+    ((attribute, (first, second)),) = labels.items()
+    key = "int64" if attribute == "classlabels_int64s" else "string"
+    text = f"""<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 3, "my" : 1]>
+        main (float[N,2] x) => (seq(map({key},float)) y) {{
+            a = my.Twice (x) y = ai.onnx.ml.ZipMap <{attribute} = {json.dumps([first, second])}> (a) }}"""
+    mine = InferenceSession(onnx.parser.parse_model(text), providers=["cpu"], host_ops=[Twice])
+    assert mine.get_outputs()[0].type == f"seq(map({key},tensor(float)))"
     assert mine.run(None, {"x": np.array([[1, 2]], np.float32)}) == [[{first: 2.0, second: 4.0}]]
 
 
