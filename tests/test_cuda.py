@@ -30,12 +30,13 @@ from ortopt.partition.settings import PartitionOptions
 from ortopt.runtime.cuda import device as cuda_device
 from ortopt.runtime.specialization import cuda_graphs
 from ortopt.serialization.load import load
+from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from tests.runtime.cuda.fake_cuda import Log, fake_cuda
 from tests.runtime.cuda.test_cuda_plans import CHAIN, MIXED, chain, check_chain, cuda, for_cuda, graphs, many
-from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
 from tests.runtime.planning.test_control_flow import CASES
-from tests.runtime.side_by_side import bound, in_threads, quiet, value
+from tests.runtime.side_by_side import bound, in_threads, quiet, theirs, value
 
 __all__ = ["fake_cuda"]
 
@@ -81,6 +82,15 @@ class World:
 @pytest.fixture(params=["fake", *([pytest.param("device", marks=pytest.mark.gpu)] if WORKS else [])])
 def world(request: pytest.FixtureRequest) -> World:
     return World(None if request.param == "device" else request.getfixturevalue("fake_cuda"))
+
+
+@pytest.fixture
+def torch() -> Any:
+    """PyTorch, with CUDA."""
+    found = pytest.importorskip("torch")
+    if not found.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    return found
 
 
 def made(text: str, world: World, **options: Any) -> Any:
@@ -296,10 +306,7 @@ def test_c_memory_at_an_address(world: World) -> None:
 
 @pytest.mark.gpu
 @needs_cuda
-def test_c_tensors_of_torch_without_a_copy() -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
+def test_c_tensors_of_torch_without_a_copy(torch: Any) -> None:
     mine = made(CHAIN, World(None))
     x = torch.from_numpy(X).cuda()
     assert_allclose(mine.run(None, {"x": x})[0], chain(X), **NEAR)
@@ -324,7 +331,7 @@ def test_d_splits_and_siblings_of_attention_run_in_one_group(world: World) -> No
         a = MatMul (q, t) b = Softmax <axis = -1> (a) y = MatMul (b, v) }"""
     weight = floats(8, 24, seed=3)
     model = parse(f'<ir_version: 10, opset_import: ["" : 17]> {text.replace("{0.01}", _spelled(weight))}')
-    expected = onnxruntime.InferenceSession(_bytes(model), providers=[CPU]).run(None, {"x": floats(2, 4, 8)})[0]
+    expected = theirs(model).run(None, {"x": floats(2, 4, 8)})[0]
     found = group(model, PartitionOptions(providers=("cuda", "cpu")))
     assert [one.provider for one in found] == [CUDA]
     mine = InferenceSession(model, providers=world.providers, specialize_after=1, cuda_graphs=True)
@@ -347,8 +354,8 @@ def test_d_shapes_of_a_groups_output_need_no_copy(world: World) -> None:
 def test_d_views_between_groups_on_cuda_stay_there(world: World) -> None:
     text = f"""{HEADER} main (float[N,4] x) => (float[K] y) <int64[1] flat = {{-1}}> {{
         a = ortopt.group.group_0 (x) b = Reshape (a, flat) y = ortopt.group.group_1 (b) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Exp (p) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ r = Neg (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Exp (p) }}
+    {FUNCTION} group_1 (p) => (r) {{ r = Neg (p) }}"""
     mine = session(for_cuda(text), providers=world.providers)
     for _ in range(2):
         assert_allclose(mine.run(None, {"x": X})[0], -np.exp(X).reshape(-1), **NEAR)
@@ -358,7 +365,7 @@ def test_d_views_between_groups_on_cuda_stay_there(world: World) -> None:
 def test_d_guards_of_values_that_were_constants_in_the_profile(world: World) -> None:
     text = f"""{HEADER} main (float[N,4] x, int64[K] shape) => (float[] y) {{
         y = ortopt.group.group_0 (x, shape) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, shape) => (r) {{ s = Neg (p) r = Reshape (s, shape) }}
+    {FUNCTION} group_0 (p, shape) => (r) {{ s = Neg (p) r = Reshape (s, shape) }}
     """
     if world.fake is not None:
         world.fake.pinned = {"shape"}
@@ -423,7 +430,7 @@ def test_graphs_are_evicted_and_captured_again(world: World) -> None:
 def test_graphs_of_groups_that_cannot_be_captured_run_without(world: World) -> None:
     """NonZero asks the device how many there are: that cannot be captured."""
     text = f"""{HEADER} main (float[N,4] x) => (int64[2,K] y) {{ y = ortopt.group.group_0 (x) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ s = Relu (p) r = NonZero (s) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ s = Relu (p) r = NonZero (s) }}"""
     if world.fake is not None:
         world.fake.uncapturable = {"NonZero": "run: operation not permitted when stream is capturing"}
     mine = made(text, world, specialize_after=1, cuda_graphs=True)
@@ -493,9 +500,9 @@ def test_stream_keeps_large_results_in_order(world: World) -> None:
     """Long work on the device, then the host reads: without the wait it would read too early."""
     text = f"""{HEADER} main (float[N,N] x) => (float[N,N] y) {{
         a = ortopt.group.group_0 (x) b = my.Twice (a) c = ortopt.group.group_1 (b, a) y = my.Twice (c) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{
+    {FUNCTION} group_0 (p) => (r) {{
         a = MatMul (p, p) b = MatMul (a, p) r = MatMul (b, p) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, q) => (r) {{ r = Add (p, q) }}"""
+    {FUNCTION} group_1 (p, q) => (r) {{ r = Add (p, q) }}"""
     size = 64 if world.fake is not None else 2048
     mine = made(text, world, host_ops=[Twice])
     for seed in range(4):
@@ -641,7 +648,7 @@ def test_outputs_in_the_hosts_memory_are_where_the_table_says(op: str) -> None:
     rank = "[2]" if op == "Shape" else ""
     model = parse(f"main (float[N,4] x) => (int64{rank} y, float[N,4] z) {{ y = {op} (x) z = Neg (x) }}")
     options = quiet(graph_optimization_level=onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
-    plain = onnxruntime.InferenceSession(_bytes(model), options, providers=[CUDA, CPU])
+    plain = onnxruntime.InferenceSession(to_bytes(model), options, providers=[CUDA, CPU])
     memories = output_memories(plain._sess)
     assert memories is not None
     assert [name.lower() in {"cpu", "cudapinned"} for name in memories] == [True, False]
@@ -649,10 +656,7 @@ def test_outputs_in_the_hosts_memory_are_where_the_table_says(op: str) -> None:
 
 @pytest.mark.gpu
 @needs_cuda
-def test_what_torch_still_computes_on_the_default_stream_is_waited_for() -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("this torch has no CUDA")
+def test_what_torch_still_computes_on_the_default_stream_is_waited_for(torch: Any) -> None:
     mine = made(CHAIN, World(None))
     large = torch.ones(4096, 4096, device="cuda")
     for i in range(5):
@@ -685,12 +689,6 @@ def test_the_tables_name_what_this_onnx_runtime_has() -> None:
     table = {key for key in kernels._kernels(CUDA).rules if kernels._kernels(CUDA).rules[key]}
     assert len(live) > 200
     assert len(table - live) <= 0.02 * len(table), sorted(table - live)
-
-
-def _bytes(model: Any) -> bytes:
-    from ortopt.serialization.save import to_bytes
-
-    return to_bytes(model)
 
 
 def _spelled(array: Any) -> str:

@@ -22,7 +22,7 @@ from ortopt.runtime.planning.planner import Planner, divide_threads
 from ortopt.runtime.values.tensors import to_ort
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
-from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 from tests.runtime.side_by_side import PARALLEL, SEQUENTIAL, in_threads, quiet
 
 SECONDS = float(os.environ.get("ORTOPT_TEST_ABUSE_SECONDS", "3"))
@@ -87,8 +87,8 @@ def test_dealing_threads_out() -> None:
 WEIGHTS = f"""{HEADER}
 main (float[N,1024] x) => (float[N,1024] y) <float[1] v = {{0}}, float[1] w = {{0}}> {{
     a = ortopt.group.group_0 (x, w) b = my.Twice (a) y = ortopt.group.group_1 (b, v) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, q) => (r) {{ s = Mul (p, q) r = Neg (s) }}"""
+{FUNCTION} group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}
+{FUNCTION} group_1 (p, q) => (r) {{ s = Mul (p, q) r = Neg (s) }}"""
 
 
 def with_weights(rows: int, text: str = WEIGHTS) -> tuple[ir.Model, Any, Any]:
@@ -128,8 +128,8 @@ def test_weights_wherever_they_are(
 TABLES = f"""{HEADER}
 main (int64[N] x) => (float[N,1024] y) <float[1] v = {{0}}, float[1] w = {{0}}> {{
     a = ortopt.group.group_0 (x, w) b = my.Twice (a) y = ortopt.group.group_1 (b, x, v) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ s = Gather (q, p) r = Relu (s) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, x, q) => (r) {{ s = Gather (q, x) r = Mul (p, s) }}"""
+{FUNCTION} group_0 (p, q) => (r) {{ s = Gather (q, p) r = Relu (s) }}
+{FUNCTION} group_1 (p, x, q) => (r) {{ s = Gather (q, x) r = Mul (p, s) }}"""
 
 
 @pytest.mark.parametrize("external_data", ["inline", "copy"])
@@ -170,7 +170,7 @@ def test_results_of_one_group_are_freed_apart() -> None:
     """One is of use for longer than the other: 64 MB each."""
     text = f"""{HEADER} main (float[N] x) => (float[N] y) {{
         a, b = ortopt.group.group_0 (x) c = my.Twice (b) d = my.Twice (c) y = Add (a, d) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r, s) {{ r = Neg (p) s = Abs (p) }}"""
+    {FUNCTION} group_0 (p) => (r, s) {{ r = Neg (p) s = Abs (p) }}"""
     mine = session(text, sess_options=quiet(enable_cpu_mem_arena=False), host_ops=[Twice])
     mine.run(None, {"x": floats(3)})
     (group,) = (one for one in mine.groups if one.spec.name == "group_0")
@@ -197,7 +197,7 @@ def test_nothing_is_walked_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_errors_in_a_group_reach_the_caller_and_leave_the_session_usable() -> None:
     text = f"""{HEADER} main (float[N] x, int64[K] shape) => (float[] y) {{
         a = my.Twice (x) y = ortopt.group.group_0 (a, shape) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, s) => (r) {{ r = Reshape (p, s) }}"""
+    {FUNCTION} group_0 (p, s) => (r) {{ r = Reshape (p, s) }}"""
     for mode in (SEQUENTIAL, PARALLEL):
         mine = session(text, sess_options=quiet(execution_mode=mode), host_ops=[Twice])
         for _ in range(3):

@@ -20,7 +20,7 @@ from ortopt.runtime.run_settings import RunType, read_settings
 from ortopt.runtime.values.tensors import to_ort
 from ortopt.testing import parse
 from tests.releases import INSTALLED, since
-from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 from tests.runtime.side_by_side import bound, check, value
 
 X = floats(3, 4)
@@ -113,8 +113,8 @@ def test_ort_run_compiles_on_a_miss_and_finds_it_again() -> None:
 def test_ort_run_looks_up_the_dtype_where_the_file_does_not_tell_it() -> None:
     text = f"""{HEADER} main (float[N] x, double[N] d) => (float[N] y, double[N] z) {{
         a = my.Twice (x) b = ortopt.group.group_0 (a) c = my.Twice (d) y = Neg (b) z = ortopt.group.group_1 (c) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Abs (p) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ r = Abs (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Abs (p) }}
+    {FUNCTION} group_1 (p) => (r) {{ r = Abs (p) }}"""
     check(text, {"x": floats(4), "d": floats(4).astype(np.float64)}, host_ops=[Twice])
 
 
@@ -123,7 +123,7 @@ def test_ort_run_looks_up_the_dtype_where_the_file_does_not_tell_it() -> None:
 
 def test_fallback_of_a_group_that_does_not_compile_is_the_host_and_is_said() -> None:
     text = f"""{HEADER} main (int8[N] x) => (int8[N] y) {{ a = ortopt.group.group_0 (x) y = Abs (a) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Erf (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Erf (p) }}"""
     mine = session(text)
     with pytest.warns(RuntimeWarning, match="group group_0 runs on the host: .*Erf"):
         got = mine.run(None, {"x": np.zeros(2, np.int8)})[0]
@@ -163,7 +163,7 @@ Wrong.__name__ = "Relu"
 def test_debug_names_the_first_group_that_differs_and_the_worst_element(tmp_path: Path) -> None:
     text = f"""{HEADER} main (float[N,4] x) => (float[N,4] y) {{
         n = Neg (x) a = ortopt.group.group_0 (n) b = Relu (a) y = Neg (b) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Abs (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Abs (p) }}"""
     mine = session(text, run_type="debug", host_ops=[Wrong], dump_folder=tmp_path)
     with pytest.raises(VerificationError, match=r"group leftover_\d on host, output 'b': .* at \[1, 2\]") as caught:
         mine.run(None, {"x": X})
@@ -240,7 +240,7 @@ WRITTEN = {
 @pytest.mark.parametrize("given", ["array", "value", "bound"])
 def test_host_ops_that_write_to_their_arguments_change_nothing_else(body: str, given: str) -> None:
     text = f"""{HEADER} main (float[2] x) => (float[2] y) <float[2] w = {{1, 2}}, bool go = {{1}}> {{ {body} }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Neg (p) }}
+    {FUNCTION} group_0 (p) => (r) {{ r = Neg (p) }}
     <domain: "my", opset_import: ["" : 17, "my" : 1]> Both (p, q) => (r) {{
         a = my.Writer (p, q) b = my.Writer (p, q) r = Add (a, b) }}"""
 

@@ -17,9 +17,8 @@ from onnxruntime.capi.onnxruntime_inference_collection import check_and_normaliz
 
 from ortopt import InferenceSession
 from tests.releases import INSTALLED, needs, since
-from tests.runtime.models import HEADER, PLAIN, TWO_GROUPS, Twice, floats, session
+from tests.runtime.models import FUNCTION, HEADER, PLAIN, TWO_GROUPS, Twice, floats, session
 from tests.runtime.side_by_side import Pair, alike, both, called_back, stopped, value
-from tests.runtime.values.test_containers import FUNCTION
 
 TEXT = f"""{HEADER}
 main (float[N,4] x, int64[M] i, string[K] s, float16[J] h, bool b) =>

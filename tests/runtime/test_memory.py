@@ -17,7 +17,7 @@ from benchmarks.sessions import _FIXED_THRESHOLD, GROUPS, activations
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.values.tensors import elements
 from tests.releases import needs, since
-from tests.runtime.models import HEADER, floats
+from tests.runtime.models import FUNCTION, HEADER, floats
 from tests.runtime.side_by_side import PARALLEL, SEQUENTIAL, check, quiet
 
 PROC = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="no /proc here")
@@ -37,9 +37,9 @@ IN_A_LOOP = f"""{HEADER} main (float[N] x) => (float[N] y) <int64 n = {{3}}, boo
 SEPARATE = f"""{HEADER} main (float[N] x) => (float[N] y) {{
     a, late, unread = ortopt.group.split (x) b = ortopt.group.group_1 (a) c = ortopt.group.group_2 (b)
     d = ortopt.group.group_3 (c) y = ortopt.group.join (d, late) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> split (p) => (q, r, s) {{
+    {FUNCTION} split (p) => (q, r, s) {{
         q = Neg (p) r = Abs (p) s = Relu (p) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> join (p, q) => (r) {{ r = Add (p, q) }}
+    {FUNCTION} join (p, q) => (r) {{ r = Add (p, q) }}
     {FUNCTIONS}"""
 
 

@@ -17,10 +17,8 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from tests.releases import since
-from tests.runtime.models import HEADER, Twice, floats, session
+from tests.runtime.models import FUNCTION, HEADER, Twice, floats, session
 from tests.runtime.side_by_side import PARALLEL, SEQUENTIAL, check, quiet
-
-GROUP = '<domain: "ortopt.group", opset_import: ["" : 17]>'
 
 
 class Same(Twice):
@@ -51,7 +49,7 @@ DTYPES = {
 def test_every_dtype_from_group_to_host_to_group(dtype: str, shape: tuple[int, ...]) -> None:
     text = f"""{HEADER} main ({dtype}[{",".join(map(str, shape))}] x) => ({dtype}[] y) {{
         a = ortopt.group.group_0 (x) b = my.Same (a) y = ortopt.group.group_1 (b) }}
-    {GROUP} group_0 (p) => (r) {{ r = Identity (p) }} {GROUP} group_1 (p) => (r) {{ r = Identity (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Identity (p) }} {FUNCTION} group_1 (p) => (r) {{ r = Identity (p) }}"""
     if not shape:
         text = text.replace(f"{dtype}[] x", f"{dtype} x")
     array = np.random.default_rng(0).integers(0, 2, shape).astype(DTYPES[dtype])
@@ -71,7 +69,7 @@ def test_every_dtype_from_group_to_host_to_group(dtype: str, shape: tuple[int, .
 def test_dtypes_that_numpy_lacks(name: str, number: int, dtype: Any) -> None:
     text = f"""{HEADER.replace('"" : 17', '"" : 19')} main (float[N] x) => (float[N] y, {name}[N] z) {{
         a = Cast <to = {number}> (x) z = my.Same (a) y = ortopt.group.group_0 (z) }}
-    {GROUP.replace('"" : 17', '"" : 19')} group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}"""
+    {FUNCTION.replace('"" : 17', '"" : 19')} group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}"""
     x = np.array([1, -2, 0.5, 0], np.float32)
     y, z = session(text, host_ops=[Same]).run(None, {"x": x})
     assert_array_equal(y, x)
@@ -81,7 +79,7 @@ def test_dtypes_that_numpy_lacks(name: str, number: int, dtype: Any) -> None:
 
 def test_ort_values_of_dtypes_that_numpy_lacks() -> None:
     text = f"""{HEADER} main (bfloat16[N] x) => (float[N] y) {{ a = my.Same (x) y = ortopt.group.group_0 (a) }}
-    {GROUP} group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}"""
     bits = np.array([1.5, -2], ml_dtypes.bfloat16).view(np.uint16)
     value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, 16)
     (got,) = session(text, host_ops=[Same]).run(None, {"x": value})
@@ -93,15 +91,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         f"""{HEADER} main (float[N] x, float[2] d) => (float[2] c, float[2] e, float[N] y)
         <float[2] c = {{1, 2}}, float[2] d = {{3, 4}}> {{
             e = Identity (d) a = my.Same (x) y = ortopt.group.group_0 (a) }}
-        {GROUP} group_0 (p) => (r) {{ r = Neg (p) }}""",
+        {FUNCTION} group_0 (p) => (r) {{ r = Neg (p) }}""",
         {"d": np.array([7, 8], np.float32)},
     ),
     "constants as nodes and missing optional arguments": (
         f"""{HEADER} main (float[N] x) => (float[N] y) {{
             low = Constant <value = float {{-0.5}}> () high = Constant <value_float = 0.5> ()
             a = ortopt.group.group_0 (x, low, high) b = my.Same (a) y = ortopt.group.group_1 (b) }}
-        {GROUP} group_0 (p, l, h) => (r) {{ r = Clip (p, l, h) }}
-        {GROUP} group_1 (p, l, h) => (r) {{ r = Clip (p, l, h) }}""",
+        {FUNCTION} group_0 (p, l, h) => (r) {{ r = Clip (p, l, h) }}
+        {FUNCTION} group_1 (p, l, h) => (r) {{ r = Clip (p, l, h) }}""",
         {},
     ),
     "functions in groups": (
@@ -115,8 +113,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "a group that is used by many": (
         f"""{HEADER} main (float[N] x) => (float[N] y, float[N] z, float[N] a) {{
             a, b = ortopt.group.group_0 (x) c = ortopt.group.group_1 (a, b) y = Add (c, a) z = Sub (c, x) }}
-        {GROUP} group_0 (p) => (r, s) {{ r = Neg (p) s = Exp (r) }}
-        {GROUP} group_1 (p, q) => (r) {{ r = Mul (p, q) }}""",
+        {FUNCTION} group_0 (p) => (r, s) {{ r = Neg (p) s = Exp (r) }}
+        {FUNCTION} group_1 (p, q) => (r) {{ r = Mul (p, q) }}""",
         {},
     ),
 }
@@ -133,8 +131,8 @@ def test_models_give_what_onnx_runtime_makes_of_them(name: str) -> None:
 def test_outputs_of_a_group_that_nobody_uses_are_not_asked_for() -> None:
     text = f"""{HEADER} main (float[N] x) => (float[N] y) {{
         a, unused = ortopt.group.group_0 (x) none, nobody = ortopt.group.group_1 (x) y = my.Same (a) }}
-    {GROUP} group_0 (p) => (r, s) {{ r = Neg (p) s = Exp (p) }}
-    {GROUP} group_1 (p) => (r, s) {{ r = Neg (p) s = Exp (p) }}"""
+    {FUNCTION} group_0 (p) => (r, s) {{ r = Neg (p) s = Exp (p) }}
+    {FUNCTION} group_1 (p) => (r, s) {{ r = Neg (p) s = Exp (p) }}"""
     mine = check(text, {"x": np.ones(2, np.float32)}, host_ops=[Same])
     assert [group.spec.name for group in mine.groups] == ["group_0", "leftover_0"]
     assert len(mine.groups[0].spec.outputs) == 1
@@ -167,15 +165,15 @@ HOSTILE = {
         <domain: "ortopt.group", opset_import: ["" : 17, "ortopt.group" : 1]> g (p) => (r) {{
             r = ortopt.group.g (p) }}""",
     "too many arguments": f"""{HEADER} main (float[N] x) => (float[N] y) {{
-        a = my.Same (x) y = ortopt.group.g (a, a, a) }} {GROUP} g (p) => (r) {{ r = Neg (p) }}""",
+        a = my.Same (x) y = ortopt.group.g (a, a, a) }} {FUNCTION} g (p) => (r) {{ r = Neg (p) }}""",
     "too many results": f"""{HEADER} main (float[N] x) => (float[N] y, float[N] z) {{
-        a = my.Same (x) y, z = ortopt.group.g (a) }} {GROUP} g (p) => (r) {{ r = Neg (p) }}""",
+        a = my.Same (x) y, z = ortopt.group.g (a) }} {FUNCTION} g (p) => (r) {{ r = Neg (p) }}""",
     "types that do not fit": f"""{HEADER} main (float[N] x, int64[N] i) => (float[N] y) {{
-        a = my.Same (x) y = ortopt.group.g (a, i) }} {GROUP} g (p, q) => (r) {{ r = Add (p, q) }}""",
+        a = my.Same (x) y = ortopt.group.g (a, i) }} {FUNCTION} g (p, q) => (r) {{ r = Add (p, q) }}""",
     "an op that is not there": f"""{HEADER} main (float[N] x) => (float[N] y) {{
-        a = my.Same (x) y = ortopt.group.g (a) }} {GROUP} g (p) => (r) {{ r = Nonsense (p) }}""",
+        a = my.Same (x) y = ortopt.group.g (a) }} {FUNCTION} g (p) => (r) {{ r = Nonsense (p) }}""",
     "a missing argument": f"""{HEADER} main (float[N] x) => (float[N] y) {{
-        a = my.Same (x) y = ortopt.group.g (a) }} {GROUP} g (p, q) => (r) {{ r = Add (p, q) }}""",
+        a = my.Same (x) y = ortopt.group.g (a) }} {FUNCTION} g (p, q) => (r) {{ r = Add (p, q) }}""",
 }
 
 
@@ -229,7 +227,7 @@ def test_a_session_closed_in_the_middle_of_a_run_ends_it() -> None:
     Close.__name__ = "Close"
     text = f"""{HEADER} main (float[N] x) => (float[N] y) {{
         a = my.Close (x) b = ortopt.group.group_0 (a) c = ortopt.group.group_1 (a) y = Add (b, c) }}
-    {GROUP} group_0 (p) => (r) {{ r = Neg (p) }} {GROUP} group_1 (p) => (r) {{ r = Exp (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Neg (p) }} {FUNCTION} group_1 (p) => (r) {{ r = Exp (p) }}"""
     for mode in (SEQUENTIAL, PARALLEL):
         mine = session(text, host_ops=[Close], sess_options=quiet(execution_mode=mode))
         assert mine.run(None, {"x": np.zeros(2, np.float32)})[0].tolist() == [1, 1]

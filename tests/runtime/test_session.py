@@ -29,7 +29,7 @@ from ortopt.runtime.values.foreign_memory import at_address
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
 from tests.releases import INSTALLED, since
-from tests.runtime.models import HEADER, PLAIN, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
+from tests.runtime.models import FUNCTION, HEADER, PLAIN, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
 from tests.runtime.side_by_side import PARALLEL, Pair, alike, bound, called_back, check, quiet, value
 
 DEFAULTED = f"""{HEADER}
@@ -37,8 +37,8 @@ main (float[2] x, float[2] d) => (float[2] y) <float[2] d = {{1, 2}}> {{
     a = ortopt.group.group_0 (x, d)
     y = ortopt.group.group_1 (a)
 }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ r = Add (p, q) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ r = Neg (p) }}
+{FUNCTION} group_0 (p, q) => (r) {{ r = Add (p, q) }}
+{FUNCTION} group_1 (p) => (r) {{ r = Neg (p) }}
 """
 
 
@@ -64,7 +64,7 @@ def test_a_plain_model_is_one_session_of_onnx_runtime() -> None:
 
 def test_a_model_that_is_one_group_is_one_session_of_onnx_runtime() -> None:
     text = f"""{HEADER} main (float[N] x) => (float[N] y) {{ y = ortopt.group.group_0 (x) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ s = Relu (p) r = Neg (s) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ s = Relu (p) r = Neg (s) }}"""
     mine = session(text)
     assert mine.groups == ()
     assert_array_equal(mine.run(None, {"x": np.array([-1, 2], np.float32)})[0], [0, -2])
@@ -94,7 +94,7 @@ main (int8[N] x) => (float16[N] h, bfloat16[N,K] b, string[N] s, bool[1] f, seq(
     h = Cast <to = 10> (i) e = Unsqueeze (i, n) b = Cast <to = 16> (e) s = Cast <to = 8> (x)
     g = Cast <to = 9> (x) z = Constant <value = int64[1] {{0}}> () f = Gather (g, z) q = SequenceConstruct (m, i)
 }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}
+{FUNCTION} group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}
 """
 
 
@@ -146,7 +146,7 @@ def test_wrong_arguments_are_refused_as_onnx_runtime_refuses_them(what: str) -> 
 def test_results_share_memory_with_nothing() -> None:
     text = f"""{HEADER} main (float[N] x) => (float[N] x, float[N] y, float[2] c, float[N] z)
     <float[2] c = {{1, 2}}> {{ y = ortopt.group.group_0 (x) z = my.Twice (y) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Identity (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Identity (p) }}"""
     text = text.replace("=> (float[N] x, ", "=> (").replace("z = my", "v = Identity (x) z = my")
     mine = session(text, host_ops=[Twice])
     x = np.ones(3, np.float32)
@@ -306,8 +306,8 @@ def test_groups_that_do_not_depend_on_each_other_run_at_the_same_time() -> None:
     text = f"""{HEADER} main (float[N] x) => (float[N] y) {{
         a = ortopt.group.group_0 (x) b = my.Meet (a) n = Neg (x) c = ortopt.group.group_1 (n) d = my.Meet (c)
         y = Add (b, d) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Relu (p) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ r = Relu (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Relu (p) }}
+    {FUNCTION} group_1 (p) => (r) {{ r = Relu (p) }}"""
     mine = session(text, sess_options=quiet(execution_mode=PARALLEL, inter_op_num_threads=2), host_ops=[Meet])
     if sum(group.wanted_provider == "host" for group in mine.groups) == 1:
         pytest.skip("both meet in one block of host nodes")
@@ -432,7 +432,7 @@ def test_results_that_are_views_share_memory_with_no_argument_and_no_weight(run_
     mine = session(
         f"""{HEADER} main (float[N,4] x) => (float[M] y, float[4] z) <float[2,2] w = {{1, 2, 3, 4}}> {{
             y = ortopt.group.group_0 (x) z = ortopt.group.group_0 (w) }}
-        <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{
+        {FUNCTION} group_0 (p) => (r) {{
             s = Constant <value = int64[1] {{-1}}> () r = Reshape (p, s) }}""",
         run_type=run_type,
     )
@@ -447,7 +447,7 @@ def test_nodes_between_groups_are_planned_in_the_order_of_random_ones() -> None:
     model = parse(
         f"""{HEADER} main (float[N] x) => (float[N] y, float[N] z) {{
         n = Neg (x) a = my.Twice (n) y = ortopt.group.group_0 (a) z = RandomUniformLike (x) }}
-        <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = RandomNormalLike (p) }}"""
+        {FUNCTION} group_0 (p) => (r) {{ r = RandomNormalLike (p) }}"""
     )
     mine = session(model, host_ops=[Twice])
     random = [group.spec.name for group in mine.groups if group.spec.random]

@@ -33,7 +33,7 @@ from ortopt.runtime.planning.planned_step import HOST_OUTPUTS, in_host_memory
 from ortopt.runtime.specialization import cuda_graphs
 from ortopt.testing import parse
 from tests.runtime.cuda.fake_cuda import Log, fake_cuda
-from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 from tests.runtime.planning.test_control_flow import GROUP
 from tests.runtime.side_by_side import PARALLEL, bound, in_threads, quiet, value
 
@@ -43,15 +43,15 @@ X = floats(3, 4)
 
 CHAIN = f"""{HEADER} main (float[N,4] x) => (float[N,4] y) <float[4] w = {{1, 2, 3, 4}}> {{
     a = ortopt.group.group_0 (x, w) b = ortopt.group.group_1 (a) y = ortopt.group.group_2 (b, x) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ s = Neg (p) r = Exp (s) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_2 (p, q) => (r) {{ s = Mul (p, q) r = Abs (s) }}
+{FUNCTION} group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}
+{FUNCTION} group_1 (p) => (r) {{ s = Neg (p) r = Exp (s) }}
+{FUNCTION} group_2 (p, q) => (r) {{ s = Mul (p, q) r = Abs (s) }}
 """
 
 MIXED = f"""{HEADER} main (float[N,4] x) => (float[N,4] y, float[N,4] b) <float[4] w = {{1, 2, 3, 4}}> {{
     a = ortopt.group.group_0 (x, w) b = my.Twice (a) c = ortopt.group.group_1 (a, b) y = Neg (c) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, o) => (r) {{ r = Mul (p, o) }}
+{FUNCTION} group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}
+{FUNCTION} group_1 (p, o) => (r) {{ r = Mul (p, o) }}
 """
 
 
@@ -159,8 +159,8 @@ def test_one_stream_is_not_left_behind_by_what_a_kernel_gives_in_the_hosts_memor
     """A shape that goes up after the run, out of memory that the run gives back: the run waits."""
     text = f"""{HEADER} main (float[N,4] x) => (int64[2] y) {{
         s = ortopt.group.group_0 (x) y = ortopt.group.group_1 (s) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (shape) {{ shape = Shape (p) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ r = Neg (p) }}"""
+    {FUNCTION} group_0 (p) => (shape) {{ shape = Shape (p) }}
+    {FUNCTION} group_1 (p) => (r) {{ r = Neg (p) }}"""
     fake_cuda.pinned = {"shape"}
     mine = cuda(text)
     assert mine.run(None, {"x": X})[0].tolist() == [-3, -4]
@@ -212,8 +212,8 @@ def test_copies_of_shapes_are_left_to_onnx_runtime(fake_cuda: Log) -> None:
     """They are read in the host's memory by two groups on CUDA: no copy at all."""
     text = f"""{HEADER} main (float[N,4] x, int64[K] shape) => (float[] y) {{
         a = ortopt.group.group_0 (x, shape) y = ortopt.group.group_1 (a, shape) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, shape) => (r) {{ r = Reshape (p, shape) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, shape) => (r) {{ s = Neg (p) r = Reshape (s, shape) }}
+    {FUNCTION} group_0 (p, shape) => (r) {{ r = Reshape (p, shape) }}
+    {FUNCTION} group_1 (p, shape) => (r) {{ s = Neg (p) r = Reshape (s, shape) }}
     """
     fake_cuda.pinned = {"shape"}
     mine = cuda(text)
@@ -226,8 +226,8 @@ def test_copies_of_shapes_are_left_to_onnx_runtime(fake_cuda: Log) -> None:
 def test_copies_to_where_an_input_is_read_on_the_host_are_counted(fake_cuda: Log) -> None:
     text = f"""{HEADER} main (float[N,4] x) => (float[] y) {{
         s = ortopt.group.group_0 (x) y = ortopt.group.group_1 (x, s) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Shape (p) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, shape) => (r) {{ s = Neg (p) r = Reshape (s, shape) }}
+    {FUNCTION} group_0 (p) => (r) {{ r = Shape (p) }}
+    {FUNCTION} group_1 (p, shape) => (r) {{ s = Neg (p) r = Reshape (s, shape) }}
     """
     fake_cuda.pinned = {"shape"}
     mine = cuda(text)
@@ -252,9 +252,9 @@ def test_copies_of_what_a_kernel_leaves_in_the_hosts_memory_are_not_planned(
 def test_copies_of_shapes_between_groups_on_cuda_are_not_made(fake_cuda: Log) -> None:
     text = f"""{HEADER} main (float[N,4] x) => (float[] y, int64[K] t) {{
         s = ortopt.group.group_0 (x) y = ortopt.group.group_1 (x, s) t = ortopt.group.group_2 (s) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (shape) {{ shape = Shape (p) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, shape) => (r) {{ s = Neg (p) r = Reshape (s, shape) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_2 (p) => (r) {{ r = Neg (p) }}"""
+    {FUNCTION} group_0 (p) => (shape) {{ shape = Shape (p) }}
+    {FUNCTION} group_1 (p, shape) => (r) {{ s = Neg (p) r = Reshape (s, shape) }}
+    {FUNCTION} group_2 (p) => (r) {{ r = Neg (p) }}"""
     fake_cuda.pinned = {"shape"}
     mine = cuda(text)
     y, t = mine.run(None, {"x": X})
@@ -587,7 +587,7 @@ def test_cuda_graphs_of_groups_with_inputs_in_the_hosts_memory_are_refused(fake_
     """A replay would go on with the shape that it was captured with."""
     text = f"""{HEADER} main (float[N,4] x, int64[K] shape) => (float[] y) {{
         y = ortopt.group.group_0 (x, shape) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, shape) => (r) {{ s = Neg (p) r = Reshape (s, shape) }}
+    {FUNCTION} group_0 (p, shape) => (r) {{ s = Neg (p) r = Reshape (s, shape) }}
     """
     fake_cuda.pinned = {"shape"}
     mine = graphs(text)
@@ -654,7 +654,7 @@ def test_parallel_plans_put_one_thing_at_a_time_on_the_device(fake_cuda: Log) ->
     branches = "\n".join(f"a{i} = ortopt.group.group_0 (x, w) b{i} = my.Twice (a{i})" for i in range(4))
     text = f"""{HEADER} main (float[N,4] x) => (float[N,4] y) <float[4] w = {{1, 2, 3, 4}}> {{
         {branches} y = Sum (b0, b1, b2, b3) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}"""
+    {FUNCTION} group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}"""
     mine = cuda(text, sess_options=options, host_ops=[Twice])
     for _ in range(5):
         a = np.maximum(X + np.array([1, 2, 3, 4], np.float32), 0)
@@ -695,7 +695,7 @@ def test_types_that_numpy_lacks_come_down(fake_cuda: Log) -> None:
     import ml_dtypes
 
     text = f"""{HEADER} main (float[N] x) => (bfloat16[N] y) {{ y = ortopt.group.group_0 (x) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Cast <to = 16> (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Cast <to = 16> (p) }}"""
     for stream in (True, False):
         fake_cuda.no_stream = not stream
         device = [("cuda", {"device_id": "0" if stream else "1"})]

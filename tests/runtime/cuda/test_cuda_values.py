@@ -18,9 +18,8 @@ from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
 from ortopt.runtime.specialization.guard_writer import guarded
 from tests.runtime.cuda.fake_cuda import Log, fake_cuda
 from tests.runtime.cuda.test_cuda_plans import CHAIN, MIXED, X, chain, cuda, for_cuda
-from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
 from tests.runtime.side_by_side import bound, value
-from tests.runtime.specialization.test_guard_reader import FUNCTION
 from tests.runtime.values.test_containers import SEQUENCE, STRINGS
 
 __all__ = ["fake_cuda"]

@@ -18,9 +18,8 @@ from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.session_maker import SessionMaker
 from ortopt.runtime.execution.weights import FOLDER_KEY, place
 from tests.releases import INSTALLED, needs, since
-from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 from tests.runtime.side_by_side import alike, both, in_threads, outcome, quiet, same, value
-from tests.runtime.values.test_containers import FUNCTION
 
 DIMS = f"""{HEADER}
 main (float[N,M] x, float[N,K] z) => (float[N,M] y, float[N,K] v) {{
@@ -34,6 +33,13 @@ main (float[3] x) => (float[3] y) <float[3] w = {{1, 2, 3}}, float[3] p = {{4, 5
 {FUNCTION} group_0 (x, p) => (r) {{ s = Add (x, p) r = Relu (s) }}
 {FUNCTION} group_1 (x, w) => (r) {{ s = Mul (x, w) r = Neg (s) }}
 """
+
+
+def options_of_groups(mine: InferenceSession) -> list[Any]:
+    """The options of each session that groups have made; there are some."""
+    found = [one.session_options for group in mine.groups for one in group.sessions()]
+    assert found
+    return found
 
 
 def denoted(text: str) -> bytes:
@@ -69,9 +75,8 @@ def test_every_entry_reaches_every_group(name: str) -> None:
     options = quiet({name: "1"})
     mine = session(TWO_GROUPS, sess_options=options)
     mine.run(None, {"x": floats(2, 4)})
-    for group in mine.groups:
-        for made in group.sessions():
-            assert made.session_options.get_session_config_entry(name) == "1"
+    for found in options_of_groups(mine):
+        assert found.get_session_config_entry(name) == "1"
     assert mine.get_session_options() is options
 
 
@@ -102,9 +107,8 @@ def test_every_attribute_reaches_every_group() -> None:
     options = quiet(**changed)
     mine = session(TWO_GROUPS, sess_options=options)
     mine.run(None, {"x": floats(2, 4)})
-    for group in mine.groups:
-        for made in group.sessions():
-            assert {name: getattr(made.session_options, name) for name in changed} == changed
+    for found in options_of_groups(mine):
+        assert {name: getattr(found, name) for name in changed} == changed
     settable = {name for name in dir(options) if not callable(getattr(options, name)) and name[0] != "_"}
     dealt = {"intra_op_num_threads", "profile_file_prefix", "optimized_model_filepath"}
     dealt |= {"enable_profiling", "execution_mode"} | ({"use_per_session_threads"} if INSTALLED >= (1, 23) else set())

@@ -12,10 +12,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
-from tests.runtime.models import HEADER, TWO_GROUPS, floats, session
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, floats, session
 from tests.runtime.side_by_side import alike, both, value
 from tests.runtime.side_by_side import bound as made
-from tests.runtime.values.test_containers import FUNCTION
 
 X = floats(2, 4)
 

@@ -11,9 +11,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.runtime.models import HEADER, TWO_GROUPS, floats, session
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, floats, session
 from tests.runtime.side_by_side import Pair, alike, both, bound, called_back, quiet, same, stopped, value
-from tests.runtime.values.test_containers import FUNCTION
 
 TEXT = f"""{HEADER}
 main (float[N,4] x, float[4] w, bfloat16[1] b) => (float[N,4] y, float[N,4] z, bfloat16[1] c) {{

@@ -19,9 +19,9 @@ from ortopt.runtime.specialization.guard_writer import guarded
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from tests.releases import since
-from tests.runtime.models import HEADER, Twice, floats, session
+from tests.runtime.models import FUNCTION, HEADER, Twice, floats, session
 from tests.runtime.side_by_side import PARALLEL, SEQUENTIAL, in_the_meantime, in_threads, quiet, same, theirs
-from tests.runtime.specialization.test_guard_writer import FUNCTION, TEXT, feed, grouped
+from tests.runtime.specialization.test_guard_writer import TEXT, feed, grouped
 
 SHAPES = {"x": [3, 4]}
 TWELVE = np.array([12])

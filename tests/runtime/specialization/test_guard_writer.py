@@ -17,10 +17,8 @@ from ortopt.runtime.specialization.guard_writer import guarded
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
-from tests.runtime.models import HEADER, floats, session
+from tests.runtime.models import FUNCTION, HEADER, floats, session
 from tests.runtime.side_by_side import theirs
-
-FUNCTION = '<domain: "ortopt.group", opset_import: ["" : 17]>'
 
 TEXT = f"""{HEADER}
 main (float[N,M] x, int64[K] shape, float s) => (float[L] y, int64[R] r, float[N,M] z)

@@ -18,10 +18,9 @@ from ortopt.runtime.session import InferenceSession
 from ortopt.runtime.values.containers import as_ort_value, as_python
 from ortopt.runtime.values.tensors import tensor_to_ort, to_ort
 from tests.releases import needs
-from tests.runtime.models import HEADER, Backwards, Twice, floats, plain_session, session
+from tests.runtime.models import FUNCTION, HEADER, Backwards, Twice, floats, plain_session, session
 from tests.runtime.side_by_side import alike, both, bound, in_threads, quiet, same
 
-FUNCTION = '<domain: "ortopt.group", opset_import: ["" : 17]>'
 SEQUENCE = f"""{HEADER}
 main (seq(float[]) q, float[] x, int64 i) => (seq(float[]) r, seq(float[]) e, float[] y, seq(float[]) p) {{
     a = ortopt.group.group_0 (q, x) r = ortopt.group.group_1 (a, i) y = ortopt.group.group_2 (a, i)
