@@ -6,9 +6,10 @@ import onnx_ir as ir
 import pytest
 from onnx_ir.passes.common import IdentityEliminationPass
 
-from ortopt import GraphTransformerManager, OnnxIrPass, OnnxScriptRules, TransformerError, TransformerLevel, optimize
+from ortopt import OnnxIrPass, OnnxScriptRules, TransformerError, TransformerLevel, optimize
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
+from tests.rules import applied, ops
 
 TEXT = """main (float[N] x, bool c) => (float[N] y) {
     a = Identity (x)
@@ -20,11 +21,8 @@ TEXT = """main (float[N] x, bool c) => (float[N] y) {
 
 
 def test_an_onnx_ir_pass_runs_as_a_transformer() -> None:
-    model = parse(TEXT)
-    manager = GraphTransformerManager()
-    manager.register(OnnxIrPass(IdentityEliminationPass()))
-    assert manager.apply_transformers(model, 1)
-    assert [node.op_type for node in model.graph] == ["Neg", "If", "Relu"]
+    manager, model = applied(TEXT, OnnxIrPass(IdentityEliminationPass()))
+    assert ops(model) == ["Neg", "If", "Relu"]
     assert [entry.transformer for entry in manager.history if entry.modified] == ["identity_elimination_pass"]
 
 
@@ -43,10 +41,8 @@ def test_a_raw_pass_that_raises_leaves_the_model_as_it_was() -> None:
 
     model = parse(TEXT)
     before = to_bytes(model)
-    manager = GraphTransformerManager()
-    manager.register(OnnxIrPass(Breaks()))
     with pytest.raises(TransformerError, match="half-way"):
-        manager.apply_transformers(model, 1)
+        applied(model, OnnxIrPass(Breaks()))
     assert to_bytes(model) == before
 
 
@@ -60,10 +56,8 @@ def test_two_adapters_have_names_and_levels_of_their_own() -> None:
 def test_onnxscript_rules_run_as_a_transformer() -> None:
     pattern = pytest.importorskip("onnxscript.rewriter.pattern")
     rule = pattern.RewriteRule(lambda op, x: op.Relu(op.Neg(x)), lambda op, x: op.Abs(x), name="silly")
-    model = parse("main (float[N] x) => (float[N] y) { a = Neg (x) y = Relu (a) }")
-    manager = GraphTransformerManager()
-    manager.register(OnnxScriptRules(rule, name="theirs"))
-    assert manager.apply_transformers(model, 1)
-    assert [node.op_type for node in model.graph] == ["Abs"]
+    text = "main (float[N] x) => (float[N] y) { a = Neg (x) y = Relu (a) }"
+    manager, model = applied(text, OnnxScriptRules(rule, name="theirs"))
+    assert ops(model) == ["Abs"]
     manager.apply_transformers(model, 1)
     assert not manager.is_graph_modified

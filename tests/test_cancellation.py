@@ -437,24 +437,10 @@ def test_who_waits_for_a_verification_can_be_cancelled() -> None:
     assert not reference._runner.folder.exists()
 
 
-def test_a_verification_that_is_cancelled_leaves_the_model_as_it_came(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_bytes(to_bytes(parse(SMALL)))
-    token = CancellationToken()
-
-    def cancels(*_arguments: Any, **_named: Any) -> Any:
-        token.cancel()
-        token.check()
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(OptimizationCancelled) as caught:
-        patch.setattr(verify.Reference, "compare", cancels)
-        optimize(path, cancellation=token)
-    assert caught.value.result is not None
-    assert to_bytes(caught.value.result.model) == to_bytes(optimize(path, verify=False, limit=0).model)
-
-
-@pytest.mark.parametrize("gone", ["deleted", "replaced"])
-def test_the_model_as_it_came_does_not_need_its_file(tmp_path: Path, gone: str) -> None:
+@pytest.mark.parametrize("then", ["stays", "is deleted", "is replaced"])
+def test_a_verification_that_is_cancelled_leaves_the_model_as_it_came_whatever_its_file_does(
+    tmp_path: Path, then: str
+) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(to_bytes(parse(SMALL)))
     came = to_bytes(optimize(path, verify=False, limit=0).model)
@@ -467,8 +453,9 @@ def test_the_model_as_it_came_does_not_need_its_file(tmp_path: Path, gone: str) 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OptimizationCancelled) as caught:
         patch.setattr(verify.Reference, "compare", cancels)
         optimize(path, cancellation=token)
-    path.unlink()
-    if gone == "replaced":
+    if then != "stays":
+        path.unlink()
+    if then == "is replaced":
         path.write_bytes(b"something else")
     assert caught.value.result is not None
     assert to_bytes(caught.value.result.model) == came

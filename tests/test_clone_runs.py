@@ -25,6 +25,7 @@ from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
 from ortopt.transformer import Context, GraphTransformer
+from tests.rules import applied
 
 MODEL = """<ir_version: 10, opset_import: ["" : 17, "local" : 1]>
 main (float[N] x) => (float[N] y) { a = Relu (x) b = local.twice (a) c = local.half (b) y = Neg (c) }
@@ -121,9 +122,7 @@ FAULTS: dict[Body, str] = {
 def test_a_fault_is_one_sentence_and_the_model_is_as_it_was(body: Body) -> None:
     model = parse(MODEL)
     before = to_bytes(model)
-    manager = GraphTransformerManager(on_error="skip")
-    manager.register(Raw(body))
-    manager.apply_transformers(model, 1)
+    manager, _ = applied(model, Raw(body), on_error="skip")
     (failure,) = manager.failures
     assert failure.transformer == "raw"
     assert FAULTS[body] in failure.reason
@@ -178,10 +177,8 @@ def test_functions_come_and_go_with_the_clone() -> None:
         model.ir_version = 11
         return True
 
-    model = parse(MODEL)
-    manager = GraphTransformerManager()
-    manager.register(Raw(exchanges))
-    assert manager.apply_transformers(model, 1)
+    manager, model = applied(MODEL, Raw(exchanges))
+    assert manager.is_graph_modified
     assert [key[1] for key in model.functions] == ["half", "third"]
     assert [[node.op_type for node in function] for function in model.functions.values()] == [
         ["Constant", "Mul"],
@@ -194,9 +191,8 @@ def test_functions_come_and_go_with_the_clone() -> None:
 def test_functions_stay_where_the_clone_keeps_them() -> None:
     model = parse(MODEL)
     before = to_bytes(model)
-    manager = GraphTransformerManager()
-    manager.register(Raw(lambda *_: True))
-    assert manager.apply_transformers(model, 1)
+    manager, _ = applied(model, Raw(lambda *_: True))
+    assert manager.is_graph_modified
     assert to_bytes(model) == before
 
     def once(graph: ir.Graph, context: Context) -> bool:
@@ -228,10 +224,7 @@ def test_what_is_not_accepted_leaves_model_and_editor_as_they_were(error: BaseEx
 
 
 def test_a_run_on_a_clone_may_be_refused_as_a_whole() -> None:
-    model = parse(MODEL)
-    manager = GraphTransformerManager(observers=[RewriteLimit(0)])
-    manager.register(Raw(lambda *_: True))
-    manager.apply_transformers(model, 1)
+    manager, _ = applied(MODEL, Raw(lambda *_: True), observers=[RewriteLimit(0)])
     assert manager.history == ()
 
 
@@ -242,9 +235,7 @@ def test_what_is_for_a_target_alone_is_asked_as_a_whole_too() -> None:
         targets = (Target.ORT,)
 
     for target, runs in ((Target.ORT, 1), (Target.ONNX, 0)):
-        manager = GraphTransformerManager(options=Options(target=target))
-        manager.register(ForOrt(lambda *_: False))
-        manager.apply_transformers(parse(MODEL), 1)
+        manager, _ = applied(MODEL, ForOrt(lambda *_: False), options=Options(target=target))
         assert len(manager.history) == runs
 
 
@@ -305,7 +296,5 @@ def brings_an_input(graph: ir.Graph, context: Context) -> bool:
 def test_nodes_that_are_others_now_are_checked_as_new_ones(body: Body) -> None:
     model = parse(MODEL)
     before = to_bytes(model)
-    manager = GraphTransformerManager(on_error="skip")
-    manager.register(Raw(body))
-    manager.apply_transformers(model, 1)
+    applied(model, Raw(body), on_error="skip")
     assert to_bytes(model) == before

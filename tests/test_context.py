@@ -12,17 +12,17 @@ from ortopt.api import optimize
 from ortopt.errors import RegistrationError, TransformerError
 from ortopt.framework.direct_edits import REMEDY
 from ortopt.graph.edit import Conflict
-from ortopt.graph.match import Refusal, inputs
+from ortopt.graph.match import Refusal
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Options, Target
-from ortopt.rule import Forwarded, RewriteRule
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from ortopt.transformer import Context, GraphTransformer
+from tests.rules import Swap, applied, ops
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 MODEL = "main (float[N] x) => (float[N] y) { a = Relu (x) b = Abs (a) c = Relu (b) y = Neg (c) }"
@@ -64,16 +64,10 @@ def run(
     body: Body, *more: Observer, kind: type[Door] = Door, model: ir.Model | None = None, options: Options | None = None
 ) -> tuple[ir.Model, Announced, Explanation, int]:
     """The model afterwards, what was announced and refused, and how many rewrites were counted."""
-    model = model or parse(MODEL)
     announced, explanation = Announced(), Explanation()
-    manager = GraphTransformerManager(observers=[announced, explanation, *more], options=options)
-    manager.register(kind(body))
-    manager.apply_transformers(model, 1)
+    observers = [announced, explanation, *more]
+    manager, model = applied(model or MODEL, kind(body), observers=observers, options=options)
     return model, announced, explanation, sum(entry.rewrites for entry in manager.history)
-
-
-def ops(model: ir.Model) -> list[str]:
-    return [node.op_type for node in model.graph]
 
 
 def relus(graph: ir.Graph) -> list[ir.Node]:
@@ -473,23 +467,15 @@ def test_a_new_node_is_checked_against_the_provider_of_what_it_replaces(case: st
     assert (ops(model) == before) == (reason is not None)
 
 
-class ToSinh(RewriteRule[Forwarded]):
+class ToSinh(Swap):
     """Relu becomes Sinh."""
 
-    roots = ("Relu",)
-
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 1)[0])
-
-    def rewrite(self, found: Forwarded) -> ir.Node:
-        return ir.node("Sinh", [found.value])
+    becomes = "Sinh"
 
 
 def test_a_rule_is_checked_the_same_way() -> None:
     explanation = Explanation()
-    manager = GraphTransformerManager(observers=[explanation], options=BOTH)
-    manager.register(ToSinh())
-    manager.apply_transformers(parse(PLACED), 1)
+    applied(PLACED, ToSinh(), observers=[explanation], options=BOTH)
     assert [refusal.reason for refusal in explanation.refusals] == [ELSEWHERE]
 
 

@@ -8,15 +8,16 @@ from typing import Any, ClassVar
 import onnx_ir as ir
 import pytest
 
-from ortopt import GraphTransformerManager, Numerics, OnnxIrPass, OnnxScriptRules
+from ortopt import Numerics, OnnxIrPass, OnnxScriptRules
 from ortopt.context import Context
 from ortopt.framework.workspace import ON_A_CLONE
-from ortopt.graph.match import Refusal, inputs
-from ortopt.rule import Forwarded, RewriteRule
+from ortopt.graph.match import Refusal
+from ortopt.rule import Forwarded
 from ortopt.runner.batch_runner import Step
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from ortopt.transformer import GraphTransformer
+from tests.rules import Swap, applied
 
 MODEL = "main (float[N] x) => (float[N] y) { a = Relu (x) b = Abs (a) y = Neg (b) }"
 Use = Callable[[Context, ir.Node], Any]
@@ -82,10 +83,9 @@ class UsesOnAClone(Uses):
     numerics = Numerics.REORDERED
 
 
-class RuleThatUses(RewriteRule[Forwarded]):
+class RuleThatUses(Swap):
     """Use a member of the context, while a node is matched."""
 
-    roots = ("Relu",)
     apply_once = True
 
     def __init__(self, use: Callable[[], None]) -> None:
@@ -95,9 +95,6 @@ class RuleThatUses(RewriteRule[Forwarded]):
     def match(self, root: ir.Node) -> Forwarded:
         self.use()
         raise Refusal("it only looks", root)
-
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        return inputs(found.nodes[0], 1)[0]
 
 
 class ForeignPass(ir.passes.InPlacePass):
@@ -143,9 +140,7 @@ def test_no_public_member_is_forgotten() -> None:
             seen.update(name for name in (*dir(context), *vars(context)) if not name.startswith("_"))
             return False
 
-    manager = GraphTransformerManager()
-    manager.register(Looks(lambda: None))
-    manager.apply_transformers(parse(MODEL), 1)
+    applied(MODEL, Looks(lambda: None))
     assert seen == USES.keys()
 
 
@@ -171,9 +166,7 @@ def test_every_member_in_every_kind(member: str, kind: str, monkeypatch: pytest.
     transformer = make(use)
     model = parse(MODEL)
     before = to_bytes(model)
-    manager = GraphTransformerManager(on_error="skip")
-    manager.register(transformer)
-    manager.apply_transformers(model, 1)
+    manager, _ = applied(model, transformer, on_error="skip")
     assert used
     if on_clone and member in BY_THE_EDITOR:
         (failure,) = manager.failures

@@ -12,11 +12,12 @@ import pytest
 from ortopt import CancellationToken, GraphTransformerManager, OptimizationCancelled, TransformerError, optimize
 from ortopt.framework.direct_edits import REMEDY, Guard
 from ortopt.graph import scope
-from ortopt.graph.match import Refusal, inputs
-from ortopt.rule import Forwarded, RewriteRule
+from ortopt.graph.match import Refusal
+from ortopt.rule import Forwarded
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from ortopt.transformer import Context, GraphTransformer
+from tests.rules import Swap, applied
 
 MODEL = """main (float[N] x, bool c) => (float[N] y, float[N] z) <float[1] w = {2}> {
     a = Relu (x) b = Abs (a) d = LeakyRelu <alpha = 0.5> (b) y = Mul (d, w)
@@ -175,14 +176,11 @@ class Edits(GraphTransformer):
 ENDS = ("raises", "returns True", "returns False", "is stopped")
 
 
-def applied(
-    transformer: GraphTransformer, on_error: Any, *others: GraphTransformer, text: str = MODEL
+def skipping(
+    *transformers: GraphTransformer, model: str | ir.Model = MODEL
 ) -> tuple[GraphTransformerManager, ir.Model]:
-    manager, model = GraphTransformerManager(on_error=on_error), parse(text)
-    for one in (transformer, *others):
-        manager.register(one)
-    manager.apply_transformers(model, 1, cancellation=CancellationToken())
-    return manager, model
+    """A run that leaves out who fails."""
+    return applied(model, *transformers, on_error="skip", cancellation=CancellationToken())
 
 
 @pytest.mark.parametrize("beside", ["", "before", "after"])
@@ -190,7 +188,7 @@ def applied(
 @pytest.mark.parametrize("edit", EDITS)
 def test_the_run_ends_with_the_name_of_who_did_it(edit: str, end: str, beside: str) -> None:
     with pytest.raises(TransformerError) as caught:
-        applied(Edits(EDITS[edit], end, beside), "skip")
+        skipping(Edits(EDITS[edit], end, beside))
     assert (caught.value.transformer, caught.value.corrupted) == ("edits", True)
     assert REMEDY in caught.value.reason
     assert ("no luck" in caught.value.reason) is (end == "raises")
@@ -217,12 +215,12 @@ def test_who_raises_and_has_edited_through_the_editor_alone_is_left_out() -> Non
     def nothing(graph: ir.Graph, context: Context) -> None:
         pass
 
-    manager, model = applied(Edits(nothing, "raises", "before"), "skip")
+    manager, model = skipping(Edits(nothing, "raises", "before"))
     assert [(failure.transformer, failure.corrupted) for failure in manager.failures] == [("edits", False)]
     assert to_bytes(model) == to_bytes(parse(MODEL))
 
 
-class RuleThatEdits(RewriteRule[Forwarded]):
+class RuleThatEdits(Swap):
     """Edit past the editor while an Abs is matched."""
 
     roots = ("Abs",)
@@ -242,27 +240,19 @@ class RuleThatEdits(RewriteRule[Forwarded]):
             raise ValueError("no luck")
         raise Refusal("it stays", root)
 
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        raise AssertionError
 
-
-class Innocent(RewriteRule[Forwarded]):
+class Innocent(Swap):
     """Exp becomes Sigmoid."""
 
     roots = ("Exp",)
-
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 1)[0])
-
-    def rewrite(self, found: Forwarded) -> ir.Node:
-        return ir.node("Sigmoid", [found.value])
+    becomes = "Sigmoid"
 
 
 @pytest.mark.parametrize("end", ["raises", "refuses"])
 @pytest.mark.parametrize("edit", EDITS)
 def test_rules_are_watched_as_well(edit: str, end: str) -> None:
     with pytest.raises(TransformerError) as caught:
-        applied(RuleThatEdits(EDITS[edit], end), "skip")
+        skipping(RuleThatEdits(EDITS[edit], end))
     assert (caught.value.transformer, caught.value.corrupted) == ("rule_that_edits", True)
     assert REMEDY in caught.value.reason
 
@@ -270,9 +260,9 @@ def test_rules_are_watched_as_well(edit: str, end: str) -> None:
 @pytest.mark.parametrize("edit", EDITS)
 def test_of_several_rules_the_one_that_raised_is_blamed_and_else_all_are_named(edit: str) -> None:
     with pytest.raises(TransformerError, match="rule_that_edits failed"):
-        applied(RuleThatEdits(EDITS[edit], "raises"), "skip", Innocent())
+        skipping(RuleThatEdits(EDITS[edit], "raises"), Innocent())
     with pytest.raises(TransformerError) as caught:
-        applied(RuleThatEdits(EDITS[edit], "refuses"), "skip", Innocent())
+        skipping(RuleThatEdits(EDITS[edit], "refuses"), Innocent())
     assert "one of innocent, rule_that_edits changed" in caught.value.reason
 
 
@@ -331,7 +321,7 @@ def the_file_is_older(graph: ir.Graph, context: Context) -> None:
 @pytest.mark.parametrize("edit", [functions_go, functions_change, functions_mean_other_opsets, the_file_is_older])
 def test_what_belongs_to_the_model_is_watched_as_well(edit: Edit, end: str) -> None:
     with pytest.raises(TransformerError) as caught:
-        applied(Edits(edit, end), "skip", text=FUNCTIONS)
+        skipping(Edits(edit, end), model=FUNCTIONS)
     assert (caught.value.transformer, caught.value.corrupted) == ("edits", True)
 
 
@@ -369,9 +359,7 @@ def test_nobody_writes_into_constants(place: str, kind: type[Edits], end: str) -
             assert constant is not None
             constant.numpy()[...] = 7.0
 
-    manager = GraphTransformerManager(on_error="skip")
-    manager.register(kind(writes, end))
-    manager.apply_transformers(model, 1)
+    manager, _ = skipping(kind(writes, end), model=model)
     assert ["read-only" in failure.reason for failure in manager.failures] == [True]
     assert whole.tolist() == [1.0] * 4
     whole[1] = 2.0  # the caller's array is the caller's again

@@ -20,7 +20,6 @@ from ortopt import (
     OptimizationCancelled,
     Options,
     RegistrationError,
-    RewriteRule,
     TransformerError,
     TransformerLevel,
     UnknownTransformerError,
@@ -30,26 +29,20 @@ from ortopt import (
 from ortopt import rule as rule_module
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import inputs
 from ortopt.rule import Forwarded
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from ortopt.transformers.cleanup.constant_folding import ConstantFolding
+from tests.rules import Swap, applied, ops
 
 LEVEL1, LEVEL2 = TransformerLevel.LEVEL1, TransformerLevel.LEVEL2
 CHAIN = "main (float[N] x) => (float[N] y) { a = Relu (x) b = Abs (a) c = Relu (b) d = Abs (c) y = Neg (d) }"
 
 
-class Renames(RewriteRule[Forwarded]):
+class Renames(Swap):
     """Relu becomes Sigmoid."""
 
-    roots = ("Relu",)
-
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 1)[0])
-
-    def rewrite(self, found: Forwarded) -> ir.Node:
-        return ir.node("Sigmoid", [found.value])
+    becomes = "Sigmoid"
 
 
 class Watches(GraphTransformer):
@@ -88,10 +81,6 @@ class Raises(GraphTransformer):
         raise ValueError("no luck")
 
 
-def ops(model: ir.Model) -> list[str]:
-    return [node.op_type for node in model.graph]
-
-
 @pytest.fixture(autouse=True)
 def _forget() -> None:
     Watches.seen.clear()
@@ -117,18 +106,15 @@ def test_register_without_a_level_uses_those_that_the_class_declares() -> None:
 
 
 def test_apply_runs_to_the_fixed_point() -> None:
-    manager, model = GraphTransformerManager(), parse(CHAIN)
-    manager.register(Renames())
-    assert manager.apply_transformers(model, 1)
+    manager, model = applied(CHAIN, Renames())
+    assert manager.is_graph_modified
     assert ops(model) == ["Sigmoid", "Abs", "Sigmoid", "Abs", "Neg"]
     assert max(entry.step for entry in manager.history) <= 2
 
 
 def test_apply_stops_at_the_bound_and_says_so() -> None:
-    manager = GraphTransformerManager(steps=3)
-    manager.register(NeverDone())
     with pytest.warns(RuntimeWarning, match="level 1 still changed the graph in step 3"):
-        manager.apply_transformers(parse(CHAIN), 1)
+        manager, _ = applied(CHAIN, NeverDone(), steps=3)
     assert manager.bound_reached == [LEVEL1]
     assert len(manager.history) == 3
 
@@ -141,10 +127,7 @@ def test_apply_leaves_other_levels_alone() -> None:
 
 
 def test_apply_once_is_skipped_after_the_first_step() -> None:
-    manager = GraphTransformerManager()
-    for transformer in (Renames(), WatchesOnce()):
-        manager.register(transformer)
-    manager.apply_transformers(parse(CHAIN), 1)
+    applied(CHAIN, Renames(), WatchesOnce())
     assert len(WatchesOnce.seen) == 1
 
 
@@ -155,10 +138,7 @@ def test_a_transformer_is_skipped_where_nothing_changed_since_it_said_so() -> No
         name = "after_renames"
         after = ("renames",)
 
-    manager = GraphTransformerManager()
-    for transformer in (Renames(), After()):
-        manager.register(transformer)
-    manager.apply_transformers(parse(CHAIN), 1)
+    applied(CHAIN, Renames(), After())
     assert len(Watches.seen) == 1  # step 2 finds the graph as After left it
 
 
@@ -219,10 +199,7 @@ main (float[N] x, bool c) => (float[N] y) {
 
 
 def test_the_framework_visits_subgraphs_and_functions() -> None:
-    manager, model = GraphTransformerManager(), parse(NESTED)
-    manager.register(Renames())
-    manager.register(Watches())
-    manager.apply_transformers(model, 1)
+    _, model = applied(NESTED, Renames(), Watches())
     everywhere = [node.op_type for graph in scope.graphs(model) for node in graph]
     assert "Relu" not in everywhere
     assert everywhere.count("Sigmoid") == 4
@@ -233,9 +210,7 @@ def test_the_framework_visits_subgraphs_and_functions() -> None:
 
 
 def test_history_names_level_step_transformer_graph_and_figures() -> None:
-    manager, model = GraphTransformerManager(), parse(CHAIN)
-    manager.register(Renames())
-    manager.apply_transformers(model, 1)
+    manager, _ = applied(CHAIN, Renames())
     (entry,) = manager.history[:1]
     assert (entry.level, entry.step, entry.transformer, entry.graph) == (1, 1, "renames", "main")
     assert (entry.modified, entry.rewrites, entry.nodes_before, entry.nodes_after) == (True, 2, 5, 5)
@@ -245,21 +220,17 @@ def test_history_names_level_step_transformer_graph_and_figures() -> None:
 
 
 def test_an_exception_rolls_the_transformer_back_and_is_named() -> None:
-    manager, model = GraphTransformerManager(), parse(CHAIN)
+    model = parse(CHAIN)
     before = to_bytes(model)
-    manager.register(Raises())
     with pytest.raises(
         TransformerError, match=r"raises failed at level 1, step 1, on graph 'main': ValueError: no luck"
     ):
-        manager.apply_transformers(model, 1)
+        applied(model, Raises())
     assert to_bytes(model) == before
 
 
 def test_a_failing_transformer_can_be_skipped_and_the_others_go_on() -> None:
-    manager, model = GraphTransformerManager(on_error="skip"), parse(CHAIN)
-    manager.register(Raises())
-    manager.register(Renames())
-    manager.apply_transformers(model, 1)
+    manager, model = applied(CHAIN, Raises(), Renames(), on_error="skip")
     assert [failure.transformer for failure in manager.failures] == ["raises"]
     assert ops(model) == ["Sigmoid", "Abs", "Sigmoid", "Abs", "Neg"]
 
@@ -275,10 +246,7 @@ def test_a_failing_rule_costs_only_itself() -> None:
             ir.node("Tanh", [found.value])
             raise KeyError("gone")
 
-    manager, model = GraphTransformerManager(on_error="skip"), parse(CHAIN)
-    manager.register(Breaks())
-    manager.register(Renames())
-    manager.apply_transformers(model, 1)
+    manager, model = applied(CHAIN, Breaks(), Renames(), on_error="skip")
     assert [failure.transformer for failure in manager.failures] == ["breaks"]
     assert ops(model) == ["Sigmoid", "Abs", "Sigmoid", "Abs", "Neg"]
     (user,) = [use.node for use in model.graph[-2].outputs[0].uses()]
@@ -320,26 +288,21 @@ def test_memory_that_runs_out_ends_the_run_whoever_needed_it(kind: type[GraphTra
     assert manager.failures == []
 
 
-class CancelsAfter(RewriteRule[Forwarded]):
+class CancelsAfter(Renames):
     """Relu becomes Sigmoid; sets the token after the first."""
 
-    roots = ("Relu",)
     token: ClassVar[CancellationToken]
-
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 1)[0])
 
     def rewrite(self, found: Forwarded) -> ir.Node:
         self.token.cancel()
-        return ir.node("Sigmoid", [found.value])
+        return super().rewrite(found)
 
 
 def test_cancellation_keeps_exactly_the_completed_rewrites() -> None:
-    manager, model = GraphTransformerManager(), parse(CHAIN)
+    model = parse(CHAIN)
     CancelsAfter.token = CancellationToken()
-    manager.register(CancelsAfter())
     with pytest.raises(OptimizationCancelled):
-        manager.apply_transformers(model, 1, cancellation=CancelsAfter.token)
+        applied(model, CancelsAfter(), cancellation=CancelsAfter.token)
     assert ops(model) == ["Sigmoid", "Abs", "Relu", "Abs", "Neg"]
 
 
@@ -360,10 +323,9 @@ def test_cancellation_in_mid_edit_goes_back_to_the_last_completed_rewrite() -> N
                     context.cancellation.check()
             return True
 
-    manager, model = GraphTransformerManager(), parse(CHAIN)
-    manager.register(Stops())
+    model = parse(CHAIN)
     with pytest.raises(OptimizationCancelled):
-        manager.apply_transformers(model, 1, cancellation=CancellationToken())
+        applied(model, Stops(), cancellation=CancellationToken())
     assert ops(model) == ["Sigmoid", "Abs", "Relu", "Abs", "Neg"]
     assert "half_way" not in {value.name for node in model.graph for value in node.outputs}
 
@@ -397,8 +359,7 @@ def test_another_thread_may_cancel_within_a_tenth_of_a_second_on_a_large_graph()
             time.sleep(0.001)
             return super().match(root)
 
-    manager, token = GraphTransformerManager(), CancellationToken()
-    manager.register(Slow())
+    token = CancellationToken()
     cancelled = []
 
     def cancel() -> None:
@@ -407,7 +368,7 @@ def test_another_thread_may_cancel_within_a_tenth_of_a_second_on_a_large_graph()
 
     timer = threading.Timer(0.2, cancel)
     with pytest.raises(OptimizationCancelled):
-        manager.apply_transformers(model, 1, cancellation=token)
+        applied(model, Slow(), cancellation=token)
     assert cancelled
     left = ops(model).count("Relu")
     assert 0 < left < 4_000
@@ -552,16 +513,10 @@ def test_constants_without_bounds_make_no_noise(op: str, number: str) -> None:
 def test_a_bound_reached_is_that_of_the_last_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rule_module, "MAX_REWRITES", 100)
 
-    class Grows(RewriteRule[Forwarded]):
+    class Grows(Swap):
         """Relu becomes another Relu."""
 
-        roots = ("Relu",)
-
-        def match(self, root: ir.Node) -> Forwarded:
-            return Forwarded((root,), inputs(root, 1)[0])
-
-        def rewrite(self, found: Forwarded) -> ir.Node:
-            return ir.node("Relu", [found.value])
+        becomes = "Relu"
 
     manager = GraphTransformerManager()
     manager.register(Grows())
@@ -580,9 +535,7 @@ def test_rules_run_only_on_nodes_placed_on_their_providers() -> None:
         providers = ("CUDAExecutionProvider",)
 
     for providers, renamed in ((("CPUExecutionProvider",), 0), (("CUDAExecutionProvider", "CPUExecutionProvider"), 2)):
-        manager, model = GraphTransformerManager(options=Options(providers=providers)), parse(CHAIN)
-        manager.register(OnCuda())
-        manager.apply_transformers(model, 1)
+        _, model = applied(CHAIN, OnCuda(), options=Options(providers=providers))
         assert ops(model).count("Sigmoid") == renamed
 
 
@@ -648,20 +601,13 @@ def test_what_was_given_is_never_changed() -> None:
 
 
 def test_constants_become_nodes_in_functions_and_initializers_elsewhere() -> None:
-    class AddsOne(RewriteRule[Forwarded]):
+    class AddsOne(Swap):
         """Relu becomes Add one."""
-
-        roots = ("Relu",)
-
-        def match(self, root: ir.Node) -> Forwarded:
-            return Forwarded((root,), inputs(root, 1)[0])
 
         def rewrite(self, found: Forwarded) -> ir.Node:
             return ir.node("Add", [found.value, constant(1.0)])
 
-    manager, model = GraphTransformerManager(), parse(NESTED)
-    manager.register(AddsOne())
-    manager.apply_transformers(model, 1)
+    _, model = applied(NESTED, AddsOne())
     (function,) = model.functions.values()
     assert [node.op_type for node in function] == ["Constant", "Add"]
     assert len(model.graph.initializers) == 1

@@ -9,15 +9,15 @@ import pytest
 
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
-from ortopt.graph.match import inputs
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.manager import GraphTransformerManager
 from ortopt.options import Options, Target, TransformerLevel
-from ortopt.rule import Forwarded, RewriteRule
+from ortopt.rule import Forwarded
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import all_fusions, parse
 from ortopt.transformer import Context, GraphTransformer
+from tests.rules import Swap
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 MICROSOFT = "com.microsoft"
@@ -247,19 +247,15 @@ def test_a_new_node_is_checked_by_whatever_door_it_comes(door: str, name: str) -
         validate(model)
 
 
-class BringsAsRule(RewriteRule[Forwarded]):
+class BringsAsRule(Swap):
     """Relu → what a case says."""
 
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2)
-    roots = ("Relu",)
 
     def __init__(self, case: Case) -> None:
         super().__init__()
         self.case = case
         self.__class__ = type("BringsAsRule", (type(self),), {"produces": case.produces, "__doc__": type(self).__doc__})
-
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 1)[0])
 
     def rewrite(self, found: Forwarded) -> ir.Node:
         return self.case.make(found.value)

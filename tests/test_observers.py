@@ -5,19 +5,17 @@ from __future__ import annotations
 import onnx_ir as ir
 import pytest
 
-from ortopt import GraphTransformerManager, RewriteRule
 from ortopt.api import Optimization, make_options
 from ortopt.graph.edit import constant
 from ortopt.graph.match import inputs, need
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.rule import Forwarded
 from ortopt.testing import parse
+from tests.rules import Swap, applied
 
 
-class ReluToNeg(RewriteRule[Forwarded]):
+class ReluToNeg(Swap):
     """Relu becomes Neg where its input comes from a Neg."""
-
-    roots = ("Relu",)
 
     def match(self, root: ir.Node) -> Forwarded:
         (x,) = inputs(root, 1)
@@ -25,40 +23,23 @@ class ReluToNeg(RewriteRule[Forwarded]):
         need(producer is not None and producer.op_type == "Neg", "it follows no Neg", x)
         return Forwarded((root,), x)
 
-    def rewrite(self, found: Forwarded) -> ir.Node:
-        return ir.node("Neg", [found.value])
 
-
-class AbsToNeg(RewriteRule[Forwarded]):
+class AbsToNeg(Swap):
     """Abs becomes Neg, which makes the Relu after it a candidate."""
 
     roots = ("Abs",)
 
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 1)[0])
-
-    def rewrite(self, found: Forwarded) -> ir.Node:
-        return ir.node("Neg", [found.value])
-
 
 def test_a_refused_candidate_that_is_rewritten_later_is_no_refusal() -> None:
     explanation = Explanation(["relu_to_neg"])
-    manager = GraphTransformerManager(observers=[explanation], keep_order=True)
-    manager.register(ReluToNeg())
-    manager.register(AbsToNeg())
-    model = parse("main (float[N] x) => (float[N] y, float[N] z) { a = Abs (x) y = Relu (a) z = Relu (x) }")
-    manager.apply_transformers(model, 1)
+    text = "main (float[N] x) => (float[N] y, float[N] z) { a = Abs (x) y = Relu (a) z = Relu (x) }"
+    applied(text, ReluToNeg(), AbsToNeg(), observers=[explanation], keep_order=True)
     assert [refusal.node for refusal in explanation.refusals] == ["z"], "nodes without names go by their results"
     assert [rewrite.nodes for rewrite in explanation.rewrites] == [(("y", "Relu"),)]
 
 
-class Inflate(RewriteRule[Forwarded]):
+class Inflate(Swap):
     """Relu of one element becomes an addition of 4 kB."""
-
-    roots = ("Relu",)
-
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 1)[0])
 
     def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("ReduceSum", [ir.node("Add", [found.value, constant([0.0] * 1000)]).outputs[0]], {"keepdims": 1})

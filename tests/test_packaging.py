@@ -23,6 +23,7 @@ from ortopt.analysis.providers import OLDEST
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("wheel", "sdist", "editable")
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # A pass that no pyproject.toml can know of.
 NEW_PASS = '''"""Nothing to gain."""
 
@@ -271,8 +272,7 @@ def test_a_platform_gets_the_onnxruntime_that_has_wheels_for_it(platform: str) -
     """Of both distributions exactly one: they hold the same package."""
     system, machine, wanted = PLATFORMS[platform]
     environment = {"sys_platform": system, "platform_machine": machine}
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    requirements = [Requirement(text) for text in declared["dependencies"]]
+    requirements = [Requirement(text) for text in DECLARED["dependencies"]]
     chosen = [
         requirement.name
         for requirement in requirements
@@ -280,30 +280,27 @@ def test_a_platform_gets_the_onnxruntime_that_has_wheels_for_it(platform: str) -
         and (requirement.marker is None or requirement.marker.evaluate(environment))
     ]
     assert chosen == [wanted]
-    for text in declared["optional-dependencies"]["cuda"]:
+    for text in DECLARED["optional-dependencies"]["cuda"]:
         marker = Requirement(text).marker
         assert marker is not None
         assert marker.evaluate(environment) == (wanted == "onnxruntime-gpu")
 
 
 def test_python_that_resolves_but_has_not_been_run_is_not_claimed() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    allowed = SpecifierSet(declared["requires-python"])
+    allowed = SpecifierSet(DECLARED["requires-python"])
     assert [minor for minor in range(9, 20) if f"3.{minor}" in allowed] == [11, 12, 13, 14]
-    claimed = [text.rpartition(" ")[2] for text in declared["classifiers"] if "Python :: 3." in text]
+    claimed = [text.rpartition(" ")[2] for text in DECLARED["classifiers"] if "Python :: 3." in text]
     assert claimed == ["3.11", "3.12", "3.13"]
 
 
 def test_the_page_on_installation_names_all_other_dependencies() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    others = [text for text in declared["dependencies"] if not text.startswith("onnxruntime")]
+    others = [text for text in DECLARED["dependencies"] if not text.startswith("onnxruntime")]
     page = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
     quoted = " ".join(f'"{text}"' for text in others)
     assert f"pip install {quoted}\n" in page
 
 
 def test_the_oldest_onnxruntime_is_the_one_that_the_code_checks() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    found = [Requirement(text) for text in declared["dependencies"]]
+    found = [Requirement(text) for text in DECLARED["dependencies"]]
     floors = {str(one.specifier) for one in found if one.name.startswith("onnxruntime")}
     assert floors == {">=" + ".".join(map(str, OLDEST))}

@@ -6,10 +6,10 @@ import enum
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, ClassVar, Literal, NewType
+from typing import Annotated, Any, ClassVar, Literal, NewType, get_type_hints
 
 import numpy as np
 import onnx_ir as ir
@@ -50,34 +50,15 @@ class AsText:
     way: Literal["there", "back"] = "there"
 
 
-AS_TYPES: Any = dataclass(frozen=True)(
-    type(
-        "AsTypes",
-        (),
-        {
-            "__annotations__": {
-                "count": int,
-                "share": float,
-                "name": str,
-                "on": bool,
-                "most": int | None,
-                "offset": int,
-                "axis": int,
-                "mode": Mode,
-                "way": Literal["there", "back"],
-            },
-            "count": 3,
-            "share": 0.5,
-            "name": "a",
-            "on": False,
-            "most": None,
-            "offset": -1,
-            "axis": field(default=0, metadata={LEAST: -4}),
-            "mode": Mode.FAST,
-            "way": "there",
-        },
-    )
+AS_TYPES: Any = make_dataclass(
+    "AsTypes",
+    [
+        (one.name, get_type_hints(AsText)[one.name], field(default=one.default, metadata=one.metadata))
+        for one in fields(AsText)
+    ],
+    frozen=True,
 )
+"""The same options, whose annotations are types."""
 
 
 class Texts(RewriteRule[Forwarded]):

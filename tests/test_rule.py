@@ -9,7 +9,6 @@ import onnx_ir as ir
 import pytest
 
 from ortopt import (
-    GraphTransformer,
     GraphTransformerManager,
     RegistrationError,
     RewriteRule,
@@ -38,6 +37,7 @@ from ortopt.options import Numerics, Options
 from ortopt.rule import Forwarded
 from ortopt.serialization.checks.structure import validate
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.rules import Swap, SwapByHand, applied, ops
 
 
 class Pair(NamedTuple):
@@ -100,7 +100,9 @@ def chain(length: int, op: str = "Neg") -> str:
     return f"main (float[N] v0) => (float[N] y) {{ {body} y = Relu (v{length}) }}"
 
 
-def visits(manager: GraphTransformerManager) -> int:
+def visits(text: str) -> int:
+    """How many nodes a rule is offered in a model."""
+    manager, _ = applied(text, NegNeg())
     return sum(entry.visits for entry in manager.history)
 
 
@@ -110,40 +112,26 @@ def test_rules_run_to_the_fixed_point_in_one_sweep() -> None:
 
 @pytest.mark.parametrize("length", [50, 100, 200, 400])
 def test_visits_grow_with_the_nodes_and_not_faster(length: int) -> None:
-    manager = GraphTransformerManager()
-    manager.register(NegNeg())
-    manager.apply_transformers(parse(chain(length)), 1)
-    assert visits(manager) <= 4 * length
+    assert visits(chain(length)) <= 4 * length
 
 
 def test_nodes_of_other_ops_are_never_offered() -> None:
-    manager = GraphTransformerManager()
-    manager.register(NegNeg())
-    manager.apply_transformers(parse(chain(30, "Abs")), 1)
-    assert visits(manager) == 0
+    assert visits(chain(30, "Abs")) == 0
 
 
-def test_a_value_between_matched_nodes_that_is_needed_elsewhere_refuses() -> None:
-    check_keeps(
-        NegNeg(),
-        "main (float[N] x) => (float[N] y, float[N] t) { t = Neg (x) u = Neg (t) y = Relu (u) }",
-        "Neg's result is used elsewhere",
-    )
-    check_keeps(
-        NegNeg(),
-        "main (float[N] x) => (float[N] y) { t = Neg (x) u = Neg (t) y = Add (u, t) }",
-        "Neg's result is used elsewhere",
-    )
-
-
-def test_a_use_in_a_subgraph_counts() -> None:
-    check_keeps(
-        NegNeg(),
-        """main (float[N] x, bool c) => (float[N] y) { t = Neg (x) u = Neg (t)
+@pytest.mark.parametrize(
+    "graph",
+    [
+        "(float[N] x) => (float[N] y, float[N] t) { t = Neg (x) u = Neg (t) y = Relu (u) }",
+        "(float[N] x) => (float[N] y) { t = Neg (x) u = Neg (t) y = Add (u, t) }",
+        """(float[N] x, bool c) => (float[N] y) { t = Neg (x) u = Neg (t)
         y = If (c) < then_branch = a () => (float[N] p) { p = Relu (t) },
                      else_branch = b () => (float[N] q) { q = Relu (u) }> }""",
-        "Neg's result is used elsewhere",
-    )
+    ],
+    ids=["output", "node", "subgraph"],
+)
+def test_a_value_between_matched_nodes_that_is_needed_elsewhere_refuses(graph: str) -> None:
+    check_keeps(NegNeg(), f"main {graph}", "Neg's result is used elsewhere")
 
 
 def test_a_root_outside_the_opsets_is_not_offered() -> None:
@@ -158,61 +146,46 @@ def test_a_root_outside_the_opsets_is_not_offered() -> None:
 
 
 def test_after_ranks_rules_at_a_node() -> None:
-    class First(RewriteRule[Forwarded]):
+    class First(Swap):
         """Neg becomes Abs."""
 
         name = "z_first"
         roots = ("Neg",)
-        op = "Abs"
-
-        def match(self, root: ir.Node) -> Forwarded:
-            return Forwarded((root,), inputs(root, 1)[0])
-
-        def rewrite(self, found: Forwarded) -> ir.Node:
-            return ir.node(self.op, [found.value])
+        becomes = "Abs"
 
     class Second(First):
         """Neg becomes Ceil."""
 
         name = "a_second"
         after = ("z_first",)
-        op = "Ceil"
+        becomes = "Ceil"
 
-    manager, model = GraphTransformerManager(), parse(chain(3))
-    manager.register(Second())
-    manager.register(First())
-    manager.apply_transformers(model, 1)
-    assert {node.op_type for node in model.graph} == {"Abs", "Relu"}
+    _, model = applied(chain(3), Second(), First())
+    assert set(ops(model)) == {"Abs", "Relu"}
+
+
+class Sigmoids(Swap):
+    """Relu becomes Sigmoid."""
+
+    becomes = "Sigmoid"
 
 
 def test_a_rewrite_without_a_kernel_is_refused() -> None:
-    class ToInt(RewriteRule[Forwarded]):
-        """Relu of int64 becomes Sigmoid, which has no such kernel."""
+    check_keeps(Sigmoids(), "main (int32[N] x) => (int32[N] y) { y = Relu (x) }", "no provider has a kernel of Sigmoid")
 
-        roots = ("Relu",)
 
-        def match(self, root: ir.Node) -> Forwarded:
-            return Forwarded((root,), inputs(root, 1)[0])
+class QuickGelus(Swap):
+    """Relu becomes com.microsoft QuickGelu."""
 
-        def rewrite(self, found: Forwarded) -> ir.Node:
-            return ir.node("Sigmoid", [found.value])
-
-    check_keeps(ToInt(), "main (int32[N] x) => (int32[N] y) { y = Relu (x) }", "no provider has a kernel of Sigmoid")
+    becomes = "com.microsoft::QuickGelu"
 
 
 def test_new_nodes_of_a_new_domain_are_imported() -> None:
-    class Contrib(RewriteRule[Forwarded]):
-        """Relu becomes com.microsoft QuickGelu."""
+    class Contrib(QuickGelus):
+        """Relu becomes com.microsoft QuickGelu, as it says."""
 
         levels = (TransformerLevel.LEVEL2,)
-        roots = ("Relu",)
         produces = (("com.microsoft", "QuickGelu"),)
-
-        def match(self, root: ir.Node) -> Forwarded:
-            return Forwarded((root,), inputs(root, 1)[0])
-
-        def rewrite(self, found: Forwarded) -> ir.Node:
-            return ir.node("QuickGelu", [found.value], domain="com.microsoft")
 
     text = "main (float[N] x) => (float[N] y) { y = Relu (x) }"
     model = check_rewrites(Contrib(), text, numbers=False)
@@ -240,61 +213,28 @@ def test_an_op_that_was_there_may_stay_at_every_level() -> None:
 
 
 def test_ops_that_the_models_opset_does_not_define_are_refused() -> None:
-    class Newer(RewriteRule[Forwarded]):
+    class Newer(Swap):
         """Relu becomes Gelu, which is of opset 20."""
 
-        roots = ("Relu",)
-
-        def match(self, root: ir.Node) -> Forwarded:
-            return Forwarded((root,), inputs(root, 1)[0])
-
-        def rewrite(self, found: Forwarded) -> ir.Node:
-            return ir.node("Gelu", [found.value])
+        becomes = "Gelu"
 
     check_keeps(Newer(), "main (float[N] x) => (float[N] y) { y = Relu (x) }", "opset 17 has no Gelu")
 
 
 def test_an_op_of_another_domain_that_is_not_declared_is_a_broken_promise() -> None:
-    class Undeclared(RewriteRule[Forwarded]):
-        """Relu becomes com.microsoft QuickGelu."""
-
-        roots = ("Relu",)
-
-        def match(self, root: ir.Node) -> Forwarded:
-            return Forwarded((root,), inputs(root, 1)[0])
-
-        def rewrite(self, found: Forwarded) -> ir.Node:
-            return ir.node("QuickGelu", [found.value], domain="com.microsoft")
-
-    manager = GraphTransformerManager()
-    manager.register(Undeclared())
     with pytest.raises(TransformerError, match="does not declare"):
-        manager.apply_transformers(parse("main (float[N] x) => (float[N] y) { y = Relu (x) }"), 1)
+        applied("main (float[N] x) => (float[N] y) { y = Relu (x) }", QuickGelus())
 
 
 def test_every_rewrite_is_numbered_and_can_be_left_out() -> None:
-    class Sigmoids(RewriteRule[Forwarded]):
-        """Relu becomes Sigmoid."""
-
-        roots = ("Relu",)
-
-        def match(self, root: ir.Node) -> Forwarded:
-            return Forwarded((root,), inputs(root, 1)[0])
-
-        def rewrite(self, found: Forwarded) -> ir.Node:
-            return ir.node("Sigmoid", [found.value])
-
-    def ops(limit: RewriteLimit) -> list[str]:
+    for limit, left in (
+        (RewriteLimit(2), ["Sigmoid", "Sigmoid", "Relu", "Relu"]),
+        (RewriteLimit(without=frozenset({2})), ["Sigmoid", "Relu", "Sigmoid", "Sigmoid"]),
+    ):
         explanation = Explanation()
-        manager, model = GraphTransformerManager(observers=[limit, explanation]), parse(chain(3, "Relu"))
-        manager.register(Sigmoids())
-        manager.apply_transformers(model, 1)
-        numbers = [rewrite.number for rewrite in explanation.rewrites]
-        assert numbers[:4] == [1, 2, 3, 4]
-        return [node.op_type for node in model.graph]
-
-    assert ops(RewriteLimit(2)) == ["Sigmoid", "Sigmoid", "Relu", "Relu"]
-    assert ops(RewriteLimit(without=frozenset({2}))) == ["Sigmoid", "Relu", "Sigmoid", "Sigmoid"]
+        _, model = applied(chain(3, "Relu"), Sigmoids(), observers=[limit, explanation])
+        assert [rewrite.number for rewrite in explanation.rewrites][:4] == [1, 2, 3, 4]
+        assert ops(model) == left
 
 
 def test_alternatives_are_tried_until_a_match_holds() -> None:
@@ -433,21 +373,16 @@ def test_what_is_returned_that_makes_no_sense_is_named() -> None:
         (MatchesNothing, "match returned a NoneType, which has no nodes"),
         (RewritesNothing, "rewrite returned a NoneType: it must be a node, a value or a mapping"),
     ):
-        manager = GraphTransformerManager()
-        manager.register(kind())
         with pytest.raises(TransformerError, match=reason):
-            manager.apply_transformers(parse(text), TransformerLevel.LEVEL1)
+            applied(text, kind())
 
 
-class NegAsProduct(RewriteRule[Forwarded]):
+class NegAsProduct(Swap):
     """Neg(x) becomes a product with a matrix, whose zeros make NaN of all that is beside one."""
 
     roots = ("Neg",)
     numerics = Numerics.REORDERED
     says_so = True
-
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 1)[0])
 
     def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("MatMul", [found.value, constant(-np.eye(3, dtype=np.float32))])
@@ -470,13 +405,10 @@ def test_what_is_not_finite_may_spread_where_a_match_says_so() -> None:
         check_rewrites(NegAsProductInSecret(), text, inputs=given)
 
 
-class Grows(RewriteRule[Forwarded]):
+class Grows(Swap):
     """Abs becomes Abs of Abs, for ever."""
 
     roots = ("Abs",)
-
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 1)[0])
 
     def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Abs", [ir.node("Abs", [found.value]).outputs[0]])
@@ -484,33 +416,25 @@ class Grows(RewriteRule[Forwarded]):
 
 def test_a_rule_that_rewrites_its_own_result_for_ever_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rule_module, "MAX_REWRITES", 50)
-    manager = GraphTransformerManager()
-    manager.register(Grows())
-    manager.register(NegNeg())
-    model = parse("main (float[N] x) => (float[N] y) { a = Neg (x) b = Neg (a) y = Abs (b) }")
+    text = "main (float[N] x) => (float[N] y) { a = Neg (x) b = Neg (a) y = Abs (b) }"
     with pytest.warns(RuntimeWarning, match="level 1 stopped in step 1: rules made 110 rewrites on main .* grows"):
-        assert manager.apply_transformers(model, 1)
+        manager, model = applied(text, Grows(), NegNeg())
+    assert manager.is_graph_modified
     assert manager.bound_reached == [TransformerLevel.LEVEL1]
-    assert [node.op_type for node in model.graph] == ["Abs"] * 110  # the first one makes two of NegNeg's one
+    assert ops(model) == ["Abs"] * 110  # the first one makes two of NegNeg's one
     validate(model)
 
 
 def test_the_bound_of_rewrites_is_far_from_what_an_honest_rule_makes() -> None:
-    manager = GraphTransformerManager()
-    manager.register(NegNeg())
-    manager.apply_transformers(parse(chain(400)), 1)
+    manager, _ = applied(chain(400), NegNeg())
     assert sum(entry.rewrites for entry in manager.history) < 400 < rule_module.MAX_REWRITES
     assert not manager.bound_reached
 
 
-class SqueezesByAnInput(RewriteRule[Forwarded]):
+class SqueezesByAnInput(Swap):
     """``Neg(x)`` → ``Squeeze(x, axes)``, as opset 13 writes it."""
 
     roots = ("Neg",)
-
-    def match(self, root: ir.Node) -> Forwarded:
-        (x,) = inputs(root, 1)
-        return Forwarded((root,), x)
 
     def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Squeeze", [found.value, constant([0])])
@@ -535,22 +459,13 @@ def test_a_new_node_has_the_form_of_its_opset(rule: type[RewriteRule[Forwarded]]
     check_keeps(rule(), text, because, opset=opset)
 
 
-class Shortens(GraphTransformer):
+class Shortens(SwapByHand):
     """Sqrt(Abs(x)) becomes Sqrt(x), after the rules have seen all nodes."""
 
     after = ("counts_near", "counts_far", "counts_further", "counts_below")
 
-    def apply(self, graph: ir.Graph, context: Any) -> bool:
-        changed = False
-        for node in tuple(graph):
-            if node.op_type == "Abs":
-                changed |= context.substitute({node.outputs[0]: node.inputs[0]}, before=node, origin=(node,))
-        return changed
 
-
-class _Counting(RewriteRule[Forwarded]):
-    roots = ("Relu",)
-
+class _Counting(Swap):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[str] = []
@@ -558,9 +473,6 @@ class _Counting(RewriteRule[Forwarded]):
     def match(self, root: ir.Node) -> Forwarded:
         self.asked.append(root.outputs[0].name or "")
         raise Refusal("it only counts", root)
-
-    def rewrite(self, found: Forwarded) -> ir.Node:
-        raise AssertionError
 
 
 class CountsNear(_Counting):
@@ -593,28 +505,18 @@ def test_a_rule_is_offered_again_what_has_changed_as_far_above_as_it_looks() -> 
         "a (float[3] x) => (float[3] z) { p = Abs (x) q = Sqrt (p) r = Relu (q) s = Neg (r) t = Neg (s) z = Relu (t) }"
     )
     near, far, further, below = CountsNear(), CountsFar(), CountsFurther(), CountsBelow()
-    manager = GraphTransformerManager()
-    for transformer in (near, far, further, below, Shortens()):
-        manager.register(transformer, TransformerLevel.LEVEL1)
-    manager.apply_transformers(parse(text), TransformerLevel.LEVEL1)
+    applied(text, near, far, further, below, Shortens())
     assert near.asked == ["r", "z", "r"]  # the Sqrt has changed, and z is four nodes below it
     assert far.asked == ["r", "z", "r"]
     assert further.asked == ["r", "z", "r", "z"]
     assert below.asked == ["r", "z", "r", "z"]
 
 
-class Turns(GraphTransformer):
+class Turns(SwapByHand):
     """Abs(x) becomes Sign(x), once the rules have run."""
 
     after = ("counts_near", "counts_far", "follows")
-
-    def apply(self, graph: ir.Graph, context: Any) -> bool:
-        changed = False
-        for node in tuple(graph):
-            if node.op_type == "Abs":
-                new = ir.node("Sign", list(node.inputs)).outputs[0]
-                changed |= context.substitute({node.outputs[0]: new}, before=node, origin=(node,))
-        return changed
+    becomes = "Sign"
 
 
 class Follows(RewriteRule[Forwarded]):
@@ -636,41 +538,28 @@ def test_what_changes_nearer_to_a_node_that_waits_counts_instead() -> None:
     """A node waits because of a change three nodes above it; then the node above it is rewritten."""
     text = "a (float[3] x) => (float[3] z) { p = Abs (x) q = Sqrt (p) r = Neg (q) s = Floor (r) z = Relu (s) }"
     near, far = CountsNear(), CountsFar()
-    manager = GraphTransformerManager()
-    for transformer in (near, far, Follows(), Turns()):
-        manager.register(transformer, TransformerLevel.LEVEL1)
-    model = parse(text)
-    manager.apply_transformers(model, TransformerLevel.LEVEL1)
-    assert [node.op_type for node in model.graph] == ["Sign", "Sqrt", "Ceil", "Floor", "Relu"]
+    _, model = applied(text, near, far, Follows(), Turns())
+    assert ops(model) == ["Sign", "Sqrt", "Ceil", "Floor", "Relu"]
     assert far.asked == ["z", "z"], "the Sqrt has changed, three nodes above it"
     assert near.asked == ["z", "z"], "the Neg has become a Ceil, one node above what it looks at"
 
 
-class GrowsAtFirst(RewriteRule[Forwarded]):
+class GrowsAtFirst(Swap):
     """Adds a large constant where there is room: Abs(x) becomes Max(x, c)."""
 
     roots = ("Abs",)
     after = ("upper",)
     lookback = 0
 
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 1)[0])
-
     def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Max", [found.value, constant(np.ones(1024, np.float32))])
 
 
-class Frees(GraphTransformer):
+class Frees(SwapByHand):
     """Takes a large constant away: Add(x, 0) becomes x."""
 
     after = ("grows_at_first",)
-
-    def apply(self, graph: ir.Graph, context: Any) -> bool:
-        changed = False
-        for node in tuple(graph):
-            if node.op_type == "Add":
-                changed |= context.substitute({node.outputs[0]: node.inputs[0]}, before=node, origin=(node,))
-        return changed
+    op = "Add"
 
 
 def test_what_was_too_large_is_tried_again_once_there_is_room() -> None:
@@ -693,34 +582,22 @@ class NeedsAbs(NegNeg):
     needs = ("Abs",)
 
 
-class Removes(GraphTransformer):
+class Removes(SwapByHand):
     """Abs(x) becomes Relu(x)."""
 
     after = ("needs_abs",)
-
-    def apply(self, graph: ir.Graph, context: Any) -> bool:
-        changed = False
-        for node in tuple(graph):
-            if node.op_type == "Abs":
-                new = ir.node("Relu", list(node.inputs)).outputs[0]
-                changed |= context.substitute({node.outputs[0]: new}, before=node, origin=(node,))
-        return changed
+    becomes = "Relu"
 
 
 @pytest.mark.parametrize(("op", "left"), [("Abs", []), ("Sqrt", ["Neg", "Neg"])])
 def test_a_rule_is_offered_nothing_without_an_op_that_it_needs(op: str, left: list[str]) -> None:
-    model = parse(f"a (float[3] x) => (float[3] y) {{ p = Neg (x) q = Neg (p) r = {op} (q) y = Sign (r) }}")
-    manager = GraphTransformerManager()
-    manager.register(NeedsAbs(), TransformerLevel.LEVEL1)
-    manager.apply_transformers(model, TransformerLevel.LEVEL1)
-    assert [node.op_type for node in model.graph] == [*left, op, "Sign"]
+    text = f"a (float[3] x) => (float[3] y) {{ p = Neg (x) q = Neg (p) r = {op} (q) y = Sign (r) }}"
+    _, model = applied(text, NeedsAbs())
+    assert ops(model) == [*left, op, "Sign"]
 
 
 def test_an_op_that_a_rule_needs_may_come_and_go() -> None:
     model = parse("a (float[3] x) => (float[3] y) { p = Abs (x) q = Sqrt (p) y = Sign (q) }")
-    manager = GraphTransformerManager()
-    for transformer in (NeedsAbs(), Removes()):
-        manager.register(transformer, TransformerLevel.LEVEL1)
     index = Workspace(model, Options()).edit.index
     before = index.ops_changed
     (node, *_) = index.nodes(model.graph, "Abs")
@@ -730,8 +607,8 @@ def test_an_op_that_a_rule_needs_may_come_and_go() -> None:
     index.add(model.graph, node)
     assert index.ops_changed == before + 2
     assert index.has_any_anywhere(NeedsAbs.needs)
-    manager.apply_transformers(model, TransformerLevel.LEVEL1)
-    assert [node.op_type for node in model.graph] == ["Relu", "Sqrt", "Sign"]
+    applied(model, NeedsAbs(), Removes())
+    assert ops(model) == ["Relu", "Sqrt", "Sign"]
 
 
 def test_a_rule_that_is_asked_for_its_reasons_is_offered_all() -> None:

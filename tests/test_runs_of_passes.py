@@ -16,23 +16,18 @@ from ortopt import (
     UsageError,
     optimize,
 )
-from ortopt.graph.match import Refusal, inputs
+from ortopt.graph.match import Refusal
 from ortopt.observers import Observer
-from ortopt.rule import Forwarded, RewriteRule
+from ortopt.rule import Forwarded
 from ortopt.testing import parse
 from ortopt.transformer import Context, GraphTransformer
+from tests.rules import Swap, ops
 
 CHAIN = "main (float[N] x) => (float[N] y) { a = Relu (x) b = Abs (a) c = Relu (b) d = Abs (c) y = Relu (d) }"
 
 
-def ops(model: ir.Model) -> list[str]:
-    return [node.op_type for node in model.graph]
-
-
-class Limited(RewriteRule[Forwarded]):
+class Limited(Swap):
     """Relu becomes LeakyRelu of slope 0, twice in a run."""
-
-    roots = ("Relu",)
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,23 +41,17 @@ class Limited(RewriteRule[Forwarded]):
     def match(self, root: ir.Node) -> Forwarded:
         if not self.left:
             raise Refusal("it has done enough", root)
-        return Forwarded((root,), inputs(root, 1)[0])
+        return super().match(root)
 
     def rewrite(self, found: Forwarded) -> ir.Node:
         self.left -= 1
         return ir.node("LeakyRelu", [found.value], {"alpha": 0.0})
 
 
-class Wrong(RewriteRule[Forwarded]):
+class Wrong(Swap):
     """Abs becomes Neg, which is another function."""
 
     roots = ("Abs",)
-
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 1)[0])
-
-    def rewrite(self, found: Forwarded) -> ir.Node:
-        return ir.node("Neg", [found.value])
 
 
 # -- begin ------------------------------------------------------------------------------------------------------------

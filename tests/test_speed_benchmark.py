@@ -37,6 +37,13 @@ def parsed(text: str) -> onnx.ModelProto:
     return onnx.parser.parse_model(HEADER + text)
 
 
+def floor_of(text: str, feeds: dict[str, Any], *kept: Any) -> floor.Floor:
+    """The floor of a model that has one."""
+    made = floor.floor(parsed(text), feeds, *kept)
+    assert made is not None
+    return made
+
+
 def run(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
     import onnxruntime
 
@@ -45,8 +52,7 @@ def run(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
 
 def test_the_floor_has_the_heavy_nodes_alone_one_after_the_other() -> None:
     x = np.arange(32, dtype=np.float32).reshape(1, 2, 4, 4)
-    made = floor.floor(parsed(CONVS), {"x": x})
-    assert made is not None
+    made = floor_of(CONVS, {"x": x})
     assert [(node.op_type, list(node.input), list(node.output)) for node in made.model.graph.node] == [
         ("Conv", ["x", "v"], ["a"]),
         ("Conv", ["a", "w"], ["c"]),  # a Relu between them is folded into nothing
@@ -70,8 +76,7 @@ def test_what_was_fused_into_a_convolution_is_not_in_the_floor() -> None:
     text = """main (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] w = {1, 2, 3, 4}> {
       y = com.microsoft.FusedConv <activation = "Relu", kernel_shape = [1, 1]> (x, w, , x)
     }"""
-    made = floor.floor(parsed(text), {"x": np.ones((1, 2, 4, 4), np.float32)})
-    assert made is not None
+    made = floor_of(text, {"x": np.ones((1, 2, 4, 4), np.float32)})
     (node,) = made.model.graph.node
     assert (node.domain, node.op_type, list(node.input)) == ("", "Conv", ["x", "w", ""])
     assert [attribute.name for attribute in node.attribute] == ["kernel_shape"]
@@ -82,8 +87,7 @@ def test_weights_that_are_computed_of_constants_stay_weights() -> None:
       d = DequantizeLinear (w, s)
       y = MatMul (x, d)
     }"""
-    made = floor.floor(parsed(text), {"x": np.ones((1, 2), np.float32)})
-    assert made is not None
+    made = floor_of(text, {"x": np.ones((1, 2), np.float32)})
     assert [tensor.name for tensor in made.model.graph.initializer] == ["d"]
     assert list(made.feeds) == ["x"]
 
@@ -95,8 +99,7 @@ def test_floors_that_would_compute_with_denormal_numbers_are_fed() -> None:
       b = Mul (a, k)
       y = Conv (b, w)
     }"""
-    made = floor.floor(parsed(text), {"x": np.ones((1, 1, 4, 4), np.float32)})
-    assert made is not None
+    made = floor_of(text, {"x": np.ones((1, 1, 4, 4), np.float32)})
     assert list(made.feeds) == ["x", "b"]
 
 
@@ -108,8 +111,7 @@ def test_what_a_heavy_node_gives_is_fed_under_a_name_of_its_own() -> None:
       c = Mul (b, k)
       y = Conv (c, w)
     }"""
-    made = floor.floor(parsed(text), {"x": np.ones((1, 1, 4, 4), np.float32)})
-    assert made is not None
+    made = floor_of(text, {"x": np.ones((1, 1, 4, 4), np.float32)})
     assert list(made.feeds) == ["x", "a/fed", "c"]
     assert len(run(made.model, made.feeds)) == len(made.model.graph.output)
 
@@ -128,8 +130,7 @@ def test_what_is_reachable_has_activations_and_normalizations_as_well() -> None:
       y = MatMul (g, v)
     }"""
     feeds = {"x": np.arange(8, dtype=np.float32).reshape(1, 2, 4)}
-    made = floor.floor(parsed(text), feeds, floor.NEEDED)
-    assert made is not None
+    made = floor_of(text, feeds, floor.NEEDED)
     assert [(node.op_type, list(node.input)[:1]) for node in made.model.graph.node] == [
         ("MatMul", ["x"]),
         ("Gelu", ["a"]),
@@ -144,8 +145,7 @@ def test_a_fused_activation_is_reachable_only(kept: frozenset[str], attributes: 
     text = """main (float[1,2,4,4] x) => (float[1,2,4,4] y) <float[2,2,1,1] w = {1, 2, 3, 4}> {
       y = com.microsoft.FusedConv <activation = "Relu"> (x, w, , x)
     }"""
-    made = floor.floor(parsed(text), {"x": np.ones((1, 2, 4, 4), np.float32)}, kept)
-    assert made is not None
+    made = floor_of(text, {"x": np.ones((1, 2, 4, 4), np.float32)}, kept)
     (node,) = made.model.graph.node
     assert [attribute.name for attribute in node.attribute] == attributes
     assert "x" not in list(node.input)[1:]

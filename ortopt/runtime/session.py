@@ -14,24 +14,23 @@ import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU
 from ortopt.errors import UsageError
-from ortopt.runtime.decoding.cached_session import CachedSession
-from ortopt.runtime.decoding.decode_loop import DEFAULT_CAPACITY, DecodeLoop
+from ortopt.runtime.decoding.decode_loop import DEFAULT_CAPACITY, CachedSession, DecodeLoop
 from ortopt.runtime.denormals import check_denormals
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.instruments.statistics import Counters, Statistics
 from ortopt.runtime.instruments.tracing import Timeline
-from ortopt.runtime.onnxruntime_interface.async_calls import AsyncCalls
 from ortopt.runtime.onnxruntime_interface.delegated_methods import DelegatedMethods
-from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
+from ortopt.runtime.onnxruntime_interface.grouped_session import AsyncCalls, GroupedSession
 from ortopt.runtime.onnxruntime_internals import provider_failure, refusals
-from ortopt.runtime.provider_arguments import Providers, named_providers
 from ortopt.runtime.run_settings import DEFAULT_BYTES, read_settings
 from ortopt.runtime.session_arguments import (
+    Providers,
     check_counts,
     check_host_ops,
     check_session_options,
     check_source,
     check_thread_pool,
+    named_providers,
     read_onnxruntime_arguments,
     specialization_policy,
     use_global_pool,
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from ortopt.runtime.onnxruntime_interface.session_protocol import RunnableSession, WholeSession
+    from ortopt.runtime.onnxruntime_interface.delegated_methods import RunnableSession, WholeSession
     from ortopt.runtime.onnxruntime_internals import NativeDevice, NativeVector
     from ortopt.runtime.specialization.export import Exported
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from ortopt.analysis.providers import normalize
 from ortopt.errors import UsageError
 from ortopt.evaluation.sessions import share_threads
 from ortopt.terminal_text import one_line
@@ -15,7 +16,12 @@ from ortopt.terminal_text import one_line
 if TYPE_CHECKING:
     import onnxruntime
 
+    from ortopt.runtime.execution.session_maker import ProviderOptions
     from ortopt.runtime.specialization.specializing import SpecializationPolicy
+
+
+Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
+"""Execution providers that a caller names, alone or with options, in order of preference."""
 
 
 def check_source(source: object) -> None:
@@ -130,3 +136,39 @@ def specialization_policy(
     from ortopt.runtime.specialization.specializing import SpecializationPolicy
 
     return SpecializationPolicy(after, constants, cuda_graphs, folder)
+
+
+def named_providers(
+    providers: Providers | None, provider_options: Sequence[Mapping[str, Any]] | None
+) -> ProviderOptions | None:
+    """Options by provider, in order, of ONNX Runtime's two ways to say it; None where the caller named none.
+
+    Raises:
+        UsageError: A name is unknown.
+        ValueError: The two do not fit; ONNX Runtime's messages.
+    """
+    if provider_options is not None and not isinstance(provider_options, Sequence):
+        raise ValueError("'provider_options' should be a sequence.")
+    if not providers:
+        return None
+    if isinstance(providers, str) or not isinstance(providers, Sequence):
+        raise ValueError("'providers' should be a sequence.")  # noqa: TRY004 -- ONNX Runtime's class
+    if provider_options is not None:
+        if len(providers) != len(provider_options):
+            raise ValueError("'providers' and 'provider_options' should be the same length if both are given.")
+        if not all(isinstance(provider, str) for provider in providers):
+            raise ValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
+        if not all(isinstance(options, Mapping) for options in provider_options):
+            raise ValueError("'provider_options' values must be dicts.")
+        providers = list(zip(providers, provider_options, strict=True))  # type: ignore[arg-type]
+    chosen: dict[str, Mapping[str, Any]] = {}
+    for provider in providers:
+        if not isinstance(provider, str) and not _is_pair(provider):
+            raise ValueError("'providers' values must be either strings or (string, dict) tuples.")
+        name, options = (provider, {}) if isinstance(provider, str) else provider
+        chosen.setdefault(normalize(name), {str(key): str(value) for key, value in options.items()})
+    return chosen
+
+
+def _is_pair(pair: Any) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], Mapping)

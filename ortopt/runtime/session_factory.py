@@ -24,14 +24,13 @@ from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.arena import ENTRY
 from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.group_runner import HOST, GroupContext, GroupObserver, Specializer
-from ortopt.runtime.execution.session_maker import SessionMaker, making_on
+from ortopt.runtime.execution.session_maker import ProviderOptions, SessionMaker, making_on
 from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
 from ortopt.runtime.onnxruntime_internals import tells_memories
 from ortopt.runtime.planning.planner import Planner
-from ortopt.runtime.provider_arguments import ProviderOptions
 from ortopt.runtime.run_settings import DEFAULT_ENTRIES, RunSettings, RunType
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization.load import load
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from ortopt.runtime.cuda.device import CudaDevice
-    from ortopt.runtime.onnxruntime_interface.session_protocol import WholeSession
+    from ortopt.runtime.onnxruntime_interface.delegated_methods import WholeSession
     from ortopt.runtime.specialization.specializing import SpecializationPolicy
 
 
@@ -211,7 +210,7 @@ class _SessionFactory:
         Raises:
             UsageError: It cannot have, or this must be more than one session, or on another provider than the CPU.
         """
-        from ortopt.runtime.decoding.cached_session import CachedSession
+        from ortopt.runtime.decoding.decode_loop import CachedSession
         from ortopt.runtime.decoding.sharing import share_cache
 
         request = self._request

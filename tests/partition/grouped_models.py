@@ -6,14 +6,20 @@ same, so that every test compares the numbers.
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 import onnx_ir as ir
 
 from ortopt import registry
 from ortopt.options import Options
 from ortopt.partition.groups import Group, groups_of
+from ortopt.partition.partitioning import group
+from ortopt.partition.settings import PartitionOptions
+from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_rewrites
+from ortopt.verification.verify import verify
 
 
 def grouped(
@@ -24,6 +30,21 @@ def grouped(
     model = check_rewrites(fusion, text, opset=opset, options=options, numbers=numbers)
     onnx.checker.check_model(onnx.load_from_string(to_bytes(model)))
     return model, groups_of(model)
+
+
+def cut(model: ir.Model, *, in_process: bool = True, **options: Any) -> list[Group]:
+    """Cut a model into groups, and check that it gives the same numbers.
+
+    Args:
+        model: The model; it is changed.
+        in_process: Whether this process may run it.
+        options: `PartitionOptions`.
+    """
+    original = load(model)
+    groups = group(model, PartitionOptions(**options))
+    outcome = verify(original, model, in_process=in_process)
+    assert outcome.status == "verified", outcome.reason
+    return groups
 
 
 def ops(found: Group) -> list[str]:

@@ -219,12 +219,6 @@ def test_row_b_nested_blocks_are_grouped_where_the_node_itself_cannot_be() -> No
         assert names(groups[0].inputs) == ["s", "w"]  # a value of the outer graph is an argument as others are
 
 
-def test_row_b_a_loop_that_a_provider_runs_whole_is_inside_a_group() -> None:
-    model, groups = grouped(LOOP, deny="")
-    assert outside(model) == []
-    assert [ops(found) for found in groups] == [["Loop"]]
-
-
 SCAN = """main (float[5,4] x, float[4,4] w, float[1,4] z) => (float[1,4] f, float[5,1,4] y) {
     f, y = Scan <body = body (float[1,4] s, float[4] e) => (float[1,4] t, float[1,4] o) {
         a = Add (s, e) m = MatMul (a, w) n = Neg (m) t = Softmax (n) o = Mul (t, z) }, num_scan_inputs = 1> (z, x) }"""
@@ -235,8 +229,13 @@ def test_row_b_the_body_of_a_scan_is_grouped_where_the_scan_cannot_be() -> None:
     assert outside(model) == ["Scan"]
     assert ops(groups[0]) == ["Add", "MatMul"]
     assert names(groups[0].inputs) == ["s", "e", "w"]
-    _, (whole,) = grouped(SCAN, deny="")
-    assert ops(whole) == ["Scan"]
+
+
+@pytest.mark.parametrize(("text", "op"), [(LOOP, "Loop"), (SCAN, "Scan")])
+def test_row_b_what_a_provider_runs_whole_is_inside_a_group(text: str, op: str) -> None:
+    model, groups = grouped(text, deny="")
+    assert outside(model) == []
+    assert [ops(found) for found in groups] == [[op]]
 
 
 def test_row_b_what_a_device_lacks_below_a_node_runs_on_the_cpu() -> None:

@@ -9,10 +9,13 @@ import onnx_ir as ir
 from onnx.reference.op_run import OpRun
 
 from ortopt.runtime.session import InferenceSession
-from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
+from tests.runtime.side_by_side import theirs
 
 HEADER = '<ir_version: 10, opset_import: ["" : 17, "ortopt.group" : 1, "my" : 1]>'
+
+FUNCTION = '<domain: "ortopt.group", opset_import: ["" : 17]>'
+"""What stands before the name of a group's function."""
 
 TWO_GROUPS = f"""{HEADER}
 main (float[N,4] x) => (float[N,4] y, float[N,4] t) <float[4] w = {{1, 2, 3, 4}}, float[N,4] a> {{
@@ -20,8 +23,8 @@ main (float[N,4] x) => (float[N,4] y, float[N,4] t) <float[4] w = {{1, 2, 3, 4}}
     t = Neg (a)
     y = ortopt.group.group_1 (t, a, w)
 }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, o, q) => (r) {{ s = Mul (p, q) r = Add (s, o) }}
+{FUNCTION} group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}
+{FUNCTION} group_1 (p, o, q) => (r) {{ s = Mul (p, q) r = Add (s, o) }}
 """
 
 PLAIN = "main (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> { a = Add (x, w) y = Relu (a) }"
@@ -31,8 +34,8 @@ main (float[N,4] x, int64[K] shape) => (float[] y) <float[4] w = {{1, 2, 3, 4}}>
     a = ortopt.group.group_0 (x, w)
     y = ortopt.group.group_1 (a, shape)
 }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, shape) => (r) {{ s = Neg (p) r = Reshape (s, shape) }}
+{FUNCTION} group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}
+{FUNCTION} group_1 (p, shape) => (r) {{ s = Neg (p) r = Reshape (s, shape) }}
 """
 
 
@@ -71,8 +74,4 @@ def session(text: str | ir.Model, **options: Any) -> InferenceSession:
 
 
 def plain_session(text: str) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(to_bytes(parse(text)), options, providers=["CPUExecutionProvider"])
+    return theirs(parse(text))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ from numpy.testing import assert_allclose
 
 from ortopt import InferenceSession
 from ortopt.errors import UsageError
-from ortopt.runtime.execution.threads import divide_threads
-from ortopt.runtime.planning.planner import Planner
+from ortopt.runtime.planning.planner import Planner, divide_threads
 from ortopt.runtime.values.tensors import to_ort
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
-from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, Twice, floats, session, two_groups
+from tests.runtime.side_by_side import PARALLEL, SEQUENTIAL, in_threads, quiet
 
 SECONDS = float(os.environ.get("ORTOPT_TEST_ABUSE_SECONDS", "3"))
 """How long 64 threads call one session; `make abuse` takes a minute."""
@@ -42,45 +42,33 @@ def anonymous_megabytes() -> float:
 @pytest.mark.filterwarnings(
     "ignore:not all groups are specialised. the cache is full of versions in use:RuntimeWarning"
 )
-@pytest.mark.parametrize("mode", ["sequential", "parallel"])
-def test_64_threads_with_changing_shapes(mode: str) -> None:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2
-    if mode == "parallel":
-        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+@pytest.mark.parametrize("mode", [SEQUENTIAL, PARALLEL], ids=["sequential", "parallel"])
+def test_64_threads_with_changing_shapes(mode: Any) -> None:
+    options = quiet(intra_op_num_threads=2, execution_mode=mode)
     mine = session(TWO_GROUPS, sess_options=options, specialize_after=50, cache_entries=8)
     cases = [(x, two_groups(x)) for x in (floats(rows, 4, seed=rows) for rows in range(1, 40))]
-    problems: list[BaseException] = []
-    ends: list[float] = [0.0]
-    calls: list[int] = []
 
-    def work(seed: int) -> None:
-        order = np.random.default_rng(seed)
-        count = 0
-        try:
-            while time.monotonic() < ends[0]:
+    def crowd() -> list[int]:
+        """How many calls each of 64 threads has made in a while."""
+        end = time.monotonic() + SECONDS / 4
+
+        def work(seed: int) -> int:
+            order = np.random.default_rng(seed)
+            for count in itertools.count():
+                if time.monotonic() >= end:
+                    return count
                 x, expected = cases[int(order.integers(len(cases)))]
                 for got, right in zip(mine.run(None, {"x": x}), expected, strict=True):
                     assert_allclose(got, right, rtol=1e-5)
-                count += 1
-        except BaseException as error:
-            problems.append(error)
-        calls.append(count)
+            raise AssertionError
 
-    def crowd(seconds: float) -> None:
-        ends[0] = time.monotonic() + seconds
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(64)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        return in_threads(64, work)
 
-    crowd(SECONDS / 4)
+    calls = crowd()
     gc.collect()
     before = anonymous_megabytes()
-    crowd(SECONDS / 4)
+    calls += crowd()
     gc.collect()
-    assert not problems
     assert len(mine._session.context.cache) <= 8
     assert anonymous_megabytes() < before + 24 + 2 * SECONDS
     assert mine.statistics.runs == sum(calls)
@@ -99,8 +87,8 @@ def test_dealing_threads_out() -> None:
 WEIGHTS = f"""{HEADER}
 main (float[N,1024] x) => (float[N,1024] y) <float[1] v = {{0}}, float[1] w = {{0}}> {{
     a = ortopt.group.group_0 (x, w) b = my.Twice (a) y = ortopt.group.group_1 (b, v) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, q) => (r) {{ s = Mul (p, q) r = Neg (s) }}"""
+{FUNCTION} group_0 (p, q) => (r) {{ s = Add (p, q) r = Relu (s) }}
+{FUNCTION} group_1 (p, q) => (r) {{ s = Mul (p, q) r = Neg (s) }}"""
 
 
 def with_weights(rows: int, text: str = WEIGHTS) -> tuple[ir.Model, Any, Any]:
@@ -140,8 +128,8 @@ def test_weights_wherever_they_are(
 TABLES = f"""{HEADER}
 main (int64[N] x) => (float[N,1024] y) <float[1] v = {{0}}, float[1] w = {{0}}> {{
     a = ortopt.group.group_0 (x, w) b = my.Twice (a) y = ortopt.group.group_1 (b, x, v) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ s = Gather (q, p) r = Relu (s) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p, x, q) => (r) {{ s = Gather (q, x) r = Mul (p, s) }}"""
+{FUNCTION} group_0 (p, q) => (r) {{ s = Gather (q, p) r = Relu (s) }}
+{FUNCTION} group_1 (p, x, q) => (r) {{ s = Gather (q, x) r = Mul (p, s) }}"""
 
 
 @pytest.mark.parametrize("external_data", ["inline", "copy"])
@@ -178,33 +166,12 @@ def test_defaults_of_inputs_are_in_memory_once(tmp_path: Path, external_data: An
     assert_allclose(mine.run(None, {"x": x, "v": v + 1})[0], -(2 * np.maximum(x + w, 0) * (v + 1)), rtol=1e-5)
 
 
-def test_values_are_freed_at_their_last_use() -> None:
-    steps = "".join(f"t{i + 1} = ortopt.group.group_{i} (t{i}) " for i in range(12))
-    groups = "".join(
-        f'<domain: "ortopt.group", opset_import: ["" : 17]> group_{i} (p) => (r) {{ s = Neg (p) r = Relu (s) }}\n'
-        for i in range(12)
-    )
-    mine = session(f"{HEADER} main (float[N] t0) => (float[N] t12) {{ {steps} }} {groups}")
-    plan = mine._session.plan
-    alive = set(plan.inputs)
-    most = 0
-    for step in plan.steps:
-        alive |= set(step.outputs)
-        most = max(most, len(alive))
-        alive -= set(step.dead)
-    assert most == 2
-    assert alive == set(plan.outputs)
-    assert mine.run(None, {"t0": floats(5)})[0].shape == (5,)
-
-
 def test_results_of_one_group_are_freed_apart() -> None:
     """One is of use for longer than the other: 64 MB each."""
     text = f"""{HEADER} main (float[N] x) => (float[N] y) {{
         a, b = ortopt.group.group_0 (x) c = my.Twice (b) d = my.Twice (c) y = Add (a, d) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r, s) {{ r = Neg (p) s = Abs (p) }}"""
-    options = onnxruntime.SessionOptions()
-    options.enable_cpu_mem_arena = False
-    mine = session(text, sess_options=options, host_ops=[Twice])
+    {FUNCTION} group_0 (p) => (r, s) {{ r = Neg (p) s = Abs (p) }}"""
+    mine = session(text, sess_options=quiet(enable_cpu_mem_arena=False), host_ops=[Twice])
     mine.run(None, {"x": floats(3)})
     (group,) = (one for one in mine.groups if one.spec.name == "group_0")
     first, second = group([to_ort(np.ones(16 << 20, np.float32))], onnxruntime.RunOptions())
@@ -230,12 +197,9 @@ def test_nothing_is_walked_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_errors_in_a_group_reach_the_caller_and_leave_the_session_usable() -> None:
     text = f"""{HEADER} main (float[N] x, int64[K] shape) => (float[] y) {{
         a = my.Twice (x) y = ortopt.group.group_0 (a, shape) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, s) => (r) {{ r = Reshape (p, s) }}"""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    for mode in (onnxruntime.ExecutionMode.ORT_SEQUENTIAL, onnxruntime.ExecutionMode.ORT_PARALLEL):
-        options.execution_mode = mode
-        mine = session(text, sess_options=options, host_ops=[Twice])
+    {FUNCTION} group_0 (p, s) => (r) {{ r = Reshape (p, s) }}"""
+    for mode in (SEQUENTIAL, PARALLEL):
+        mine = session(text, sess_options=quiet(execution_mode=mode), host_ops=[Twice])
         for _ in range(3):
             with pytest.raises(Exception, match="cannot be reshaped"):
                 mine.run(None, {"x": floats(5), "shape": np.array([7])})

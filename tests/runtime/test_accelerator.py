@@ -20,25 +20,20 @@ from ortopt.runtime.run_settings import RunType, read_settings
 from ortopt.runtime.values.tensors import to_ort
 from ortopt.testing import parse
 from tests.releases import INSTALLED, since
-from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, Twice, floats, session, two_groups
+from tests.runtime.side_by_side import bound, check, value
 
 X = floats(3, 4)
 CUSTOM = f"""{HEADER} main (float[N,4] x) => (float[N,4] y) <float[4] w = {{1, 2, 3, 4}}> {{
     a = Add (x, w) b = Relu (a) c = my.Twice (b) d = Neg (c) y = Sub (d, w) }}"""
-WORKS, REASON = usable(CUDA)
-
-
-def custom(x: Any) -> Any:
-    w = np.array([1, 2, 3, 4], np.float32)
-    return -2 * np.maximum(x + w, 0) - w
+WORKS, _ = usable(CUDA)
 
 
 # Supported(node): per provider, from the kernel registry
 
 
 def test_supported_nodes_run_on_their_provider_and_the_others_on_the_host() -> None:
-    mine = session(CUSTOM, host_ops=[Twice])
-    assert_allclose(mine.run(None, {"x": X})[0], custom(X), rtol=1e-6)
+    mine = check(CUSTOM, {"x": X}, host_ops=[Twice])
     assert sorted(str(group.provider) for group in mine.groups) == [CPU, CPU, "host"]
     assert mine.statistics.fallbacks == 0
 
@@ -66,9 +61,7 @@ def test_supported_by_an_op_of_the_callers_wins() -> None:
 @pytest.mark.parametrize("run_type", ["ort", "reference", "host", "debug"])
 @pytest.mark.parametrize("text", [TWO_GROUPS, "main (float[N,4] x) => (float[N,4] y) { a = Relu (x) y = Neg (a) }"])
 def test_run_types(run_type: str, text: str) -> None:
-    expected = session(text).run(["y"], {"x": X})[0]
-    mine = session(text, run_type=run_type)
-    assert_allclose(mine.run(["y"], {"x": X})[0], expected, rtol=1e-6)
+    mine = check(text, {"x": X}, run_type=run_type)
     if run_type == "host":
         assert {group.provider for group in mine.groups} == {"host"}
 
@@ -120,14 +113,9 @@ def test_ort_run_compiles_on_a_miss_and_finds_it_again() -> None:
 def test_ort_run_looks_up_the_dtype_where_the_file_does_not_tell_it() -> None:
     text = f"""{HEADER} main (float[N] x, double[N] d) => (float[N] y, double[N] z) {{
         a = my.Twice (x) b = ortopt.group.group_0 (a) c = my.Twice (d) y = Neg (b) z = ortopt.group.group_1 (c) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Abs (p) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ r = Abs (p) }}"""
-    mine = session(text, host_ops=[Twice])
-    feeds = {"x": floats(4), "d": floats(4).astype(np.float64)}
-    y, z = mine.run(None, feeds)
-    assert_allclose(y, -2 * np.abs(feeds["x"]), rtol=1e-6)
-    assert z.dtype == np.float64
-    assert_allclose(z, 2 * np.abs(feeds["d"]), rtol=1e-12)
+    {FUNCTION} group_0 (p) => (r) {{ r = Abs (p) }}
+    {FUNCTION} group_1 (p) => (r) {{ r = Abs (p) }}"""
+    check(text, {"x": floats(4), "d": floats(4).astype(np.float64)}, host_ops=[Twice])
 
 
 # PytorchRun: the fallback executor
@@ -135,7 +123,7 @@ def test_ort_run_looks_up_the_dtype_where_the_file_does_not_tell_it() -> None:
 
 def test_fallback_of_a_group_that_does_not_compile_is_the_host_and_is_said() -> None:
     text = f"""{HEADER} main (int8[N] x) => (int8[N] y) {{ a = ortopt.group.group_0 (x) y = Abs (a) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Erf (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Erf (p) }}"""
     mine = session(text)
     with pytest.warns(RuntimeWarning, match="group group_0 runs on the host: .*Erf"):
         got = mine.run(None, {"x": np.zeros(2, np.int8)})[0]
@@ -175,7 +163,7 @@ Wrong.__name__ = "Relu"
 def test_debug_names_the_first_group_that_differs_and_the_worst_element(tmp_path: Path) -> None:
     text = f"""{HEADER} main (float[N,4] x) => (float[N,4] y) {{
         n = Neg (x) a = ortopt.group.group_0 (n) b = Relu (a) y = Neg (b) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Abs (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Abs (p) }}"""
     mine = session(text, run_type="debug", host_ops=[Wrong], dump_folder=tmp_path)
     with pytest.raises(VerificationError, match=r"group leftover_\d on host, output 'b': .* at \[1, 2\]") as caught:
         mine.run(None, {"x": X})
@@ -252,7 +240,7 @@ WRITTEN = {
 @pytest.mark.parametrize("given", ["array", "value", "bound"])
 def test_host_ops_that_write_to_their_arguments_change_nothing_else(body: str, given: str) -> None:
     text = f"""{HEADER} main (float[2] x) => (float[2] y) <float[2] w = {{1, 2}}, bool go = {{1}}> {{ {body} }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Neg (p) }}
+    {FUNCTION} group_0 (p) => (r) {{ r = Neg (p) }}
     <domain: "my", opset_import: ["" : 17, "my" : 1]> Both (p, q) => (r) {{
         a = my.Writer (p, q) b = my.Writer (p, q) r = Add (a, b) }}"""
 
@@ -268,15 +256,11 @@ def test_host_ops_that_write_to_their_arguments_change_nothing_else(body: str, g
         if given == "array":
             found = mine.run(None, {"x": x})[0]
         elif given == "value":
-            value = onnxruntime.OrtValue.ortvalue_from_numpy(x)
-            found = mine.run_with_ort_values(None, {"x": value})[0].numpy()
-            assert_array_equal(value.numpy(), [5, -3])
+            given_value = value(x)
+            found = mine.run_with_ort_values(None, {"x": given_value})[0].numpy()
+            assert_array_equal(given_value.numpy(), [5, -3])
         else:
-            binding = mine.io_binding()
-            binding.bind_cpu_input("x", x)
-            binding.bind_output("y")
-            mine.run_with_iobinding(binding)
-            found = binding.copy_outputs_to_cpu()[0]
+            found = bound(mine, {"x": x}, ["y"]).copy_outputs_to_cpu()[0]
         assert_array_equal(found, expected)
         assert_array_equal(x, [5, -3])
 
@@ -310,13 +294,8 @@ def test_shared_device_falls_back_where_the_caller_allows_it() -> None:
     with pytest.raises(UsageError, match="does not work here"):
         session(TWO_GROUPS, providers=["cuda", "cpu"], enable_fallback=0)
     with pytest.warns(RuntimeWarning, match="falling back") as said:
-        mine = session(
-            "main (float[N] x) => (float[N] y) { y = my.Twice (x) }".join(
-                ['<ir_version: 10, opset_import: ["" : 17, "my" : 1]> ', ""]
-            ),
-            providers=["cuda", "cpu"],
-            host_ops=[Twice],
-        )
+        text = f"{HEADER} main (float[N] x) => (float[N] y) {{ y = my.Twice (x) }}"
+        mine = session(text, providers=["cuda", "cpu"], host_ops=[Twice])
     assert len(said) == 1
     assert mine.statistics.fallbacks == 1
 
@@ -330,37 +309,12 @@ def test_shared_device_of_a_group_made_for_another_provider_is_the_callers() -> 
     assert {group.provider for group in mine.groups} == {CPU}
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not WORKS, reason=REASON)
-def test_shared_device_copies_only_where_the_provider_changes() -> None:
-    model = parse(TWO_GROUPS)
-    for function in model.functions.values():
-        function.metadata_props["ortopt.provider"] = CUDA
-    mine = session(model, providers=["cuda", "cpu"])
-    assert_allclose(mine.run(None, {"x": X})[0], two_groups(X)[0], rtol=1e-4)
-    assert mine.statistics.copies > 0
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not WORKS, reason=REASON)
-def test_shared_device_cuda_graphs_of_fixed_specifications() -> None:
-    model = parse(TWO_GROUPS)
-    for function in model.functions.values():
-        function.metadata_props["ortopt.provider"] = CUDA
-    mine = session(model, providers=["cuda", "cpu"], specialize_after=2, cuda_graphs=True)
-    for seed in range(6):
-        x = floats(3, 4, seed=seed)
-        assert_allclose(mine.run(None, {"x": x})[0], two_groups(x)[0], rtol=1e-4)
-    assert mine.statistics.specializations > 0
-
-
 # Zero-copy in and out
 
 
 def test_zero_copy_of_results() -> None:
     mine = session(TWO_GROUPS)
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(X)
-    (found,) = mine.run_with_ort_values(["y"], {"x": value})
+    (found,) = mine.run_with_ort_values(["y"], {"x": value(X)})
     array = found.numpy()
     assert array.ctypes.data == found.data_ptr()
     if INSTALLED >= (1, 26):  # which brought OrtValue.__dlpack__
@@ -381,8 +335,7 @@ def test_zero_copy_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupRunner, "__call__", watched)
     x = floats(64)
     mine.run(None, {"x": x})
-    value = onnxruntime.OrtValue.from_dlpack(x)
-    mine.run_with_ort_values(None, {"x": value})
+    mine.run_with_ort_values(None, {"x": onnxruntime.OrtValue.from_dlpack(x)})
     assert [seen[0], seen[2]] == [x.ctypes.data, x.ctypes.data]
 
 

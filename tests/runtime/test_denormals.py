@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from ortopt.runtime.session import InferenceSession
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from tests.runtime.models import TWO_GROUPS
+from tests.runtime.side_by_side import PARALLEL, SEQUENTIAL, bound, called_back, quiet, value
 
 HERE = denormals._environment() is not None
 pytestmark = pytest.mark.skipif(not HERE, reason="the flags of this machine are not known")
@@ -28,12 +28,6 @@ SMALL = np.full(6, 1e-40, np.float32)
 def keeps_denormals() -> bool:
     """Whether this thread computes with them."""
     return bool(np.all(SMALL * np.float32(1)))
-
-
-def with_threads(count: int) -> onnxruntime.SessionOptions:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = count
-    return options
 
 
 @pytest.mark.parametrize("x", [1e-40, -1e-40, 2e-45])
@@ -53,35 +47,22 @@ def test_other_numbers_stay() -> None:
 
 def test_all_threads_of_a_session_agree() -> None:
     x = np.full(500_000, 1e-40, np.float32)
-    session = InferenceSession(SCALED, with_threads(3), denormals_as_zero=True)
+    session = InferenceSession(SCALED, quiet(intra_op_num_threads=3), denormals_as_zero=True)
     assert not np.any(session.run(None, {"x": x})[0])
 
 
 def test_every_way_to_run() -> None:
     session = InferenceSession(SCALED, denormals_as_zero=True)
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(SMALL)
-    assert not np.any(session.run_with_ort_values(None, {"x": value})[0].numpy())
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("x", value)
-    binding.bind_output("y")
-    session.run_with_iobinding(binding)
-    assert not np.any(binding.get_outputs()[0].numpy())
-    done, found = threading.Event(), []
-
-    def finish(results: list[np.ndarray], _: object, error: str) -> None:
-        found.append((bool(np.any(results[0])), error))
-        done.set()
-
-    session.run_async(None, {"x": SMALL}, finish, None)
-    assert done.wait(10)
-    assert found == [(False, "")]
+    assert not np.any(session.run_with_ort_values(None, {"x": value(SMALL)})[0].numpy())
+    assert not np.any(bound(session, {"x": value(SMALL)}, ["y"]).get_outputs()[0].numpy())
+    (found,), _, error = called_back(session, None, {"x": SMALL})
+    assert (bool(np.any(found)), error) == (False, "")
     assert keeps_denormals()
 
 
-@pytest.mark.parametrize("mode", [onnxruntime.ExecutionMode.ORT_SEQUENTIAL, onnxruntime.ExecutionMode.ORT_PARALLEL])
+@pytest.mark.parametrize("mode", [SEQUENTIAL, PARALLEL])
 def test_groups(mode: onnxruntime.ExecutionMode) -> None:
-    options = with_threads(2)
-    options.execution_mode = mode
+    options = quiet(intra_op_num_threads=2, execution_mode=mode)
     feed = {"x": SMALL[:4].reshape(1, 4)}
     model = TWO_GROUPS.replace("{1, 2, 3, 4}", "{0, 0, 0, 0}")
     session = InferenceSession(to_bytes(parse(model)), options, denormals_as_zero=True)

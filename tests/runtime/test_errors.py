@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from onnxruntime.capi.onnxruntime_inference_collection import check_and_normaliz
 
 from ortopt import InferenceSession
 from tests.releases import INSTALLED, needs, since
-from tests.runtime.models import HEADER, PLAIN, TWO_GROUPS, Twice, floats, session
-from tests.runtime.side_by_side import Pair, alike, both
-from tests.runtime.values.test_containers import FUNCTION
+from tests.runtime.models import FUNCTION, HEADER, PLAIN, TWO_GROUPS, Twice, floats, session
+from tests.runtime.side_by_side import Pair, alike, both, called_back, stopped, value
 
 TEXT = f"""{HEADER}
 main (float[N,4] x, int64[M] i, string[K] s, float16[J] h, bool b) =>
@@ -77,6 +75,9 @@ FEEDS: dict[str, Any] = {
     "a dict": feed(x={"a": 1}),
     "fortran": feed(x=np.asfortranarray(X)),
     "backwards": feed(x=X[::-1]),
+    "strided": feed(x=floats(6, 8)[::2, ::2]),
+    "nan": feed(x=np.full((1, 4), np.nan, np.float32)),
+    "special": feed(x=np.array([[np.inf, -np.inf, -0.0, 1e-45]], np.float32)),
     "a mask": feed(x=np.ma.masked_array(X, mask=X > 0)),
     "stretched": feed(x=np.broadcast_to(np.float32(1), (2, 4))),
     "halves of floats": feed(h=GOOD["h"].astype(np.float32)),
@@ -93,9 +94,7 @@ FEEDS: dict[str, Any] = {
     "every second string": feed(s=np.array(["a", "b", "c"], object)[::2]),
     "no feed": None,
     "a list of names": ["x", "i"],
-    "values": {
-        name: onnxruntime.OrtValue.ortvalue_from_numpy(value) if name != "s" else value for name, value in GOOD.items()
-    },
+    "values": {name: value(array) if name != "s" else array for name, array in GOOD.items()},
 }
 
 
@@ -143,21 +142,10 @@ def test_what_is_missing_is_told_before_a_wrong_name(pair: Pair) -> None:
 # Bindings
 
 
-def value(array: Any) -> Any:
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-
-
 BOUND: dict[str, Callable[[Any], Any]] = {
     "right": lambda binding: None,
     "nothing": lambda binding: binding.clear_binding_inputs(),
-    "no output": lambda binding: binding.clear_binding_outputs(),
-    "unknown output": lambda binding: binding.bind_output("q"),
     "no name": lambda binding: binding.bind_output(None),
-    "double": lambda binding: binding.bind_cpu_input("x", X.astype(float)),
-    "rank": lambda binding: binding.bind_cpu_input("x", X[0]),
-    "columns": lambda binding: binding.bind_cpu_input("x", X[:, :2]),
-    "a list": lambda binding: binding.bind_cpu_input("x", X.tolist()),
-    "no rows": lambda binding: binding.bind_cpu_input("x", X[:0]),
     "an array as a value": lambda binding: binding.bind_ortvalue_input("x", X),
     "none as a value": lambda binding: binding.bind_ortvalue_input("x", None),
     "value of doubles": lambda binding: binding.bind_ortvalue_input("x", value(X.astype(float))),
@@ -165,8 +153,6 @@ BOUND: dict[str, Callable[[Any], Any]] = {
     "output of another shape": lambda binding: binding.bind_ortvalue_output("y", value(np.zeros((3, 4), np.float32))),
     "output of another rank": lambda binding: binding.bind_ortvalue_output("y", value(np.zeros(8, np.float32))),
     "output to an array": lambda binding: binding.bind_ortvalue_output("y", X),
-    "output to a device that is not there": lambda binding: binding.bind_output("y", "nonsense"),
-    "output to an address": lambda binding: binding.bind_output("y", "cpu", 0, None, None, X.ctypes.data),
     "input from nowhere": lambda binding: binding.bind_input("x", "nonsense", 0, np.float32, (2, 4), X.ctypes.data),
     "input of no type": lambda binding: binding.bind_input("x", "cpu", 0, "nonsense", (2, 4), X.ctypes.data),
     "input of strings": lambda binding: binding.bind_input("x", "cpu", 0, np.str_, (2, 4), X.ctypes.data),
@@ -230,19 +216,6 @@ def test_vectors_that_are_none(pair: Pair) -> None:
 # Asynchronous calls
 
 
-def told(one: Any, names: Any, given: Any, options: Any = None) -> Any:
-    done, found = threading.Event(), []
-    one.run_async(names, given, lambda *got: (found.extend(got), done.set()), 7, options)
-    assert done.wait(60)
-    return found[0], found[1], found[2].replace("name:q", "name: q").partition("\n")[0]
-
-
-def stopped() -> Any:
-    options = onnxruntime.RunOptions()
-    options.terminate = True
-    return options
-
-
 ASYNCHRONOUS: dict[str, tuple[Any, ...]] = {
     "right": (None, feed()),
     "names": (("j", "y"), feed()),
@@ -263,7 +236,7 @@ ASYNCHRONOUS: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("name", ASYNCHRONOUS)
 def test_asynchronous_calls(pair: Pair, name: str) -> None:
-    alike(pair, lambda one: told(one, *ASYNCHRONOUS[name]), words=False)
+    alike(pair, lambda one: called_back(one, *ASYNCHRONOUS[name]), words=False)
 
 
 def test_a_callback_that_cannot_be_called() -> None:
@@ -275,8 +248,8 @@ def test_a_callback_that_cannot_be_called() -> None:
 def test_asynchronous_calls_are_counted() -> None:
     for text in (PLAIN, TWO_GROUPS):
         mine = session(text)
-        told(mine, None, {"x": X})
-        told(mine, ["q"], {"x": X})
+        called_back(mine, None, {"x": X})
+        called_back(mine, ["q"], {"x": X})
         assert mine.statistics.runs == 1
         mine.run_with_ortvaluevector(
             onnxruntime.RunOptions(),
@@ -323,7 +296,7 @@ def test_a_callback_that_fails_is_told_of(pair: Pair, capsys: pytest.CaptureFixt
 
     mine = pair[1]
     mine.run_async(None, feed(), fails, None)
-    assert told(mine, ["j"], feed())[2] == ""
+    assert called_back(mine, ["j"], feed())[2] == ""
     mine.close()
     mine._callers.close(wait=True)
     assert "KeyError: 'mine'" in capsys.readouterr().err

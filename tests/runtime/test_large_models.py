@@ -19,6 +19,7 @@ from ortopt.partition.settings import PartitionOptions
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save
 from tests.runtime.models import Twice
+from tests.runtime.side_by_side import quiet
 from tests.runtime.test_abuse import anonymous_megabytes
 
 ROWS, COLUMNS = 300_000, 1024
@@ -38,7 +39,10 @@ def sparse_file(path: Path, nbytes: int, content: dict[int, Any]) -> None:
 
 def large_model(folder: Path, *, shared: bool) -> Path:
     """Lookups in two tables, or twice in one, with an op of the user's between them: two groups."""
-    make = onnx.helper
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 17, "my" : 1]>
+        main (int64[N] x) => (float[N,4] y) {{
+            a = Gather ({"w" if shared else "v"}, x) b = MatMul (a, m) c = my.Twice (b)
+            d = Gather (w, x) e = MatMul (d, m) y = Add (c, e) }}""")
     row = COLUMNS * 4
     one, other = (np.arange(COLUMNS, dtype=np.float32) + start for start in (1, 7))
     rows = {"w": 2 * ROWS} if shared else {"v": ROWS, "w": ROWS + 1}
@@ -50,31 +54,14 @@ def large_model(folder: Path, *, shared: bool) -> Path:
         for place, array in ((5, one), (2 * ROWS - 1 if shared else ROWS - 1, other))
     }
     sparse_file(folder / "weights.bin", sum(rows.values()) * row, content)
-    initializers = [make.make_tensor("m", onnx.TensorProto.FLOAT, [COLUMNS, 4], np.eye(COLUMNS, 4).reshape(-1))]
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(COLUMNS, 4, dtype=np.float32), "m"))
     for name, count in rows.items():
-        tensor = onnx.TensorProto(name=name, data_type=onnx.TensorProto.FLOAT, dims=[count, COLUMNS])
+        tensor = model.graph.initializer.add(name=name, data_type=onnx.TensorProto.FLOAT, dims=[count, COLUMNS])
         tensor.data_location = onnx.TensorProto.EXTERNAL
         for key, value in (("location", "weights.bin"), ("offset", starts[name]), ("length", count * row)):
             tensor.external_data.add(key=key, value=str(value))
-        initializers.append(tensor)
-    nodes = [
-        make.make_node("Gather", ["w" if shared else "v", "x"], ["a"]),
-        make.make_node("MatMul", ["a", "m"], ["b"]),
-        make.make_node("Twice", ["b"], ["c"], domain="my"),
-        make.make_node("Gather", ["w", "x"], ["d"]),
-        make.make_node("MatMul", ["d", "m"], ["e"]),
-        make.make_node("Add", ["c", "e"], ["y"]),
-    ]
-    graph = make.make_graph(
-        nodes,
-        "main",
-        [make.make_tensor_value_info("x", onnx.TensorProto.INT64, ["N"])],
-        [make.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", 4])],
-        initializers,
-    )
-    imports = [make.make_opsetid("", 17), make.make_opsetid("my", 1)]
     path = folder / "model.onnx"
-    path.write_bytes(make.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString())
+    path.write_bytes(model.SerializeToString())
     assert (folder / "weights.bin").stat().st_size > 1 << 31
     return path
 
@@ -95,10 +82,10 @@ def test_a_model_beyond_2_gb_is_grouped_without_copies(tmp_path: Path, shared: b
         assert found[0].tolist() == [3, 6, 9, 12]
         gc.collect()
         assert anonymous_megabytes() - before < 64
-        quiet = onnxruntime.RunOptions()
-        quiet.log_severity_level = 4
+        silent = onnxruntime.RunOptions()
+        silent.log_severity_level = 4
         with pytest.raises(Exception, match="out of data bounds"):
-            mine.run(None, {"x": np.array([last + 2])}, quiet)
+            mine.run(None, {"x": np.array([last + 2])}, silent)
         assert_array_equal(mine.run(None, {"x": np.zeros(0, np.int64)})[0], np.zeros((0, 4), np.float32))
         if specialize:
             written = mine.export_specialized(tmp_path / "special.onnx", external_data="reuse")
@@ -131,16 +118,14 @@ def test_a_grouped_file_beyond_2_gb_runs_anywhere_without_copies(tmp_path: Path,
     written = save(model, tmp_path / "grouped.onnx", external_data="reuse")
     assert sum(one.stat().st_size for one in tmp_path.iterdir() if one.name != "weights.bin") < 1 << 20
     assert anonymous_megabytes() - before < 64
-    quiet = onnxruntime.SessionOptions()
-    quiet.log_severity_level = 4
 
     def grouped() -> Any:
-        made = InferenceSession(written.path, quiet, providers=["cpu"])
+        made = InferenceSession(written.path, quiet(), providers=["cpu"])
         assert [one.wanted_provider for one in made.groups].count("host") == 0
         return made
 
     def plain() -> Any:
-        return onnxruntime.InferenceSession(written.path, quiet, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(written.path, quiet(), providers=["CPUExecutionProvider"])
 
     for make in (grouped, plain):
         runs = make()

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnxruntime
 import pytest
-from numpy.testing import assert_allclose
 
 from benchmarks.sessions import _FIXED_THRESHOLD, GROUPS, activations
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.values.tensors import elements
 from tests.releases import needs, since
-from tests.runtime.models import HEADER, floats, session
+from tests.runtime.models import FUNCTION, HEADER, floats
+from tests.runtime.side_by_side import PARALLEL, SEQUENTIAL, check, quiet
 
 PROC = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="no /proc here")
 ARENA = "sessions that tell their memories, by which groups get one arena"
@@ -38,19 +37,17 @@ IN_A_LOOP = f"""{HEADER} main (float[N] x) => (float[N] y) <int64 n = {{3}}, boo
 SEPARATE = f"""{HEADER} main (float[N] x) => (float[N] y) {{
     a, late, unread = ortopt.group.split (x) b = ortopt.group.group_1 (a) c = ortopt.group.group_2 (b)
     d = ortopt.group.group_3 (c) y = ortopt.group.join (d, late) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> split (p) => (q, r, s) {{
+    {FUNCTION} split (p) => (q, r, s) {{
         q = Neg (p) r = Abs (p) s = Relu (p) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> join (p, q) => (r) {{ r = Add (p, q) }}
+    {FUNCTION} join (p, q) => (r) {{ r = Add (p, q) }}
     {FUNCTIONS}"""
 
 
-def _options(*, parallel: bool) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    if parallel:
-        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
-        options.inter_op_num_threads = 2
-    return options
+MODES = pytest.mark.parametrize("mode", [SEQUENTIAL, PARALLEL], ids=["sequential", "parallel"])
+
+
+def _options(mode: Any) -> Any:
+    return quiet(intra_op_num_threads=1, inter_op_num_threads=2, execution_mode=mode)
 
 
 @pytest.fixture
@@ -71,19 +68,15 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     return found
 
 
-@pytest.mark.parametrize("parallel", [False, True])
-def test_values_are_freed_at_their_last_use(alive: list[set[str]], parallel: bool) -> None:
-    x = floats(4)
-    mine = session(CHAIN, sess_options=_options(parallel=parallel))
-    assert_allclose(mine.run(None, {"x": x})[0], x)
+@MODES
+def test_values_are_freed_at_their_last_use(alive: list[set[str]], mode: Any) -> None:
+    check(CHAIN, {"x": floats(4)}, sess_options=_options(mode))
     assert alive == [set(), *({f"group_{i}.r"} for i in range(COUNT - 1))]
 
 
-@pytest.mark.parametrize("parallel", [False, True])
-def test_values_are_freed_at_their_last_use_each_of_a_group_by_itself(alive: list[set[str]], parallel: bool) -> None:
-    x = floats(4)
-    mine = session(SEPARATE, sess_options=_options(parallel=parallel))
-    assert_allclose(mine.run(None, {"x": x})[0], x + abs(x), rtol=1e-6)
+@MODES
+def test_values_are_freed_at_their_last_use_each_of_a_group_by_itself(alive: list[set[str]], mode: Any) -> None:
+    check(SEPARATE, {"x": floats(4)}, sess_options=_options(mode))
     assert alive == [
         set(),
         {"split.q", "split.r"},
@@ -94,8 +87,7 @@ def test_values_are_freed_at_their_last_use_each_of_a_group_by_itself(alive: lis
 
 
 def test_values_are_freed_at_their_last_use_in_a_loop(alive: list[set[str]]) -> None:
-    x = floats(4)
-    assert_allclose(session(IN_A_LOOP).run(None, {"x": x})[0], -x)
+    check(IN_A_LOOP, {"x": floats(4)})
     # what the body was given lives as long as it runs, as in ONNX Runtime
     assert [len(one) for one in alive] == [0, 1, 1, 1, 2, 2, 1, 2, 2]
 

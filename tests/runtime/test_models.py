@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
-import onnx_ir as ir
 import onnxruntime
 import pytest
 from numpy.testing import assert_array_equal
@@ -17,9 +17,8 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from tests.releases import since
-from tests.runtime.models import HEADER, Twice, floats, plain_session, session
-
-GROUP = '<domain: "ortopt.group", opset_import: ["" : 17]>'
+from tests.runtime.models import FUNCTION, HEADER, Twice, floats, session
+from tests.runtime.side_by_side import PARALLEL, SEQUENTIAL, check, quiet
 
 
 class Same(Twice):
@@ -50,7 +49,7 @@ DTYPES = {
 def test_every_dtype_from_group_to_host_to_group(dtype: str, shape: tuple[int, ...]) -> None:
     text = f"""{HEADER} main ({dtype}[{",".join(map(str, shape))}] x) => ({dtype}[] y) {{
         a = ortopt.group.group_0 (x) b = my.Same (a) y = ortopt.group.group_1 (b) }}
-    {GROUP} group_0 (p) => (r) {{ r = Identity (p) }} {GROUP} group_1 (p) => (r) {{ r = Identity (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Identity (p) }} {FUNCTION} group_1 (p) => (r) {{ r = Identity (p) }}"""
     if not shape:
         text = text.replace(f"{dtype}[] x", f"{dtype} x")
     array = np.random.default_rng(0).integers(0, 2, shape).astype(DTYPES[dtype])
@@ -70,7 +69,7 @@ def test_every_dtype_from_group_to_host_to_group(dtype: str, shape: tuple[int, .
 def test_dtypes_that_numpy_lacks(name: str, number: int, dtype: Any) -> None:
     text = f"""{HEADER.replace('"" : 17', '"" : 19')} main (float[N] x) => (float[N] y, {name}[N] z) {{
         a = Cast <to = {number}> (x) z = my.Same (a) y = ortopt.group.group_0 (z) }}
-    {GROUP.replace('"" : 17', '"" : 19')} group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}"""
+    {FUNCTION.replace('"" : 17', '"" : 19')} group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}"""
     x = np.array([1, -2, 0.5, 0], np.float32)
     y, z = session(text, host_ops=[Same]).run(None, {"x": x})
     assert_array_equal(y, x)
@@ -80,58 +79,63 @@ def test_dtypes_that_numpy_lacks(name: str, number: int, dtype: Any) -> None:
 
 def test_ort_values_of_dtypes_that_numpy_lacks() -> None:
     text = f"""{HEADER} main (bfloat16[N] x) => (float[N] y) {{ a = my.Same (x) y = ortopt.group.group_0 (a) }}
-    {GROUP} group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}"""
     bits = np.array([1.5, -2], ml_dtypes.bfloat16).view(np.uint16)
     value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, 16)
     (got,) = session(text, host_ops=[Same]).run(None, {"x": value})
     assert got.tolist() == [1.5, -2]
 
 
-def test_outputs_that_nobody_computes() -> None:
-    text = f"""{HEADER} main (float[N] x, float[2] d) => (float[2] c, float[2] d, float[N] y)
-        <float[2] c = {{1, 2}}, float[2] d = {{3, 4}}> {{ a = my.Same (x) y = ortopt.group.group_0 (a) }}
-    {GROUP} group_0 (p) => (r) {{ r = Neg (p) }}""".replace(
-        "=> (float[2] c, float[2] d,", "=> (float[2] c, float[2] e,"
-    )
-    text = text.replace("a = my.Same (x)", "e = Identity (d) a = my.Same (x)")
-    mine = session(text, host_ops=[Same])
-    x = floats(3)
-    c, e, y = mine.run(None, {"x": x})
-    assert (c.tolist(), e.tolist()) == ([1, 2], [3, 4])
-    assert_array_equal(y, -x)
-    assert mine.run(["e"], {"x": x, "d": np.array([7, 8], np.float32)})[0].tolist() == [7, 8]
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "outputs that nobody computes": (
+        f"""{HEADER} main (float[N] x, float[2] d) => (float[2] c, float[2] e, float[N] y)
+        <float[2] c = {{1, 2}}, float[2] d = {{3, 4}}> {{
+            e = Identity (d) a = my.Same (x) y = ortopt.group.group_0 (a) }}
+        {FUNCTION} group_0 (p) => (r) {{ r = Neg (p) }}""",
+        {"d": np.array([7, 8], np.float32)},
+    ),
+    "constants as nodes and missing optional arguments": (
+        f"""{HEADER} main (float[N] x) => (float[N] y) {{
+            low = Constant <value = float {{-0.5}}> () high = Constant <value_float = 0.5> ()
+            a = ortopt.group.group_0 (x, low, high) b = my.Same (a) y = ortopt.group.group_1 (b) }}
+        {FUNCTION} group_0 (p, l, h) => (r) {{ r = Clip (p, l, h) }}
+        {FUNCTION} group_1 (p, l, h) => (r) {{ r = Clip (p, l, h) }}""",
+        {},
+    ),
+    "functions in groups": (
+        """<ir_version: 10, opset_import: ["" : 17, "ortopt.group" : 1, "lib" : 1, "my" : 1]>
+        main (float[N] x) => (float[N] y) { a = ortopt.group.group_0 (x) b = my.Same (a) y = lib.outer (b) }
+        <domain: "ortopt.group", opset_import: ["" : 17, "lib" : 1]> group_0 (p) => (r) { r = lib.outer (p) }
+        <domain: "lib", opset_import: ["" : 17, "lib" : 1]> outer (p) => (r) { s = lib.inner (p) r = Neg (s) }
+        <domain: "lib", opset_import: ["" : 18]> inner (p) => (r) { r = Relu (p) }""",
+        {},
+    ),
+    "a group that is used by many": (
+        f"""{HEADER} main (float[N] x) => (float[N] y, float[N] z, float[N] a) {{
+            a, b = ortopt.group.group_0 (x) c = ortopt.group.group_1 (a, b) y = Add (c, a) z = Sub (c, x) }}
+        {FUNCTION} group_0 (p) => (r, s) {{ r = Neg (p) s = Exp (r) }}
+        {FUNCTION} group_1 (p, q) => (r) {{ r = Mul (p, q) }}""",
+        {},
+    ),
+}
+"""Models, and what they may be given beside x."""
 
 
-def test_constants_as_nodes_and_missing_optional_arguments() -> None:
-    text = f"""{HEADER} main (float[N] x) => (float[N] y) {{
-        low = Constant <value = float {{-0.5}}> () high = Constant <value_float = 0.5> ()
-        a = ortopt.group.group_0 (x, low, high) b = my.Same (a) y = ortopt.group.group_1 (b) }}
-    {GROUP} group_0 (p, l, h) => (r) {{ r = Clip (p, l, h) }}
-    {GROUP} group_1 (p, l, h) => (r) {{ r = Clip (p, l, h) }}"""
-    x = floats(9)
-    (got,) = session(text, host_ops=[Same]).run(None, {"x": x})
-    assert_array_equal(got, np.clip(x, -0.5, 0.5))
+@pytest.mark.parametrize("name", MODELS)
+def test_models_give_what_onnx_runtime_makes_of_them(name: str) -> None:
+    text, more = MODELS[name]
+    x = {"x": floats(9)}
+    check(text, x, x | more, host_ops=[Same])
 
 
 def test_outputs_of_a_group_that_nobody_uses_are_not_asked_for() -> None:
     text = f"""{HEADER} main (float[N] x) => (float[N] y) {{
         a, unused = ortopt.group.group_0 (x) none, nobody = ortopt.group.group_1 (x) y = my.Same (a) }}
-    {GROUP} group_0 (p) => (r, s) {{ r = Neg (p) s = Exp (p) }}
-    {GROUP} group_1 (p) => (r, s) {{ r = Neg (p) s = Exp (p) }}"""
-    mine = session(text, host_ops=[Same])
-    assert_array_equal(mine.run(None, {"x": np.ones(2, np.float32)})[0], [-1, -1])
+    {FUNCTION} group_0 (p) => (r, s) {{ r = Neg (p) s = Exp (p) }}
+    {FUNCTION} group_1 (p) => (r, s) {{ r = Neg (p) s = Exp (p) }}"""
+    mine = check(text, {"x": np.ones(2, np.float32)}, host_ops=[Same])
     assert [group.spec.name for group in mine.groups] == ["group_0", "leftover_0"]
     assert len(mine.groups[0].spec.outputs) == 1
-
-
-def test_functions_in_groups() -> None:
-    text = """<ir_version: 10, opset_import: ["" : 17, "ortopt.group" : 1, "lib" : 1, "my" : 1]>
-    main (float[N] x) => (float[N] y) { a = ortopt.group.group_0 (x) b = my.Same (a) y = lib.outer (b) }
-    <domain: "ortopt.group", opset_import: ["" : 17, "lib" : 1]> group_0 (p) => (r) { r = lib.outer (p) }
-    <domain: "lib", opset_import: ["" : 17, "lib" : 1]> outer (p) => (r) { s = lib.inner (p) r = Neg (s) }
-    <domain: "lib", opset_import: ["" : 18]> inner (p) => (r) { r = Relu (p) }"""
-    (got,) = session(text, host_ops=[Same]).run(None, {"x": np.array([-1, 2], np.float32)})
-    assert_array_equal(got, [0, 0])
 
 
 def test_functions_with_own_ops_inside_run_on_the_host() -> None:
@@ -139,8 +143,7 @@ def test_functions_with_own_ops_inside_run_on_the_host() -> None:
     main (float[N] x) => (float[N] y) { a = Neg (x) b = lib.f (a) y = Relu (b) }
     <domain: "lib", opset_import: ["" : 17, "lib" : 1]> f (p) => (r) { s = lib.g (p) r = Neg (s) }
     <domain: "lib", opset_import: ["" : 17, "my" : 1]> g (p) => (r) { r = my.Twice (p) }"""
-    mine = session(text, host_ops=[Twice])
-    assert_array_equal(mine.run(None, {"x": np.array([-1, 2], np.float32)})[0], [0, 4])
+    mine = check(text, {"x": np.array([-1, 2], np.float32)}, expected=[[0, 4]], host_ops=[Twice])
     assert [group.provider for group in mine.groups].count("host") == 1
 
 
@@ -152,8 +155,7 @@ def test_functions_with_attributes_run_on_the_host() -> None:
     <domain: "lib", opset_import: ["" : 17, "lib" : 1]> f <slope> (p) => (r) { r = lib.g <slope: float = @slope> (p) }
     <domain: "lib", opset_import: ["" : 17, "my" : 1]> g <slope> (p) => (r) {
         s = my.Twice (p) r = LeakyRelu <alpha: float = @slope> (s) }"""
-    mine = session(text, host_ops=[Twice])
-    assert_array_equal(mine.run(None, {"x": np.array([-2, 2], np.float32)})[0], [1, 0])
+    check(text, {"x": np.array([-2, 2], np.float32)}, expected=[[1, 0]], host_ops=[Twice])
 
 
 MAIN = f"{HEADER} main (float[N] x) => (float[N] y)"
@@ -163,15 +165,15 @@ HOSTILE = {
         <domain: "ortopt.group", opset_import: ["" : 17, "ortopt.group" : 1]> g (p) => (r) {{
             r = ortopt.group.g (p) }}""",
     "too many arguments": f"""{HEADER} main (float[N] x) => (float[N] y) {{
-        a = my.Same (x) y = ortopt.group.g (a, a, a) }} {GROUP} g (p) => (r) {{ r = Neg (p) }}""",
+        a = my.Same (x) y = ortopt.group.g (a, a, a) }} {FUNCTION} g (p) => (r) {{ r = Neg (p) }}""",
     "too many results": f"""{HEADER} main (float[N] x) => (float[N] y, float[N] z) {{
-        a = my.Same (x) y, z = ortopt.group.g (a) }} {GROUP} g (p) => (r) {{ r = Neg (p) }}""",
+        a = my.Same (x) y, z = ortopt.group.g (a) }} {FUNCTION} g (p) => (r) {{ r = Neg (p) }}""",
     "types that do not fit": f"""{HEADER} main (float[N] x, int64[N] i) => (float[N] y) {{
-        a = my.Same (x) y = ortopt.group.g (a, i) }} {GROUP} g (p, q) => (r) {{ r = Add (p, q) }}""",
+        a = my.Same (x) y = ortopt.group.g (a, i) }} {FUNCTION} g (p, q) => (r) {{ r = Add (p, q) }}""",
     "an op that is not there": f"""{HEADER} main (float[N] x) => (float[N] y) {{
-        a = my.Same (x) y = ortopt.group.g (a) }} {GROUP} g (p) => (r) {{ r = Nonsense (p) }}""",
+        a = my.Same (x) y = ortopt.group.g (a) }} {FUNCTION} g (p) => (r) {{ r = Nonsense (p) }}""",
     "a missing argument": f"""{HEADER} main (float[N] x) => (float[N] y) {{
-        a = my.Same (x) y = ortopt.group.g (a) }} {GROUP} g (p, q) => (r) {{ r = Add (p, q) }}""",
+        a = my.Same (x) y = ortopt.group.g (a) }} {FUNCTION} g (p, q) => (r) {{ r = Add (p, q) }}""",
 }
 
 
@@ -188,8 +190,7 @@ def test_hostile_groups_end_in_an_error(what: str) -> None:
 
 def test_a_model_without_nodes() -> None:
     text = "main (float[2] x) => (float[2] c) <float[2] c = {1, 2}> { }"
-    mine = session(text, run_type="debug")
-    assert mine.run(None, {"x": np.zeros(2, np.float32)})[0].tolist() == [1, 2]
+    check(text, {"x": np.zeros(2, np.float32)}, expected=[[1, 2]], run_type="debug")
 
 
 NEW = {11: since(1, 23, "IR version 11"), 12: since(1, 24, "IR version 12"), 13: since(1, 24, "IR version 13")}
@@ -204,34 +205,16 @@ def test_ir_versions(version: int) -> None:
     assert mine.run(None, {"x": np.zeros(2, np.float32)})[0].tolist() == [-1, -2]
 
 
-def test_the_same_as_plain_onnx_runtime_where_a_group_is_used_by_many() -> None:
-    text = f"""{HEADER} main (float[N] x) => (float[N] y, float[N] z, float[N] a) {{
-        a, b = ortopt.group.group_0 (x) c = ortopt.group.group_1 (a, b) y = Add (c, a) z = Sub (c, x) }}
-    {GROUP} group_0 (p) => (r, s) {{ r = Neg (p) s = Exp (r) }}
-    {GROUP} group_1 (p, q) => (r) {{ r = Mul (p, q) }}"""
-    x = {"x": floats(7)}
-    for got, expected in zip(session(text).run(None, x), plain_session(text).run(None, x), strict=True):
-        assert_array_equal(got, expected)
-
-
 @pytest.mark.parametrize("labels", [{"classlabels_int64s": [1, 2]}, {"classlabels_strings": ["a", "b"]}], ids=str)
 def test_maps(labels: dict[str, Any]) -> None:
     """What scikit-learn's classifiers give."""
-    text = f"{HEADER} main (float[N,2] x) => (float[N,2] y) {{ a = my.Twice (x) y = Neg (a) }}"
-    proto = ir.to_proto(parse(text))
-    proto.opset_import.add(domain="ai.onnx.ml", version=3)
-    proto.graph.node[1].CopyFrom(onnx.helper.make_node("ZipMap", ["a"], ["y"], domain="ai.onnx.ml", **labels))
-    key = onnx.TensorProto.INT64 if "classlabels_int64s" in labels else onnx.TensorProto.STRING
-    proto.graph.output[0].ClearField("type")
-    mapped = proto.graph.output[0].type.sequence_type.elem_type.map_type
-    mapped.key_type = key
-    mapped.value_type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-    mine = InferenceSession(proto, providers=["cpu"], host_ops=[Twice])
-    assert (
-        mine.get_outputs()[0].type
-        == f"seq(map({'int64' if key == onnx.TensorProto.INT64 else 'string'},tensor(float)))"
-    )
-    first, second = next(iter(labels.values()))
+    ((attribute, (first, second)),) = labels.items()
+    key = "int64" if attribute == "classlabels_int64s" else "string"
+    text = f"""<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 3, "my" : 1]>
+        main (float[N,2] x) => (seq(map({key},float)) y) {{
+            a = my.Twice (x) y = ai.onnx.ml.ZipMap <{attribute} = {json.dumps([first, second])}> (a) }}"""
+    mine = InferenceSession(onnx.parser.parse_model(text), providers=["cpu"], host_ops=[Twice])
+    assert mine.get_outputs()[0].type == f"seq(map({key},tensor(float)))"
     assert mine.run(None, {"x": np.array([[1, 2]], np.float32)}) == [[{first: 2.0, second: 4.0}]]
 
 
@@ -244,9 +227,7 @@ def test_a_session_closed_in_the_middle_of_a_run_ends_it() -> None:
     Close.__name__ = "Close"
     text = f"""{HEADER} main (float[N] x) => (float[N] y) {{
         a = my.Close (x) b = ortopt.group.group_0 (a) c = ortopt.group.group_1 (a) y = Add (b, c) }}
-    {GROUP} group_0 (p) => (r) {{ r = Neg (p) }} {GROUP} group_1 (p) => (r) {{ r = Exp (p) }}"""
-    for mode in (onnxruntime.ExecutionMode.ORT_SEQUENTIAL, onnxruntime.ExecutionMode.ORT_PARALLEL):
-        options = onnxruntime.SessionOptions()
-        options.execution_mode = mode
-        mine = session(text, host_ops=[Close], sess_options=options)
+    {FUNCTION} group_0 (p) => (r) {{ r = Neg (p) }} {FUNCTION} group_1 (p) => (r) {{ r = Exp (p) }}"""
+    for mode in (SEQUENTIAL, PARALLEL):
+        mine = session(text, host_ops=[Close], sess_options=quiet(execution_mode=mode))
         assert mine.run(None, {"x": np.zeros(2, np.float32)})[0].tolist() == [1, 1]

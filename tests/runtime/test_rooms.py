@@ -12,7 +12,7 @@ import pytest
 HOME = Path(__file__).parents[2] / "ortopt" / "runtime"
 
 ROOMS = (
-    "onnxruntime_internals run_settings provider_arguments denormals",
+    "onnxruntime_internals run_settings denormals",
     "auxiliary_session",
     "values instruments",
     "cuda",

@@ -20,7 +20,6 @@ import onnxruntime
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-import ortopt
 from ortopt import InferenceSession, UsageError
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.runtime.execution.group_runner import GroupRunner
@@ -30,17 +29,16 @@ from ortopt.runtime.values.foreign_memory import at_address
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
 from tests.releases import INSTALLED, since
-from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
-from tests.runtime.side_by_side import Pair, alike
+from tests.runtime.models import FUNCTION, HEADER, PLAIN, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
+from tests.runtime.side_by_side import PARALLEL, Pair, alike, bound, called_back, check, quiet, value
 
-PLAIN = "main (float[N,4] x) => (float[N,4] y) <float[4] w = {1, 2, 3, 4}> { a = Add (x, w) y = Relu (a) }"
 DEFAULTED = f"""{HEADER}
 main (float[2] x, float[2] d) => (float[2] y) <float[2] d = {{1, 2}}> {{
     a = ortopt.group.group_0 (x, d)
     y = ortopt.group.group_1 (a)
 }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, q) => (r) {{ r = Add (p, q) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ r = Neg (p) }}
+{FUNCTION} group_0 (p, q) => (r) {{ r = Add (p, q) }}
+{FUNCTION} group_1 (p) => (r) {{ r = Neg (p) }}
 """
 
 
@@ -66,7 +64,7 @@ def test_a_plain_model_is_one_session_of_onnx_runtime() -> None:
 
 def test_a_model_that_is_one_group_is_one_session_of_onnx_runtime() -> None:
     text = f"""{HEADER} main (float[N] x) => (float[N] y) {{ y = ortopt.group.group_0 (x) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ s = Relu (p) r = Neg (s) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ s = Relu (p) r = Neg (s) }}"""
     mine = session(text)
     assert mine.groups == ()
     assert_array_equal(mine.run(None, {"x": np.array([-1, 2], np.float32)})[0], [0, -2])
@@ -90,74 +88,35 @@ def test_every_kind_of_source(tmp_path: Path, kind: str, text: str) -> None:
     assert_allclose(mine.run(["y"], {"x": x})[0], plain_session(text).run(["y"], {"x": x})[0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS, DEFAULTED], ids=["plain", "grouped", "defaults"])
-def test_the_interface_is_onnx_runtimes(text: str) -> None:
-    theirs, mine = both(text)
-    for ask in ("get_inputs", "get_outputs", "get_overridable_initializers"):
-        rows = [[(one.name, one.type, one.shape) for one in getattr(which, ask)()] for which in (theirs, mine)]
-        assert rows[0] == rows[1], ask
-    assert mine.get_providers() == theirs.get_providers()
-    assert mine.get_provider_options().keys() == theirs.get_provider_options().keys()
-    for field in ("graph_name", "version", "domain", "description", "custom_metadata_map"):
-        assert getattr(mine.get_modelmeta(), field) == getattr(theirs.get_modelmeta(), field)
-
-
 OUTPUTS = f"""{HEADER}
 main (int8[N] x) => (float16[N] h, bfloat16[N,K] b, string[N] s, bool[1] f, seq(float[]) q, int64[1] n) {{
     n = Shape (x) m = ConstantOfShape <value = float[1] {{1}}> (n) i = ortopt.group.group_0 (x)
     h = Cast <to = 10> (i) e = Unsqueeze (i, n) b = Cast <to = 16> (e) s = Cast <to = 8> (x)
     g = Cast <to = 9> (x) z = Constant <value = int64[1] {{0}}> () f = Gather (g, z) q = SequenceConstruct (m, i)
 }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}
+{FUNCTION} group_0 (p) => (r) {{ r = Cast <to = 1> (p) }}
 """
+
+
+@pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS, DEFAULTED, OUTPUTS], ids=["plain", "grouped", "defaults", "types"])
+@pytest.mark.parametrize("ask", ["get_inputs", "get_outputs", "get_overridable_initializers"])
+def test_the_interface_is_onnx_runtimes(text: str, ask: str) -> None:
+    alike(both(text), lambda one: [(found.name, found.type, found.shape) for found in getattr(one, ask)()])
 
 
 def test_a_model_may_give_a_value_twice() -> None:
     text = TWO_GROUPS.replace("=> (float[N,4] y, float[N,4] t)", "=> (float[N,4] y, float[N,4] t, float[N,4] y)")
-    theirs, mine = plain_session(text), session(text)
-    assert [one.name for one in mine.get_outputs()] == [one.name for one in theirs.get_outputs()] == ["y", "t", "y"]
+    pair = both(text)
+    assert alike(pair, lambda one: [found.name for found in one.get_outputs()]) == ["y", "t", "y"]
     feed = {"x": floats(3, 4)}
     for asked in (None, ["y"], ["y", "y"], ["t", "y"]):
-        for got, expected in zip(mine.run(asked, feed), theirs.run(asked, feed), strict=True):
-            assert_allclose(got, expected, rtol=1e-6)
-    one, _, other = mine.run(None, feed)
+        alike(pair, lambda one, asked=asked: one.run(asked, feed))
+    one, _, other = pair[1].run(None, feed)
     assert not np.shares_memory(one, other)
 
 
-@pytest.mark.parametrize("name", ["ortopt.0", "ortopt.accepted", "ortopt.shape", "ortopt..zero", "ortopt.constant"])
-@pytest.mark.parametrize("value", ["x", "y", "t"])
-def test_values_may_be_called_what_the_interface_calls_its_own(value: str, name: str) -> None:
-    proto = onnx.parser.parse_model(TWO_GROUPS)
-    del proto.graph.value_info[:]
-    rename = {value: name}
-    for one in (*proto.graph.input, *proto.graph.output):
-        one.name = rename.get(one.name, one.name)
-    for node in proto.graph.node:
-        node.input[:] = [rename.get(one, one) for one in node.input]
-        node.output[:] = [rename.get(one, one) for one in node.output]
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    mine = InferenceSession(proto.SerializeToString(), options, providers=["cpu"])
-    feed = {rename.get("x", "x"): floats(3, 4)}
-    assert [rename.get(one, one) for one in ("y", "t")] == [one.name for one in mine.get_outputs()]
-    assert_allclose(mine.run(None, feed)[0], two_groups(floats(3, 4))[0], rtol=1e-6)
-    with pytest.raises(ValueError, match="missing"):
-        mine.run(None, {})
-
-
-def test_the_interface_has_outputs_of_every_type() -> None:
-    mine = session(OUTPUTS)
-    assert [(one.name, one.type, one.shape) for one in mine.get_outputs()] == [
-        (one.name, one.type, one.shape) for one in plain_session(OUTPUTS).get_outputs()
-    ]
-    theirs = plain_session(OUTPUTS).run(["h", "s", "f", "q", "n"], {"x": np.array([1], np.int8)})
-    got = mine.run(["h", "s", "f", "q", "n"], {"x": np.array([1], np.int8)})
-    for one, other in zip(theirs, got, strict=True):
-        if isinstance(one, list):
-            assert [array.tolist() for array in one] == [array.tolist() for array in other]
-        else:
-            assert one.dtype == other.dtype
-            assert_array_equal(one, other)
+def test_outputs_of_every_type() -> None:
+    alike(both(OUTPUTS), lambda one: one.run(["h", "s", "f", "q", "n"], {"x": np.array([1], np.int8)}))
 
 
 X = floats(2, 4)
@@ -179,38 +138,15 @@ WRONG: dict[str, Any] = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_wrong_arguments_are_refused_as_onnx_runtime_refuses_them(what: str) -> None:
-    names, feeds = WRONG[what]
-    theirs, mine = both(TWO_GROUPS)
-    with pytest.raises(Exception) as expected:
-        theirs.run(names, feeds)
-    with pytest.raises(type(expected.value)) as got:
-        mine.run(names, feeds)
-    assert str(got.value).splitlines()[0] == str(expected.value).splitlines()[0]
-    assert mine.statistics.group_runs == 0
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        [[1.0, 2, 3, 4]],
-        np.zeros((0, 4), np.float32),
-        np.full((1, 4), np.nan, np.float32),
-        np.array([[np.inf, -np.inf, -0.0, 1e-45]], np.float32),
-        np.asfortranarray(floats(3, 4)),
-        floats(6, 8)[::2, ::2],
-        floats(1, 4)[::-1],
-        np.broadcast_to(np.float32(3), (5, 4)),
-    ],
-    ids=["list", "empty", "nan", "special", "fortran", "strided", "reversed", "broadcast"],
-)
-def test_whatever_onnx_runtime_takes(value: Any) -> None:
-    assert isinstance(alike(both(TWO_GROUPS), lambda one: one.run(None, {"x": value})), list)
+    pair = both(TWO_GROUPS)
+    assert isinstance(alike(pair, lambda one: one.run(*WRONG[what])), tuple)
+    assert pair[1].statistics.group_runs == 0
 
 
 def test_results_share_memory_with_nothing() -> None:
     text = f"""{HEADER} main (float[N] x) => (float[N] x, float[N] y, float[2] c, float[N] z)
     <float[2] c = {{1, 2}}> {{ y = ortopt.group.group_0 (x) z = my.Twice (y) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Identity (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = Identity (p) }}"""
     text = text.replace("=> (float[N] x, ", "=> (").replace("z = my", "v = Identity (x) z = my")
     mine = session(text, host_ops=[Twice])
     x = np.ones(3, np.float32)
@@ -233,19 +169,14 @@ def test_results_outlive_the_session() -> None:
 
 @pytest.mark.parametrize("feeds", [{}, {"d": np.array([5, 6], np.float32)}], ids=["default", "given"])
 def test_inputs_with_defaults(feeds: dict[str, Any]) -> None:
-    theirs, mine = both(DEFAULTED)
-    feeds = {"x": np.ones(2, np.float32), **feeds}
-    assert_array_equal(mine.run(None, feeds)[0], theirs.run(None, feeds)[0])
+    check(DEFAULTED, {"x": np.ones(2, np.float32), **feeds})
 
 
 @pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["plain", "grouped"])
 def test_bound_memory(text: str) -> None:
     theirs, mine = both(text)
     expected = theirs.run(["y"], {"x": X})[0]
-    binding = mine.io_binding()
-    binding.bind_cpu_input("x", X)
-    binding.bind_output("y")
-    mine.run_with_iobinding(binding)
+    binding = bound(mine, {"x": X}, ["y"])
     assert_allclose(binding.copy_outputs_to_cpu()[0], expected, rtol=1e-6)
     target = np.zeros((2, 4), np.float32)
     binding.clear_binding_outputs()
@@ -253,12 +184,12 @@ def test_bound_memory(text: str) -> None:
     binding.bind_input("x", "cpu", 0, np.float32, (2, 4), X.ctypes.data)
     mine.run_with_iobinding(binding)
     assert_allclose(target, expected, rtol=1e-6)
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((2, 4), np.float32))
+    written = value(np.zeros((2, 4), np.float32))
     binding.clear_binding_outputs()
-    binding.bind_ortvalue_output("y", value)
-    binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(X))
+    binding.bind_ortvalue_output("y", written)
+    binding.bind_ortvalue_input("x", value(X))
     mine.run_with_iobinding(binding)
-    assert_allclose(value.numpy(), expected, rtol=1e-6)
+    assert_allclose(written.numpy(), expected, rtol=1e-6)
     assert len(binding.get_outputs()) == 1
 
 
@@ -266,7 +197,7 @@ def test_bound_memory_that_does_not_fit_is_refused() -> None:
     mine, other = session(TWO_GROUPS), session(TWO_GROUPS)
     binding = mine.io_binding()
     binding.bind_cpu_input("x", X)
-    binding.bind_ortvalue_output("y", onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros((3, 4), np.float32)))
+    binding.bind_ortvalue_output("y", value(np.zeros((3, 4), np.float32)))
     with pytest.raises(RuntimeError, match=r"Current shape:\{3,4\} Requested shape:\{2,4\}: .* output 'y'"):
         mine.run_with_iobinding(binding)
     with pytest.raises(ValueError, match="session that created it"):
@@ -283,14 +214,14 @@ def test_bound_memory_that_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize("shape", [(), (0, 3), (2, 3)])
 def test_memory_at_an_address(dtype: str, shape: tuple[int, ...]) -> None:
     array = np.ascontiguousarray(np.arange(6).astype(dtype)[: int(np.prod(shape))].reshape(shape))
-    value = at_address("cpu", 0, ir.DataType.from_numpy(array.dtype), shape, array.ctypes.data)
-    found = onnxruntime.OrtValue(value).numpy()
+    there = at_address("cpu", 0, ir.DataType.from_numpy(array.dtype), shape, array.ctypes.data)
+    found = onnxruntime.OrtValue(there).numpy()
     assert found.dtype == array.dtype
     assert found.shape == shape
     assert (found == array).all()
-    assert not array.size or value.data_ptr() == array.ctypes.data
+    assert not array.size or there.data_ptr() == array.ctypes.data
     before = len(foreign_memory._kept)
-    del value, found
+    del there, found
     gc.collect()
     assert len(foreign_memory._kept) == before - 1
 
@@ -309,53 +240,13 @@ def test_memory_at_an_address_that_onnx_runtime_cannot_be_told_of() -> None:
         at_address("npu", 0, ir.DataType.FLOAT, (2,), 1)
 
 
-@pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["plain", "grouped"])
-def test_ort_values_in_and_out(text: str) -> None:
-    theirs, mine = both(text)
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(X)
-    (found,) = mine.run_with_ort_values(["y"], {"x": value})
-    assert isinstance(found, onnxruntime.OrtValue)
-    assert_allclose(found.numpy(), theirs.run(["y"], {"x": X})[0], rtol=1e-6)
-    assert_allclose(mine.run(["y"], {"x": value})[0], found.numpy(), rtol=1e-6)
-
-
-@pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["plain", "grouped"])
-def test_in_another_thread(text: str) -> None:
-    mine = session(text, sess_options=onnxruntime.SessionOptions())
-    done = threading.Event()
-    got: list[Any] = []
-
-    def take(results: Any, data: Any, error: str) -> None:
-        got.extend((results, data, error))
-        done.set()
-
-    mine.run_async(["y"], {"x": X}, take, "data")
-    assert done.wait(30)
-    assert got[1:] == ["data", ""]
-    assert_allclose(got[0][0], plain_session(text).run(["y"], {"x": X})[0], rtol=1e-6)
-
-
-def test_run_options_reach_every_group() -> None:
-    options = onnxruntime.RunOptions()
-    options.terminate = True
-    options.log_severity_level = 4
-    with pytest.raises(Exception, match="terminate"):
-        session(TWO_GROUPS).run(None, {"x": X}, options)
-
-
-def test_profiles(tmp_path: Path) -> None:
-    options = onnxruntime.SessionOptions()
-    options.enable_profiling = True
-    options.profile_file_prefix = str(tmp_path / "profile")
-    mine = session(TWO_GROUPS, sess_options=options)
-    mine.run(None, {"x": X})
-    assert [Path(mine.end_profiling())] == [*tmp_path.iterdir()]
-    assert options.profile_file_prefix == str(tmp_path / "profile")
+def test_a_plain_model_is_run_as_onnx_runtime_runs_it() -> None:
+    alike(both(PLAIN), lambda one: called_back(one, ["y"], {"x": X}))
+    alike(both(PLAIN), lambda one: one.run_with_ort_values(["y"], {"x": value(X)}))
 
 
 def test_the_callers_options_are_left_as_they_are() -> None:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 3
+    options = quiet(intra_op_num_threads=3)
     mine = session(TWO_GROUPS, sess_options=options)
     mine.run(None, {"x": X})
     assert options.intra_op_num_threads == 3
@@ -365,9 +256,7 @@ def test_the_callers_options_are_left_as_they_are() -> None:
 
 
 def test_threads_are_divided() -> None:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 4
-    mine = session(TWO_GROUPS, sess_options=options)
+    mine = session(TWO_GROUPS, sess_options=quiet(intra_op_num_threads=4))
     threads = [group.threads or 0 for group in mine.groups]
     assert sum(count - 1 for count in threads) == 3
     assert min(threads) >= 1
@@ -417,12 +306,9 @@ def test_groups_that_do_not_depend_on_each_other_run_at_the_same_time() -> None:
     text = f"""{HEADER} main (float[N] x) => (float[N] y) {{
         a = ortopt.group.group_0 (x) b = my.Meet (a) n = Neg (x) c = ortopt.group.group_1 (n) d = my.Meet (c)
         y = Add (b, d) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = Relu (p) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ r = Relu (p) }}"""
-    options = onnxruntime.SessionOptions()
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
-    options.inter_op_num_threads = 2
-    mine = session(text, sess_options=options, host_ops=[Meet])
+    {FUNCTION} group_0 (p) => (r) {{ r = Relu (p) }}
+    {FUNCTION} group_1 (p) => (r) {{ r = Relu (p) }}"""
+    mine = session(text, sess_options=quiet(execution_mode=PARALLEL, inter_op_num_threads=2), host_ops=[Meet])
     if sum(group.wanted_provider == "host" for group in mine.groups) == 1:
         pytest.skip("both meet in one block of host nodes")
     assert_array_equal(mine.run(None, {"x": np.array([-1, 2], np.float32)})[0], [1, 2])
@@ -541,17 +427,12 @@ def test_provider_arguments_as_in_onnx_runtime(providers: Any, provider_options:
         session(PLAIN, providers=providers, provider_options=provider_options)
 
 
-def test_it_is_a_public_name() -> None:
-    assert ortopt.InferenceSession is InferenceSession
-    assert to_bytes(parse(PLAIN))
-
-
 @pytest.mark.parametrize("run_type", ["ort", "host"])
 def test_results_that_are_views_share_memory_with_no_argument_and_no_weight(run_type: str) -> None:
     mine = session(
         f"""{HEADER} main (float[N,4] x) => (float[M] y, float[4] z) <float[2,2] w = {{1, 2, 3, 4}}> {{
             y = ortopt.group.group_0 (x) z = ortopt.group.group_0 (w) }}
-        <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{
+        {FUNCTION} group_0 (p) => (r) {{
             s = Constant <value = int64[1] {{-1}}> () r = Reshape (p, s) }}""",
         run_type=run_type,
     )
@@ -566,7 +447,7 @@ def test_nodes_between_groups_are_planned_in_the_order_of_random_ones() -> None:
     model = parse(
         f"""{HEADER} main (float[N] x) => (float[N] y, float[N] z) {{
         n = Neg (x) a = my.Twice (n) y = ortopt.group.group_0 (a) z = RandomUniformLike (x) }}
-        <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = RandomNormalLike (p) }}"""
+        {FUNCTION} group_0 (p) => (r) {{ r = RandomNormalLike (p) }}"""
     )
     mine = session(model, host_ops=[Twice])
     random = [group.spec.name for group in mine.groups if group.spec.random]
@@ -588,18 +469,18 @@ def test_several_sessions_do_not_spin() -> None:
         assert one.session_options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
 
-@pytest.mark.parametrize("name", ["accepted", "shape", "zero", "flat", "places", "0", "constant"])
-@pytest.mark.parametrize("value", ["x", "y", "w"])
-def test_no_name_is_reserved(value: str, name: str) -> None:
+@pytest.mark.parametrize("name", ["accepted", "shape", "zero", ".zero", "flat", "places", "0", "constant"])
+@pytest.mark.parametrize("which", ["x", "y", "t", "w"])
+def test_no_name_is_reserved(which: str, name: str) -> None:
     """The small models that are asked about inputs and options make room for the names of the caller's model."""
     model = parse(TWO_GROUPS)
     for one in (*model.graph.inputs, *model.graph.outputs, *model.graph.initializers.values()):
-        if one.name == value:
+        if one.name == which:
             one.name = f"ortopt.{name}"
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
+    options = quiet()
     options.add_free_dimension_override_by_name("N", 2)
     mine = InferenceSession(to_bytes(model), options, providers=["cpu"])
+    assert [one.name for one in mine.get_outputs()] == [one.name for one in model.graph.outputs]
     x = mine.get_inputs()[0].name
     assert_allclose(mine.run(None, {x: X}, onnxruntime.RunOptions())[0], two_groups(X)[0], rtol=1e-6)
     with pytest.raises(ValueError, match="Required inputs"):

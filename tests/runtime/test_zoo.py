@@ -11,6 +11,7 @@ from ortopt.analysis.providers import CPU
 from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
 from ortopt.serialization.load import load
+from tests.runtime.side_by_side import quiet
 
 
 @pytest.mark.parametrize(
@@ -21,8 +22,7 @@ from ortopt.serialization.load import load
 @pytest.mark.parametrize("cut", ["fine", "whole"])
 def test_zoo_models_in_groups(name: str, cut: str) -> None:
     path, feeds = zoo.cached(name), zoo.inputs(name)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
+    options = quiet()
     expected = onnxruntime.InferenceSession(path, options, providers=[CPU]).run(None, feeds)
     model = load(path)
     if cut == "fine":

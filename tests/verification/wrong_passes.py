@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 import onnx_ir as ir
 
@@ -13,19 +11,7 @@ from ortopt.graph.edit import Editor, constant
 from ortopt.graph.match import inputs, need
 from ortopt.rule import Forwarded
 from ortopt.semantics import GROUP_DOMAIN
-
-
-class Swap(RewriteRule[Forwarded]):
-    """One op becomes another of the same shape."""
-
-    roots = ("Relu",)
-    becomes: ClassVar[str] = "Neg"
-
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, len(root.inputs))[0])
-
-    def rewrite(self, found: Forwarded) -> ir.Node:
-        return ir.node(self.becomes, list(found.nodes[0].inputs))
+from tests.rules import Swap
 
 
 class WrongRelu(Swap):
@@ -118,37 +104,28 @@ class WrongAxis(RewriteRule[Forwarded]):
         return ir.node("Softmax", [found.value], attributes={"axis": 0})
 
 
-class Crash(RewriteRule[Forwarded]):
+class Crash(Swap):
     """Mod by 3 becomes a division by zero, which ends the process or fails."""
 
     roots = ("Mod",)
-
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 2)[0])
 
     def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Div", [found.value, constant(np.zeros((), np.int64))])
 
 
-class Unloadable(RewriteRule[Forwarded]):
+class Unloadable(Swap):
     """Elu becomes an op with an attribute that no kernel takes."""
 
     roots = ("Elu",)
-
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 1)[0])
 
     def rewrite(self, found: Forwarded) -> ir.Node:
         return ir.node("Softmax", [found.value], attributes={"axis": 17})
 
 
-class Raises(RewriteRule[Forwarded]):
+class Raises(Swap):
     """Nothing becomes of an Exp."""
 
     roots = ("Exp",)
-
-    def match(self, root: ir.Node) -> Forwarded:
-        return Forwarded((root,), inputs(root, 1)[0])
 
     def rewrite(self, found: Forwarded) -> ir.Node:
         raise RuntimeError("there is no such thing")

@@ -17,10 +17,9 @@ from ortopt.errors import UsageError
 from ortopt.runtime.execution import executables
 from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.executables import Executable
-from ortopt.runtime.execution.group_spec import GroupSpec
+from ortopt.runtime.execution.group_spec import GroupSpec, Specialization
 from ortopt.runtime.execution.host_executable import HostExecutable
 from ortopt.runtime.execution.session_maker import ProviderLeftOut, SessionMaker
-from ortopt.runtime.execution.specification import Specialization
 from ortopt.runtime.execution.weights import place
 from ortopt.runtime.instruments.statistics import Counters
 from ortopt.runtime.instruments.tracing import Timeline

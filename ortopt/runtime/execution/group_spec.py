@@ -376,3 +376,10 @@ def _serialized(node: ir.Node, missing: Iterable[str]) -> onnx.NodeProto:
             if operand == name:
                 proto.input[i] = ""
     return proto
+
+
+Specification = tuple[tuple[int, ...], ...]
+"""For each argument its element type and its sizes."""
+
+Specialization = tuple[Specification, tuple[tuple[int, bytes], ...]]
+"""A specification, and the arguments that were folded in, with their bytes."""

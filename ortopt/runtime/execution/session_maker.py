@@ -6,7 +6,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ortopt.analysis.providers import CPU, CUDA, usable
 from ortopt.errors import InvalidModelError
@@ -18,12 +18,14 @@ from ortopt.runtime.execution.arena import ENTRY, Arena
 from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
 from ortopt.runtime.instruments.profiling import Profiles
 from ortopt.runtime.onnxruntime_internals import NativeSession, uninitialized_session
-from ortopt.runtime.provider_arguments import ProviderOptions
 
 if TYPE_CHECKING:
     import onnxruntime
 
     from ortopt.runtime.cuda.device import CudaDevice
+
+ProviderOptions = Mapping[str, Mapping[str, Any]]
+"""Options by provider, in order of preference."""
 
 _lock = threading.Lock()
 

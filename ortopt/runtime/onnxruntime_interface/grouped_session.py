@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,6 @@ import onnx_ir as ir
 
 from ortopt.runtime.denormals import flush_for_good, flushed
 from ortopt.runtime.execution.group_runner import GroupContext
-from ortopt.runtime.execution.threads import processors
 from ortopt.runtime.onnxruntime_interface.arguments import Arguments
 from ortopt.runtime.onnxruntime_interface.iobinding import IOBinding
 from ortopt.runtime.onnxruntime_interface.lora_adapters import LoraAdapters
@@ -28,6 +29,7 @@ from ortopt.runtime.onnxruntime_internals import (
 )
 from ortopt.runtime.planning.execution_plan import ExecutionPlan
 from ortopt.runtime.planning.parallel_plan import ParallelPlan
+from ortopt.runtime.planning.planner import processors
 from ortopt.runtime.values.containers import as_ort_value
 from ortopt.runtime.values.conversion import detached, to_numpy
 from ortopt.runtime.values.tensors import elements, own
@@ -286,6 +288,50 @@ def _check_counts(names: int, feeds: int, outputs: int, fetches: int, devices: i
         message = f"fetch names has {outputs} elements, but there are {devices} devices."
     if message is not None:
         raise invalid_argument(message)
+
+
+class AsyncCalls:
+    """Threads that make calls: as many at a time as there are processors, started with the first call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._executor: ThreadPoolExecutor | None = None
+
+    def submit(
+        self, call: Callable[[], list[Any]], callback: Callable[[list[Any], Any, str], None], user_data: Any
+    ) -> None:
+        """Make a call in a thread.
+
+        Args:
+            call: The call; it returns results.
+            callback: Called with the results, the caller's data, and the error as text (empty where there is none).
+            user_data: The caller's data.
+        """
+
+        def work() -> None:
+            try:
+                results, error = call(), ""
+            except Exception as failure:
+                results, error = [], without_code(failure)
+            try:
+                callback(results, user_data, error)
+            except BaseException as failure:
+                sys.excepthook(type(failure), failure, failure.__traceback__)
+
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(processors(), "ortopt-run-async")
+            executor = self._executor
+        executor.submit(work)
+
+    def close(self, *, wait: bool = False) -> None:
+        """Take no calls any more; those that were made go on.
+
+        Args:
+            wait: Whether this returns when they are done.
+        """
+        if self._executor is not None:
+            self._executor.shutdown(wait=wait)
 
 
 __all__ = ["GroupedSession"]

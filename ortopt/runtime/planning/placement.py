@@ -1,19 +1,112 @@
-"""Where the values of a plan are: each group's outputs where they are used, and copies where both devices use them."""
+"""Where the values of a plan are: their slots, each group's outputs where they are used, copies between devices."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+import onnx_ir as ir
+
+from ortopt import semantics
+from ortopt.errors import InvalidModelError
 from ortopt.graph import facts
 from ortopt.runtime.planning.execution_plan import Step
 from ortopt.runtime.planning.planned_step import PlannedStep
-from ortopt.runtime.planning.slots import SlotTable
-from ortopt.runtime.planning.transfers import ToDevice, ToHost
+from ortopt.runtime.values.tensors import tensor_to_ort
 
 if TYPE_CHECKING:
+    import onnxruntime
+
     from ortopt.runtime.cuda.device import CudaDevice
+
+
+class SlotTable:
+    """The slots of one graph.
+
+    Args:
+        values: The inputs of the graph, and what it takes from graphs around it.
+
+    Attributes:
+        template: What the slots hold before a run: constants and defaults, None in the others.
+    """
+
+    def __init__(self, values: Iterable[ir.Value]) -> None:
+        self.template: list[Any] = []
+        self._slots: dict[ir.Value, int] = {}
+        for value in values:
+            default = _default(value)
+            self._slots[value] = self.free(None if default is None else tensor_to_ort(default))
+
+    def __getitem__(self, value: ir.Value) -> int:
+        """The slot of a value; that of a constant is made when it is first asked for.
+
+        Raises:
+            InvalidModelError: It is no constant, and nothing before has made it.
+        """
+        slot = self._slots.get(value)
+        if slot is None:
+            tensor = semantics.constant_tensor(value)
+            if tensor is None:
+                raise InvalidModelError(f"nobody produces {value.name!r}")
+            slot = self._slots[value] = self.free(tensor_to_ort(tensor))
+        return slot
+
+    def add(self, value: ir.Value) -> int:
+        """A new slot for the result of a step."""
+        slot = self._slots[value] = self.free()
+        return slot
+
+    def free(self, content: Any = None) -> int:
+        """A new slot that no value of the graph has."""
+        self.template.append(content)
+        return len(self.template) - 1
+
+    def items(self) -> Iterator[tuple[ir.Value, int]]:
+        """All values that have a slot."""
+        return iter(self._slots.items())
+
+    def constants(self) -> set[int]:
+        """The slots that hold something before a run."""
+        return {slot for slot, content in enumerate(self.template) if content is not None}
+
+
+def _default(value: ir.Value) -> ir.TensorProtocol | None:
+    """The default of an input: its initializer."""
+    return value.const_value if value.is_graph_input() and value.is_initializer() else None
+
+
+class ToHost:
+    """Copies a value to the host's memory, if it is elsewhere.
+
+    Args:
+        device: Where values may be.
+        name: What to call it on the timeline.
+    """
+
+    __slots__ = ("_device", "_name")
+
+    def __init__(self, device: CudaDevice, name: str) -> None:
+        self._device = device
+        self._name = name
+
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
+        """Copy."""
+        return (self._device.download(values[0], self._name),)
+
+
+class ToDevice(ToHost):
+    """Copies a value to a device, if it is in the host's memory."""
+
+    __slots__ = ()
+
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
+        """Copy; a value for which there is no memory stays, and the step that reads it raises the error."""
+        try:
+            return (self._device.upload(values[0], self._name),)
+        except RuntimeError:
+            return values
+
 
 _MATRIX: Final = 2
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+import onnx
 from msgspec import Struct
 
 from ortopt.analysis.providers import CUDA
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.planning.execution_plan import Step
+from ortopt.semantics.domains import MICROSOFT
 
 
 class PlacedGroup(Struct, frozen=True):
@@ -33,8 +36,6 @@ class PlacedGroup(Struct, frozen=True):
 
     def made_at_host(self) -> list[bool]:
         """Which of the step's outputs its kernels leave in the host's memory, where it runs on CUDA."""
-        from ortopt.runtime.cuda.host_outputs import in_host_memory
-
         spec = self.group.spec
         names = in_host_memory(spec.nodes)
         return [spec.outputs[output].name in names for output in self.order]
@@ -82,3 +83,31 @@ def last_uses(steps: Sequence[PlannedStep], kept: Container[int]) -> None:
     for planned in steps:
         for placed in planned.groups:
             placed.group.separate = len({ends.get(slot, -1) for slot in planned.step.outputs}) > 1
+
+
+_SEARCH: Final = frozenset({0, 1})
+HOST_OUTPUTS: Final[dict[tuple[str, str], frozenset[int]]] = {
+    ("", "Shape"): frozenset({0}),
+    ("", "Size"): frozenset({0}),
+    (MICROSOFT, "BeamSearch"): _SEARCH,
+    (MICROSOFT, "GreedySearch"): frozenset({0}),
+    (MICROSOFT, "RemovePadding"): frozenset({3}),  # the largest number of tokens
+    (MICROSOFT, "Sampling"): _SEARCH,
+    (MICROSOFT, "WhisperBeamSearch"): _SEARCH,
+}
+"""Outputs that kernels of the CUDA provider leave in the host's memory, plain or pinned, though they run on the device.
+
+Their positions, by domain and op. So say the definitions of the kernels (``OutputMemoryType``) in ONNX Runtime's
+sources; docs/runtime.md says which. A session of 1.23 and newer tells where its outputs are; this says it before there
+is a session: such a result stays where it is, as most of its readers want it there (shapes, lengths) or take it away
+(what a search has found).
+"""
+
+
+def in_host_memory(nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    """The names of the values that some nodes leave in the host's memory, where they run on CUDA."""
+    names: set[str] = set()
+    for node in nodes:
+        positions = HOST_OUTPUTS.get((node.domain.removeprefix("ai.onnx"), node.op_type), frozenset())
+        names.update(name for i, name in enumerate(node.output) if i in positions)
+    return names

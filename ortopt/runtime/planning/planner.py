@@ -7,13 +7,15 @@ otherwise, or if the caller gave an op for it.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from ortopt.analysis.providers import CUDA
 from ortopt.graph import scope
 from ortopt.options import Options
 from ortopt.runtime.execution.group_runner import HOST, GroupContext
-from ortopt.runtime.execution.threads import divide_threads
 from ortopt.runtime.planning.execution_plan import ExecutionPlan
 from ortopt.runtime.planning.graph_planner import GraphPlanner
 from ortopt.runtime.planning.model_planning import ModelPlanning
@@ -71,3 +73,35 @@ class Planner:
             f" ORTOPT_MAX_CUDA_GROUPS be {len(wanted)}"
         )
         return frozenset(wanted[limit:])
+
+
+def divide_threads(allowed: int, work: Sequence[float]) -> list[int]:
+    """The intra-op threads of each group: several sessions share what one session was allowed.
+
+    Each session of ONNX Runtime has a pool of its own, and a pool of n threads adds n - 1 to the caller's. With k
+    groups that run one after the other, k pools of n threads would be n times k threads, spinning against each other.
+    So the caller's n counts for all: n - 1 pool threads are divided among the groups by the work that they have.
+
+    Args:
+        allowed: The caller's setting; 0 is as many as there are processors.
+        work: What each group has to do, in any unit.
+
+    Returns:
+        A number of at least 1 for each group, the calling thread included; the pools have ``allowed - 1`` together.
+    """
+    total = allowed or processors()
+    shares = [1] * len(work)
+    if not work:
+        return shares
+    for _ in range(total - 1):
+        # The group whose work for each of its threads is greatest gets the next one.
+        neediest = max(range(len(work)), key=lambda i: (work[i] / shares[i], -i))
+        shares[neediest] += 1
+    return shares
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

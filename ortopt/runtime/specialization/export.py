@@ -14,8 +14,7 @@ from ortopt.errors import UsageError
 from ortopt.graph.facts import shape_of
 from ortopt.partition.groups import groups_of
 from ortopt.runtime.execution.group_runner import GroupRunner
-from ortopt.runtime.execution.group_spec import SpecLibrary
-from ortopt.runtime.execution.specification import Specialization
+from ortopt.runtime.execution.group_spec import Specialization, SpecLibrary
 from ortopt.runtime.specialization.guard_writer import guarded
 from ortopt.serialization.save import save
 from ortopt.terminal_text import one_line

@@ -25,8 +25,7 @@ from ortopt.analysis.providers import CPU, CUDA
 from ortopt.api import optimize
 from ortopt.runtime.execution.executables import Executable
 from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
-from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
-from ortopt.runtime.execution.specification import Specialization, Specification
+from ortopt.runtime.execution.group_spec import GroupSpec, Specialization, Specification, SpecLibrary
 from ortopt.runtime.execution.weights import held_bytes, place
 from ortopt.runtime.specialization.disk_cache import Folder
 from ortopt.runtime.values.conversion import to_numpy

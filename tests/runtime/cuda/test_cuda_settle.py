@@ -9,14 +9,14 @@ import pytest
 from numpy.testing import assert_allclose
 
 from tests.runtime.cuda.fake_cuda import Log, fake_cuda
-from tests.runtime.models import HEADER, Twice, floats, session
+from tests.runtime.models import FUNCTION, HEADER, Twice, floats, session
 
 __all__ = ["fake_cuda"]
 
 HOST_OP = f"""{HEADER} main (float[N,4] x) => (float[N,4] y) {{
     a = ortopt.group.group_0 (x) b = my.Twice (a) y = ortopt.group.group_1 (b) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ s = Neg (p) r = Exp (s) }}
-<domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ r = Neg (p) }}"""
+{FUNCTION} group_0 (p) => (r) {{ s = Neg (p) r = Exp (s) }}
+{FUNCTION} group_1 (p) => (r) {{ r = Neg (p) }}"""
 
 
 @pytest.mark.parametrize("more", [{}, {"specialize_after": 1}, {"specialize_after": 1, "cuda_graphs": True}], ids=str)

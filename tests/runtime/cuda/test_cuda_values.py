@@ -18,8 +18,8 @@ from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
 from ortopt.runtime.specialization.guard_writer import guarded
 from tests.runtime.cuda.fake_cuda import Log, fake_cuda
 from tests.runtime.cuda.test_cuda_plans import CHAIN, MIXED, X, chain, cuda, for_cuda
-from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
-from tests.runtime.specialization.test_guard_reader import FUNCTION
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, Twice, floats, plain_session, session, two_groups
+from tests.runtime.side_by_side import bound, value
 from tests.runtime.values.test_containers import SEQUENCE, STRINGS
 
 __all__ = ["fake_cuda"]
@@ -33,8 +33,7 @@ GUARDED = f"""{HEADER} main (float[N,4] x, int64[2] s) => (float[N,4] y) {{
 
 
 def on_device(mine: Any, array: Any) -> Any:
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    return onnxruntime.OrtValue(mine._session.device.upload(value._ortvalue, "given"))
+    return onnxruntime.OrtValue(mine._session.device.upload(value(array)._ortvalue, "given"))
 
 
 def grouped(text: str) -> ir.Model:
@@ -189,10 +188,7 @@ def test_what_a_caller_gives_on_the_device_is_waited_for(fake_cuda: Log, how: st
     if how == "values":
         mine.run_with_ort_values(None, {"x": given})
     else:
-        binding = mine.io_binding()
-        binding.bind_ortvalue_input("x", given)
-        binding.bind_output("y", "cuda")
-        mine.run_with_iobinding(binding)
+        bound(mine, {"x": given}, {"y": "cuda"})
     assert fake_cuda.kinds()[:2] == ["wait for default", "run"]
     mine.run(None, {"x": X})  # what is in the host's memory needs no such wait
     assert "wait for default" not in fake_cuda.kinds()
@@ -200,10 +196,7 @@ def test_what_a_caller_gives_on_the_device_is_waited_for(fake_cuda: Log, how: st
 
 def test_bound_memory_that_others_may_still_read_is_waited_for(fake_cuda: Log) -> None:
     mine = cuda(CHAIN)
-    binding = mine.io_binding()
-    binding.bind_cpu_input("x", X)
-    binding.bind_ortvalue_output("y", on_device(mine, np.zeros_like(X)))
-    mine.run_with_iobinding(binding)
+    bound(mine, {"x": X}, {"y": on_device(mine, np.zeros_like(X))})
     assert fake_cuda.kinds()[-3:] == ["wait for default", "on device", "wait"]
 
 
@@ -212,7 +205,7 @@ def test_outputs_go_to_the_device_that_is_asked_for(fake_cuda: Log) -> None:
     for where in ("cpu", "cuda"):
         place = onnxruntime.OrtDevice.make(where, 0)._get_c_device()
         feeds, fetches = pybind.OrtValueVector(), pybind.OrtValueVector()
-        feeds.push_back(onnxruntime.OrtValue.ortvalue_from_numpy(X)._ortvalue)
+        feeds.push_back(value(X)._ortvalue)
         fake_cuda.events.clear()
         mine.run_with_ortvaluevector(onnxruntime.RunOptions(), ["x"], feeds, ["y"], fetches, [place])
         assert_allclose(fetches[0].numpy(), chain(X), rtol=1e-6)
@@ -222,11 +215,7 @@ def test_outputs_go_to_the_device_that_is_asked_for(fake_cuda: Log) -> None:
 
 def test_what_goes_up_to_a_bound_device_is_there_when_the_run_returns(fake_cuda: Log) -> None:
     mine = cuda(TWO_GROUPS, "group_1")  # y comes from the CPU
-    binding = mine.io_binding()
-    binding.bind_cpu_input("x", X)
-    for name in ("y", "t"):
-        binding.bind_output(name, "cuda")
-    mine.run_with_iobinding(binding)
+    binding = bound(mine, {"x": X}, {"y": "cuda", "t": "cuda"})
     assert fake_cuda.kinds()[-2:] == ["upload", "wait"]
     for found, expected in zip(binding.get_outputs(), two_groups(X), strict=True):
         assert mine._session.device.is_resident(found._ortvalue)
@@ -242,7 +231,7 @@ def test_a_device_that_is_lost_gives_way_to_the_cpu(fake_cuda: Log, monkeypatch:
         raise OSError("the NVIDIA driver answers cuStreamSynchronize with error 700")
 
     monkeypatch.setattr(device._driver, "synchronize", lost)
-    feed = {"x": onnxruntime.OrtValue.ortvalue_from_numpy(X)}
+    feed = {"x": value(X)}
     mine.disable_fallback()
     with pytest.raises(pybind.EPFail, match="error 700"):
         getattr(mine, how)(None, feed)

@@ -17,6 +17,7 @@ from ortopt.partition.partitioning import group
 from ortopt.partition.settings import PartitionOptions
 from ortopt.serialization.load import load
 from tests.runtime.models import HEADER, TWO_GROUPS, WITH_SHAPE, Twice, floats, session
+from tests.runtime.side_by_side import quiet
 
 NEGATION = '<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) { r = Neg (p) }'
 TEXTS = {
@@ -45,9 +46,7 @@ def check(path: Path, *, loads: bool) -> onnx.ModelProto:
     for value in (*model.graph.input, *model.graph.output):
         assert value.type.WhichOneof("value") is not None, value
     if loads:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[CPU])
+        onnxruntime.InferenceSession(model.SerializeToString(), quiet(), providers=[CPU])
     return model
 
 
@@ -134,7 +133,5 @@ def test_the_reproducer_of_debug_loads_and_checks(tmp_path: Path) -> None:
     assert [len(shape) for shape in shapes] == [2, 2]
     with np.load(path.parent / "values.npz") as stored:
         feeds = {one.name: stored[f"input.{one.name}"] for one in model.graph.input}
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        right = onnxruntime.InferenceSession(path, options, providers=[CPU]).run(None, feeds)[0]
+        right = onnxruntime.InferenceSession(path, quiet(), providers=[CPU]).run(None, feeds)[0]
         assert np.allclose(right + 1, stored[f"output.{model.graph.output[0].name}"])

@@ -12,6 +12,7 @@ from ortopt.runtime.decoding.decode_loop import DecodeLoop
 from ortopt.runtime.session import InferenceSession
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
+from tests.runtime.side_by_side import quiet
 
 STEPS = (3, 1, 2, 1)
 
@@ -39,9 +40,7 @@ def model(text: str, opset: int = 17) -> bytes:
 
 def options() -> onnxruntime.SessionOptions:
     """One thread."""
-    made = onnxruntime.SessionOptions()
-    made.intra_op_num_threads = 1
-    return made
+    return quiet(intra_op_num_threads=1)
 
 
 def loop_of(text: str, opset: int = 17, capacity: int = 2) -> DecodeLoop:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from ortopt.serialization.save import save
 from ortopt.testing import parse
 from tests.runtime.decoding.decoders import PLAIN, PlainLoop, agree, loop_of, model, options
 from tests.runtime.models import TWO_GROUPS, Twice
+from tests.runtime.side_by_side import in_threads
 
 PAIRS = {"pk": "ok", "pv": "ov"}
 
@@ -194,23 +194,15 @@ def test_tokens_that_no_input_tells() -> None:
 
 def test_threads() -> None:
     session = InferenceSession(model(PLAIN), shared_cache=True)
-    results: dict[int, Any] = {}
 
-    def decode(number: int) -> None:
+    def decode(number: int) -> Any:
         loop = session.decode_loop(2)
-        for seed in range(20):
-            results[number] = loop.step(x(number + 1, 1, seed))[0]
+        return [loop.step(x(number + 1, 1, seed))[0] for seed in range(20)]
 
-    workers = [threading.Thread(target=decode, args=(number,)) for number in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    for number in range(4):
+    for number, found in enumerate(in_threads(4, decode)):
         plain = PlainLoop(model(PLAIN), PAIRS, number + 1)
-        for seed in range(20):
-            (expected,) = plain.step(x(number + 1, 1, seed))
-        np.testing.assert_allclose(results[number], expected, rtol=1e-4, atol=1e-5)
+        expected = [plain.step(x(number + 1, 1, seed))[0] for seed in range(20)]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_what_the_session_says() -> None:

@@ -14,7 +14,7 @@ from ortopt.runtime.execution.group_spec import SpecLibrary
 from ortopt.runtime.execution.session_maker import SessionMaker
 from ortopt.testing import parse
 from tests.runtime.models import Twice, plain_session
-from tests.runtime.side_by_side import same
+from tests.runtime.side_by_side import quiet, same, value
 
 HEADER = '<ir_version: 10, opset_import: ["" : 17, "ortopt.group" : 1, "ai.onnx.contrib" : 1, "my" : 1]>'
 GROUP = '<domain: "ortopt.group", opset_import: ["" : 17, "ai.onnx.contrib" : 1, "my" : 1]>'
@@ -58,8 +58,7 @@ def test_a_group_knows_whether_it_needs_a_library(name: str) -> None:
 def options_with_library(threads: int = 1) -> Any:
     """Session options with the ops of onnxruntime-extensions: the one library of custom ops that can be installed."""
     extensions = pytest.importorskip("onnxruntime_extensions", reason="onnxruntime-extensions is not installed")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options = quiet(intra_op_num_threads=threads)
     options.register_custom_ops_library(extensions.get_library_path())
     return options
 
@@ -105,8 +104,8 @@ def test_host_ops_beside_a_library() -> None:
 
 def test_initializers_beside_a_library_are_refused() -> None:
     options = options_with_library()
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(np.array([5], np.float32))
-    options.add_initializer("w", value)
+    kept = value(np.array([5], np.float32))
+    options.add_initializer("w", kept)
     source = text("in a group").replace("{ y =", "<float[1] w = {1}> { v = Add (x, w) y =").replace("(x) }", "(v) }", 1)
     with pytest.warns(RuntimeWarning, match="configuration entries"), pytest.raises(UsageError, match="library"):
         InferenceSession(parse(source), options, providers=["cpu"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,8 @@ from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.session_maker import SessionMaker
 from ortopt.runtime.execution.weights import FOLDER_KEY, place
 from tests.releases import INSTALLED, needs, since
-from tests.runtime.models import HEADER, TWO_GROUPS, Twice, floats, session, two_groups
-from tests.runtime.side_by_side import alike, both, outcome, quiet, same
-from tests.runtime.values.test_containers import FUNCTION
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, Twice, floats, session, two_groups
+from tests.runtime.side_by_side import alike, both, in_threads, outcome, quiet, same, value
 
 DIMS = f"""{HEADER}
 main (float[N,M] x, float[N,K] z) => (float[N,M] y, float[N,K] v) {{
@@ -37,6 +35,13 @@ main (float[3] x) => (float[3] y) <float[3] w = {{1, 2, 3}}, float[3] p = {{4, 5
 """
 
 
+def options_of_groups(mine: InferenceSession) -> list[Any]:
+    """The options of each session that groups have made; there are some."""
+    found = [one.session_options for group in mine.groups for one in group.sessions()]
+    assert found
+    return found
+
+
 def denoted(text: str) -> bytes:
     model = onnx.parser.parse_model(text)
     model.graph.input[1].type.tensor_type.shape.dim[1].denotation = "CHANNEL"
@@ -45,8 +50,7 @@ def denoted(text: str) -> bytes:
 
 @pytest.mark.parametrize("level", ["ORT_ENABLE_ALL", "ORT_ENABLE_BASIC", "ORT_DISABLE_ALL"])
 def test_overrides_of_dimensions_hold_in_every_group(level: str) -> None:
-    options = quiet()
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    options = quiet(graph_optimization_level=getattr(onnxruntime.GraphOptimizationLevel, level))
     options.add_free_dimension_override_by_name("N", 2)
     options.add_free_dimension_override_by_denotation("CHANNEL", 5)
     options.add_free_dimension_override_by_name("nobody has it", 7)
@@ -68,13 +72,11 @@ def test_overrides_of_dimensions_hold_in_every_group(level: str) -> None:
 
 @pytest.mark.parametrize("name", ["session.disable_prepacking", "ep.somebody.else", "my.own.entry"])
 def test_every_entry_reaches_every_group(name: str) -> None:
-    options = quiet()
-    options.add_session_config_entry(name, "1")
+    options = quiet({name: "1"})
     mine = session(TWO_GROUPS, sess_options=options)
     mine.run(None, {"x": floats(2, 4)})
-    for group in mine.groups:
-        for made in group.sessions():
-            assert made.session_options.get_session_config_entry(name) == "1"
+    for found in options_of_groups(mine):
+        assert found.get_session_config_entry(name) == "1"
     assert mine.get_session_options() is options
 
 
@@ -90,7 +92,6 @@ def test_an_override_that_contradicts_the_model() -> None:
 
 
 def test_every_attribute_reaches_every_group() -> None:
-    options = quiet()
     changed = {
         "enable_cpu_mem_arena": False,
         "enable_mem_pattern": False,
@@ -103,13 +104,11 @@ def test_every_attribute_reaches_every_group() -> None:
         "use_deterministic_compute": True,
         "graph_optimization_level": onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     }
-    for name, value in changed.items():
-        setattr(options, name, value)
+    options = quiet(**changed)
     mine = session(TWO_GROUPS, sess_options=options)
     mine.run(None, {"x": floats(2, 4)})
-    for group in mine.groups:
-        for made in group.sessions():
-            assert {name: getattr(made.session_options, name) for name in changed} == changed
+    for found in options_of_groups(mine):
+        assert {name: getattr(found, name) for name in changed} == changed
     settable = {name for name in dir(options) if not callable(getattr(options, name)) and name[0] != "_"}
     dealt = {"intra_op_num_threads", "profile_file_prefix", "optimized_model_filepath"}
     dealt |= {"enable_profiling", "execution_mode"} | ({"use_per_session_threads"} if INSTALLED >= (1, 23) else set())
@@ -118,9 +117,7 @@ def test_every_attribute_reaches_every_group() -> None:
 
 def test_a_copy_leaves_the_original_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    options = quiet()
-    options.enable_profiling = True
-    options.intra_op_num_threads = 5
+    options = quiet(enable_profiling=True, intra_op_num_threads=5)
     made = session_options.Copies(options).make()
     assert (made.enable_profiling, made.intra_op_num_threads) == (True, 5)
     assert (options.enable_profiling, options.intra_op_num_threads) == (True, 5)
@@ -133,7 +130,7 @@ def test_a_copy_leaves_the_original_as_it_was(tmp_path: Path, monkeypatch: pytes
 def test_initializers_that_the_caller_adds() -> None:
     options = quiet()
     w, p = np.array([10, 20, 30], np.float32), np.array([7, 8, 9], np.float32)
-    kept = [onnxruntime.OrtValue.ortvalue_from_numpy(one) for one in (w, p)]
+    kept = [value(one) for one in (w, p)]
     options.add_initializer("w", kept[0])
     source = onnx.parser.parse_model(WEIGHTS).SerializeToString()
     x = floats(3)
@@ -170,7 +167,7 @@ def test_initializers_of_other_types(dtype: str) -> None:
     if dtype == "BFLOAT16":
         given = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, number)
     else:
-        given = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        given = value(array)
     options = quiet()
     options.add_initializer("w", given)
     with pytest.warns(RuntimeWarning, match="configuration entries"):
@@ -199,16 +196,16 @@ def test_options_with_models_whose_initializers_are_of_seldom_types(dtype: str) 
 @pytest.mark.parametrize("array", [np.zeros(4, np.float32), np.zeros((3, 1), np.float32)], ids=["size", "rank"])
 def test_initializers_that_do_not_fit_are_refused(array: Any) -> None:
     options = quiet()
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    options.add_initializer("w", value)
+    kept = value(array)
+    options.add_initializer("w", kept)
     with pytest.raises(UsageError, match="'w'"):
         session(WEIGHTS, sess_options=options)
 
 
 def test_external_initializers_are_refused() -> None:
     options = quiet()
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(3, np.float32))
-    options.add_external_initializers(["w"], [value])
+    kept = value(np.zeros(3, np.float32))
+    options.add_external_initializers(["w"], [kept])
     with pytest.raises(UsageError, match=r"external initializers.* w\."):
         session(WEIGHTS, sess_options=options)
 
@@ -220,8 +217,8 @@ def with_file() -> tuple[onnx.ModelProto, bytes]:
     for i, weight in enumerate(model.graph.initializer):
         weight.ClearField("float_data")
         weight.data_location = onnx.TensorProto.EXTERNAL
-        for key, value in (("location", "w.bin"), ("offset", str(12 * i)), ("length", "12")):
-            weight.external_data.add(key=key, value=value)
+        for key, text in (("location", "w.bin"), ("offset", str(12 * i)), ("length", "12")):
+            weight.external_data.add(key=key, value=text)
     return model, content
 
 
@@ -268,9 +265,7 @@ def test_the_folder_of_external_data(
     path = tmp_path / "beside" / "model.onnx"
     path.write_bytes(model.SerializeToString())
     monkeypatch.chdir(tmp_path / "here")
-    options = quiet()
-    if where is not None:
-        options.add_session_config_entry(FOLDER_KEY, str(tmp_path / where))
+    options = quiet(None if where is None else {FOLDER_KEY: str(tmp_path / where)})
     given = path if source == "path" else path.read_bytes()
     x = floats(3)
     theirs, mine = (
@@ -315,9 +310,7 @@ def test_providers_in_the_options_are_refused() -> None:
 
 
 def test_pinned_threads_do_not_break_groups_that_have_fewer() -> None:
-    options = quiet()
-    options.intra_op_num_threads = 3
-    options.add_session_config_entry(session_options._AFFINITIES, "1;1")
+    options = quiet({session_options._AFFINITIES: "1;1"}, intra_op_num_threads=3)
     with pytest.warns(RuntimeWarning, match="pinned"):
         mine = session(TWO_GROUPS, sess_options=options)
     x = floats(2, 4)
@@ -337,34 +330,20 @@ def test_a_load_that_is_cancelled() -> None:
 
 
 def test_copies_are_made_by_many_threads() -> None:
-    options = quiet()
-    options.add_session_config_entry("my.entry", "1")
-    options.intra_op_num_threads = 4
-    problems: list[BaseException] = []
-    model = onnx.parser.parse_model("agraph (float[N] x) => (float[N] y) { y = Neg (x) }".replace("agraph", ONE))
+    options = quiet({"my.entry": "1"}, intra_op_num_threads=4)
+    model = onnx.parser.parse_model(f"{HEADER} main (float[N] x) => (float[N] y) {{ y = Neg (x) }}")
 
-    def work() -> None:
-        try:
-            for i in range(20):
-                maker = SessionMaker(options, {})
-                made = maker.make(
-                    place(model, {}), ["CPUExecutionProvider"], label=str(i), threads=1 + i % 2, optimize=True
-                )
-                assert made.session_options.get_session_config_entry("my.entry") == "1"
-                assert made.session_options.intra_op_num_threads == 1 + i % 2
-        except BaseException as error:
-            problems.append(error)
+    def work(_: int) -> None:
+        for i in range(20):
+            maker = SessionMaker(options, {})
+            made = maker.make(
+                place(model, {}), ["CPUExecutionProvider"], label=str(i), threads=1 + i % 2, optimize=True
+            )
+            assert made.session_options.get_session_config_entry("my.entry") == "1"
+            assert made.session_options.intra_op_num_threads == 1 + i % 2
 
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems
+    in_threads(6, work)
     assert options.intra_op_num_threads == 4
-
-
-ONE = '<ir_version: 10, opset_import: ["" : 17]> main'
 
 
 def test_options_of_a_subclass() -> None:

@@ -8,20 +8,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.testing import assert_array_equal
 
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
-from tests.runtime.models import HEADER, TWO_GROUPS, floats, session
-from tests.runtime.side_by_side import alike, both
-from tests.runtime.values.test_containers import FUNCTION
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, floats, session
+from tests.runtime.side_by_side import alike, both, value
+from tests.runtime.side_by_side import bound as made
 
 X = floats(2, 4)
-
-
-def value(array: Any) -> Any:
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
 def run(one: Any, binding: Any) -> Any:
@@ -123,10 +118,7 @@ def test_bindings_as_onnx_runtimes(what: str) -> None:
 
 def test_a_device_that_the_session_has_not_leaves_outputs_where_they_are() -> None:
     for one in both(TWO_GROUPS):
-        binding = one.io_binding()
-        binding.bind_cpu_input("x", X)
-        binding.bind_output("y", "cuda")
-        one.run_with_iobinding(binding)
+        binding = made(one, {"x": X}, {"y": "cuda"})
         assert binding.get_outputs()[0].device_name() == "cpu"
 
 

@@ -11,10 +11,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from tests.runtime.models import HEADER, TWO_GROUPS, floats, session
-from tests.runtime.side_by_side import Pair, alike, both, same
-from tests.runtime.test_errors import told, value
-from tests.runtime.values.test_containers import FUNCTION
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, floats, session
+from tests.runtime.side_by_side import Pair, alike, both, bound, called_back, quiet, same, stopped, value
 
 TEXT = f"""{HEADER}
 main (float[N,4] x, float[4] w, bfloat16[1] b) => (float[N,4] y, float[N,4] z, bfloat16[1] c) {{
@@ -72,16 +70,8 @@ CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "values with another": lambda one, options: one.run_with_ort_values(
         ["z"], {"x": value(X), "w": value(X[0])}, options
     ),
-    "binding": lambda one, options: bound(one, options),  # noqa: PLW0108 -- defined below
+    "binding": lambda one, options: bound(one, {"x": X}, ["z"], options).copy_outputs_to_cpu(),
 }
-
-
-def bound(one: Any, options: Any) -> Any:
-    binding = one.io_binding()
-    binding.bind_cpu_input("x", X)
-    binding.bind_output("z")
-    one.run_with_iobinding(binding, options)
-    return binding.copy_outputs_to_cpu()
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -94,7 +84,7 @@ def test_adapters(pair: Pair, tmp_path: Path, name: str, call: str) -> None:
 def test_adapters_of_asynchronous_calls(pair: Pair, tmp_path: Path) -> None:
     """ONNX Runtime forgets them there."""
     options = adapted(tmp_path, FIVE)
-    found, _, error = told(pair[1], ["z"], {"x": X}, options)
+    found, _, error = called_back(pair[1], ["z"], {"x": X}, options)
     same((found, error), ([np.full((1, 4), 25, np.float32)], ""))
 
 
@@ -104,8 +94,7 @@ def test_nothing_for_an_input_with_a_default_is_the_default(pair: Pair, name: st
 
 
 def test_terminating() -> None:
-    options = onnxruntime.RunOptions()
-    options.terminate = True
+    options = stopped()
     for one in both(TWO_GROUPS):
         with pytest.raises(Exception, match="terminate flag") as said:
             one.run(None, {"x": X}, options)
@@ -123,8 +112,7 @@ def test_entries(text: str) -> None:
 
 
 def test_a_file_for_the_optimized_model_is_left_out_and_said(tmp_path: Path) -> None:
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options = quiet(optimized_model_filepath=str(tmp_path / "optimized.onnx"))
     with pytest.warns(RuntimeWarning, match="optimized_model_filepath is left out"):
         session(TWO_GROUPS, sess_options=options).run(None, {"x": floats(2, 4)})
     assert not [*tmp_path.iterdir()]

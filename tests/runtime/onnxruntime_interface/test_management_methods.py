@@ -8,7 +8,6 @@ import inspect
 import json
 import pickle
 import re
-import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from ortopt import InferenceSession, UsageError
 from ortopt.runtime.execution.group_runner import GroupRunner
 from tests.releases import INSTALLED, since
 from tests.runtime.models import HEADER, PLAIN, TWO_GROUPS, Twice, floats, session, two_groups
-from tests.runtime.side_by_side import alike, both, outcome, quiet, same
+from tests.runtime.side_by_side import alike, both, bound, called_back, in_the_meantime, outcome, quiet, same, value
 
 X = floats(2, 4)
 KINDS = pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["whole", "groups"])
@@ -35,8 +34,8 @@ KINDS = pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["whole", "grou
 
 def vectors(feeds: dict[str, Any]) -> tuple[list[str], Any]:
     vector = pybind.OrtValueVector()
-    for value in feeds.values():
-        vector.push_back(onnxruntime.OrtValue.ortvalue_from_numpy(value)._ortvalue)
+    for array in feeds.values():
+        vector.push_back(value(array)._ortvalue)
     return list(feeds), vector
 
 
@@ -47,28 +46,13 @@ def through_vectors(one: Any) -> Any:
     names, feeds = vectors({"x": X})
     fetches = pybind.OrtValueVector()
     one.run_with_ortvaluevector(onnxruntime.RunOptions(), names, feeds, ["t", "y"], fetches, [CPU, CPU])
-    return [value.numpy() for value in fetches]
-
-
-def bound(one: Any) -> Any:
-    binding = one.io_binding()
-    binding.bind_cpu_input("x", X)
-    binding.bind_output("y")
-    one.run_with_iobinding(binding)
-    return binding.copy_outputs_to_cpu()
-
-
-def in_another_thread(one: Any) -> Any:
-    done, got = threading.Event(), []
-    one.run_async(None, {"x": X}, lambda *found: (got.extend(found), done.set()), 7)
-    assert done.wait(30)
-    return got
+    return [found.numpy() for found in fetches]
 
 
 def made_value(one: Any) -> Any:
-    value = one.create_ortvalue_from_shape_and_type([2, 3], np.float32, "cpu")
+    made = one.create_ortvalue_from_shape_and_type([2, 3], np.float32, "cpu")
     number = one.create_ortvalue_from_shape_and_type([2], onnx.TensorProto.BFLOAT16, "cpu")
-    return value.shape(), value.data_type(), number.data_type(), number.device_name()
+    return made.shape(), made.data_type(), number.data_type(), number.device_name()
 
 
 def node_args(found: Any) -> Any:
@@ -96,11 +80,9 @@ ASKED: dict[str, Callable[[Any], Any]] = {
     "io_binding": lambda one: type(one.io_binding()).__name__,
     "release_captured_graph": lambda one: one.release_captured_graph(3),
     "run": lambda one: one.run(None, {"x": X}),
-    "run_async": in_another_thread,
-    "run_with_iobinding": bound,
-    "run_with_ort_values": lambda one: [
-        value.numpy() for value in one.run_with_ort_values(None, {"x": onnxruntime.OrtValue.ortvalue_from_numpy(X)})
-    ],
+    "run_async": lambda one: called_back(one, None, {"x": X}),
+    "run_with_iobinding": lambda one: bound(one, {"x": X}, ["y"]).copy_outputs_to_cpu(),
+    "run_with_ort_values": lambda one: [found.numpy() for found in one.run_with_ort_values(None, {"x": value(X)})],
     "run_with_ortvaluevector": through_vectors,
     "set_ep_dynamic_options": lambda one: one.set_ep_dynamic_options({"a": "b"}),
     "set_providers": lambda one: one.set_providers(["CPUExecutionProvider"]),
@@ -228,10 +210,9 @@ def test_one_profile_of_all_groups(tmp_path: Path) -> None:
 
 
 def test_profiles_of_specialised_groups_and_of_none(tmp_path: Path) -> None:
-    options = onnxruntime.SessionOptions()
-    options.enable_profiling = True
-    options.profile_file_prefix = str(tmp_path / "mine")
+    options = quiet(enable_profiling=True, profile_file_prefix=str(tmp_path / "mine"))
     mine = session(TWO_GROUPS, sess_options=options, specialize_after=1)
+    assert options.profile_file_prefix == str(tmp_path / "mine")
     assert not [*tmp_path.iterdir()]
     mine.run(None, {"x": X})
     events = json.loads(Path(mine.end_profiling()).read_text(encoding="utf-8"))
@@ -267,28 +248,14 @@ def test_other_providers(text: str) -> None:
 def test_other_providers_while_calls_are_running() -> None:
     mine = session(TWO_GROUPS)
     expected = two_groups(X)
-    problems: list[BaseException] = []
-    stop = threading.Event()
 
-    def work() -> None:
-        try:
-            while not stop.is_set():
-                for one, other in zip(expected, mine.run(None, {"x": X}), strict=True):
-                    assert_allclose(one, other, rtol=1e-6)
-        except BaseException as error:
-            problems.append(error)
+    def work(_: int) -> None:
+        for one, other in zip(expected, mine.run(None, {"x": X}), strict=True):
+            assert_allclose(one, other, rtol=1e-6)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_the_meantime(4, work):
         for _ in range(10):
             mine.set_providers(["cpu"])
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert not problems
 
 
 @pytest.mark.parametrize(
@@ -336,7 +303,7 @@ def test_a_file_that_is_gone_leaves_the_session_as_it_was(tmp_path: Path) -> Non
 @pytest.mark.parametrize("how", ["run", "run_with_ort_values"])
 def test_a_provider_that_fails_in_a_run(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in ONNX Runtime: the CPU takes over, once, unless that is not wanted."""
-    feed = {"x": onnxruntime.OrtValue.ortvalue_from_numpy(X)}
+    feed = {"x": value(X)}
     failing = [True]
     original = GroupRunner.__call__
 
@@ -375,7 +342,7 @@ def test_a_group_that_does_not_compile_is_an_error_without_fallback(monkeypatch:
 def test_a_session_that_is_closed_while_a_call_is_running(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call ends as if nothing had happened."""
     mine = session(TWO_GROUPS)
-    feed = {"x": onnxruntime.OrtValue.ortvalue_from_numpy(X)}
+    feed = {"x": value(X)}
     original = GroupRunner.__call__
 
     def closes(self: GroupRunner, values: list[Any], options: Any) -> Any:
@@ -393,9 +360,7 @@ def test_a_session_that_is_closed_while_a_call_is_running(monkeypatch: pytest.Mo
 
 @since(1, 24, "get_provider_graph_assignment_info")
 def test_who_has_which_nodes() -> None:
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    mine = session(TWO_GROUPS, sess_options=options)
+    mine = session(TWO_GROUPS, sess_options=quiet({"session.record_ep_graph_assignment_info": "1"}))
     found = mine.get_provider_graph_assignment_info()
     assert {part.ep_name for part in found} == {"CPUExecutionProvider"}
     assert len(found) >= 3
@@ -477,15 +442,6 @@ def test_a_model_in_memory_can_be_opened_again_after_it_was_changed() -> None:
 def test_run_async_tells_errors() -> None:
     mine = session(f"{HEADER} main (float[N] x) => (float[N] y) {{ a = Neg (x) b = my.Twice (a) y = Relu (b) }}",
                    host_ops=[Twice])  # fmt: skip
-    done, got = threading.Event(), []
-
-    def take(*found: Any) -> None:
-        got.extend(found)
-        done.set()
-
     with pytest.raises(ValueError, match="Required inputs"):
-        mine.run_async(None, {}, take, None)
-    mine.run_async(None, {"x": np.zeros((2, 2), np.float32)}, take, "mine")
-    assert done.wait(30)
-    assert got[1] == "mine"
-    assert "Invalid rank" in got[2]
+        called_back(mine, None, {})
+    assert "Invalid rank" in called_back(mine, None, {"x": np.zeros((2, 2), np.float32)})[2]

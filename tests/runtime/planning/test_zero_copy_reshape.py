@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import onnxruntime
 import pytest
-from numpy.testing import assert_array_equal
 
 from ortopt.runtime.planning.zero_copy_reshape import ZeroCopyReshape
 from ortopt.runtime.values.tensors import to_ort
 from tests.releases import since
-from tests.runtime.models import HEADER, Twice, floats, plain_session, session
+from tests.runtime.models import HEADER, Twice, floats, session
+from tests.runtime.side_by_side import bound, check, quiet, value
 
 GROUP = '<domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) { r = Neg (p) }'
 
@@ -44,28 +43,23 @@ def text_of(view: str, rank: int, after: str = "y = my.Twice (v)") -> str:
 def test_sizes_are_onnx_runtimes(view: str) -> None:
     shape = VIEWS[view]
     text = text_of(view, len(shape))
-    mine = session(text, host_ops=[Twice])
-    x = np.asarray(floats(*shape), np.float32)
-    plain = plain_session(text.replace("my.Twice (v)", "Add (v, v)"))
-    assert_array_equal(mine.run(None, {"x": x})[0], plain.run(None, {"x": x})[0])
+    mine = check(text, {"x": np.asarray(floats(*shape), np.float32)}, host_ops=[Twice])
     assert mine.statistics.compiles == 2  # the group and the host
 
 
 @since(1, 21, "DLPack, by which an array is not copied")
 def test_a_view_is_not_copied() -> None:
-    value = to_ort(floats(3, 4))
+    given = to_ort(floats(3, 4))
     (made,) = ZeroCopyReshape(lambda dims: (math.prod(dims),), lambda values, options: pytest.fail("a session ran"))(
-        [value], None
+        [given], None
     )
     assert made.shape() == [12]
-    assert made.data_ptr() == value.data_ptr()
+    assert made.data_ptr() == given.data_ptr()
 
 
 @pytest.mark.parametrize("view", ["Reshape (a, s) int64[1] s = {5}", "Squeeze (a, s) int64[1] s = {0}"])
 def test_errors_are_onnx_runtimes(view: str) -> None:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    mine = session(text_of(view, 2), host_ops=[Twice], sess_options=options)
+    mine = session(text_of(view, 2), host_ops=[Twice], sess_options=quiet())
     with pytest.raises(Exception, match=r"ONNXRuntimeError|Non-zero status"):
         mine.run(None, {"x": floats(2, 3)})
 
@@ -76,12 +70,7 @@ def test_a_view_of_an_input_is_not_handed_out() -> None:
     mine = session(text, host_ops=[Twice])
     x = np.ones((2, 4), np.float32)
     mine.run(None, {"x": x})[0][:] = 7
-    value = onnxruntime.OrtValue.ortvalue_from_numpy(x)
-    (found,) = mine.run_with_ort_values(["y"], {"x": value})
+    (found,) = mine.run_with_ort_values(["y"], {"x": value(x)})
     assert found.data_ptr() != x.ctypes.data
-    binding = mine.io_binding()
-    binding.bind_ortvalue_input("x", value)
-    binding.bind_output("y")
-    mine.run_with_iobinding(binding)
-    binding.copy_outputs_to_cpu()[0][:] = 7
+    bound(mine, {"x": value(x)}, ["y"]).copy_outputs_to_cpu()[0][:] = 7
     assert x.tolist() == [[1] * 4] * 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from ortopt.runtime.specialization.guard_writer import guarded
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from tests.releases import since
-from tests.runtime.models import HEADER, Twice, floats, session
-from tests.runtime.side_by_side import same, theirs
-from tests.runtime.specialization.test_guard_writer import FUNCTION, TEXT, feed, grouped
+from tests.runtime.models import FUNCTION, HEADER, Twice, floats, session
+from tests.runtime.side_by_side import PARALLEL, SEQUENTIAL, in_the_meantime, in_threads, quiet, same, theirs
+from tests.runtime.specialization.test_guard_writer import TEXT, feed, grouped
 
 SHAPES = {"x": [3, 4]}
 TWELVE = np.array([12])
@@ -86,57 +85,33 @@ def test_guards_in_the_body_of_a_loop() -> None:
         y = Loop (n, c, x) <body = b (int64 i, bool k, float[N] v) => (bool o, float[N] w) {{
             o = Identity (k) w = ortopt.group.group_0 (v) }}> }}
     {FUNCTION} group_0 (p) => (r) {{ t = Mul (p, p) s = Neg (t) r = Add (s, p) }}"""
-    model = guarded(grouped_without_weights(text), "group_0", shapes={"v": [3]})
+    model = guarded(grouped(text, weights=0), "group_0", shapes={"v": [3]})
     mine = session(model, sess_options=None)
     for n, trips in ((3, 4), (2, 2), (3, 0)):
         agree(model, mine, {"x": floats(n), "n": np.array(trips)})
     assert (mine.statistics.specialized_runs, mine.statistics.guard_failures) == (4, 2)
 
 
-def grouped_without_weights(text: str) -> ir.Model:
-    model = grouped(text)
-    for function in model.functions.values():
-        function.metadata_props["ortopt.weights"] = "0"
-    return model
-
-
-def parallel() -> Any:
-    options = onnxruntime.SessionOptions()
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
-    return options
-
-
-@pytest.mark.parametrize("options", [None, parallel], ids=["sequential", "parallel"])
-def test_many_threads_with_changing_sizes(options: Any) -> None:
+@pytest.mark.parametrize("mode", [SEQUENTIAL, PARALLEL], ids=["sequential", "parallel"])
+def test_many_threads_with_changing_sizes(mode: Any) -> None:
     model = guarded(guarded(grouped(), "group_0", shapes=SHAPES), "group_0", shapes={"x": [2, 4]})
-    mine = session(model, sess_options=options and options())
+    mine = session(model, sess_options=quiet(execution_mode=mode))
     plain = theirs(grouped())
     cases = [feed(rows, 4, (rows * 4,)) for rows in range(1, 6)]
     expected = [plain.run(None, one) for one in cases]
-    problems: list[BaseException] = []
 
     def work(seed: int) -> None:
-        try:
-            for i in range(40):
-                k = (seed + i) % len(cases)
-                for one, other in zip(expected[k], mine.run(None, cases[k]), strict=True):
-                    assert_array_equal(one, other)
-        except BaseException as error:
-            problems.append(error)
+        for i in range(40):
+            k = (seed + i) % len(cases)
+            same(expected[k], mine.run(None, cases[k]))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems
+    in_threads(10, work)
     assert (mine.statistics.specialized_runs, mine.statistics.guard_failures) == (160, 240)
 
 
 def test_threads_of_versions_are_those_of_the_group() -> None:
     text = TEXT.replace("r = Shape (v)", "r = Shape (v) ").replace("y = Reshape", "q = my.Twice (v) y = Reshape")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 4
+    options = quiet(intra_op_num_threads=4)
     mine = session(guarded(grouped(text), "group_0", shapes=SHAPES), sess_options=options, host_ops=[Twice])
     threads = {group.spec.name: group.threads for group in mine.groups}
     assert threads["group_0"] == threads["group_0_specialized"]
@@ -322,7 +297,7 @@ def test_contents_that_cannot_be_compared_are_left_out_of_the_guard(tmp_path: Pa
     text = f"""{HEADER}
     main (float[N] x, uint64 k) => (float[N] y, uint64 j) {{ y, j = ortopt.group.group_0 (x, k) }}
     {FUNCTION} group_0 (p, k) => (r, j) {{ s = Neg (p) t = Cast <to = 1> (k) r = Mul (s, t) j = Add (k, k) }}"""
-    mine = session(grouped_without_weights(text), specialize_after=1, specialize_constants=True)
+    mine = session(grouped(text, weights=0), specialize_after=1, specialize_constants=True)
     mine.run(None, {"x": floats(3), "k": np.array(3, np.uint64)})
     written = mine.export_specialized(tmp_path / "model.onnx")
     (special,) = [group for group in groups_of(load(written.path)) if group.guard]
@@ -354,27 +329,13 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
 
 def test_export_while_others_call(tmp_path: Path) -> None:
     mine, _ = trained(tmp_path, feed(), specialize_constants=False)
-    stop = threading.Event()
-    problems: list[BaseException] = []
 
     def work(seed: int) -> None:
-        try:
-            rows = seed
-            while not stop.is_set():
-                rows = rows % 7 + 1
-                mine.run(None, feed(rows, 4, (rows * 4,)))
-        except BaseException as error:
-            problems.append(error)
+        for i in range(1, 8):
+            rows = (seed + i) % 7 + 1
+            mine.run(None, feed(rows, 4, (rows * 4,)))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
+    with in_the_meantime(4, work):
         for i in range(3):
             written = mine.export_specialized(tmp_path / f"{i}.onnx")
             assert 1 <= len(written.versions) <= 7
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert not problems

@@ -17,10 +17,8 @@ from ortopt.runtime.specialization.guard_writer import guarded
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
-from tests.runtime.models import HEADER, floats, session
+from tests.runtime.models import FUNCTION, HEADER, floats, session
 from tests.runtime.side_by_side import theirs
-
-FUNCTION = '<domain: "ortopt.group", opset_import: ["" : 17]>'
 
 TEXT = f"""{HEADER}
 main (float[N,M] x, int64[K] shape, float s) => (float[L] y, int64[R] r, float[N,M] z)
@@ -30,10 +28,11 @@ main (float[N,M] x, int64[K] shape, float s) => (float[L] y, int64[R] r, float[N
 """
 
 
-def grouped(text: str = TEXT) -> ir.Model:
+def grouped(text: str = TEXT, weights: int = 1) -> ir.Model:
+    """A model whose groups say what the format wants."""
     model = parse(text)
     for function in model.functions.values():
-        function.metadata_props.update({"ortopt.provider": "CPUExecutionProvider", "ortopt.weights": "1"})
+        function.metadata_props.update({"ortopt.provider": "CPUExecutionProvider", "ortopt.weights": str(weights)})
     return model
 
 
@@ -147,16 +146,13 @@ def test_guard_as_an_if_keeps_weights_and_adds_those_that_it_computes() -> None:
     main (float[N,64] x, float s) => (float[N,64] y) <float[64,64] w, float[64] v> {{
         y = ortopt.group.group_0 (x, s, w, v) }}
     {FUNCTION} group_0 (p, s, w, v) => (b) {{ q = Mul (w, s) a = MatMul (p, q) b = Add (a, v) }}"""
-    original = grouped(
-        text.replace(" <float[64,64] w, float[64] v>", "").replace("float s)", "float s, float[64,64] w, float[64] v)")
-    )
+    text = text.replace(" <float[64,64] w, float[64] v>", "")
+    original = grouped(text.replace("float s)", "float s, float[64,64] w, float[64] v)"), weights=2)
     for name, shape in (("w", (64, 64)), ("v", (64,))):
         value = next(one for one in original.graph.inputs if one.name == name)
         value.const_value = ir.tensor(np.round(floats(*shape) * 4), name=name)
         original.graph.inputs.remove(value)
         original.graph.register_initializer(value)
-    for function in original.functions.values():
-        function.metadata_props["ortopt.weights"] = "2"
     model = guarded(original, "group_0", shapes={"x": [3, 64]}, constants={"s": np.array(2, np.float32)})
     assert len(model.graph.initializers) == 3  # w, v and 2 w
     assert [one.weights for one in groups_of(model)] == [1, 2]
@@ -170,9 +166,7 @@ def test_guard_as_an_if_in_a_branch_with_results_that_are_constant_or_arguments(
         then_branch = yes () => (float[N] a) {{ a, n = ortopt.group.group_0 (x, flip) }},
         else_branch = no () => (float[N] b) {{ b = Abs (x) }}> (go) }}
     {FUNCTION} group_0 (p, f) => (b, c) {{ n = Neg (p) b = Where (f, p, n) c = Not (f) }}"""
-    original = grouped(text)
-    for function in original.functions.values():
-        function.metadata_props["ortopt.weights"] = "0"
+    original = grouped(text, weights=0)
     model = guarded(original, "group_0", constants={"flip": np.array(True)})
     feeds = [
         {"x": floats(3), "go": np.array(go), "flip": np.array(flip)} for go in (True, False) for flip in (True, False)
@@ -192,9 +186,7 @@ def test_guard_as_an_if_compares_numbers_of_each_type(dtype: str) -> None:
     text = f"""{HEADER}
     main ({dtype}[K] s) => (int64[K] y) {{ y = ortopt.group.group_0 (s) }}
     {FUNCTION} group_0 (s) => (b) {{ b = Cast <to = 7> (s) }}"""
-    original = grouped(text)
-    for function in original.functions.values():
-        function.metadata_props["ortopt.weights"] = "0"
+    original = grouped(text, weights=0)
     kind = np.dtype({"double": "float64"}.get(dtype, dtype))
     model = guarded(original, "group_0", constants={"s": np.array([0, 100], kind)})
     assert taken(model, {"s": np.array([0, 100], kind)})

@@ -11,14 +11,15 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from ortopt import InferenceSession
 from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.serialization.save import save
 from ortopt.testing import parse
-from tests.runtime.models import HEADER, TWO_GROUPS, WITH_SHAPE, Twice, floats, session, two_groups
+from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, WITH_SHAPE, Twice, floats, session, two_groups
+from tests.runtime.side_by_side import check, in_threads
 
 
 def reshaped(x: Any, shape: Any) -> Any:
@@ -72,7 +73,7 @@ def test_profiled_constants_are_folded_in() -> None:
     main (float[2,3] x, int64[A] axes, float scale, bool flip) => (float[] y) {{
         t = my.Twice (x)
         y = ortopt.group.group_0 (t, axes, scale, flip) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p, axes, scale, flip) => (r) {{
+    {FUNCTION} group_0 (p, axes, scale, flip) => (r) {{
         m = Mul (p, scale) n = Neg (m) o = Where (flip, n, m) r = Unsqueeze (o, axes) }}"""
     mine = session(text, host_ops=[Twice], specialize_after=2, specialize_constants=True)
     x = floats(2, 3)
@@ -118,7 +119,7 @@ def test_guards_that_fail_again_and_again_are_given_up() -> None:
 def test_random_groups_are_never_specialised() -> None:
     text = f"""{HEADER} main (float[N] x) => (float[N] y) {{
         q = ortopt.group.group_0 (x) y = my.Twice (q) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{
+    {FUNCTION} group_0 (p) => (r) {{
         q = RandomNormalLike (p) r = Add (p, q) }}"""
     mine = session(text, host_ops=[Twice], specialize_after=1)
     first, second = (mine.run(None, {"x": floats(9)})[0] for _ in range(2))
@@ -129,8 +130,8 @@ def test_random_groups_are_never_specialised() -> None:
 def test_random_numbers_are_drawn_in_order_never_at_the_same_time() -> None:
     text = f"""{HEADER} main (float[N] x) => (float[N] y, float[N] z) {{
         q = ortopt.group.group_0 (x) p = ortopt.group.group_1 (x) y = my.Twice (q) z = my.Twice (p) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (r) {{ r = RandomNormalLike <seed = 1.0> (p) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_1 (p) => (r) {{ r = RandomNormalLike <seed = 2.0> (p) }}"""
+    {FUNCTION} group_0 (p) => (r) {{ r = RandomNormalLike <seed = 1.0> (p) }}
+    {FUNCTION} group_1 (p) => (r) {{ r = RandomNormalLike <seed = 2.0> (p) }}"""
     from ortopt.runtime.planning.parallel_plan import dependencies
 
     mine = session(text, host_ops=[Twice])
@@ -146,13 +147,10 @@ def test_random_numbers_are_drawn_in_order_never_at_the_same_time() -> None:
 def test_sizes_are_folded_in() -> None:
     text = f"""{HEADER} main (float[N,4] x) => (int64[2] s, float[N,4] y) {{
         t = my.Twice (x) s, y = ortopt.group.group_0 (t) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (p) => (s, r) {{
+    {FUNCTION} group_0 (p) => (s, r) {{
         s = Shape (p) q = Relu (p) r = Neg (q) }}"""
-    mine = session(text, host_ops=[Twice], specialize_after=1)
-    for rows in (1, 2, 1, 2):
-        s, y = mine.run(None, {"x": floats(rows, 4)})
-        assert s.tolist() == [rows, 4]
-        assert_allclose(y, -2 * np.maximum(floats(rows, 4), 0), rtol=1e-6)
+    feeds = [{"x": floats(rows, 4)} for rows in (1, 2, 1, 2)]
+    mine = check(text, *feeds, host_ops=[Twice], specialize_after=1)
     assert mine.statistics.specializations == 2
 
 
@@ -183,9 +181,8 @@ def test_one_compile_for_concurrent_misses(monkeypatch: pytest.MonkeyPatch) -> N
         start.wait()
         return mine.run(None, {"x": x})[0]
 
-    with ThreadPoolExecutor(8) as threads:
-        for got in threads.map(call, range(8)):
-            assert_allclose(got, two_groups(x)[0], rtol=1e-6)
+    for got in in_threads(8, call):
+        assert_allclose(got, two_groups(x)[0], rtol=1e-6)
     assert sorted(compiled) == ["group_0", "group_1", "leftover_0"]
     assert mine.statistics.specializations == 3
 
@@ -269,8 +266,7 @@ def test_disk_damage_is_found_and_repaired(tmp_path: Path, damage: str) -> None:
 
 
 def test_disk_many_writers(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(4) as threads:
-        rows = list(threads.map(lambda _: specialised(tmp_path), range(4)))
+    rows = in_threads(4, lambda _: specialised(tmp_path))
     assert all(row.stored + row.restored == 3 for row in rows)
     assert all(row.discarded == 0 for row in rows)
     assert len(list(tmp_path.iterdir())) == 3
@@ -284,11 +280,7 @@ def test_disk_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
 def test_disk_tells_weights_apart(tmp_path: Path) -> None:
     specialised(tmp_path)
     other = TWO_GROUPS.replace("{1, 2, 3, 4}", "{1, 2, 3, 5}")
-    mine = session(other, specialize_after=1, cache_folder=tmp_path)
-    x = floats(3, 4)
-    w = np.array([1, 2, 3, 5], np.float32)
-    a = np.maximum(x + w, 0)
-    assert_array_equal(mine.run(None, {"x": x})[1], -a)
+    mine = check(other, {"x": floats(3, 4)}, specialize_after=1, cache_folder=tmp_path)
     assert mine.statistics.restored == 1  # the Neg between the groups
 
 
@@ -299,7 +291,7 @@ def test_tables_in_files_do_not_count(tmp_path: Path, where: str, external_data:
     model = parse(f"""{HEADER}
     main (int64[N] i) => (float[N,64] y) <float[1] table = {{0}}, float[1] w = {{0}}> {{
         t = my.Twice (i) y = ortopt.group.group_0 (t, table, w) }}
-    <domain: "ortopt.group", opset_import: ["" : 17]> group_0 (i, table, w) => (r) {{
+    {FUNCTION} group_0 (i, table, w) => (r) {{
         s = Gather (table, i) r = MatMul (s, w) }}""")
     arrays = {"table": floats(4096, 64), "w": floats(64, 64)}
     for name, array in arrays.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,10 @@ from ortopt.errors import UsageError
 from ortopt.runtime.session import InferenceSession
 from ortopt.runtime.values.containers import as_ort_value, as_python
 from ortopt.runtime.values.tensors import tensor_to_ort, to_ort
-from ortopt.serialization.load import load
 from tests.releases import needs
-from tests.runtime.models import HEADER, Backwards, Twice, floats, plain_session, session
-from tests.runtime.side_by_side import alike, both, quiet, same
+from tests.runtime.models import FUNCTION, HEADER, Backwards, Twice, floats, plain_session, session
+from tests.runtime.side_by_side import alike, both, bound, in_threads, quiet, same
 
-FUNCTION = '<domain: "ortopt.group", opset_import: ["" : 17]>'
 SEQUENCE = f"""{HEADER}
 main (seq(float[]) q, float[] x, int64 i) => (seq(float[]) r, seq(float[]) e, float[] y, seq(float[]) p) {{
     a = ortopt.group.group_0 (q, x) r = ortopt.group.group_1 (a, i) y = ortopt.group.group_2 (a, i)
@@ -49,34 +46,13 @@ main (float[N,2] x) => (seq(map(int64,float)) r, seq(map(string,float)) s, float
 """
 
 
-def optional_model(inner: onnx.TypeProto) -> bytes:
-    """An optional that goes through two groups, and whether there is anything in it."""
-    make = onnx.helper
-    optional = make.make_optional_type_proto(inner)
-    graph = make.make_graph(
-        [
-            make.make_node("group_0", ["q"], ["a"], domain="ortopt.group"),
-            make.make_node("group_1", ["a"], ["h"], domain="ortopt.group"),
-            make.make_node("Identity", ["a"], ["r"]),
-        ],
-        "main",
-        [make.make_value_info("q", optional)],
-        [make.make_tensor_value_info("h", onnx.TensorProto.BOOL, []), make.make_value_info("r", optional)],
-    )
-    imports = [make.make_opsetid("", 18)]
-    functions = [
-        make.make_function("ortopt.group", f"group_{i}", ["p"], ["o"], [make.make_node(op, ["p"], ["o"])], imports)
-        for i, op in enumerate(("Identity", "OptionalHasElement"))
-    ]
-    imports.append(make.make_opsetid("ortopt.group", 1))
-    model = make.make_model(graph, functions=functions, opset_imports=imports, ir_version=10)
-    return bytes(model.SerializeToString())
-
-
-TENSOR = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [None])
-OPTIONAL = optional_model(TENSOR)
-OPTIONAL_SEQUENCE = optional_model(onnx.helper.make_sequence_type_proto(TENSOR))
-
+OPTIONAL = """<ir_version: 10, opset_import: ["" : 18, "ortopt.group" : 1]>
+main (optional(float[N]) q) => (bool h, optional(float[N]) r) {
+    a = ortopt.group.group_0 (q) h = ortopt.group.group_1 (a) r = Identity (a) }
+<domain: "ortopt.group", opset_import: ["" : 18]> group_0 (p) => (o) { o = Identity (p) }
+<domain: "ortopt.group", opset_import: ["" : 18]> group_1 (p) => (o) { o = OptionalHasElement (p) }
+"""
+OPTIONAL_SEQUENCE = OPTIONAL.replace("optional(float[N])", "optional(seq(float[N]))")
 
 X = floats(3)
 FEEDS: dict[str, Any] = {
@@ -180,12 +156,8 @@ def test_bound_values_of_every_kind(what: str) -> None:
     model, feed = ORT_FEEDS[what]
     found = []
     for one in both(model):
-        binding = one.io_binding()
-        for name, value in feed.items():
-            binding.bind_ortvalue_input(name, ort(value))
-        for output in one.get_outputs():
-            binding.bind_output(output.name)
-        one.run_with_iobinding(binding)
+        given = {name: ort(value) for name, value in feed.items()}
+        binding = bound(one, given, [output.name for output in one.get_outputs()])
         outputs = binding.get_outputs()
         vector = binding.get_outputs_as_ortvaluevector()
         assert [value.has_value() for value in vector] == [value.has_value() for value in outputs]
@@ -227,11 +199,7 @@ def test_constant_strings_that_are_no_text_stay_bytes() -> None:
 def test_strings_in_bound_memory() -> None:
     """ONNX Runtime crashes on it."""
     _, mine = both(STRINGS)
-    binding = mine.io_binding()
-    for name in ("x", "z"):
-        binding.bind_ortvalue_input(name, ort(np.array(["a", "bb"], object)))
-    binding.bind_output("c")
-    mine.run_with_iobinding(binding)
+    binding = bound(mine, {name: ort(np.array(["a", "bb"], object)) for name in ("x", "z")}, ["c"])
     assert binding.copy_outputs_to_cpu()[0].tolist() == ["a", "bb"]
 
 
@@ -243,11 +211,7 @@ def test_an_ort_value_that_holds_nothing_is_an_optional() -> None:
     for found in (mine.run(None, {"q": nothing}), mine.run(None, {"q": ort(None)})):
         assert [found[0].item(), found[1]] == [False, None]
     assert not mine.run_with_ort_values(["r"], {"q": nothing})[0].has_value()
-    binding = mine.io_binding()
-    binding.bind_ortvalue_input("q", nothing)
-    binding.bind_output("r")
-    mine.run_with_iobinding(binding)
-    assert binding.copy_outputs_to_cpu() == [None]
+    assert bound(mine, {"q": nothing}, ["r"]).copy_outputs_to_cpu() == [None]
     _, strict = both(SEQUENCE)
     with pytest.raises(ValueError, match="Required inputs"):
         strict.run(None, {"q": nothing, "x": X, "i": np.array(0)})
@@ -277,12 +241,9 @@ def test_ort_values_that_do_not_fit(what: str, how: str) -> None:
 @pytest.mark.parametrize("target", [[X], np.array(["a"], object), floats(2, 2)], ids=["sequence", "strings", "tensor"])
 def test_only_tensors_are_written_to_bound_memory(target: Any) -> None:
     _, mine = both(SEQUENCE)
-    binding = mine.io_binding()
-    for name, value in FEEDS["one"].items():
-        binding.bind_ortvalue_input(name, ort(value))
-    binding.bind_ortvalue_output("r", ort(target))
+    given = {name: ort(value) for name, value in FEEDS["one"].items()}
     with pytest.raises(RuntimeError, match=r"output 'r': only tensors|Unexpected output data type"):
-        mine.run_with_iobinding(binding)
+        bound(mine, given, {"r": ort(target)})
 
 
 def test_the_host_takes_and_gives_them() -> None:
@@ -331,25 +292,16 @@ def test_results_share_no_memory_with_arguments() -> None:
 
 def test_many_threads_with_sequences_of_changing_lengths() -> None:
     theirs, mine = both(SEQUENCE)
-    problems: list[BaseException] = []
 
     def work(seed: int) -> None:
-        try:
-            for i in range(12):
-                feed = {"q": [floats(n + 1) for n in range((seed + i) % 5)], "x": floats(2, seed=i), "i": np.array(0)}
-                expected = theirs.run(None, feed)
-                same(expected, mine.run(None, feed))
-                found = mine.run_with_ort_values(None, {name: ort(value) for name, value in feed.items()})
-                same(expected, [as_python(one._ortvalue) for one in found])
-        except BaseException as error:
-            problems.append(error)
+        for i in range(12):
+            feed = {"q": [floats(n + 1) for n in range((seed + i) % 5)], "x": floats(2, seed=i), "i": np.array(0)}
+            expected = theirs.run(None, feed)
+            same(expected, mine.run(None, feed))
+            found = mine.run_with_ort_values(None, {name: ort(value) for name, value in feed.items()})
+            same(expected, [as_python(one._ortvalue) for one in found])
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems
+    in_threads(8, work)
 
 
 def test_sequences_are_not_specialised_but_their_neighbours_are() -> None:
@@ -377,15 +329,8 @@ def test_strings_are_never_compared_by_address() -> None:
 
 
 def test_sparse_tensors_in_the_interface_are_refused() -> None:
-    make = onnx.helper
-    graph = make.make_graph(
-        [make.make_node("Identity", ["x"], ["a"]), make.make_node("Twice", ["a"], ["y"], domain="my")],
-        "main",
-        [make.make_value_info("x", make.make_sparse_tensor_type_proto(onnx.TensorProto.FLOAT, [2, 2]))],
-        [make.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, 2])],
-    )
-    imports = [make.make_opsetid("", 17), make.make_opsetid("my", 1)]
-    model = make.make_model(graph, opset_imports=imports, ir_version=10)
+    model = onnx.parser.parse_model(f"""{HEADER}
+        main (sparse_tensor(float[2,2]) x) => (float[2,2] y) {{ a = Identity (x) y = my.Twice (a) }}""")
     with pytest.raises(UsageError, match="sparse"):
         InferenceSession(model.SerializeToString(), quiet(), providers=["cpu"], host_ops=[Twice])
 
@@ -402,4 +347,3 @@ def test_values_of_every_kind_become_ort_values() -> None:
         as_ort_value({1: 2.0})
     with pytest.raises(Exception, match="several types"):
         as_ort_value([X, X.astype(np.int64)])
-    assert load(OPTIONAL).graph.inputs[0].name == "q"
