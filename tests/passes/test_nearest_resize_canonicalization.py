@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from ortopt.testing import check_rewrites, parse
-from ortopt.transformers.convolution.nearest_resize_canonicalization import REPEATING
+from ortopt.transformers.convolution.resizes import REPEATING
 
 PASS = "nearest_resize_canonicalization"
 

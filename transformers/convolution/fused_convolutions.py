@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.match import (
@@ -16,33 +17,38 @@ from ortopt.graph.match import (
     need_float32,
     operand_from,
     plain_attributes,
+    producer,
     same_dim,
     users,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.convolution_activation import ACTIVATIONS, fused_convolution, parameters_of
 from ortopt.patterns.quantization import is_unit
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
 
-class Found(Struct, frozen=True):
-    """The nodes, the residual, the activation's name and its parameters; and the result."""
+class ConvActivationFusion(RewriteRule[Match]):
+    """``Activation(Conv(x, w, b))`` → ``com.microsoft.FusedConv<activation>(x, w, b)``."""
 
-    nodes: tuple[ir.Node, ...]
-    convolution: ir.Node
-    residual: ir.Value
-    activation: str
-    parameters: tuple[float, ...]
-    y: ir.Value
+    levels = (TransformerLevel.LEVEL2,)
+    numerics = Numerics.REORDERED
+    roots = ACTIVATIONS
+    providers = (CPU,)
+    produces = ((MICROSOFT, "FusedConv"),)
 
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The result, which may stand below the root."""
-        return (self.y,)
+    def match(self, root: ir.Node) -> Match:
+        """A convolution in single precision, whose result no other node needs."""
+        convolution = producer(inputs(root, 1)[0], "Conv")
+        x, _ = inputs(convolution, 2)
+        need_float32(x, "the kernel is")
+        clips = root.op_type in ("Clip", "Relu")  # as a QuantizeLinear may do by itself
+        need(not (clips and is_unit(convolution, root.outputs[0])), "a quantized kernel can do all of it", root)
+        plain_attributes(convolution)
+        return _fused((convolution, root), root)
 
 
-class ConvAddActivationFusion(RewriteRule[Found]):
+class ConvAddActivationFusion(RewriteRule[Match]):
     """``Activation(Conv(x, w, b) + z)`` → ``com.microsoft.FusedConv<activation>(x, w, b, z)``.
 
     This also works without an activation.
@@ -57,7 +63,7 @@ class ConvAddActivationFusion(RewriteRule[Found]):
     produces = ((MICROSOFT, "FusedConv"),)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A residual of the convolution's own shape."""
         convolution, residual = operand_from(root, "Conv")
         x, _ = inputs(convolution, 2)
@@ -69,16 +75,16 @@ class ConvAddActivationFusion(RewriteRule[Found]):
         need(not is_unit(convolution, root.outputs[0]), "a quantized kernel can do all of it", root)
         plain_attributes(convolution)
         activation = _activation(root.outputs[0])
-        if activation is None:
-            return Found((convolution, root), convolution, residual, "", (), root.outputs[0])
-        parameters = tuple(float(np.float32(number)) for number in parameters_of(activation))
-        nodes = (convolution, root, activation)
-        return Found(nodes, convolution, residual, activation.op_type, parameters, activation.outputs[0])
+        nodes = (convolution, root) if activation is None else (convolution, root, activation)
+        return _fused(nodes, activation, residual)
 
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the convolution with the residual and the activation."""
-        node = fused_convolution(found.convolution, found.activation, found.parameters, found.residual)
-        return {found.y: node.outputs[0]}
+
+def _fused(nodes: tuple[ir.Node, ...], activation: ir.Node | None, residual: ir.Value | None = None) -> Match:
+    """The match of a convolution and what follows it, which its kernel does too."""
+    name = "" if activation is None else activation.op_type
+    parameters = () if activation is None else tuple(float(np.float32(each)) for each in parameters_of(activation))
+    build = partial(fused_convolution, nodes[0], name, parameters, residual)
+    return Match.ending_in(nodes[-1].outputs[0], nodes, build)
 
 
 def _activation(value: ir.Value) -> ir.Node | None:

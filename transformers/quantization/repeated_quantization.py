@@ -1,10 +1,11 @@
-"""What is scaled between two quantizations often comes back as the integers that it was."""
+"""What is dequantized and quantized again often comes back as the integers that it was."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.match import (
     FLOAT,
@@ -21,14 +22,76 @@ from ortopt.graph.match import (
     scalar,
 )
 from ortopt.options import March, Target, TransformerLevel
-from ortopt.patterns.quantization import NEAR_AN_INTEGER, RANGES, Scaling, is_dequantizer, is_faithful, scaling
-from ortopt.rule import Elimination, Forwarded
+from ortopt.patterns.quantization import (
+    NEAR_AN_INTEGER,
+    RANGES,
+    Scaling,
+    dequantizer,
+    is_dequantizer,
+    is_faithful,
+    quantizer,
+    same_scale,
+    scaling,
+)
+from ortopt.rule import Elimination, Forwarded, Match, RewriteRule
 
 LONGEST = 2
 """How many factors may stand between the two."""
 
 FACTORS = (2.0**-8, 2.0**8)
 """Between these, so many factors keep what is dequantized from overflow and from subnormal numbers."""
+
+
+class QdqFinalCleanup(Elimination):
+    """``QuantizeLinear(DequantizeLinear(q))`` with one scale and zero point → ``q``.
+
+    The result is exact: see `ortopt.patterns.quantization.FAITHFUL`. ``DequantizeLinear(QuantizeLinear(x))`` always
+    stays, because its rounding and saturation belong to the model. ONNX Runtime removes it on request.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+
+    def match(self, root: ir.Node) -> Forwarded:
+        """The same constant mapping on the way there and back."""
+        dequantize = dequantizer(inputs(root, 1)[0])
+        there, back = scaling(dequantize), scaling(root)
+        need(there.integers == back.integers, "the quantized types differ", root)
+        need(same_scale(there, back), "the scales differ: it rounds", root)
+        need(bool(np.array_equal(there.zero_point, back.zero_point)), "the zero points differ", root)
+        need(is_faithful(there), "the scale is too large or too small for the way back to be exact", root)
+        return Forwarded((root,), inputs(dequantize, 1)[0])
+
+
+class DoubleQdqPairsRemover(RewriteRule[Match]):
+    """``Quantize(Dequantize(Quantize(x)))`` to other integers of the same scale → ``Quantize(x)``.
+
+    The result is exact: both round x / scale in the same way, and the second saturates wherever the first does. ONNX
+    Runtime also drops pairs with different scales, and computes a new scale for the remaining one, which changes the
+    rounding of the model.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("qdq_final_cleanup",)
+    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+    lookback = 3
+
+    def match(self, root: ir.Node) -> Match:
+        """Equal scales, and a first range that holds the second."""
+        dequantize = dequantizer(inputs(root, 1)[0])
+        first = quantizer(inputs(dequantize, 1)[0])
+        (x,) = inputs(first, 1)
+        inner, between, outer = scaling(first), scaling(dequantize), scaling(root)
+        need(same_scale(inner, between) and same_scale(between, outer), "the scales differ: it rounds twice", root)
+        same = inner.integers == between.integers and bool(np.array_equal(inner.zero_point, between.zero_point))
+        need(same, "the first pair does not give back what it took", first)
+        need(is_faithful(inner) and is_faithful(outer), "the scale is too large or too small to be exact", root)
+        holds = bool(np.all(inner.lowest <= outer.lowest) and np.all(inner.highest >= outer.highest))
+        need(holds, "the first saturates earlier", first)
+        producer = x.producer()
+        is_unit = producer is not None and any(value and is_dequantizer(value.producer()) for value in producer.inputs)
+        need(not is_unit, "a quantized kernel gives the first type", first)
+        return Match((first, dequantize, root), lambda: ops.copied(root, [x, *root.inputs[1:]]))
 
 
 class RequantizationElimination(Elimination):
