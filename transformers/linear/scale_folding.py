@@ -79,8 +79,8 @@ class ScaleFolding(RewriteRule[Match]):
             for node, place in (weights, *places)
         }
         need_near(1.0, (np.abs(factor),), dtype(at), number)
-        nodes = tuple(reversed(path))  # the scaling node comes last
-        return Match(nodes, lambda: rebuilt(nodes[:-1], contents)[nodes[-2].outputs[0]])
+        old = tuple(reversed(path))  # the scaling node comes last
+        return Match(old, lambda: rebuilt(old[:-1], contents)[old[-2].outputs[0]])
 
 
 def _factor(number: ir.Value, at: ir.Value, path: Sequence[ir.Node]) -> np.ndarray:
