@@ -61,6 +61,7 @@ OTHER_LIMITS = {
     f"{LOWERING}.stft_conv_conversion MAX_LENGTH": "memory: the weights are stored",
     "movement.squeeze_reordering FIRST_SPATIAL": "a place in a list",
     "movement.squeeze_reordering FURTHEST": "a search",
+    "quantization.quantizer_scales FACTORS": "a proof: neither product nor scale overflows or loses digits",
 }
 """Limits that are no matter of a form's speed at some sizes, by module and name, each with the reason."""
 
