@@ -64,6 +64,17 @@ class Match(Struct, frozen=True):
     build: Callable[[], Replacement]
     replaced: tuple[ir.Value, ...] = ()
 
+    @classmethod
+    def ending_in(cls, y: ir.Value, nodes: Iterable[ir.Node], build: Callable[[], ir.Node]) -> Match:
+        """The match of nodes whose result may stand below the root.
+
+        Args:
+            y: The result.
+            nodes: The nodes that are replaced, the root among them.
+            build: Builds the node whose first output replaces the result.
+        """
+        return cls(tuple(nodes), lambda: {y: build().outputs[0]}, (y,))
+
 
 class Forwarded(Struct, frozen=True):
     """The match of a rule that needs the nodes and one value, e.g. the one that replaces the root's result."""

@@ -22,8 +22,10 @@ HIGHEST_LITERAL = 2
 
 LOWERING = "lowering.onnxruntime_cpu"
 OTHER_LIMITS = {
-    "activation.elu_decomposition LARGEST": "a proof: larger factors lose digits",
-    "activation.elu_decomposition ROUNDING": "a proof: two numbers that are each other's reciprocal",
+    "activation.elu LARGEST_PARAMETER": "a proof: larger factors lose digits",
+    "activation.elu ROUNDING": "a proof: two numbers that are each other's reciprocal",
+    "activation.softplus LARGEST_ARGUMENTS": "a proof: where an exponential overflows",
+    "activation.softplus SMALLEST_ARGUMENTS": "a proof: where a logarithm is its argument's exponent",
     "attention.grouped_heads_merging 4": "a rank",
     "convolution.resize_projection_reordering MAX_SHARE_OF_WORK": "an estimate of work, on any provider",
     f"{LOWERING}._signal_stages MAX_NODES": "a search",
@@ -53,16 +55,17 @@ OTHER_LIMITS = {
     f"{LOWERING}.fourier_conversions MAX_LENGTH": "memory: the weights are stored",
     "movement.squeeze_reordering FIRST_SPATIAL": "a place in a list",
     "movement.squeeze_reordering FURTHEST": "a search",
+    "quantization.quantizer_scales FACTORS": "a proof: neither product nor scale overflows or loses digits",
 }
 """Limits that are no matter of a form's speed at some sizes, by module and name, each with the reason."""
 
 
 def modules() -> set[str]:
-    """The modules of passes that begin at level 3 or later, and what they share."""
+    """The modules with passes that begin at level 3 or later, and what these share."""
     kinds: dict[str, list[int]] = {}
     for kind in registry.installed():
         kinds.setdefault(kind.__module__, []).append(min(kind.levels).value)
-    late = {module for module, levels in kinds.items() if min(levels) >= TransformerLevel.LEVEL3.value}
+    late = {module for module, levels in kinds.items() if max(levels) >= TransformerLevel.LEVEL3.value}
     shared = {name_of(path) for path in PASSES.glob("lowering/**/_*.py")}
     return {module.removeprefix("ortopt.transformers.") for module in late} | shared
 

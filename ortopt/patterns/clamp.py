@@ -20,15 +20,19 @@ def bounds_of(clip: ir.Node) -> tuple[float, float]:
     Raises:
         Refusal: If a bound is no constant, or the lower one is not below the other.
     """
-    if opset(clip) < BOUNDS_ARE_INPUTS_FROM["Clip"]:
-        low, high = attribute(clip, "min", FLOAT32_LOWEST), attribute(clip, "max", FLOAT32_HIGHEST)
-    else:
-        minimum, maximum = optional(clip, 1), optional(clip, 2)
-        low = -math.inf if minimum is None else scalar(minimum)
-        high = math.inf if maximum is None else scalar(maximum)
+    low, high = stated_bounds(clip)
     if not low < high:
         raise Refusal("the bounds are out of order", clip)
     return low, high
+
+
+def stated_bounds(clip: ir.Node) -> tuple[float, float]:
+    """As `bounds_of`, in whatever order they are."""
+    if opset(clip) < BOUNDS_ARE_INPUTS_FROM["Clip"]:
+        return attribute(clip, "min", FLOAT32_LOWEST), attribute(clip, "max", FLOAT32_HIGHEST)
+    minimum, maximum = optional(clip, 1), optional(clip, 2)
+    low = -math.inf if minimum is None else scalar(minimum)
+    return low, math.inf if maximum is None else scalar(maximum)
 
 
 SUMS = frozenset(
@@ -55,4 +59,4 @@ def zeros_have_no_sign(value: ir.Value) -> bool:
     return node is not None and not node.domain and node.op_type in SUMS
 
 
-__all__ = ["bounds_of", "zeros_have_no_sign"]
+__all__ = ["bounds_of", "stated_bounds", "zeros_have_no_sign"]

@@ -2,10 +2,9 @@
 
 import numpy as np
 import onnx_ir as ir
-import pytest
 
 from ortopt.options import Options
-from ortopt.testing import check_keeps, check_rewrites, parse
+from ortopt.testing import check_rewrites, parse
 
 PASS = "conv_bn_fusion"
 
@@ -21,21 +20,6 @@ def constants(*tensors: tuple[str, str, tuple[int, ...]], seed: int = 0) -> str:
 
 def batch_norm(channels: int) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     return tuple((name, "float", (channels,)) for name in ("g", "b", "m", "v"))
-
-
-@pytest.mark.parametrize("bias", ["", ", k"])
-@pytest.mark.parametrize("opset", [7, 9, 14, 15])
-def test_conv(bias: str, opset: int) -> None:
-    extra = (("k", "float", (3,)),) if bias else ()
-    weights = constants(("w", "float", (3, 2, 3, 3)), *extra, *batch_norm(3))
-    check_rewrites(
-        PASS,
-        before=f"""main (float[N,2,5,5] x) => (float[N,3,A,B] y) <{weights}> {{
-            a = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, w{bias})
-            y = BatchNormalization <epsilon = 0.1> (a, g, b, m, v) }}""",
-        ops={"Conv": 1, "BatchNormalization": 0},
-        opset=opset,
-    )
 
 
 def test_shared_weights_are_copied() -> None:
@@ -79,25 +63,7 @@ def test_double_keeps_all_its_digits() -> None:
 
 
 HEAD = "(float[1,2,3,3] x) => (float[1,2,3,3] y)"
-FIXED = constants(("w", "float", (2, 2, 1, 1)), *batch_norm(2))
 NORM = "BatchNormalization (a, g, b, m, v)"
-KEPT = [
-    ("it is in training mode", 15, f"{HEAD} <{FIXED}> {{ a = Conv (x, w) y, p, q = BatchNormalization <training_mode = 1> (a, g, b, m, v) }}"),  # noqa: E501
-    ("it is in training mode", 9, f"{HEAD} <{FIXED}> {{ a = Conv (x, w) y, p, q, r, s = {NORM} }}"),
-    ("used elsewhere", 15, f"{HEAD} <{FIXED}> {{ a = Conv (x, w) n = {NORM} y = Add (n, a) }}"),
-    ("used elsewhere", 15, f"(float[1,2,3,3] x) => (float[1,2,3,3] a, float[1,2,3,3] y) <{FIXED}> {{ a = Conv (x, w) y = {NORM} }}"),  # noqa: E501
-    ("it is not a constant", 15, f"(float[1,2,3,3] x, float[2,2,1,1] w) => (float[1,2,3,3] y) <{constants(*batch_norm(2))}> {{ a = Conv (x, w) y = {NORM} }}"),  # noqa: E501
-    ("it is not a constant", 15, f"(float[1,2,3,3] x, float[2] g) => (float[1,2,3,3] y) <{FIXED}> {{ a = Conv (x, w) y = {NORM} }}"),  # noqa: E501
-    ("the bias is not a constant", 15, f"(float[1,2,3,3] x, float[2] k) => (float[1,2,3,3] y) <{FIXED}> {{ a = Conv (x, w, k) y = {NORM} }}"),  # noqa: E501
-    ("no Conv or ConvTranspose comes before", 15, f"{HEAD} <{constants(*batch_norm(2))}> {{ a = Neg (x) y = {NORM} }}"),
-    ("it normalizes each position by itself", 7, f"{HEAD} <{FIXED}> {{ a = Conv (x, w) y = BatchNormalization <spatial = 0> (a, g, b, m, v) }}"),  # noqa: E501
-    ("would not be finite", 15, f"{HEAD} <{constants(('w', 'float', (2, 2, 1, 1)), *batch_norm(2)[:3])}, float[2] v = {{-5.0, 1.0}}> {{ a = Conv (x, w) y = {NORM} }}"),  # noqa: E501
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("because", "opset", "model"), KEPT)
-def test_keeps(because: str, opset: int, model: str) -> None:
-    check_keeps(PASS, f"main {model}", because, opset=opset)
 
 
 def test_growth_is_limited() -> None:

@@ -30,22 +30,6 @@ def model(nodes: str, head: str = HEAD, **numbers: str) -> str:
     return f"{head} {'<' + ', '.join(used) + '>' if used else ''} {{ {nodes} }}"
 
 
-@pytest.mark.parametrize("shift", ["Add (x, three)", "Add (three, x)"])
-@pytest.mark.parametrize(
-    "product",
-    [
-        "m = Mul (x, c) y = Div (m, six)",
-        "m = Mul (c, x) y = Mul (m, sixth)",
-        "m = Div (c, six) y = Mul (x, m)",
-        "m = Mul (sixth, c) y = Mul (m, x)",
-        "s = Mul (x, sixth) y = Mul (s, c)",
-        "s = Div (x, six) y = Mul (c, s)",
-    ],
-)
-def test_fuses(shift: str, product: str) -> None:
-    check_rewrites(PASS, model(f"a = {shift} c = Clip (a, zero, six) {product}"), "y = HardSwish (x)")
-
-
 BEFORE_THE_OP = {"HardSigmoid": 1, "Mul": 1, "Clip": 0, "Add": 0, "Div": 0}
 
 

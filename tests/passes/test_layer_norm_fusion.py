@@ -62,13 +62,6 @@ def model(
 FUSED = AFFINES["n·s + b"][1]
 
 
-@pytest.mark.parametrize("square", SQUARES)
-@pytest.mark.parametrize("shift", SHIFTS)
-@pytest.mark.parametrize("quotient", QUOTIENTS)
-def test_spellings(square: str, shift: str, quotient: str) -> None:
-    check_rewrites(PASS, model(square, shift, quotient), FUSED)
-
-
 @pytest.mark.parametrize("opset", [11, 13, 16])
 def test_onnxruntimes_own_op_before_opset_17_only_where_the_caller_asks_for_it(opset: int) -> None:
     check_rewrites(PRIVATE, model(), FUSED, opset=opset, level=2)

@@ -1,7 +1,5 @@
 """A product of integers that becomes floats at once is one kernel."""
 
-import pytest
-
 from ortopt.testing import check_rewrites
 from tests.passes.quantized_units import drawn, parse, run
 
@@ -23,14 +21,6 @@ def model(
     more = "".join(f", {text}" for text in used)
     return f"""main (uint8[N,4] a, float s, uint8 z, int8[{b}] b) => (float[N,3] y{out}) <{constants}{more}> {{
         {product} c = Cast <to = 1> (i) {factor} {end} }}"""
-
-
-@pytest.mark.parametrize("constants", [COLUMNS, ONE])
-@pytest.mark.parametrize("factor", ["f = Mul (s, t)", "f = Mul (t, s)"])
-@pytest.mark.parametrize("end", ["y = Mul (c, f)", "y = Mul (f, c)"])
-def test_without_a_bias(end: str, factor: str, constants: str) -> None:
-    text = model(factor, end, constants=constants)
-    check_rewrites(PASS, text, after="y = com.microsoft.MatMulIntegerToFloat (a, b, s, t, z, w)")
 
 
 def test_bits_stay() -> None:

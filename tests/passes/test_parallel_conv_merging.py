@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
 
 PASS = "parallel_conv_merging"
 HEAD = "main (float[N,2,H,W] x) => (float[A,B,C,D] y)"
@@ -47,11 +46,6 @@ MERGED = {
 }
 
 
-@pytest.mark.parametrize("case", MERGED)
-def test_merges(case: str) -> None:
-    check_rewrites(PASS, model(MERGED[case]), ops={"Conv": 1})
-
-
 def test_infinities_and_nan_reach_the_same_elements() -> None:
     """Of weights of one sign; of others, opposite infinities have made a NaN of what is infinite now."""
     x = np.ones((1, 2, 5, 5), np.float32)
@@ -59,26 +53,3 @@ def test_infinities_and_nan_reach_the_same_elements() -> None:
     numbers = ", ".join(str(place % 7 + 1) for place in range(36))
     text = model(MERGED["a point in a larger kernel"]).replace(WEIGHTS["w"], f"float[2,2,3,3] w = {{{numbers}}}")
     check_rewrites(PASS, text, ops={"Conv": 1}, inputs={"x": x})
-
-
-TWO = HEAD.replace("y)", "y, float[E,F,G,I] z)")
-KEPT = {
-    "of different values": model("n = Neg (x) p = Conv (x, u) q = Conv (n, v) y = Add (p, q)"),
-    "a branch is used elsewhere": model("p = Conv (x, u) q = Conv (x, v) y = Add (p, q) z = Neg (q)", TWO),
-    "both operands are the same": model("p = Conv (x, u) y = Add (p, p)"),
-    "they differ in strides": model("p = Conv <strides = [2, 2]> (x, u) q = Conv (x, v) y = Add (p, q)", HEAD.replace("H,W", "1,1")),  # noqa: E501
-    "they differ in groups": model("p = Conv <group = 2> (x, d) q = Conv (x, v) y = Add (p, q)"),
-    "they differ in dilations": model(f"p = Conv <pads = [2, 0, 2, 0], dilations = [2, 1]> (x, t) q = Conv {PADS} (x, w) y = Add (p, q)"),  # noqa: E501
-    "they differ in channels": model("p = Conv (x, o) q = Conv (x, v) y = Add (p, q)"),
-    "neither kernel lies inside the other": model("p = Conv (x, u) q = Conv (x, w) y = Add (p, q)", HEAD.replace("H,W", "3,3")),  # noqa: E501
-    "its padding is not written out": model('p = Conv (x, u) q = Conv <auto_pad = "SAME_UPPER"> (x, w) y = Add (p, q)'),
-    "would not be finite": model("p = Conv (x, huge) q = Conv (x, huge) y = Add (p, q)".replace("(x, huge) q", "(x, huge) q")),  # noqa: E501
-    "neither operand comes from a Conv": model("p = BatchNormalization (x, g, b, c, b) q = BatchNormalization (x, g, b, b, b) y = Add (p, q)"),  # noqa: E501
-    "no BatchNormalization or Conv": model("p = Conv (x, u) q = Neg (x) y = Add (p, q)"),
-    "gives another number of channels": model("p = BatchNormalization (x, g, b, c, b) q = Conv (x, o) y = Add (p, q)"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("because", KEPT)
-def test_keeps(because: str) -> None:
-    check_keeps(PASS, KEPT[because], because if because != "no BatchNormalization or Conv" else None)

@@ -5,7 +5,6 @@ import pytest
 
 from ortopt.testing import check_rewrites
 from tests.passes.quantized_units import Tensor, check_unit, unit
-from tests.passes.tables import keeps
 
 PASS = "qgemm_fusion"
 A = Tensor("N,6", 0.02, 90)
@@ -59,17 +58,3 @@ def test_without_a_bias(rows: str) -> None:
 def test_transposed_and_scaled() -> None:
     text = gemm("transA = 1, alpha = 0.5", bias=bias(0.5), a=A._replace(dims="6,N"))
     check_unit(check_rewrites, PASS, text, "com.microsoft::QGemm")
-
-
-test_keeps = keeps(
-    PASS,
-    [
-        ("the bias is scaled", gemm("beta = 0.5", bias=bias())),
-        ("alpha is not positive", gemm("alpha = -1.0")),
-        ("", gemm(axis=0, zeros=(0, 0, 0))),
-        ("zero points of their own", gemm(zeros=(1, 2, 3))),
-        ("too few digits", gemm(bias=bias(1.37), y=Y._replace(scale=0.01))),
-        ("it is not a constant", gemm(bias="float[1] c_1 = {1.0}, ; c = Neg (c_1)")),
-        (None, gemm(), {"target": "onnx"}),
-    ],
-)

@@ -4,7 +4,6 @@ import pytest
 
 from ortopt.testing import check_rewrites
 from tests.passes.quantized_units import Tensor, check_unit, unit
-from tests.passes.tables import keeps
 
 PASS = "qlinear_matmul_fusion"
 A = Tensor("N,40", 0.031)
@@ -12,22 +11,11 @@ B = Tensor("40,5", 0.0173, 3, "int8")
 Y = Tensor("N,5", 0.1, 99)
 MATMUL = "t = MatMul (a_x, b_x)"
 SCALES = "float[5] b_s = {0.01, 0.02, 0.03, 0.04, 0.05}"
-COLUMNS = "int8[40,5] b"
 
 
 def by_columns(axis: int = 1, scales: str = SCALES) -> str:
     text = unit(MATMUL, Y, a=A, b=B._replace(scale=scales, zero=None))
     return text.replace("b_x = DequantizeLinear", f"b_x = DequantizeLinear <axis = {axis}>")
-
-
-def several_matrices() -> str:
-    text = by_columns(axis=2).replace(COLUMNS, "int8[2,40,5] b")
-    return text.replace("float[N,5]", "float[2,N,5]")
-
-
-def scales_on_the_left() -> str:
-    text = by_columns().replace("MatMul (a_x, b_x)", "MatMul (b_x, a_x)")
-    return text.replace("[N,40] a", "[5,40] a").replace("float[N,5]", "float[40,40]")
 
 
 @pytest.mark.parametrize(
@@ -51,18 +39,3 @@ def test_shapes_and_types(a: str, b: str, y: str, types: str) -> None:
 
 def test_scales_of_columns() -> None:
     check_unit(check_rewrites, PASS, by_columns(), "QLinearMatMul")
-
-
-test_keeps = keeps(
-    PASS,
-    [
-        ("sum of nothing", unit(MATMUL, Y._replace(dims="3,5"), a=A._replace(dims="3,0"), b=B._replace(dims="0,5"))),
-        ("is not known", unit(MATMUL, Y, a=A._replace(dims="N,K"), b=B._replace(dims="K,5"))),
-        ("might overflow", unit(MATMUL, Y, a=A._replace(dims="N,40000"), b=B._replace(dims="40000,5"))),
-        ("a vector", unit(MATMUL, Y._replace(dims="N"), a=A, b=B._replace(dims="40"))),
-        ("", unit(MATMUL, Y, a=A._replace(dtype="int8"), b=B._replace(dtype="uint8"))),
-        ("several matrices", several_matrices()),
-        ("not those of columns", by_columns(0, f"float[40] b_s = {{{', '.join(['0.1'] * 40)}}}")),
-        ("several scales", scales_on_the_left()),
-    ],
-)

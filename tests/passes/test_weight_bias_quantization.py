@@ -151,43 +151,6 @@ def matmul(weight: str = "float[2,2] w = {1,2,3,4}", body: str = "", output: str
     return f"main (uint8[2,2] q{head}) => (uint8[2,2] y{output}) <{ONE}{', ' + weight if weight else ''}> {{ {body} }}"
 
 
-KEPT = {
-    "a float activation": (
-        matmul(body="m = MatMul (x, w) y = QuantizeLinear (m, s, z)", head=", float[2,2] x"),
-        "no DequantizeLinear",
-    ),
-    "a computed weight": (matmul(weight="", head=", float[2,2] w"), "not a constant"),
-    "a float result": (
-        matmul(
-            body="d = DequantizeLinear (q, s, z) m = MatMul (d, w) v = Relu (m) y = QuantizeLinear (m, s, z)",
-            output=", float[2,2] v",
-        ),
-        "not quantized",
-    ),
-    "the result is a graph output": (matmul(output=", float[2,2] m"), "not quantized"),
-    "a row": (matmul("float[2] w = {1,2}").replace("uint8[2,2] y", "uint8[2] y"), "no channels"),
-    "tiny": (matmul("float[2,2] w = {1e-37,1e-37,1e-37,1e-37}"), "too large or too small"),
-    "all is dequantized": (with_weight("Conv (d, v)"), "already"),
-    "the bias overflows": (with_weight(bias="{1, 2e9, 3}"), "overflow int32"),
-    "the bias overflows by one": (with_weight(bias="{1, 1073742, 3}", scale="0.01"), "overflow int32"),
-    "Gemm with a factor": (unit("Gemm")[0].replace("Gemm (", "Gemm <alpha = 0.5> ("), "alpha or beta"),
-    "Gemm with a scaled bias": (unit("Gemm")[0].replace("Gemm (", "Gemm <beta = 0.5> ("), "alpha or beta"),
-    "scales across the bias": (
-        with_weight(scale="0.01, 0.02, 0.03").replace("axis = 0", "axis = 1"),
-        "not those of the bias",
-    ),
-    "wide integers": (
-        matmul().replace("uint8", "uint16"),
-        "8 bits",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", KEPT)
-def test_keeps(name: str) -> None:
-    check_keeps(PASS, *KEPT[name], opset=21)
-
-
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
 def test_keeps_what_is_not_finite(number: float) -> None:
     model = parse(matmul())

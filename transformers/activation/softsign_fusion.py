@@ -6,6 +6,7 @@ from ortopt.graph.match import inputs, is_op, need, only_user, operand_scalar
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.affine import need_single
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
+from ortopt.transformers.activation._spelled import other_operand
 
 NOT_SOFTSIGN = "it is not x / (1 + |x|)"
 
@@ -30,10 +31,8 @@ class SoftsignFusion(RewriteRule[Match]):
         if is_op(last, "Reciprocal"):
             nodes.append(last)
             last = only_user(last.outputs[0], "Mul")
-        a, b = inputs(last, 2)
         below = nodes[-1].outputs[0]
-        other = a if b is below else b
-        need(other is x and (b is below or is_op(last, "Mul")), NOT_SOFTSIGN, last)
+        divides = inputs(last, 2)[1] is below or is_op(last, "Mul")
+        need(other_operand(last, below) is x and divides, NOT_SOFTSIGN, last)
         need_single(x)
-        y = last.outputs[0]
-        return Match((*nodes, last), lambda: {y: ir.node("Softsign", [x]).outputs[0]}, (y,))
+        return Match.ending_in(last.outputs[0], (*nodes, last), lambda: ir.node("Softsign", [x]))

@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.match import (
@@ -21,19 +20,11 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.quantization import dequantizer, is_dequantizer, is_faithful, quantizer, same_scale, scaling
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 
 
-class Found(Struct, frozen=True):
-    """The Pad, the op that will pad, its new operand, and the paddings."""
-
-    nodes: tuple[ir.Node, ...]
-    source: ir.Value
-    pads: tuple[int, ...]
-
-
-class PadFusion(RewriteRule[Found]):
+class PadFusion(RewriteRule[Match]):
     """``Conv(Pad(x))``, ``AveragePool(Pad(x))`` with zeros around the image → one op with ``pads``.
 
     A MaxPool is left alone, because it pads with -inf and not with 0. (ONNX Runtime fuses it as well.) In quantized
@@ -48,7 +39,7 @@ class PadFusion(RewriteRule[Found]):
     lookback = 4
     opsets = (7, NEWEST_OPSET)  # before, an AveragePool never counted its padding
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A Pad by known numbers of zeros, along spatial axes only."""
         (padded,) = inputs(root, 1)
         padded, between = _before_quantization(padded)
@@ -74,14 +65,9 @@ class PadFusion(RewriteRule[Found]):
         if root.op_type == "AveragePool":
             _check_average(root, own, pads)
         plain_attributes(root)
-        return Found((pad, *between, root), x, pads)
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the op; an average counts the zeros as the Pad's users did."""
-        root = found.nodes[-1]
-        counts = 1 if root.op_type == "AveragePool" else None
-        operands = [found.source, *root.inputs[1:]]
-        return ops.copied(root, operands, auto_pad=None, pads=found.pads, count_include_pad=counts)
+        counts = 1 if root.op_type == "AveragePool" else None  # it counts the zeros as the Pad's users did
+        operands, changed = [x, *root.inputs[1:]], {"auto_pad": None, "pads": pads, "count_include_pad": counts}
+        return Match((pad, *between, root), lambda: ops.copied(root, operands, **changed))
 
 
 def _before_quantization(padded: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:

@@ -38,7 +38,7 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.convolution import need_points
 from ortopt.patterns.convolution_activation import separate_activation
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
 OLDEST_OPSET = 11
@@ -71,14 +71,7 @@ class Part(Struct, frozen=True):
     share: float
 
 
-class Found(Struct, frozen=True):
-    """The nodes, and the parts in order."""
-
-    nodes: tuple[ir.Node, ...]
-    parts: tuple[Part, ...]
-
-
-class ResizeProjectionReordering(RewriteRule[Found]):
+class ResizeProjectionReordering(RewriteRule[Match]):
     """``Conv(Concat(x, Resize(z)))`` with a 1x1 kernel → ``Conv(x) + Resize(Conv(z))``, where that is less work."""
 
     levels = (TransformerLevel.LEVEL3,)
@@ -88,7 +81,7 @@ class ResizeProjectionReordering(RewriteRule[Found]):
     lookback = 2
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A convolution of single points, and parts of which some are enlarged along spatial axes only."""
         x, weight = inputs(root, 2)
         need(opset(root, "") >= OLDEST_OPSET, "before opset 11, a Resize says less", root)
@@ -116,27 +109,27 @@ class ResizeProjectionReordering(RewriteRule[Found]):
             "it would be no less work",
             root,
         )
-        return Found(tuple(nodes), parts)
+        return Match(tuple(nodes), lambda: _projected(root, parts))
 
-    def rewrite(self, found: Found) -> ir.Value:
-        """Build a convolution for each part, and what enlarges and adds their results; the first one adds the bias."""
-        root = found.nodes[0]
-        weight = array_of(root.inputs[1])
-        kind = tensor_of(root.inputs[1]).dtype
-        bias = root.inputs[2:3]
-        plain = [each for name, each in root.attributes.items() if not name.startswith("activation")]
-        total: ir.Value | None = None
-        start = 0
-        for part in found.parts:
-            own = constant(np.ascontiguousarray(weight[:, start : start + part.channels]), kind)
-            start += part.channels
-            value = ir.Node("", "Conv", [part.source, own, *bias], plain).outputs[0]
-            bias = ()
-            if part.resize is not None:
-                value = _resized(part.resize, value, weight.shape[0])
-            total = value if total is None else ir.node("Add", [total, value]).outputs[0]
-        assert total is not None
-        return separate_activation(root, total)
+
+def _projected(root: ir.Node, parts: Sequence[Part]) -> ir.Value:
+    """A convolution for each part, and what enlarges and adds their results; the first one adds the bias."""
+    weight = array_of(root.inputs[1])
+    kind = tensor_of(root.inputs[1]).dtype
+    bias = root.inputs[2:3]
+    plain = [each for name, each in root.attributes.items() if not name.startswith("activation")]
+    total: ir.Value | None = None
+    start = 0
+    for part in parts:
+        own = constant(np.ascontiguousarray(weight[:, start : start + part.channels]), kind)
+        start += part.channels
+        value = ir.Node("", "Conv", [part.source, own, *bias], plain).outputs[0]
+        bias = ()
+        if part.resize is not None:
+            value = _resized(part.resize, value, weight.shape[0])
+        total = value if total is None else ir.node("Add", [total, value]).outputs[0]
+    assert total is not None
+    return separate_activation(root, total)
 
 
 def _part(value: ir.Value) -> Part:

@@ -18,7 +18,7 @@ from ortopt.patterns.einsum import Equation, Operand, Step, equation_of, product
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 
 
-class Found(Struct, frozen=True):
+class Arrangement(Struct, frozen=True):
     """The Einsum; how its operands are arranged, in the order in which they are multiplied; the op, and what follows.
 
     There is no op where it has one operand. Einsum gives +0.0 for each product that is a zero.
@@ -31,7 +31,7 @@ class Found(Struct, frozen=True):
     clears_signs: bool = False
 
 
-class EinsumDecomposition(RewriteRule[Found]):
+class EinsumDecomposition(RewriteRule[Arrangement]):
     """``Einsum(a, b)`` → ``MatMul`` or ``Mul`` between Transposes and Reshapes; ``Einsum(a)`` → ``Transpose``, a sum.
 
     It runs at level 2, because it adds nodes, and because attention and rotary embeddings are recognised in its
@@ -44,7 +44,7 @@ class EinsumDecomposition(RewriteRule[Found]):
     opsets = (12, NEWEST_OPSET)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Arrangement:
         """One operand, or two whose common letters have the same sizes."""
         equation = equation_of(root)
         operands = tuple(value for value in root.inputs if value is not None)
@@ -56,7 +56,7 @@ class EinsumDecomposition(RewriteRule[Found]):
         need(not sums or dtype(operands[0]) in FLOATS, "ONNX Runtime sums integers as doubles", operands[0])
         return found
 
-    def rewrite(self, found: Found) -> ir.Node | ir.Value:
+    def rewrite(self, found: Arrangement) -> ir.Node | ir.Value:
         """Build the product of the arranged operands."""
         version = opset(found.nodes[0])
         values = [_arranged(value, steps, version) for value, steps in found.operands]
@@ -67,21 +67,21 @@ class EinsumDecomposition(RewriteRule[Found]):
         return _arranged(result, found.after, version)
 
 
-def _single(root: ir.Node, equation: Equation) -> Found:
+def _single(root: ir.Node, equation: Equation) -> Arrangement:
     (letters,) = equation.terms
     summed = Operand(letters).without([each for each in letters if each not in equation.result], "ReduceSum")
     (value,) = root.inputs
     assert value is not None
-    return Found((root,), ((value, summed.ordered(equation.result).steps),))
+    return Arrangement((root,), ((value, summed.ordered(equation.result).steps),))
 
 
-def _double(root: ir.Node, operands: Sequence[ir.Value], equation: Equation) -> Found:
+def _double(root: ir.Node, operands: Sequence[ir.Value], equation: Equation) -> Arrangement:
     fixed = [is_constant(value) for value in operands]
     product = product_of(equation, [dims(value) for value in operands], fixed, partial(is_never_zero, at=root))
     first, second = operands[::-1] if product.swapped else operands
     arranged = ((first, product.left.steps), (second, product.right.steps))
     signed = dtype(first) in FLOATS and not all(is_never_below_zero(value) for value in operands)
-    return Found((root,), arranged, product.op, product.after, product.op == "Mul" and signed)
+    return Arrangement((root,), arranged, product.op, product.after, product.op == "Mul" and signed)
 
 
 def _arranged(value: ir.Value, steps: Sequence[Step], version: int) -> ir.Value:

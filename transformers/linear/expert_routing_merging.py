@@ -22,7 +22,7 @@ ADDED = 5
 """How many nodes search for the rows of all experts and count them."""
 
 
-class Found(Struct, frozen=True):
+class Routing(Struct, frozen=True):
     """The nodes, the search, what is done with the coordinates and who reads that, and what becomes of the results."""
 
     nodes: tuple[ir.Node, ...]
@@ -38,7 +38,7 @@ class Found(Struct, frozen=True):
         return read if self.combination is None else (*read, self.combination.total)
 
 
-class ExpertRoutingMerging(RewriteRule[Found]):
+class ExpertRoutingMerging(RewriteRule[Routing]):
     """``Gather(x, NonZero(mask[e]))`` for each expert e → parts of ``Gather(x, NonZero(mask))``.
 
     The sum of ``ScatterElements(0, rows[e], y[e]·w[e])`` → ``ReduceSum(ScatterND(Concat(y)·w))``: where TopK has named
@@ -53,7 +53,7 @@ class ExpertRoutingMerging(RewriteRule[Found]):
     providers = (CPU,)
     targets = (Target.ORT,)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Routing:
         """The first expert's NonZero, with those of all others, and what is done alike with what they find."""
         search = expert_search(root)
         parts = ParallelParts(Parts(search.found, 1))
@@ -66,9 +66,9 @@ class ExpertRoutingMerging(RewriteRule[Found]):
         need(bool(read), "nothing reads the rows", root)
         count = len(search.found)
         need(len(search.nodes) + len(parts.nodes) >= 2 * count + ADDED + len(read), "there is little to merge", root)
-        return Found(tuple(nodes), search, parts, tuple(read), combination)
+        return Routing(tuple(nodes), search, parts, tuple(read), combination)
 
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+    def rewrite(self, found: Routing) -> dict[ir.Value, ir.Value]:
         """Build one search, the steps with all rows, and a Split of what the experts read."""
         search, combination = found.search, found.combination
         places = ir.node("NonZero", [search.mask]).outputs[0]

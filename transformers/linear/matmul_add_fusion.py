@@ -1,25 +1,15 @@
 """One Gemm kernel costs less than a MatMul kernel and an Add kernel."""
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.graph.match import FLOATS, broadcasts_to, dims, inputs, is_op, need, operand_from, opset
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 SUM_BROADCASTS_FROM = 8
 
 
-class Found(Struct, frozen=True):
-    """The nodes that are replaced, and the operands of the new Gemm."""
-
-    nodes: tuple[ir.Node, ...]
-    a: ir.Value
-    b: ir.Value
-    c: ir.Value
-
-
-class MatMulAddFusion(RewriteRule[Found]):
+class MatMulAddFusion(RewriteRule[Match]):
     """``Add(MatMul(a, b), c)`` → ``Gemm(a, b, c)``, also of a ``Sum``."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -28,7 +18,7 @@ class MatMulAddFusion(RewriteRule[Found]):
     opsets = (7, NEWEST_OPSET)  # before, Gemm and Add broadcast by attributes
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Two matrices of floats, and a C that broadcasts to their product."""
         need(len(root.inputs) == 2, "there are not two summands", root)
         need(is_op(root, "Add") or opset(root) >= SUM_BROADCASTS_FROM, "the opset's Sum does not broadcast", root)
@@ -38,8 +28,4 @@ class MatMulAddFusion(RewriteRule[Found]):
         rows, _ = dims(a, rank=2)
         _, columns = dims(b, rank=2)
         need(broadcasts_to(c, (rows, columns)), "Gemm broadcasts C one way only", c)
-        return Found((matmul, root), a, b, c)
-
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the Gemm."""
-        return ir.node("Gemm", [found.a, found.b, found.c])
+        return Match((matmul, root), lambda: ir.node("Gemm", [a, b, c]))

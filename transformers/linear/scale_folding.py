@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.magnitudes import need_near
@@ -28,10 +27,10 @@ from ortopt.graph.match import (
     scalar,
     static_dims,
 )
-from ortopt.linear.folding import Place, layer_alone, node_alone, rebuilt
+from ortopt.linear.folding import layer_alone, node_alone, rebuilt
 from ortopt.linear.weights import scaled
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 
 REARRANGING = RESHAPING | {"GatherElements", "Identity", "Transpose"}
@@ -40,17 +39,7 @@ ABOVE = frozenset((*REARRANGING, "Gemm", "MatMul", "Add"))
 MAX_MOVES = 6
 
 
-class Found(Struct, frozen=True):
-    """The scaling node, the layer above it and the nodes between; and which inputs of them are scaled.
-
-    By place, not by value: the same constant may be multiplied by the weights that it is.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    scaled: Mapping[Place, np.ndarray]
-
-
-class ScaleFolding(RewriteRule[Found]):
+class ScaleFolding(RewriteRule[Match]):
     """``(x·W + b) * c`` → ``x·(W * c) + b * c``, also ``/ c`` and through Reshape, Transpose and GatherElements.
 
     Exporters scale the queries and keys of attention in this way, in each layer. A number for each column is taken in
@@ -65,7 +54,7 @@ class ScaleFolding(RewriteRule[Found]):
     numerics = Numerics.REORDERED
     lookback = 6
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A factor of one number, and above it a MatMul or Gemm with constant weights that no other node uses."""
         number, at = operand_constant(root) if is_op(root, "Mul") else inputs(root, 2)[::-1]
         path = [root, _node_alone(at, root)]
@@ -90,11 +79,8 @@ class ScaleFolding(RewriteRule[Found]):
             for node, place in (weights, *places)
         }
         need_near(1.0, (np.abs(factor),), dtype(at), number)
-        return Found(tuple(reversed(path)), contents)
-
-    def rewrite(self, found: Found) -> ir.Value:
-        """Build the layer and the nodes after it, up to the scaling node."""
-        return rebuilt(found.nodes[:-1], found.scaled)[found.nodes[-2].outputs[0]]
+        old = tuple(reversed(path))  # the scaling node comes last
+        return Match(old, lambda: rebuilt(old[:-1], contents)[old[-2].outputs[0]])
 
 
 def _factor(number: ir.Value, at: ir.Value, path: Sequence[ir.Node]) -> np.ndarray:

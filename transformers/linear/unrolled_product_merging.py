@@ -13,7 +13,7 @@ from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, optional, plain_attributes
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 
 RANK = 3
@@ -44,17 +44,7 @@ class Step(Struct, frozen=True):
     product: Product
 
 
-class Found(Struct, frozen=True):
-    """The nodes, the sequence, the axis of its steps and that of the results, and what is computed of each."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    of: int
-    to: int
-    product: Product
-
-
-class UnrolledProductMerging(RewriteRule[Found]):
+class UnrolledProductMerging(RewriteRule[Match]):
     """``Concat(x₀·W + b, x₁·W + b, …)`` for all steps ``Split(x)`` → ``x·W + b``."""
 
     levels = (TransformerLevel.LEVEL1,)
@@ -63,7 +53,7 @@ class UnrolledProductMerging(RewriteRule[Found]):
     numerics = Numerics.REORDERED  # of more rows, a kernel may sum in another order
     keeps_elementwise = True
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """As many operands as there are steps, in their order, each with one and the same product."""
         values = inputs(root, len(root.inputs))
         need(len(values) > 1, "it joins nothing", root)
@@ -84,17 +74,19 @@ class UnrolledProductMerging(RewriteRule[Found]):
             rows = step.nodes[0].outputs[0]  # what was reshaped to a matrix
             need(_is_without(dims(rows), dims(step.part), of), "its operands are no single steps", root)
         between = (node for step in steps for node in step.nodes)
-        return Found((split, *between, root), x, of, to, steps[0].product)
+        nodes = (split, *between, root)
+        return Match(nodes, lambda: _merged(x, of, to, steps[0].product))
 
-    def rewrite(self, found: Found) -> ir.Value:
-        """Build the product, with the steps where they are wanted."""
-        rows, columns = (axis for axis in range(RANK) if axis != found.of)
-        wanted = (found.of, rows, columns) if found.to == 0 else (rows, found.of, columns)
-        weight = _transposed(found.product.weight, (1, 0)) if found.product.is_turned else found.product.weight
-        result = ir.node("MatMul", [_transposed(found.x, wanted), weight]).outputs[0]
-        if found.product.bias is not None:
-            result = ir.node("Add", [result, found.product.bias]).outputs[0]
-        return _transposed(result, STEPS_LAST) if found.to == RANK - 1 else result
+
+def _merged(x: ir.Value, of: int, to: int, product: Product) -> ir.Value:
+    """The product of all steps, along an axis of the sequence, with these where they are wanted."""
+    rows, columns = (axis for axis in range(RANK) if axis != of)
+    wanted = (of, rows, columns) if to == 0 else (rows, of, columns)
+    weight = _transposed(product.weight, (1, 0)) if product.is_turned else product.weight
+    result = ir.node("MatMul", [_transposed(x, wanted), weight]).outputs[0]
+    if product.bias is not None:
+        result = ir.node("Add", [result, product.bias]).outputs[0]
+    return _transposed(result, STEPS_LAST) if to == RANK - 1 else result
 
 
 def _step(value: ir.Value, to: int) -> Step:

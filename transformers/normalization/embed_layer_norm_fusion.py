@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -31,7 +32,7 @@ from ortopt.graph.match import (
 from ortopt.graph.walk import Question, walk
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
 MOVES = ("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
@@ -51,32 +52,7 @@ class Lookup(Struct, frozen=True):
     ids: ir.Value
 
 
-class Found(Struct, frozen=True):
-    """The sums and the normalization, and what is added.
-
-    Attributes:
-        nodes: The additions and the normalization.
-        words: The rows of words.
-        positions: The rows of positions; or a value [length, hidden] or [1, length, hidden] that is added as it is.
-        segments: The rows of segments, or None.
-        root: The normalization.
-        total: The sum.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    words: Lookup
-    positions: Lookup | ir.Value
-    segments: Lookup | None
-    root: ir.Node
-    total: ir.Value
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The sum too: the kernel gives it as an output of its own."""
-        return (self.total,)
-
-
-class EmbedLayerNormFusion(RewriteRule[Found]):
+class EmbedLayerNormFusion(RewriteRule[Match]):
     """``LayerNormalization(words[ids] + positions + segments[…])`` → ``com.microsoft.EmbedLayerNormalization``."""
 
     levels = (TransformerLevel.LEVEL2,)
@@ -86,7 +62,7 @@ class EmbedLayerNormFusion(RewriteRule[Found]):
     produces = ((MICROSOFT, "EmbedLayerNormalization"),)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Two or three embeddings that are normalized over the last of three dimensions."""
         total, scale = inputs(root, 2)
         shape = dims(total, 3)
@@ -107,32 +83,42 @@ class EmbedLayerNormFusion(RewriteRule[Found]):
         terms = _terms(total, additions)
         need(len(terms) in {2, 3}, "it does not add two or three embeddings", total)
         words, positions, segments = _assigned(terms, shape, total)
-        return Found((*additions, root), words, positions, segments, root, total)
+        build = partial(_kernel, root, words, positions, segments)
+        return Match((*additions, root), build, (total,))  # the sum too: the kernel gives it as an output of its own
 
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the kernel's node, with integers that count from the first row only."""
-        segments, positions = found.segments, found.positions
-        scale, bias = found.root.inputs[1], optional(found.root, 2)
-        assert scale is not None
-        operands = [
-            _ids(found.words),
-            None if segments is None else _ids(segments),
-            found.words.table,
-            positions.table if isinstance(positions, Lookup) else _rows(positions, opset(found.nodes[0], "")),
-            None if segments is None else segments.table,
-            scale,
-            _zeros(scale, found.words.table) if bias is None else bias,
-        ]
-        if isinstance(positions, Lookup):
-            operands += [None, _ids(positions)]
-        attributes = {"epsilon": attribute(found.root, "epsilon", 1e-5), "mask_index_type": 0}
-        outputs = [ir.Value()]
-        replaced = {found.root.outputs[0]: outputs[0]}
-        if not is_used_once(found.total):
-            outputs += [ir.Value(name=""), ir.Value()]
-            replaced[found.total] = outputs[2]
-        ir.node("EmbedLayerNormalization", operands, attributes, domain=MICROSOFT, outputs=outputs)
-        return replaced
+
+def _kernel(
+    root: ir.Node, words: Lookup, positions: Lookup | ir.Value, segments: Lookup | None
+) -> dict[ir.Value, ir.Value]:
+    """The kernel's node, with integers that count from the first row only, in place of the sum and its normalization.
+
+    Args:
+        root: The normalization.
+        words: The rows of words.
+        positions: The rows of positions; or a value [length, hidden] or [1, length, hidden] that is added as it is.
+        segments: The rows of segments, or None.
+    """
+    total, scale = inputs(root, 2)
+    bias = optional(root, 2)
+    operands = [
+        _ids(words),
+        None if segments is None else _ids(segments),
+        words.table,
+        positions.table if isinstance(positions, Lookup) else _rows(positions, opset(root)),
+        None if segments is None else segments.table,
+        scale,
+        _zeros(scale, words.table) if bias is None else bias,
+    ]
+    if isinstance(positions, Lookup):
+        operands += [None, _ids(positions)]
+    attributes = {"epsilon": attribute(root, "epsilon", 1e-5), "mask_index_type": 0}
+    outputs = [ir.Value()]
+    replaced = {root.outputs[0]: outputs[0]}
+    if not is_used_once(total):
+        outputs += [ir.Value(name=""), ir.Value()]
+        replaced[total] = outputs[2]
+    ir.node("EmbedLayerNormalization", operands, attributes, domain=MICROSOFT, outputs=outputs)
+    return replaced
 
 
 def _terms(total: ir.Value, additions: list[ir.Node]) -> list[ir.Value]:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -19,25 +18,10 @@ from ortopt.graph.match import (
 from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.affine import LARGEST, SMALLEST
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 
-class Found(Struct, frozen=True):
-    """The nodes, what is normalized, the new scale and bias of each channel, and the result."""
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    scale: np.ndarray
-    bias: np.ndarray
-    y: ir.Value
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The result, which stands below the root."""
-        return (self.y,)
-
-
-class InstanceNormFusion(RewriteRule[Found]):
+class InstanceNormFusion(RewriteRule[Match]):
     """``InstanceNormalization(x, s, b) * c + d`` → ``InstanceNormalization(x, s * c, b * c + d)``.
 
     The same holds for a quotient and a difference.
@@ -50,7 +34,7 @@ class InstanceNormFusion(RewriteRule[Found]):
     opsets = (7, NEWEST_OPSET)  # before, an attribute said how the second operand broadcasts
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A constant that differs along the channels only."""
         x, scale, bias = inputs(root, 3)
         user = only_user(root.outputs[0], "Add", "Div", "Mul", "Sub")
@@ -65,20 +49,23 @@ class InstanceNormFusion(RewriteRule[Found]):
         if is_op(user, "Add", "Sub"):
             d = c if is_op(user, "Add") else -c
             need(bool((b * d >= 0).all()), "the summands differ in sign: the first may round", other)
-            return Found((root, user), x, s, _rounded(b + d, dtype(x), other), user.outputs[0])
+            return _scaled(root, user, s, _rounded(b + d, dtype(x), other))
         if is_op(user, "Div"):
             need(bool((c != 0).all()), "it divides by 0", other)
             c = 1 / c
         need(bool(((np.abs(c) >= SMALLEST) & (np.abs(c) <= LARGEST)).all()), "the factor is out of range", other)
-        new = _rounded(s * c, dtype(x), other), _rounded(b * c, dtype(x), other)
-        return Found((root, user), x, *new, user.outputs[0])
+        return _scaled(root, user, _rounded(s * c, dtype(x), other), _rounded(b * c, dtype(x), other))
 
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
-        """Build the InstanceNormalization."""
-        kind = dtype(found.x)
-        attributes = {"epsilon": attribute(found.nodes[0], "epsilon", 1e-5)}
-        operands = [found.x, constant(found.scale, kind), constant(found.bias, kind)]
-        return {found.y: ir.node("InstanceNormalization", operands, attributes).outputs[0]}
+
+def _scaled(root: ir.Node, user: ir.Node, scale: np.ndarray, bias: np.ndarray) -> Match:
+    """The match of a normalization and what follows it, which another scale and bias of each channel replace."""
+    (x,) = inputs(root, 1)
+    attributes = {"epsilon": attribute(root, "epsilon", 1e-5)}
+
+    def build() -> ir.Node:
+        return ir.node("InstanceNormalization", [x, constant(scale, dtype(x)), constant(bias, dtype(x))], attributes)
+
+    return Match.ending_in(user.outputs[0], (root, user), build)
 
 
 def _rounded(numbers: np.ndarray, kind: ir.DataType, about: ir.Value) -> np.ndarray:

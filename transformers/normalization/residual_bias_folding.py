@@ -50,7 +50,7 @@ class Layer(NamedTuple):
     bias: np.ndarray
 
 
-class Found(Struct, frozen=True):
+class MovedBias(Struct, frozen=True):
     """The nodes that go, and what the new ones add.
 
     Attributes:
@@ -72,7 +72,7 @@ class Found(Struct, frozen=True):
         return tuple(node.outputs[0] for node in (root, normalization, *(layer.last for layer in self.layers)))
 
 
-class ResidualBiasFolding(RewriteRule[Found]):
+class ResidualBiasFolding(RewriteRule[MovedBias]):
     """``r = LayerNormalization(x, g, s)``, ``r + (y + b)``, ``r·W + c`` → ``s + b`` for s, ``c - b·W`` for c, no b.
 
     What else reads the normalization's result are linear layers, whose biases take back what the shift adds; and keys
@@ -88,7 +88,7 @@ class ResidualBiasFolding(RewriteRule[Found]):
     looks_downstream = True
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> MovedBias:
         """A residual sum of a normalization's result, and of something with a bias."""
         normalization, biased = operand_from(root, "LayerNormalization")
         residual = normalization.outputs[0]
@@ -105,9 +105,9 @@ class ResidualBiasFolding(RewriteRule[Found]):
         readers = [node for node in users(residual) if node is not root]
         layers = tuple(_layers(readers, residual, row))
         need(all(layer.last is not total for layer in layers), "the bias is that of a layer to be changed", total)
-        return Found((root, total, normalization, *(layer.last for layer in layers)), rest, shift, layers)
+        return MovedBias((root, total, normalization, *(layer.last for layer in layers)), rest, shift, layers)
 
-    def rewrite(self, found: Found) -> dict[ir.Value, ir.Value]:
+    def rewrite(self, found: MovedBias) -> dict[ir.Value, ir.Value]:
         """Build all that holds a constant with the new ones."""
         root, _, old = found.nodes[:3]
         operands = [*old.inputs[:2], constant(found.shift)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -20,7 +19,7 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.options import Target, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics import key
 from ortopt.semantics.domains import MICROSOFT
 
@@ -41,16 +40,7 @@ NORMALIZATIONS = {
 }
 
 
-class Found(Struct, frozen=True):
-    """The DequantizeLinear, and its operands."""
-
-    nodes: tuple[ir.Node, ...]
-    integers: ir.Value
-    scale: ir.Value
-    zero_point: ir.Value | None
-
-
-class DequantizedParameterFolding(RewriteRule[Found]):
+class DequantizedParameterFolding(RewriteRule[Match]):
     """``LayerNormalization(x, DequantizeLinear(w), …)`` → ``LayerNormalization(x, w', …)`` for a constant w.
 
     So for all normalizations, where nothing else reads what is dequantized. The numbers are the same.
@@ -62,7 +52,7 @@ class DequantizedParameterFolding(RewriteRule[Found]):
     looks_downstream = True
     targets = (Target.ORT,)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Constant integers of moderate size, by constant scales, that only normalizations read."""
         result, (integers, scale) = root.outputs[0], inputs(root, 2)
         zero_point = optional(root, 2)
@@ -78,14 +68,15 @@ class DequantizedParameterFolding(RewriteRule[Found]):
         need(bool(uses) and not result.is_graph_output(), "it is a result", root)
         for use in uses:
             need(key(use.node) in NORMALIZATIONS and use.idx > 0, "others than normalizations read it", use.node)
-        return Found((root,), integers, scale, zero_point)
+        return Match((root,), lambda: _dequantized(integers, scale, zero_point))
 
-    def rewrite(self, found: Found) -> ir.Value:
-        """Dequantize, as the kernel does: the difference of integers is rounded to a float, and the product."""
-        content = array_of(found.integers).astype(np.int64)
-        if found.zero_point is not None:
-            zeros = array_of(found.zero_point).astype(np.int64)
-            content = content - (zeros.reshape(-1)[0] if zeros.size == 1 else zeros)
-        scales = array_of(found.scale).astype(np.float32)
-        factor = scales.reshape(-1)[0] if scales.size == 1 else scales
-        return constant(np.asarray(content.astype(np.float32) * factor, np.float32))
+
+def _dequantized(integers: ir.Value, scale: ir.Value, zero_point: ir.Value | None) -> ir.Value:
+    """Dequantize as the kernel does: the difference of integers is rounded to a float, and the product."""
+    content = array_of(integers).astype(np.int64)
+    if zero_point is not None:
+        zeros = array_of(zero_point).astype(np.int64)
+        content = content - (zeros.reshape(-1)[0] if zeros.size == 1 else zeros)
+    scales = array_of(scale).astype(np.float32)
+    factor = scales.reshape(-1)[0] if scales.size == 1 else scales
+    return constant(np.asarray(content.astype(np.float32) * factor, np.float32))

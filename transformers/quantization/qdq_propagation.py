@@ -37,7 +37,7 @@ REPEATED = tuple(sorted(REPEATING))
 QUANTIZERS = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
 
 
-class Found(Struct, frozen=True):
+class Exchange(Struct, frozen=True):
     """The two nodes in their present order, and the axis of the scales when they have changed places.
 
     The axis is None where there is one scale; `turned` are the axes of blocks of scales, if they move as the data do.
@@ -48,7 +48,7 @@ class Found(Struct, frozen=True):
     turned: tuple[int, ...] | None = None
 
 
-class QdqPropagation(RewriteRule[Found]):
+class QdqPropagation(RewriteRule[Exchange]):
     """``op(DequantizeLinear(q))`` → ``DequantizeLinear(op(q))``; ``QuantizeLinear(op(x))`` → ``op(QuantizeLinear(x))``.
 
     The result is exact, because the op returns elements of its input without looking at them. A MaxPool compares them,
@@ -66,7 +66,7 @@ class QdqPropagation(RewriteRule[Found]):
     roots = (*PERMUTED, *SELECTED, *QUANTIZERS)
     needs = ("QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear")
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Exchange:
         """A value-keeping op before a QuantizeLinear, or behind a DequantizeLinear."""
         found = _before_quantizing(root) if is_quantizer(root) else _behind_dequantizing(root)
         _check_pair_unneeded(*found.nodes)
@@ -74,7 +74,7 @@ class QdqPropagation(RewriteRule[Found]):
             _check_single(found.nodes[1] if is_quantizer(found.nodes[1]) else found.nodes[0])
         return found
 
-    def rewrite(self, found: Found) -> Replacement:
+    def rewrite(self, found: Exchange) -> Replacement:
         """Let the two change places."""
         first, second = found.nodes
         (source,) = inputs(first, 1)
@@ -91,7 +91,7 @@ class QdqPropagation(RewriteRule[Found]):
         return ops.copied(scaling, [inner.outputs[0], *parameters], axis=found.axis)
 
 
-def _before_quantizing(root: ir.Node) -> Found:
+def _before_quantizing(root: ir.Node) -> Exchange:
     (numbers,) = inputs(root, 1)
     op = numbers.producer()
     if op is None or op.domain != "" or op.op_type not in PERMUTED + REPEATED:
@@ -101,10 +101,10 @@ def _before_quantizing(root: ir.Node) -> Found:
     need(not is_constant(op.inputs[0]), "it will be folded", op)
     plain_attributes(root)
     plain_attributes(op)
-    return Found((op, root))
+    return Exchange((op, root))
 
 
-def _behind_dequantizing(root: ir.Node) -> Found:
+def _behind_dequantizing(root: ir.Node) -> Exchange:
     numbers = inputs(root, 1)[0]
     dequantize = dequantizer(numbers)
     plain_attributes(root)
@@ -113,17 +113,17 @@ def _behind_dequantizing(root: ir.Node) -> Found:
         _check_order(root, dequantize)
     if has_one_scale(dequantize):
         _check_axis_free(dequantize)
-        return Found((dequantize, root))
+        return Exchange((dequantize, root))
     need(root.op_type in _AXES, "there are several scales, which it would scatter", dequantize)
     _, scale = inputs(dequantize, 2)
     goes_to = _AXES[root.op_type](root, ops.OneAxis(dequantize).axis)
     if not attribute(dequantize, "block_size", 0):
         need(rank(scale) == 1, "the scales are of another rank", scale)
-        return Found((dequantize, root), goes_to)
+        return Exchange((dequantize, root), goes_to)
     need(root.op_type == "Transpose", "there are blocks of scales, which it would scatter", dequantize)
     constants = all(is_constant(value) for value in dequantize.inputs if value is not None)
     need(constants, "the blocks of scales would be turned in every run", dequantize)
-    return Found((dequantize, root), goes_to, ops.Transpose(root).order)
+    return Exchange((dequantize, root), goes_to, ops.Transpose(root).order)
 
 
 def _check_pair_unneeded(first: ir.Node, second: ir.Node) -> None:

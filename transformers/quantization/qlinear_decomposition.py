@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -29,7 +29,7 @@ from ortopt.graph.match import (
 from ortopt.options import Fusions, Numerics, Target, TransformerLevel
 from ortopt.patterns.quantization import DEQUANTIZE, QUANTIZE
 from ortopt.patterns.quantized_kernels import ORDINARY
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.transformers.quantization._quantized_softmax import LAST_AXIS_BY_DEFAULT, check_length, check_step
 
 KEPT: Final[Mapping[str, tuple[str, ...]]] = {
@@ -50,17 +50,7 @@ class Scale(Struct, frozen=True):
         return ir.Node("", op, [data, constant(self.scale), constant(self.zero_point)])
 
 
-class Found(Struct, frozen=True):
-    """The kernel, how its operand is dequantized and its result quantized, and the op between them."""
-
-    nodes: tuple[ir.Node]
-    before: Scale
-    behind: Scale
-    op: str
-    attributes: tuple[ir.Attr, ...]
-
-
-class QlinearDecomposition(RewriteRule[Found]):
+class QlinearDecomposition(RewriteRule[Match]):
     """``QLinearSoftmax(q)`` → ``Quantize(Softmax(Dequantize(q)))``. So for QLinearAveragePool.
 
     The table of costs says where the kernel is slower than the floats. ``unit_sum_conversion`` keeps them apart from
@@ -73,7 +63,7 @@ class QlinearDecomposition(RewriteRule[Found]):
     providers = (CPU,)
     targets = (Target.ORT,)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A kernel that no run would make, as slow as it is, where it gives what floats give."""
         options = scope.of(scope.graph_of(root)).options
         need(
@@ -94,14 +84,14 @@ class QlinearDecomposition(RewriteRule[Found]):
         try:
             fusions.check_wanted(root, options, smaller=True)
         except fusions.Unwanted:
-            return Found((root,), before, behind, op, kept)
+            return Match((root,), lambda: behind.node(QUANTIZE, _floats(root, before, op, kept)))
         raise Refusal("the kernel is as fast as the floats", root)
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the floats between the integers."""
-        numbers = found.before.node(DEQUANTIZE, _integers(found.nodes[0])).outputs[0]
-        op = ir.Node("", found.op, [numbers], found.attributes)
-        return found.behind.node(QUANTIZE, op.outputs[0])
+
+def _floats(root: ir.Node, before: Scale, op: str, attributes: Sequence[ir.Attr]) -> ir.Value:
+    """What the op of floats makes of the dequantized integers."""
+    numbers = before.node(DEQUANTIZE, _integers(root)).outputs[0]
+    return ir.Node("", op, [numbers], attributes).outputs[0]
 
 
 def _integers(root: ir.Node) -> ir.Value:

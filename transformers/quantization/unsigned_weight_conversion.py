@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.match import Code, array_of, inputs, is_constant, need, optional, plain_attributes
 from ortopt.options import March, Numerics, Target, TransformerLevel
 from ortopt.patterns.quantization import as_unsigned
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.system import processor
 
@@ -33,13 +32,7 @@ WEIGHTS = {
 ROOTS = tuple(op if not domain else f"{domain}::{op}" for domain, op in WEIGHTS)
 
 
-class Found(Struct, frozen=True):
-    """The kernel's node."""
-
-    nodes: tuple[ir.Node, ...]
-
-
-class UnsignedWeightConversion(RewriteRule[Found]):
+class UnsignedWeightConversion(RewriteRule[Match]):
     """``QLinearConv(x, w)`` by int8 weights → by uint8, with zero points that are 128 more.
 
     So for all quantized kernels that multiply. Exact: the same numbers have other names. With ``--march native``
@@ -57,7 +50,7 @@ class UnsignedWeightConversion(RewriteRule[Found]):
     numerics = Numerics.EXACT
     targets = (Target.ORT,)
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """Constant weights of int8, at least one of them beyond what the processor adds exactly."""
         options = scope.of(scope.graph_of(root)).options
         need(
@@ -78,15 +71,15 @@ class UnsignedWeightConversion(RewriteRule[Found]):
             assert weight is not None
             large = large or bool(np.any(np.abs(array_of(weight).astype(np.int16)) > SMALL))
         need(large, "the weights are so small that no sum saturates", root)
-        return Found((root,))
+        return Match((root,), lambda: _with_unsigned_weights(root))
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Build the kernel's node with the same numbers."""
-        (root,) = found.nodes
-        operands = list(root.inputs)
-        for index, zero_index in WEIGHTS[root.domain, root.op_type]:
-            operands += [None] * (zero_index + 1 - len(operands))
-            zero = operands[zero_index]
-            operands[index] = as_unsigned(array_of(operands[index]))
-            operands[zero_index] = as_unsigned(np.zeros((), np.int8) if zero is None else array_of(zero))
-        return ops.copied(root, operands)
+
+def _with_unsigned_weights(root: ir.Node) -> ir.Node:
+    """The kernel's node with the same numbers."""
+    operands = list(root.inputs)
+    for index, zero_index in WEIGHTS[root.domain, root.op_type]:
+        operands += [None] * (zero_index + 1 - len(operands))
+        zero = operands[zero_index]
+        operands[index] = as_unsigned(array_of(operands[index]))
+        operands[zero_index] = as_unsigned(np.zeros((), np.int8) if zero is None else array_of(zero))
+    return ops.copied(root, operands)

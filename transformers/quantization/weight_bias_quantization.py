@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, array_of, attribute, inputs, need, need_float32, opset, optional, plain_attributes
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.quantization import FAITHFUL, dequantizer, has_one_scale, is_dequantizer, is_quantizer, scaling
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 
 BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 HIGHEST_WEIGHT = 127
@@ -29,15 +28,7 @@ class Integers(NamedTuple):
     axis: int
 
 
-class Found(Struct, frozen=True):
-    """The op, the scales of its new weight if it gets one, and those of its new bias."""
-
-    nodes: tuple[ir.Node, ...]
-    weight: Integers | None
-    bias: Integers | None
-
-
-class WeightBiasQuantization(RewriteRule[Found]):
+class WeightBiasQuantization(RewriteRule[Match]):
     """``Quantize(Conv(DequantizeLinear(q), w, b))`` → w as dequantized int8, b as dequantized int32.
 
     The same holds for ConvTranspose, Gemm and MatMul. It is off by default, because it rounds. A weight changes by at
@@ -51,7 +42,7 @@ class WeightBiasQuantization(RewriteRule[Found]):
     after = ("constant_folding", "qdq_propagation", "conv_add_fusion", "matmul_add_fusion")
     roots = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
-    def match(self, root: ir.Node) -> Found:
+    def match(self, root: ir.Node) -> Match:
         """A dequantized activation, a quantized result, and a constant between them."""
         plain_attributes(root)
         x, w = inputs(root, 2)
@@ -67,21 +58,18 @@ class WeightBiasQuantization(RewriteRule[Found]):
         weight_is_float, bias_is_float = _is_float(w), bias is not None and _is_float(bias)
         need(weight_is_float or bias_is_float, "weight and bias are dequantized already", root)
         weight = _of_weight(root, array_of(w)) if weight_is_float else _of_quantized_weight(w)
-        return Found(
-            (root,),
-            weight if weight_is_float else None,
-            _of_bias(root, step.scale, weight, array_of(bias)) if bias_is_float else None,
-        )
+        bias_integers = _of_bias(root, step.scale, weight, array_of(bias)) if bias_is_float else None
+        return Match((root,), lambda: _quantized(root, weight if weight_is_float else None, bias_integers))
 
-    def rewrite(self, found: Found) -> ir.Node:
-        """Round, and build the DequantizeLinears."""
-        (root,) = found.nodes
-        operands = list(root.inputs)
-        if found.weight is not None:
-            operands[1] = _dequantized(array_of(operands[1]), found.weight, ir.DataType.INT8)
-        if found.bias is not None:
-            operands[2] = _dequantized(array_of(operands[2]), found.bias, ir.DataType.INT32)
-        return ops.copied(root, operands)
+
+def _quantized(root: ir.Node, weight: Integers | None, bias: Integers | None) -> ir.Node:
+    """Round, and build the DequantizeLinears of what has scales."""
+    operands = list(root.inputs)
+    if weight is not None:
+        operands[1] = _dequantized(array_of(operands[1]), weight, ir.DataType.INT8)
+    if bias is not None:
+        operands[2] = _dequantized(array_of(operands[2]), bias, ir.DataType.INT32)
+    return ops.copied(root, operands)
 
 
 def _is_float(value: ir.Value) -> bool:

@@ -1,0 +1,102 @@
+"""What the spellings of several activations have in common: comparisons with a number, halves, products with x."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import onnx_ir as ir
+
+from ortopt.analysis.costs import Form
+from ortopt.analysis.kernels import CPU
+from ortopt.framework.fusions import check_faster
+from ortopt.graph import scope
+from ortopt.graph.match import Code, inputs, is_constant, is_op, is_scalar, keeps_rank, need, producer
+from ortopt.options import Fusions
+from ortopt.patterns.image_sizes import elements_of_an_image
+
+
+class Threshold(NamedTuple):
+    """``Where(tested > bound, above, below)``, the comparison in any form.
+
+    Attributes:
+        comparison: The comparison; equality may belong to either side.
+        tested: What is compared.
+        bound: What it is compared with: a constant, if one operand is.
+        above: What is taken where it is above the bound.
+        below: What is taken elsewhere: where it is NaN, too, if the comparison is written so.
+    """
+
+    comparison: ir.Node
+    tested: ir.Value
+    bound: ir.Value
+    above: ir.Value
+    below: ir.Value
+
+
+def threshold(root: ir.Node) -> Threshold:
+    """What a Where chooses by which comparison.
+
+    Args:
+        root: A Where.
+
+    Raises:
+        Refusal: If it chooses by no comparison.
+    """
+    condition, yes, no = inputs(root, 3)
+    comparison = producer(condition, "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+    tested, bound = inputs(comparison, 2)
+    greater = is_op(comparison, "Greater", "GreaterOrEqual")
+    if is_constant(tested):
+        tested, bound, greater = bound, tested, not greater
+    above, below = (yes, no) if greater else (no, yes)
+    return Threshold(comparison, tested, bound, above, below)
+
+
+def chosen_above_zero(root: ir.Node, otherwise: str) -> tuple[ir.Node, ir.Value, ir.Value]:
+    """``Where(x > 0, x, rest)``: the comparison, x and the rest.
+
+    Args:
+        root: The Where.
+        otherwise: The reason if it is not that.
+    """
+    comparison, tested, bound, x, rest = threshold(root)
+    need(tested is x and is_scalar(bound, 0.0) and keeps_rank(bound, x), otherwise, comparison)
+    return comparison, x, rest
+
+
+def beside_zero(node: ir.Node, otherwise: str) -> ir.Value:
+    """What a node of two operands combines with a zero, which keeps its rank.
+
+    Args:
+        node: A Min or a Max.
+        otherwise: The reason if it is not that.
+    """
+    need(len(node.inputs) == 2, otherwise, node)
+    a, b = inputs(node, 2)
+    zero, other = (a, b) if is_constant(a) else (b, a)
+    need(is_scalar(zero, 0.0) and keeps_rank(zero, other), otherwise, node)
+    return other
+
+
+def other_operand(node: ir.Node, value: ir.Value) -> ir.Value:
+    """What a node of two operands combines with a value: itself, where that is both."""
+    a, b = inputs(node, 2)
+    return b if a is value else a
+
+
+def check_taken_apart(root: ir.Node, form: Form, x: ir.Value) -> None:
+    """Refuse to take an activation apart where its own op is wanted, or as fast on the CPU.
+
+    Args:
+        root: The root of the activation.
+        form: The arithmetic in the table of costs.
+        x: What it is computed from.
+    """
+    options = scope.of(scope.graph_of(root)).options
+    # Where a provider has no kernel of Mish, ONNX Runtime takes it apart when it loads the model: into a Softplus.
+    need(options.providers[0] == CPU, "other providers have other kernels", root)
+    need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
+    check_faster(root, form, image=elements_of_an_image(x))
+
+
+__all__ = ["Threshold", "beside_zero", "check_taken_apart", "chosen_above_zero", "other_operand", "threshold"]
