@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from ortopt.analysis.providers import in_place_of
 from ortopt.cancellation import CancellationToken
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     from ortopt.verification.inputs import Recorded
 
+TargetName: TypeAlias = Literal["onnx", "ort", "openvino", "web", "tensorrt", "coreml", "qnn", "mobile"]
+"""What runs a result; see `ortopt.options.Target`."""
+
 ZOO: Final = "zoo:"
 """What the name of a model of the zoo begins with."""
 
@@ -43,7 +46,7 @@ def optimize(
     *,
     level: int = 3,
     providers: Sequence[str] = ("cpu",),
-    target: Literal["onnx", "ort"] = "ort",
+    target: TargetName | None = None,
     fusions: Literal["default", "all", "none"] = "default",
     force_forms: Sequence[str] = (),
     costs: str | Path | None = None,
@@ -98,7 +101,10 @@ def optimize(
             ``"zoo:NAME"`` for a model of the zoo.
         level: Optimization level, 0 to 4.
         providers: Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names.
-        target: Keep to the official opsets (onnx), or use ONNX Runtime's own ops too (ort).
+        target: What runs the result: any runtime (onnx), ONNX Runtime (ort), or one of the others. Only ONNX Runtime, the
+            one for the web and the one for phones get ONNX Runtime's own ops. The others are ``"openvino"``,
+            ``"web"``, ``"tensorrt"``, ``"coreml"``, ``"qnn"`` and ``"mobile"`` (docs/runtimes.md). None is what the first
+            provider other than the CPU and CUDA implies, else ``"ort"``.
         fusions: Fused ops to use: those that run faster on the provider (default), all, or none.
         force_forms: Forms of the table of costs to take whatever is known of them, as ``ortopt costs show`` names them:
             ``"com.microsoft::Attention with bias"``.

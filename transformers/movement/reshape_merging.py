@@ -12,7 +12,7 @@ from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import Dim, Refusal, attribute, inputs, is_constant, need, opset, producer, same_dim, shape_of
-from ortopt.options import Target, TransformerLevel
+from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.views.reading import dims_after, through
@@ -155,7 +155,7 @@ def _by_shape(root: ir.Node, x: ir.Value, source: Sequence[Dim], result: Sequenc
     others = [dim for axis, dim in enumerate(result) if axis != free[0]]
     infers = len(free) == 1 and (all(symbolic.at_least(dim, 1) for dim in others) or _infers(root, free[0]))
     # A runtime may lose a dimension of 1 in a Flatten (OpenVINO 2026.4).
-    for_any = infers and scope.of(scope.graph_of(root)).options.target is Target.ONNX
+    for_any = infers and scope.of(scope.graph_of(root)).options.target.keeps_to_onnx
     if at is not None and not for_any:
         return Found((root,), x, "Flatten", (), (("axis", at),))
     need(len(free) == 1, "several dimensions are neither numbers nor the input's own", root)
