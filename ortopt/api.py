@@ -101,10 +101,10 @@ def optimize(
             ``"zoo:NAME"`` for a model of the zoo.
         level: Optimization level, 0 to 4.
         providers: Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names.
-        target: What runs the result: any runtime (onnx), ONNX Runtime (ort), or one of the others. Only ONNX Runtime, the
-            one for the web and the one for phones get ONNX Runtime's own ops. The others are ``"openvino"``,
-            ``"web"``, ``"tensorrt"``, ``"coreml"``, ``"qnn"`` and ``"mobile"`` (docs/runtimes.md). None is what the first
-            provider other than the CPU and CUDA implies, else ``"ort"``.
+        target: What runs the result: any runtime (onnx), ONNX Runtime (ort), or one of the others. These are
+            ``"openvino"``, ``"web"``, ``"tensorrt"``, ``"coreml"``, ``"qnn"`` and ``"mobile"`` (docs/runtimes.md); of
+            them ``"web"`` and ``"mobile"`` get ONNX Runtime's own ops, too. None is what the first provider other than
+            the CPU and CUDA implies, else ``"ort"``.
         fusions: Fused ops to use: those that run faster on the provider (default), all, or none.
         force_forms: Forms of the table of costs to take whatever is known of them, as ``ortopt costs show`` names them:
             ``"com.microsoft::Attention with bias"``.
@@ -163,7 +163,7 @@ def optimize(
             If both are None, the limit goes by dtype, scale and noise.
         atol: Absolute error of floats that verification allows, beside the relative one; see ``rtol``.
         keep_pass: When repairing, leave out single rewrites instead of their whole pass.
-        verify_with: Verify on another runtime, too: a Python with ONNX Runtime or OpenVINO; openvino. Several may be
+        verify_with: Verify on another runtime, too: a Python that has one, openvino, or a package for node. Several may be
             given, each the path of an interpreter or of its environment, which needs numpy besides, or ``openvino`` of
             this environment. What differs there is repaired in the same way.
         provenance: Record in each new node which pass made it, and from which nodes.

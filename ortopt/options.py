@@ -312,7 +312,7 @@ class Options:
         (),
         Paths(),
         "--verify-with",
-        "Verify on another runtime, too: a Python with ONNX Runtime or OpenVINO; openvino.",
+        "Verify on another runtime, too: a Python that has one, openvino, or a package for node.",
         metavar="PYTHON",
         says="the ONNX Runtime here alone",
     )

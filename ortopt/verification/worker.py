@@ -4,9 +4,9 @@
 which model it is to make a session and how many bytes it may take, a list names two folders, of inputs and for outputs,
 null lets go of the session, and ``"runtime"`` asks for its name. Answers are JSON lines, with the seconds that it took.
 
-``PARENT`` is the process without which this one ends. ``RUNTIME`` is ``onnxruntime``, ``openvino``, or ``node:`` with the
-folder of a package for JavaScript; without it the first that is installed. Only numpy and the runtime are imported: the Python may be another one than ours, from 3.10 on
-(`ortopt.verification.runtimes`).
+``PARENT`` is the process without which this one ends. ``RUNTIME`` is ``onnxruntime``, ``openvino``, or ``node:`` with
+the folder of a package for JavaScript; without it the first that is installed. Only numpy and the runtime are imported:
+the Python may be another one than ours, from 3.10 on (`ortopt.verification.runtimes`).
 """
 
 from __future__ import annotations
