@@ -35,7 +35,8 @@ class Declaration(Struct, frozen=True, kw_only=True):
         opset: The newest opset of ai.onnx that it reads; None is not known.
         release: Its newest release, where it is an ONNX Runtime that is released apart.
         has: The ops of ai.onnx that it runs; None are all but `lacks`.
-        lacks: Ops of ai.onnx that it does not run, or computes otherwise.
+        lacks: Ops of ai.onnx that it does not run.
+        partly: Ops of ai.onnx of which it runs some forms only, or computes some otherwise.
         fixed_sizes: Whether it runs models of fixed sizes only.
     """
 
@@ -47,6 +48,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
     release: str | None = None
     has: frozenset[str] | None = None
     lacks: frozenset[str] = frozenset()
+    partly: frozenset[str] = frozenset()
     fixed_sizes: bool = False
 
     def runs(self, node: ir.Node) -> bool:
@@ -58,6 +60,14 @@ class Declaration(Struct, frozen=True, kw_only=True):
         if node.domain or node.op_type == "Constant":
             return True
         return node.op_type not in self.lacks and (self.has is None or node.op_type in self.has)
+
+    def takes(self, node: ir.Node) -> bool:
+        """Whether it runs all forms of a node's op right: then one may come in.
+
+        Args:
+            node: A node.
+        """
+        return self.runs(node) and (bool(node.domain) or node.op_type not in self.partly)
 
 
 def of(target: Target) -> Declaration | None:
@@ -145,8 +155,9 @@ def _declared() -> dict[Target, Declaration]:
     measured: dict[str, Any] = json.loads(OPS.read_text(encoding="utf-8"))
     for name, entry in declared.items():
         if name in measured:
-            wrong = [op for op, (right, _) in measured[name]["ops"].items() if not right]
-            entry["lacks"] = sorted({*entry.get("lacks", ()), *wrong})
+            rows = measured[name]["ops"].items()
+            entry["lacks"] = sorted({*entry.get("lacks", ()), *(op for op, (right, _) in rows if not right)})
+            entry["partly"] = [op for op, (right, tests) in rows if 0 < right < tests]
             entry["title"] = measured[name]["runtime"]
     return {Target(name): msgspec.convert(entry, Declaration) for name, entry in declared.items()}
 
