@@ -163,9 +163,10 @@ def optimize(
             If both are None, the limit goes by dtype, scale and noise.
         atol: Absolute error of floats that verification allows, beside the relative one; see ``rtol``.
         keep_pass: When repairing, leave out single rewrites instead of their whole pass.
-        verify_with: Verify on another runtime, too: a Python that has one, openvino, or a package for node. Several may be
-            given, each the path of an interpreter or of its environment, which needs numpy besides, or ``openvino`` of
-            this environment. What differs there is repaired in the same way.
+        verify_with: Verify on another runtime, too: a Python that has one, openvino, or a package for node. Several may
+            be given, each the path of an interpreter or of its environment, which needs numpy besides; ``openvino`` of
+            this environment; or ``onnxruntime-web`` or ``onnxruntime-node``, in ``node_modules`` or as a path. What
+            differs there is repaired in the same way.
         provenance: Record in each new node which pass made it, and from which nodes.
         freeze_initializers: Make constants of weights that are inputs, too: no caller gives others.
         keep_functions: Do not inline local functions.
