@@ -35,7 +35,7 @@ test: $(VENV_TEST)/.installed ## set up .venv-test and run all tests
 test-versions: $(VENV_TEST)/.installed ## the parts that use ONNX Runtime, on the oldest, the newest and others; VERSIONS="--smoke", "--releases 1.20,newest"
 	$(TEST)/python -m tools.versions --jobs $(JOBS) $(VERSIONS)
 
-runtimes: $(VENV_TEST)/.installed ## results on the releases that they are for; RUNTIMES="--smoke", "--zoo", "--python ~/openvino"
+runtimes: $(VENV_TEST)/.installed ## results on the releases that they are for; RUNTIMES="--smoke", "--zoo", "--runtime ~/openvino"
 	$(TEST)/python -m fuzzing.releases $(RUNTIMES)
 
 test-browser: $(VENV_TEST)/.installed ## the report's page in a Chromium: apt install chromium, or ORTOPT_CHROMIUM=PATH

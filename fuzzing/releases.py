@@ -3,8 +3,8 @@
 Each example of the passes' tests, and each model of the zoo, is optimized for a release (``min_onnxruntime``), and runs
 there and, as it was, on the ONNX Runtime that is installed here: the numbers must agree but for rounding, and the
 result must load wherever its original does. Exit code 1 where one does not, or where no runtime can be installed. A
-release runs in an environment of its own (`tools.versions`). ``--python`` names an environment with another runtime,
-for which models are optimized with ``target="onnx"``.
+release runs in an environment of its own (`tools.versions`). ``--runtime`` names another
+runtime as ``--verify-with`` does: OpenVINO, or onnxruntime-web, for which models are optimized with its target.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ CPU: Final = ("CPUExecutionProvider",)
 _ROUNDING: Final = {"float16": 2e-2, "float32": 1e-3, "float64": 1e-3}
 """What is taken for rounding, of an output's scale: wrong numbers are looked for, and these are far off."""
 
+
+_TARGETS: Final = {"OpenVINO": "openvino", "ONNX Runtime Web": "web"}
+"""By what the name of a runtime begins with, the target for it."""
 
 SMOKE: Final = ("attention_fusion", "gather_block_quantized_fusion", "lrn_decomposition", "matmul_nbits_fusion")
 """Passes of which forms are not right on all releases."""
@@ -173,7 +176,10 @@ def _examined(runtime: str, example: Example, runner: Runner, here: Runner) -> s
     version = model.opset_imports.get("", 1)
     model.ir_version = max(8, raising.least_ir_version(version))
     options = {key: value for key, value in example.options.items() if key != "min_onnxruntime"}
-    if runtime.startswith("ONNX Runtime"):
+    target = next((name for title, name in _TARGETS.items() if runtime.startswith(title)), None)
+    if target is not None:
+        options["target"] = target
+    elif runtime.startswith("ONNX Runtime"):
         release = releases.parse_release(runtime.rsplit(maxsplit=1)[-1])
         typed = load(to_bytes(model))
         shapes.infer_model(typed)
@@ -181,8 +187,6 @@ def _examined(runtime: str, example: Example, runner: Runner, here: Runner) -> s
         if needed is not None and releases.parse_release(needed) > release:
             return None  # what it gives there is nothing to go by
         options["min_onnxruntime"] = releases.shown(release)
-    else:
-        options["target"] = "onnx"
     original = to_bytes(model)
     try:
         inputs = example.inputs or dict(draw_inputs(model))
@@ -205,26 +209,26 @@ def _examined(runtime: str, example: Example, runner: Runner, here: Runner) -> s
     return None if known else told
 
 
-def environments(named: Sequence[str], pythons: Sequence[str]) -> Iterator[Runtime | str]:
+def environments(named: Sequence[str], others: Sequence[str]) -> Iterator[Runtime | str]:
     """The runtimes that are asked for; a text for each that cannot be installed.
 
     Args:
         named: Releases of ONNX Runtime.
-        pythons: Pythons that have a runtime.
+        others: Other runtimes, as ``--verify-with`` takes them.
     """
     for release in named:
         python, why = versions.runtime_environment(
             release, lambda command: subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         )
         yield f"{release}: skipped ({why})" if python is None else runtimes.find(python)
-    yield from map(runtimes.find, pythons)
+    yield from map(runtimes.find, others)
 
 
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m fuzzing.releases", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--releases", default="1.17,1.20,1.23,1.27,newest", help="e.g. 1.20,newest")
-    parser.add_argument("--python", action="append", default=[], help="an environment with another runtime")
+    parser.add_argument("--runtime", action="append", default=[], help="another runtime, as --verify-with takes it")
     parser.add_argument("--passes", default="", help="passes whose examples run, A,B; all if it is left out")
     parser.add_argument("--zoo", action="store_true", help="the models of the zoo instead")
     parser.add_argument(
@@ -234,7 +238,7 @@ def main() -> int:
     passes = SMOKE if given.smoke else [name for name in given.passes.split(",") if name] or names()
     asked = ["1.20", "1.24"] if given.smoke else [name for name in given.releases.split(",") if name]
     findings = ran = 0
-    for runtime in environments(asked, given.python):
+    for runtime in environments(asked, given.runtime):
         if isinstance(runtime, str):
             print(runtime, flush=True)
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from ortopt.analysis.providers import in_place_of
 from ortopt.cancellation import CancellationToken
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     from ortopt.verification.inputs import Recorded
 
+TargetName: TypeAlias = Literal["onnx", "ort", "openvino", "web", "tensorrt", "coreml", "qnn", "mobile"]
+"""What runs a result; see `ortopt.options.Target`."""
+
 ZOO: Final = "zoo:"
 """What the name of a model of the zoo begins with."""
 
@@ -43,7 +46,7 @@ def optimize(
     *,
     level: int = 3,
     providers: Sequence[str] = ("cpu",),
-    target: Literal["onnx", "ort"] = "ort",
+    target: TargetName | None = None,
     fusions: Literal["default", "all", "none"] = "default",
     force_forms: Sequence[str] = (),
     costs: str | Path | None = None,
@@ -98,7 +101,10 @@ def optimize(
             ``"zoo:NAME"`` for a model of the zoo.
         level: Optimization level, 0 to 4.
         providers: Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names.
-        target: Keep to the official opsets (onnx), or use ONNX Runtime's own ops too (ort).
+        target: What runs the result: any runtime (onnx), ONNX Runtime (ort), or one of the others. These are
+            ``"openvino"``, ``"web"``, ``"tensorrt"``, ``"coreml"``, ``"qnn"`` and ``"mobile"`` (docs/runtimes.md); of
+            them ``"web"`` and ``"mobile"`` get ONNX Runtime's own ops, too. None is what the first provider other than
+            the CPU and CUDA implies, else ``"ort"``.
         fusions: Fused ops to use: those that run faster on the provider (default), all, or none.
         force_forms: Forms of the table of costs to take whatever is known of them, as ``ortopt costs show`` names them:
             ``"com.microsoft::Attention with bias"``.
@@ -157,9 +163,10 @@ def optimize(
             If both are None, the limit goes by dtype, scale and noise.
         atol: Absolute error of floats that verification allows, beside the relative one; see ``rtol``.
         keep_pass: When repairing, leave out single rewrites instead of their whole pass.
-        verify_with: Verify on another runtime, too: a Python with ONNX Runtime or OpenVINO; openvino. Several may be
-            given, each the path of an interpreter or of its environment, which needs numpy besides, or ``openvino`` of
-            this environment. What differs there is repaired in the same way.
+        verify_with: Verify on another runtime, too: a Python that has one, openvino, or a package for node. Several may
+            be given, each the path of an interpreter or of its environment, which needs numpy besides; ``openvino`` of
+            this environment; or ``onnxruntime-web`` or ``onnxruntime-node``, in ``node_modules`` or as a path. What
+            differs there is repaired in the same way.
         provenance: Record in each new node which pass made it, and from which nodes.
         freeze_initializers: Make constants of weights that are inputs, too: no caller gives others.
         keep_functions: Do not inline local functions.

@@ -378,7 +378,8 @@ class Context:
             return False
         node = candidate or (nodes[-1] if nodes else None)
         if node is not None:
-            reason = "it serves ONNX Runtime, and the result is for any runtime (--target onnx)"
+            served = ", ".join(target.value for target in wanted)
+            reason = f"it serves --target {served}, and the result is for --target {self.options.target.value}"
             self.refuse(node, Reason(reason, Code.PLACEMENT))
         return True
 
@@ -508,6 +509,7 @@ class Context:
                 placement.check_defined(node, self.model, declared, self.level, self.options)
             placement.check_form(node)
             placement.check_release(node, matched, self.options)
+            placement.check_target(node, matched, self.options)
             if not (copied and placement.is_unknown(node)):
                 placement.check_runnable(node, matched, self.options.providers, self._placed)
         self._import_domain(node)

@@ -53,10 +53,24 @@ class TransformerLevel(enum.IntEnum):
 
 
 class Target(enum.Enum):
-    """What will run the result: any ONNX runtime (official opsets only), or ONNX Runtime (contrib ops too)."""
+    """What will run the result: any ONNX runtime (official opsets only), ONNX Runtime (contrib ops too), or another.
+
+    What is known of the others is in `ortopt.analysis.targets`.
+    """
 
     ONNX = "onnx"
     ORT = "ort"
+    OPENVINO = "openvino"
+    WEB = "web"
+    TENSORRT = "tensorrt"
+    COREML = "coreml"
+    QNN = "qnn"
+    MOBILE = "mobile"
+
+    @property
+    def keeps_to_onnx(self) -> bool:
+        """Whether its results have ops of the official opsets only: what runs them has no others, or does not say."""
+        return self not in (Target.ORT, Target.WEB, Target.MOBILE)
 
 
 class Fusions(enum.Enum):
@@ -154,7 +168,8 @@ class Options:
         Target.ORT,
         Choice(Target),
         "--target",
-        "Keep to the official opsets (onnx), or use ONNX Runtime's own ops too (ort).",
+        "What runs the result: any runtime (onnx), ONNX Runtime (ort), or one of the others.",
+        says="ort, or what the provider implies",
     )
     fusions: Fusions = _option(  # noqa: RUF009 -- a field, as dataclasses.field gives one
         Fusions.DEFAULT,
@@ -214,7 +229,7 @@ class Options:
         "--opset",
         "Convert the model to exactly this opset of ai.onnx, or the newest that may be.",
         metavar="OPSET",
-        says="the model's, or a newer one without --target onnx",
+        says="the model's, or a newer one for ONNX Runtime",
     )
     min_onnxruntime: tuple[int, int] | None = _option(
         None,
@@ -297,7 +312,7 @@ class Options:
         (),
         Paths(),
         "--verify-with",
-        "Verify on another runtime, too: a Python with ONNX Runtime or OpenVINO; openvino.",
+        "Verify on another runtime, too: a Python that has one, openvino, or a package for node.",
         metavar="PYTHON",
         says="the ONNX Runtime here alone",
     )

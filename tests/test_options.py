@@ -166,7 +166,7 @@ def test_defaults_need_no_arguments() -> None:
 WRONG: dict[str, object] = {
     "level": 5,
     "providers": "cpu",
-    "target": "tensorrt",
+    "target": "tflite",
     "opset": 0,
     "min_onnxruntime": "new",
     "dims": ["batch"],

@@ -60,6 +60,7 @@ def normalize(name: str) -> str:
         UsageError: There is no such provider; the message has the nearest names.
     """
     wanted = name.lower().removesuffix("executionprovider")
+    wanted = {"gpu": "cuda", "trt": "tensorrt"}.get(wanted, wanted)
     by_stem = {full.lower().removesuffix("executionprovider"): full for full in NAMES}
     if wanted in by_stem:
         return by_stem[wanted]

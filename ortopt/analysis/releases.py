@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis import kernel_history, kernels, providers
+from ortopt.analysis import kernel_history, kernels, providers, targets
 from ortopt.analysis.kernel_history import Release
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
@@ -73,7 +73,9 @@ def installed() -> Release:
 
 def least(options: Options) -> Release:
     """The oldest release that a result must run on; the installed one, unless the run says so."""
-    return options.min_onnxruntime or installed()
+    declared = targets.of(options.target)
+    apart = installed() if declared is None or declared.release is None else parse_release(declared.release)
+    return options.min_onnxruntime or min(installed(), apart)
 
 
 def of_opset(version: int) -> Release:

@@ -48,7 +48,7 @@ def run_option(name: str, *, help_: str = "") -> Callable[[Any], Any]:
         more["type"] = float
     elif isinstance(kind, Tolerance):
         more["type"] = Finite(min=0)
-    if isinstance(kind, Choice | Count) and default is not None:
+    if isinstance(kind, Choice | Count) and default is not None and not declared.default:
         more |= {"default": default, "show_default": True}
     return click.option(declared.flag, name, multiple=kind.is_list, **more)
 

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 @run_option("finite_math", help_="Allow B NaN and infinities beside those of A, as optimize does.")
 @run_option("providers")
 @run_option("custom_op_libraries")
-@run_option("verify_with", help_="Compare on another runtime, too: a Python with ONNX Runtime or OpenVINO; openvino.")
+@run_option(
+    "verify_with", help_="Compare on another runtime, too: a Python that has one, openvino, or a package for node."
+)
 @click.option(
     "--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Give up after this time, with exit code 2."
 )

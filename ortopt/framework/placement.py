@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from ortopt.analysis import kernel_history, kernels, releases
+from ortopt.analysis import kernel_history, kernels, releases, targets
 from ortopt.analysis.kernel_history import Release
 from ortopt.graph import scope
 from ortopt.graph.refusal import Conflict, NoKernel
-from ortopt.options import Options, Target, TransformerLevel
+from ortopt.options import Options, TransformerLevel
 from ortopt.semantics import STANDARD_DOMAINS
 
 NEWEST_OPSET = 26  # that the shipped tables of kernels know
@@ -68,8 +68,9 @@ def check_defined(
         if node.domain in STANDARD_DOMAINS:
             raise NoKernel(f"opset {version} has no {node.op_type}{_since(node, version)}")
         raise ValueError(f"it made a {node.domain} {node.op_type}, which it does not declare (produces)")
-    if level == TransformerLevel.LEVEL1 or options.target is Target.ONNX:
-        why = "--target onnx keeps to it" if options.target is Target.ONNX else "level 1 keeps to it, -O2 does not"
+    if level == TransformerLevel.LEVEL1 or options.target.keeps_to_onnx:
+        stays = f"--target {options.target.value} keeps to it"
+        why = stays if options.target.keeps_to_onnx else "level 1 keeps to it, -O2 does not"
         raise NoKernel(f"{node.op_type} is no op of the ONNX specification: {why}")
     least = releases.least(options)
     if kernel_history.of_op(node.domain, node.op_type) > least:
@@ -106,6 +107,27 @@ def check_release(node: ir.Node, replaced: Iterable[ir.Node], options: Options) 
     needed = needs(node)
     if needed > least and not any(needs(old) >= needed for old in replaced):
         raise _too_new(node, needed, least, " of this form")
+
+
+def check_target(node: ir.Node, replaced: Iterable[ir.Node], options: Options) -> None:
+    """Refuse a new node that the runtime which the result is for does not run, in place of such as it runs.
+
+    Args:
+        node: The new node, in its graph.
+        replaced: The nodes in the place of which it stands.
+        options: Options of the run.
+
+    Raises:
+        Conflict: If it is one.
+    """
+    declared = targets.of(options.target)
+    if declared is None or declared.takes(node):
+        return
+    replaced = list(replaced)
+    known = any(old.op_type == node.op_type and old.domain == node.domain for old in replaced)
+    if not known and all(map(declared.takes, replaced)):
+        what = "some forms of " if declared.runs(node) else ""
+        raise NoKernel(f"{declared.title} does not run {what}{node.op_type} (--target {options.target.value})")
 
 
 def check_form(node: ir.Node) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortopt.analysis import providers as execution
-from ortopt.analysis import releases
+from ortopt.analysis import releases, targets
 from ortopt.analysis.cost_tables import table_of
 from ortopt.errors import UsageError
 from ortopt.options import Options, declarations
@@ -23,6 +23,8 @@ def make_options(**values: Any) -> Options:
         UsageError: If a value makes no sense.
     """
     default = {field.name: field.default for field in dataclasses.fields(Options)}
+    if values.get("target", default) is None:  # what the providers imply, below
+        del values["target"]
     for name, declared in declarations().items():
         if name in values and not (values[name] is None and default[name] is None):
             values[name] = declared.kind.checked(name, values[name])
@@ -35,6 +37,11 @@ def make_options(**values: Any) -> Options:
         values["providers"] = tuple(dict.fromkeys(map(execution.normalize, values["providers"])))
         if not values["providers"]:
             raise UsageError("at least one execution provider is needed")
+    providers = values.get("providers", default["providers"])
+    if "target" in values:
+        targets.check(values["target"], providers)
+    else:
+        values["target"] = targets.implied(providers)
     if values.get("costs") is not None:
         table_of(values["costs"])  # what is no table is told of before a run begins
     return Options(**values)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias
 import onnx_ir as ir
 
 from ortopt import registry
-from ortopt.analysis import dimensions, releases
+from ortopt.analysis import dimensions, releases, targets
 from ortopt.analysis import providers as execution
 from ortopt.analysis.costs import Cost
 from ortopt.analysis.load_time_fusions import slow_residuals
@@ -393,7 +393,7 @@ class Optimization:
         """What the caller should know of the result: what was asked for has a price, or is not all in our hands."""
         outcome = self.verification
         theirs = (outcome.not_as_deployed,) if outcome is not None and outcome.not_as_deployed else ()
-        return (*theirs, *self._unmet(), *self._prices())
+        return (*theirs, *self._unmet(), *self._not_for_target(), *self._prices())
 
     def _unmet(self) -> tuple[str, ...]:
         """Why the result is not for the oldest ONNX Runtime that was asked for."""
@@ -402,6 +402,15 @@ class Optimization:
             return ()
         reasons = releases.unmet(self.model, least, self.token.with_timeout(None))
         return tuple(f"--min-onnxruntime {releases.shown(least)} cannot be met: {reason}" for reason in reasons)
+
+    def _not_for_target(self) -> tuple[str, ...]:
+        """Why the runtime that the result is for does not take it, or not all of it."""
+        declared = targets.of(self.options.target)
+        if declared is None:
+            return ()
+        return tuple(
+            f"--target {self.options.target.value}: {reason}" for reason in targets.unmet(self.model, declared)
+        )
 
     def _prices(self) -> tuple[str, ...]:
         if not self.options.value_info or execution.CPU not in self.options.providers:

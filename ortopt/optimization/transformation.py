@@ -174,10 +174,13 @@ class Transformation:
         options = self.pipeline.options
         self.manager.observers.loaded(self._content)
         if options.opset is not None:
-            from ortopt.analysis import releases
+            from ortopt.analysis import releases, targets
             from ortopt.opset_conversion import conversion
 
+            declared = targets.of(options.target)
             newest = releases.newest_opset(releases.least(options))
+            if declared is not None and declared.opset is not None:
+                newest = min(newest, declared.opset)
             version = newest if options.opset == "latest" else options.opset
             self._content = conversion.convert(self._content, version, token)
         token.check()

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any
 from msgspec import Struct
 
 import ortopt
-from ortopt.analysis import providers
+from ortopt.analysis import providers, targets
 from ortopt.analysis.blocks import FAMILIES
 from ortopt.analysis.costs import in_sizes
 from ortopt.analysis.releases import Requirement, parse_release
@@ -83,6 +83,7 @@ def as_dict(
         **_changes(summary.before, summary.after),
         "replaceable_weights": sum(value.name in graph.initializers for value in graph.inputs),
         "requires": _requirements(summary.requires, summary.required),
+        "runs_on": None if options is None else targets.described(options.target),
         "file_bytes": {"before": origin and origin.nbytes, "after": saved and saved.nbytes},
         "rewrites": summary.rewrites,
         "passes": _passes(result),
@@ -367,6 +368,8 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
     yield f"verification: {_verification(data)}"
     yield from beside_verdict(data["verification"])
     yield f"needs: {_needs(data['requires'])}"
+    if there := data["runs_on"]:
+        yield f"for: {there['runtime']} (--target {there['target']}); what it runs {there['known']}"
     yield "seconds: " + ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in data["seconds"].items())
     output = data["output"]
     if output is None:

@@ -22,6 +22,7 @@ from ortopt.serialization.decode import decode
 from ortopt.serialization.encode import encode
 from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
 from ortopt.serialization.opset_imports import CONSTANT_INITIALIZERS_FROM_IR
+from ortopt.serialization.other_formats import other_format
 from ortopt.serialization.tensor_decoding import ExternalFiles
 from ortopt.serialization.wire import strip
 from ortopt.terminal_text import one_line, quoted
@@ -161,14 +162,16 @@ def _parsed(
     buffer = source.map if isinstance(source, MappedFile) else source
     if not buffer:
         raise InvalidModelError("it is empty")
-    stripped = strip(buffer, token)
-    if isinstance(source, MappedFile):
-        source.forget()
     proto = onnx.ModelProto()
     try:
+        stripped = strip(buffer, token)
+        if isinstance(source, MappedFile):
+            source.forget()
         proto.ParseFromString(stripped.model)
-    except DecodeError as error:
-        raise InvalidModelError(f"not an ONNX model, or nested too deeply for protobuf: {error}") from None
+    except (DecodeError, InvalidModelError) as error:
+        own = isinstance(error, InvalidModelError)
+        what = str(error) if own else f"not an ONNX model, or nested too deeply for protobuf: {error}"
+        raise InvalidModelError(other_format(buffer) or what) from None
     files = files or _external_files(path)
     model, typed = decode(proto, stripped, source, files, token)
     _finish(model, Origin(path, len(buffer) + files.nbytes, files.used, typed, files.paths), token)

@@ -1,7 +1,8 @@
-"""Other runtimes to verify with: those that people deploy on, in a Python of theirs.
+"""Other runtimes to verify with: those that people deploy on, in a Python of theirs, or in node.
 
 Each model runs in a process of that Python (`ortopt.verification.worker`), which needs numpy and the runtime alone. Of
-ortopt's environment it imports nothing but ortopt.
+ortopt's environment it imports nothing but ortopt. Packages for JavaScript run in node, which a process of this Python
+speaks to.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from pathlib import Path
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
+from ortopt.verification.other_runtimes import NODE, OPENVINO, PACKAGES
 from ortopt.verification.process import Worker, WorkerError
 from ortopt.verification.start import Runtime
-from ortopt.verification.worker import OPENVINO
 
 
 def find(text: str, token: CancellationToken = NEVER) -> Runtime:
     """The runtime that is meant.
 
     Args:
-        text: The path of a Python, or of the folder of its environment, that has ONNX Runtime or OpenVINO; or
-            ``openvino``, of this environment.
+        text: The path of a Python, or of the folder of its environment, that has ONNX Runtime or OpenVINO;
+            ``openvino``, of this environment; the folder of onnxruntime-web or onnxruntime-node, or the name of one
+            that is in ``node_modules`` of the current folder or above.
         token: Cancellation token.
 
     Raises:
@@ -33,14 +35,34 @@ def find(text: str, token: CancellationToken = NEVER) -> Runtime:
         if importlib.util.find_spec(OPENVINO) is None:
             raise UsageError("--verify-with openvino: OpenVINO is not installed here; pip install openvino")
         runtime = Runtime("", sys.executable, (OPENVINO,))
+    elif (package := _package(text)) is not None:
+        runtime = Runtime("", None, (f"{NODE}{package}",))
     else:
         runtime = Runtime("", _interpreter(text))
     try:
         with Worker((), token, runtime=runtime) as worker:
             return runtime._replace(name=worker.runtime())
     except (WorkerError, OSError) as error:
-        needed = "it needs Python 3.10 or newer with numpy and ONNX Runtime or OpenVINO"
+        needed = (
+            "it needs node"
+            if runtime.interpreter is None
+            else "it needs Python 3.10 or newer with numpy and ONNX Runtime or OpenVINO"
+        )
         raise UsageError(f"--verify-with {text}: {error}; {needed}") from error
+
+
+def _package(text: str) -> Path | None:
+    """The folder of a package for JavaScript; None where none is meant."""
+    if text in PACKAGES:
+        here = Path.cwd()
+        found = (folder / "node_modules" / text for folder in (here, *here.parents))
+        package = next((folder for folder in found if folder.is_dir()), None)
+        if package is None:
+            raise UsageError(f"--verify-with {text}: it is in no node_modules here or above; npm install {text}")
+        return package
+    folder = Path(text).expanduser()
+    inside = (folder, *(folder / "node_modules" / name for name in PACKAGES))
+    return next((one.resolve() for one in inside if (one / "package.json").is_file() and one.name in PACKAGES), None)
 
 
 def _interpreter(text: str) -> str:

@@ -4,9 +4,9 @@
 which model it is to make a session and how many bytes it may take, a list names two folders, of inputs and for outputs,
 null lets go of the session, and ``"runtime"`` asks for its name. Answers are JSON lines, with the seconds that it took.
 
-``PARENT`` is the process without which this one ends. ``RUNTIME`` is ``onnxruntime`` or ``openvino``; without it the
-first that is installed. Only numpy and the runtime are imported: the Python may be another one than ours, from 3.10 on
-(`ortopt.verification.runtimes`).
+``PARENT`` is the process without which this one ends. ``RUNTIME`` is ``onnxruntime``, ``openvino``, or ``node:`` with
+the folder of a package for JavaScript; without it the first that is installed. Only numpy and the runtime are imported:
+the Python may be another one than ours, from 3.10 on (`ortopt.verification.runtimes`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import numpy as np
 from ortopt.evaluation.raw_tensors import Array, Place, Raw, keep, kept, kept_rows, make, raw_of
 from ortopt.serialization.wire import field, integer
 from ortopt.system.child_processes import end_with, limit_memory, take_streams
+from ortopt.verification.other_runtimes import NODE, OPENVINO, NodeSession, OpenVinoSession, name_of, node
 
 ONNXRUNTIME: Final = "onnxruntime"
-OPENVINO: Final = "openvino"
 
 # onnx.TensorProto.DataType by the names that onnxruntime and ml_dtypes give them.
 _EXOTIC = {
@@ -90,7 +90,7 @@ def restore(place: Place, row: Any) -> Any:
 
 def _run(session: Any, feeds: dict[str, Any], exotic: dict[str, int]) -> list[Any]:
     """Outputs as numpy arrays, lists or dicts; those that numpy has no dtype for as their bits."""
-    if isinstance(session, OpenVinoSession):
+    if isinstance(session, OpenVinoSession | NodeSession):
         return session.run([output.name for output in session.get_outputs()], feeds)
     import onnxruntime
 
@@ -220,62 +220,14 @@ def _lacks_room(error: Exception) -> bool:
     return is_lack_of_room(error)
 
 
-class OpenVinoSession:
-    """A model that OpenVINO has compiled for the CPU, with the few methods of ONNX Runtime's session that are used.
-
-    Args:
-        model: The file.
-    """
-
-    def __init__(self, model: str) -> None:
-        openvino = importlib.import_module(OPENVINO)
-        compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        self._inputs = [sorted(one.get_names()) for one in compiled.inputs]
-        self._outputs = [OpenVinoOutput(one) for one in compiled.outputs]
-        self._request = compiled.create_infer_request()
-
-    def get_outputs(self) -> list[OpenVinoOutput]:
-        """The outputs, in order."""
-        return self._outputs
-
-    def run(self, names: list[str], feeds: Mapping[str, Any], options: object = None) -> list[Any]:
-        """Run it; what it gives is copied, as the next run overwrites it.
-
-        Args:
-            names: Of outputs.
-            feeds: Arrays by name; those of inputs that nothing reads are left out.
-            options: None are known.
-        """
-        taken = {own[0]: feeds[name] for own in self._inputs for name in own if name in feeds}
-        results = self._request.infer(taken, share_inputs=False, share_outputs=False)
-        arrays = dict(zip((output.name for output in self._outputs), results.values(), strict=True))
-        return [np.array(arrays[name]) for name in names]
-
-
-class OpenVinoOutput:
-    """Name and type of an output, as ONNX Runtime gives them.
-
-    Args:
-        output: OpenVINO's.
-    """
-
-    def __init__(self, output: Any) -> None:
-        name = output.get_element_type().get_type_name()
-        self.name: str = output.get_any_name()
-        self.type = f"tensor({_OPENVINO_TYPES.get(name, name)})"
-
-
-_OPENVINO_TYPES = {
-    **{"f16": "float16", "f32": "float", "f64": "double", "bf16": "bfloat16", "boolean": "bool"},
-    **{f"{sign}{bits}": f"{kind}{bits}" for sign, kind in (("i", "int"), ("u", "uint")) for bits in (4, 8, 16, 32, 64)},
-}
-
-
 def _runtime_name(runtime: str) -> str:
     """The runtime's name and release; raises ImportError where it is not installed."""
     if runtime == OPENVINO:
         openvino = importlib.import_module(OPENVINO)
         return f"OpenVINO {openvino.__version__.partition('-')[0]}"
+    if runtime.startswith(NODE):
+        node()
+        return name_of(runtime.removeprefix(NODE))
     import onnxruntime
 
     return f"ONNX Runtime {onnxruntime.__version__}"
@@ -297,11 +249,15 @@ def main(requests: BinaryIO, answers: BinaryIO, runtime: str = ONNXRUNTIME) -> N
         started = time.perf_counter()
         try:
             if isinstance(request, dict):
+                if isinstance(session, NodeSession):
+                    session.close()
                 session = None
                 if request["memory"] is not None:
                     limit_memory(data=request["memory"])
                 if runtime == OPENVINO:
                     session = OpenVinoSession(request["model"])
+                elif runtime.startswith(NODE):
+                    session = NodeSession(runtime.removeprefix(NODE), request["model"], optimize=request["optimize"])
                 else:
                     session = open_session(
                         request["model"],

@@ -13,7 +13,7 @@ from ortopt.graph.provenance import PASS_KEY
 from ortopt.graph.refusal import Code, Reason
 from ortopt.graph.structural_keys import node_key
 from ortopt.onnx_ir_internals import attributes_of, first_use, get_meta, use_count
-from ortopt.options import Target, TransformerLevel
+from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
 APART = "ensure_unique_dq"
@@ -146,7 +146,7 @@ def _merge(node: ir.Node, first: ir.Node, context: Context) -> bool:
     if not semantics.may_merge(node, context.model.functions):
         context.refuse(node, "two runs of it may differ, or it may have effects")
         return False
-    if context.options.target is Target.ONNX and semantics.key(node) in semantics.QUANTIZERS | semantics.DEQUANTIZERS:
+    if context.options.target.keeps_to_onnx and semantics.key(node) in semantics.QUANTIZERS | semantics.DEQUANTIZERS:
         context.refuse(
             node, Reason("other runtimes match an op within pairs of its own (--target onnx)", Code.PLACEMENT)
         )

@@ -12,7 +12,7 @@ from ortopt.framework.placement import meant_providers
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal
 from ortopt.opset_conversion import raising
-from ortopt.options import Target, TransformerLevel
+from ortopt.options import TransformerLevel
 from ortopt.patterns.attention.block import attention
 from ortopt.patterns.attention.contraction import PRODUCTS
 from ortopt.patterns.attention.emptiness import check_guard, check_masked_rows, may_be_empty
@@ -155,8 +155,8 @@ def _raised(version: int, context: Context, why: str) -> str:
     """Raise the opset; returns why that is impossible, or an empty text."""
     if context.options.opset is not None:
         return f"opset {context.options.opset} was asked for"
-    if context.options.target is Target.ONNX:
-        return "--target onnx keeps the opset: --opset allows another"
+    if context.options.target.keeps_to_onnx:
+        return f"--target {context.options.target.value} keeps the opset: --opset allows another"
     needed = max(releases.of_opset(version), releases.of_ir(raising.least_ir_version(version)))
     least = releases.least(context.options)
     if needed > least:

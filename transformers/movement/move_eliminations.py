@@ -6,7 +6,7 @@ from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.facts import contents
 from ortopt.graph.match import Refusal, dims, inputs, is_used, need, opset, same_dim, shape_of, users
-from ortopt.options import Target, TransformerLevel
+from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.views.index_map import identity, part_along
 from ortopt.views.reading import after, through
@@ -101,7 +101,7 @@ class SplitElimination(RewriteRule[Match]):
         (part,) = needed
         if len(root.outputs) == 1 or (taken := after(identity(x), root, part)).is_identity:
             return Match((root,), lambda: {part: x})
-        for_any = scope.of(scope.graph_of(root)).options.target is Target.ONNX
+        for_any = scope.of(scope.graph_of(root)).options.target.keeps_to_onnx
         alone = all(user is root or user.graph is not root.graph for user in users(x))
         need(for_any or (alone and not x.is_graph_output()), "a convolution may give its parts", x)
         place = ops.Split(root).axis

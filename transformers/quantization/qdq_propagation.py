@@ -20,7 +20,7 @@ from ortopt.graph.match import (
     rank,
     scalar,
 )
-from ortopt.options import March, Target, TransformerLevel
+from ortopt.options import March, TransformerLevel
 from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer
 from ortopt.rule import Replacement, RewriteRule
 from ortopt.semantics.op_traits import PERMUTING, REPEATING, SELECTING
@@ -134,7 +134,7 @@ def _check_pair_unneeded(first: ir.Node, second: ir.Node) -> None:
         return  # it will be folded
     options = scope.of(scope.graph_of(scaling)).options
     need(
-        options.target is not Target.ONNX,
+        not options.target.keeps_to_onnx,
         "other runtimes match an op within its pairs (--target onnx)",
         scaling,
         code=Code.PLACEMENT,

@@ -21,7 +21,7 @@ from ortopt.graph.match import (
     plain_attributes,
     scalar,
 )
-from ortopt.options import March, Target, TransformerLevel
+from ortopt.options import March, TransformerLevel
 from ortopt.patterns.quantization import (
     NEAR_AN_INTEGER,
     RANGES,
@@ -203,7 +203,7 @@ def _check_pairs_unneeded(root: ir.Node, mapping: Scaling) -> None:
     """Refuse where whoever runs the model looks for pairs of one scale around each op."""
     options = scope.of(scope.graph_of(root)).options
     need(
-        options.target is not Target.ONNX,
+        not options.target.keeps_to_onnx,
         "other runtimes match an op within its pairs (--target onnx)",
         root,
         code=Code.PLACEMENT,

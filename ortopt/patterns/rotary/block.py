@@ -26,7 +26,6 @@ from ortopt.graph.match import (
     same_dim,
     users,
 )
-from ortopt.options import Target
 from ortopt.patterns.rotary.lanes import (
     LANE,
     NONE,
@@ -107,7 +106,7 @@ def wants_standard_op(found: Rotary) -> bool:
 
     ONNX Runtime's own op reads one table for all sequences as it is.
     """
-    return not found.shared or scope.of(scope.graph_of(found.nodes[0])).options.target is Target.ONNX
+    return not found.shared or scope.of(scope.graph_of(found.nodes[0])).options.target.keeps_to_onnx
 
 
 def rotary(root: ir.Node) -> Rotary:

@@ -1,0 +1,165 @@
+"""What is known of the runtimes that a result may be for (``--target``): their ops, opsets and conditions.
+
+``data/targets.json`` declares each, with its source. Of runtimes that have been run, ``data/target-ops.json`` says how
+many of ONNX's own tests of each op were right there (``python -m tools.probe_targets``).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import onnx_ir as ir
+from msgspec import Struct
+
+from ortopt.analysis.providers import CPU, CUDA
+from ortopt.errors import UsageError
+from ortopt.options import Target
+
+DECLARATIONS: Final = Path(__file__).parent / "data" / "targets.json"
+OPS: Final = Path(__file__).parent / "data" / "target-ops.json"
+
+
+class Declaration(Struct, frozen=True, kw_only=True):
+    """A runtime, as far as it decides about results.
+
+    Attributes:
+        title: What people call it.
+        providers: Execution providers of ONNX Runtime that run models there.
+        source: Where this is from.
+        measured: Whether the runtime itself was run; else its documentation was read.
+        opset: The newest opset of ai.onnx that it reads; None is not known.
+        release: Its newest release, where it is an ONNX Runtime that is released apart.
+        has: The ops of ai.onnx that it runs; None are all but `lacks`.
+        lacks: Ops of ai.onnx that it does not run.
+        partly: Ops of ai.onnx of which it runs some forms only, or computes some otherwise.
+        fixed_sizes: Whether it runs models of fixed sizes only.
+    """
+
+    title: str
+    providers: tuple[str, ...]
+    source: str
+    measured: bool
+    opset: int | None = None
+    release: str | None = None
+    has: frozenset[str] | None = None
+    lacks: frozenset[str] = frozenset()
+    partly: frozenset[str] = frozenset()
+    fixed_sizes: bool = False
+
+    def runs(self, node: ir.Node) -> bool:
+        """Whether it runs a node of ai.onnx, by its op; what it does with other domains is not known.
+
+        Args:
+            node: A node.
+        """
+        if node.domain or node.op_type == "Constant":
+            return True
+        return node.op_type not in self.lacks and (self.has is None or node.op_type in self.has)
+
+    def takes(self, node: ir.Node) -> bool:
+        """Whether it runs all forms of a node's op right: then one may come in.
+
+        Args:
+            node: A node.
+        """
+        return self.runs(node) and (bool(node.domain) or node.op_type not in self.partly)
+
+
+def of(target: Target) -> Declaration | None:
+    """What is declared of a target; None of ONNX Runtime here, and of any runtime.
+
+    Args:
+        target: The target.
+    """
+    return _declared().get(target)
+
+
+def implied(providers: Sequence[str]) -> Target:
+    """The target of a run that names none: of the first provider whose kernels are not known here.
+
+    Args:
+        providers: Full names, the preferred one first.
+    """
+    for provider in providers:
+        if provider not in (CPU, CUDA):
+            found = (target for target, one in _declared().items() if provider in one.providers)
+            return next(found, Target.ONNX)
+    return Target.ORT
+
+
+def check(target: Target, providers: Iterable[str]) -> None:
+    """Refuse providers that do not belong to a target.
+
+    Args:
+        target: The target that was asked for.
+        providers: Full names.
+
+    Raises:
+        UsageError: If one is not the target's.
+    """
+    declared = of(target)
+    for provider in providers:
+        if declared is not None and provider not in (CPU, *declared.providers):
+            raise UsageError(f"{provider} does not run what is for {declared.title} (target {target.value})")
+
+
+def described(target: Target) -> dict[str, str] | None:
+    """A target as a report has it; None of ONNX Runtime here.
+
+    Args:
+        target: The target.
+    """
+    declared = of(target)
+    if declared is None:
+        known = "is ONNX's specification"
+        return None if target is Target.ORT else {"target": target.value, "runtime": "any runtime", "known": known}
+    known = f"was {'measured' if declared.measured else 'read'}: {declared.source}"
+    return {"target": target.value, "runtime": declared.title, "known": known}
+
+
+def unmet(model: ir.Model, declared: Declaration) -> list[str]:
+    """Why a runtime does not take a model, or not all of it: each reason once.
+
+    Args:
+        model: The model.
+        declared: What is declared of the runtime.
+    """
+    reasons = []
+    version = model.opset_imports.get("")
+    if declared.opset is not None and version is not None and version > declared.opset:
+        reasons.append(f"{declared.title} reads opsets up to {declared.opset}, and the model is of {version}")
+    counts = Counter(node.op_type for node in model.graph.all_nodes() if not declared.runs(node))
+    if counts:
+        named = ", ".join(f"{op} ({count})" for op, count in sorted(counts.items()))
+        reasons.append(f"{declared.title} does not run {named}")
+    shapes = [value.shape for value in model.graph.inputs if value.name not in model.graph.initializers]
+    names = dict.fromkeys(
+        str(dim) for shape in shapes if shape is not None for dim in shape if not isinstance(dim, int)
+    )
+    if declared.fixed_sizes and names:
+        how = ",".join(f"{name}=SIZE" for name in names)
+        reasons.append(f"{declared.title} runs models of fixed sizes only (--dim {how})")
+    return reasons
+
+
+@functools.cache
+def _declared() -> dict[Target, Declaration]:
+    import msgspec
+
+    declared: dict[str, dict[str, Any]] = json.loads(DECLARATIONS.read_text(encoding="utf-8"))
+    measured: dict[str, Any] = json.loads(OPS.read_text(encoding="utf-8"))
+    for name, entry in declared.items():
+        if name in measured:
+            rows = measured[name]["ops"].items()
+            entry["lacks"] = sorted({*entry.get("lacks", ()), *(op for op, (right, _) in rows if not right)})
+            entry["partly"] = [op for op, (right, tests) in rows if 0 < right < tests]
+            entry["title"] = measured[name]["runtime"]
+    return {Target(name): msgspec.convert(entry, Declaration) for name, entry in declared.items()}
+
+
+__all__ = ["DECLARATIONS", "OPS", "Declaration", "check", "described", "implied", "of", "unmet"]

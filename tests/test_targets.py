@@ -1,0 +1,140 @@
+"""Results for the runtimes that are named: what is declared of them decides which nodes may come in."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+from click.testing import CliRunner
+
+from ortopt import UsageError, optimize
+from ortopt.analysis import providers, releases, targets
+from ortopt.cli.group import commands
+from ortopt.optimization.request import make_options
+from ortopt.options import Options, Target
+from ortopt.serialization.load import load
+from ortopt.testing import parse
+
+NAMED = [target for target in Target if target not in (Target.ORT, Target.ONNX)]
+HARD_SWISH = """<ir_version: 8, opset_import: ["": 14]>
+main (float[N,8] x) => (float[N,8] y)
+<float three = {3}, float zero = {0}, float six = {6}>
+{ a = Add (x, three) b = Clip (a, zero, six) c = Mul (x, b) y = Div (c, six) }"""
+
+
+def ops(model: ir.Model) -> list[str]:
+    return [node.op_type for node in model.graph]
+
+
+@pytest.mark.parametrize("target", NAMED)
+def test_each_is_declared_with_its_source(target: Target) -> None:
+    declared = targets.of(target)
+    assert declared is not None
+    assert declared.source
+    assert declared.providers
+    assert set(declared.providers) <= set(providers.NAMES)
+    assert all(onnx.defs.has(op) for op in {*declared.lacks, *(declared.has or ())})
+    assert not declared.lacks & (declared.has or frozenset())
+
+
+def test_any_runtime_and_the_one_here_are_not_declared() -> None:
+    assert targets.of(Target.ORT) is targets.of(Target.ONNX) is None
+    assert targets.described(Target.ORT) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "target"),
+    [
+        (("cpu",), Target.ORT),
+        (("cuda", "cpu"), Target.ORT),
+        (("openvino", "cpu"), Target.OPENVINO),
+        (("cpu", "qnn"), Target.QNN),
+        (("tensorrt", "cuda"), Target.TENSORRT),
+        (("coreml",), Target.COREML),
+        (("webgpu",), Target.WEB),
+        (("xnnpack",), Target.MOBILE),
+        (("dml",), Target.ONNX),
+    ],
+)
+def test_a_provider_implies_its_target(given: tuple[str, ...], target: Target) -> None:
+    assert make_options(providers=given).target is target
+    assert make_options(providers=given, target=None).target is target
+
+
+def test_a_target_that_is_named_wins() -> None:
+    assert make_options(providers=("openvino",), target="onnx").target is Target.ONNX
+
+
+@pytest.mark.parametrize(("target", "provider"), [("web", "cuda"), ("openvino", "tensorrt"), ("qnn", "coreml")])
+def test_a_provider_of_another_runtime_contradicts(target: str, provider: str) -> None:
+    with pytest.raises(UsageError, match="does not run what is for"):
+        make_options(target=target, providers=(provider,))
+
+
+@pytest.mark.parametrize(("target", "takes"), [("onnx", True), ("qnn", True), ("coreml", False)])
+def test_an_op_that_the_runtime_lacks_does_not_come_in(target: str, takes: bool) -> None:
+    result = optimize(parse(HARD_SWISH.replace("N", "4")), target=target)
+    assert ("HardSwish" in ops(result.model)) is takes
+
+
+def test_an_op_that_it_lacks_may_stay_and_be_replaced_by_another() -> None:
+    declared = targets.of(Target.COREML)
+    assert declared is not None
+    assert not declared.runs(ir.node("HardSwish", [ir.val("x")]))
+    assert declared.runs(ir.node("Relu", [ir.val("x")]))
+    assert declared.runs(ir.node("HardSwish", [ir.val("x")], domain="other"))
+
+
+@pytest.mark.parametrize("target", [target for target in NAMED if target.keeps_to_onnx])
+def test_those_with_standard_ops_only_get_no_others(target: Target) -> None:
+    model = parse("main (float[2,4] x, float[4,4] w) => (float[2,4] y) { a = MatMul (x, w) y = Relu (a) }")
+    result = optimize(model, target=target.value)
+    assert all(not node.domain for node in result.model.graph)
+
+
+def test_the_newest_opset_is_the_runtimes() -> None:
+    result = optimize(parse("main (float[2] x) => (float[2] y) { y = Relu (x) }"), target="tensorrt", opset="latest")
+    assert result.model.opset_imports[""] == 20
+
+
+def test_the_release_of_a_runtime_that_is_released_apart_counts() -> None:
+    declared = targets.of(Target.WEB)
+    assert declared is not None
+    assert declared.release is not None
+    known = releases.parse_release(declared.release)
+    assert releases.least(Options(target=Target.WEB)) == min(known, releases.installed())
+    assert releases.least(Options(target=Target.WEB, min_onnxruntime=(1, 20))) == (1, 20)
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "told"),
+    [
+        (
+            "tensorrt",
+            '<ir_version: 10, opset_import: ["": 22]> main (float[2] x) => (float[2] y) { y = Relu (x) }',
+            "opsets up to 20",
+        ),
+        ("qnn", "main (float[N] x) => (float[N] y) { y = Relu (x) }", r"fixed sizes only \(--dim N=SIZE\)"),
+        ("coreml", "main (float[2] x) => (float[2] y) { y = Sin (x) }", r"does not run Sin \(1\)"),
+    ],
+)
+def test_what_the_runtime_does_not_take_is_a_warning(target: str, text: str, told: str) -> None:
+    declared = targets.of(Target(target))
+    assert declared is not None
+    (reason,) = targets.unmet(parse(text), declared)
+    assert re.search(told, reason)
+
+
+def test_the_command_says_what_the_result_is_for(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    ir.save(parse(HARD_SWISH), model)
+    result = CliRunner().invoke(
+        commands, ["optimize", str(model), "-o", str(tmp_path / "out.onnx"), "--provider", "qnn", "-v"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "for: QNN (--target qnn)" in result.output
+    assert "fixed sizes only (--dim N=SIZE)" in result.output
+    assert all(not node.domain for node in load(tmp_path / "out.onnx").graph)

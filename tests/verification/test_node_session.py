@@ -1,0 +1,129 @@
+"""Models in node: what the process gets and gives is what was given; a package of its own stands for the runtime's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ortopt import UsageError
+from ortopt.verification import runtimes
+from ortopt.verification.other_runtimes import NodeSession, name_of
+from ortopt.verification.process import Worker
+
+needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
+
+ECHO = """
+class Tensor { constructor(type, data, dims) { Object.assign(this, { type, data, dims }) } }
+class InferenceSession {
+  static async create(model, options) {
+    if (model.length < 4) throw new Error('this is no model')
+    return Object.assign(new InferenceSession(), { options })
+  }
+  get outputNames() { return ['y'] }
+  get outputMetadata() { return [{ name: 'y', isTensor: true, type: 'float32' }] }
+  async run({ x }) {
+    console.log('what the runtime prints is skipped')
+    if (x.dims.length === 0) process.exit(3)
+    return { y: x }
+  }
+  async release() {}
+}
+module.exports = { Tensor, InferenceSession, env: { wasm: {} } }
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A package that gives back what it is given."""
+    folder = tmp_path / "node_modules" / "onnxruntime-web"
+    folder.mkdir(parents=True)
+    (folder / "index.js").write_text(ECHO, encoding="utf-8")
+    stated = {
+        "name": "onnxruntime-web",
+        "version": "9.8.7",
+        "exports": {".": "./index.js", "./package.json": "./package.json"},
+    }
+    (folder / "package.json").write_text(json.dumps(stated), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"a model, for those who do not look")
+    return str(path)
+
+
+@needs_node
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([[1.5, -2.0]], np.float32),
+        np.array([0.1, 7], np.float64),
+        np.array([1.5, np.inf], np.float16),
+        np.array([2**62 + 1, -1]),
+        np.array([2**63], np.uint64),
+        np.array([True, False]),
+        np.zeros((0, 3), np.int8),
+        np.array([["a", "ü"]], object),
+    ],
+    ids=lambda array: str(array.dtype),
+)
+def test_arrays_come_back_as_they_were(package: Path, model: str, array: np.ndarray) -> None:
+    session = NodeSession(str(package), model, optimize=False)
+    try:
+        (got,) = session.run(["y"], {"x": array})
+        assert [(output.name, output.type) for output in session.get_outputs()] == [("y", "tensor(float)")]
+    finally:
+        session.close()
+    assert got.dtype == array.dtype
+    assert got.shape == array.shape
+    assert np.array_equal(got, array)
+
+
+@needs_node
+def test_what_the_runtime_refuses_is_an_error_with_its_text(package: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no")
+    with pytest.raises(RuntimeError, match="this is no model"):
+        NodeSession(str(package), str(broken), optimize=False)
+
+
+@needs_node
+def test_a_process_that_ends_is_an_error(package: Path, model: str) -> None:
+    session = NodeSession(str(package), model, optimize=False)
+    try:
+        with pytest.raises(RuntimeError, match="node ended with status 3"):
+            session.run(["y"], {"x": np.float32(1)})
+    finally:
+        session.close()
+
+
+@needs_node
+def test_it_is_found_by_its_folder_by_the_project_and_by_its_name(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = tmp_path / "src"
+    inside.mkdir()
+    monkeypatch.chdir(inside)
+    for text in (str(package), str(tmp_path), "onnxruntime-web"):
+        runtime = runtimes.find(text)
+        assert runtime.name == "ONNX Runtime Web 9.8.7"
+        with Worker((), runtime=runtime) as worker:
+            assert worker.runtime() == runtime.name
+
+
+def test_a_package_that_is_nowhere_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="npm install onnxruntime-web"):
+        runtimes.find("onnxruntime-web")
+
+
+def test_another_package_is_none(tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text(json.dumps({"name": "left-pad", "version": "1.0.0"}), encoding="utf-8")
+    with pytest.raises(OSError, match="neither onnxruntime-web nor onnxruntime-node"):
+        name_of(str(tmp_path))

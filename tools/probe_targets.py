@@ -1,0 +1,130 @@
+"""Refresh ``target-ops.json``: which of ONNX's ops the runtimes of the named targets compute as ONNX says.
+
+::
+
+    python -m tools.probe_targets --target openvino --runtime ~/openvino
+    python -m tools.probe_targets --target web --runtime onnxruntime-web
+
+ONNX's own tests of its ops (`onnx.backend.test.case.node`), those of ai.onnx with one node, are run on the runtime
+without its optimizations where they can be turned off. Of each op it is kept how many tests were right, and how many
+there are. ``--runtime`` is what ``--verify-with`` takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnx
+
+from fuzzing.releases import Runner, difference
+from ortopt.analysis.targets import OPS
+from ortopt.verification import runtimes
+from ortopt.verification.process import WorkerError
+
+_NEWEST_IR: Final = 10
+"""IR version that tests are given, where their opset does not need a later one: runtimes refuse newer ones."""
+
+
+def cases() -> Iterator[tuple[str, onnx.ModelProto, dict[str, Any], list[Any]]]:
+    """ONNX's tests of one node: the op, a model, inputs and outputs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        found = collect_testcases(None)  # type: ignore[no-untyped-call]
+    for case in found:
+        model = case.model
+        if model is None or len(model.graph.node) != 1 or model.graph.node[0].domain or not case.data_sets:
+            continue
+        inputs, outputs = case.data_sets[0]
+        if not all(isinstance(array, np.ndarray) for array in (*inputs, *outputs)):
+            continue  # sequences
+        version = max(one.version for one in model.opset_import if not one.domain)
+        least = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", version)])
+        model.ir_version = max(least, min(model.ir_version, _NEWEST_IR))
+        names = [value.name for value in model.graph.input]
+        yield model.graph.node[0].op_type, model, dict(zip(names, inputs, strict=False)), list(outputs)
+
+
+def forms(model: onnx.ModelProto, inputs: dict[str, Any]) -> Iterator[tuple[onnx.ModelProto, dict[str, Any]]]:
+    """A test as it is, and with constants for sizes, axes and the like: in models they seldom are computed.
+
+    Args:
+        model: The test's model.
+        inputs: Its inputs.
+    """
+    yield model, inputs
+    first = next(iter(inputs), None)
+    fixed = {name for name, array in inputs.items() if name != first and array.dtype.kind in "iub" and array.ndim < 2}
+    for constant in (fixed, inputs.keys() - {first}):
+        if constant:
+            other = onnx.ModelProto()
+            other.CopyFrom(model)
+            for name in constant:
+                other.graph.initializer.append(onnx.numpy_helper.from_array(inputs[name], name))
+            kept = [value for value in other.graph.input if value.name not in constant]
+            del other.graph.input[:]
+            other.graph.input.extend(kept)
+            yield other, {name: array for name, array in inputs.items() if name not in constant}
+
+
+def _is_right(runner: Runner, model: onnx.ModelProto, inputs: dict[str, Any], outputs: list[Any]) -> bool:
+    try:
+        return not difference(runner.run(model.SerializeToString(), inputs), outputs)
+    except (WorkerError, TypeError, ValueError):
+        return False
+
+
+def counted(runtime: str) -> tuple[str, dict[str, list[int]]]:
+    """Name and release of a runtime, and of each op how many tests were right there, and how many there are.
+
+    Args:
+        runtime: As ``--verify-with`` takes it.
+    """
+    found = runtimes.find(runtime)
+    table: dict[str, list[int]] = {}
+    with tempfile.TemporaryDirectory() as folder, Runner(Path(folder), found) as runner:
+        for op, model, inputs, outputs in cases():
+            row = table.setdefault(op, [0, 0])
+            row[1] += 1
+            row[0] += any(_is_right(runner, *form, outputs) for form in forms(model, inputs))
+    return found.name, dict(sorted(table.items()))
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.probe_targets", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--runtime", required=True)
+    given = parser.parse_args()
+    known = json.loads(OPS.read_text(encoding="utf-8")) if OPS.exists() else {}
+    name, table = counted(given.runtime)
+    known[given.target] = {"runtime": name, "date": datetime.date.today().isoformat(), "ops": table}
+    rows = [
+        f"{json.dumps(target)}: {{\n"
+        + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in entry.items())
+        + "\n }"
+        for target, entry in sorted(known.items())
+    ]
+    OPS.write_text("{" + ",\n ".join(rows) + "}\n", encoding="utf-8")
+    right = sum(not one < all_ for one, all_ in table.values())
+    print(
+        f"{name}: {right} of {len(table)} ops right in all tests; in none:",
+        ", ".join(op for op, (count, _) in table.items() if not count),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
