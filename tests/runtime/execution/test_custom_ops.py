@@ -14,7 +14,7 @@ from ortopt.runtime.execution.group_spec import SpecLibrary
 from ortopt.runtime.execution.session_maker import SessionMaker
 from ortopt.testing import parse
 from tests.runtime.models import Twice, plain_session
-from tests.runtime.side_by_side import quiet, same, value
+from tests.runtime.side_by_side import same, value
 
 HEADER = '<ir_version: 10, opset_import: ["" : 17, "ortopt.group" : 1, "ai.onnx.contrib" : 1, "my" : 1]>'
 GROUP = '<domain: "ortopt.group", opset_import: ["" : 17, "ai.onnx.contrib" : 1, "my" : 1]>'
@@ -58,7 +58,8 @@ def test_a_group_knows_whether_it_needs_a_library(name: str) -> None:
 def options_with_library(threads: int = 1) -> Any:
     """Session options with the ops of onnxruntime-extensions: the one library of custom ops that can be installed."""
     extensions = pytest.importorskip("onnxruntime_extensions", reason="onnxruntime-extensions is not installed")
-    options = quiet(intra_op_num_threads=threads)
+    options = onnxruntime.SessionOptions()  # which say what there is to say: nothing, as a test asks
+    options.intra_op_num_threads = threads
     options.register_custom_ops_library(extensions.get_library_path())
     return options
 
