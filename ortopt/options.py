@@ -70,7 +70,11 @@ class Target(enum.Enum):
     @property
     def keeps_to_onnx(self) -> bool:
         """Whether its results have ops of the official opsets only: what runs them has no others, or does not say."""
-        return self not in (Target.ORT, Target.WEB, Target.MOBILE)
+        return self not in ONNX_RUNTIMES
+
+
+ONNX_RUNTIMES = (Target.ORT, Target.WEB, Target.MOBILE)
+"""Targets that have ONNX Runtime's own ops; what was measured of kernels holds for `Target.ORT` alone."""
 
 
 class Fusions(enum.Enum):
@@ -373,6 +377,7 @@ __all__ = [
     "DEFAULT_STEPS",
     "GROWTH_SHARE",
     "MEGABYTE",
+    "ONNX_RUNTIMES",
     "Declaration",
     "Fusions",
     "March",

@@ -27,7 +27,7 @@ from ortopt.graph.match import (
     optional,
     plain_attributes,
 )
-from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.options import ONNX_RUNTIMES, Numerics, TransformerLevel
 from ortopt.patterns.quantization import Scaling, dequantizer, is_dequantizer, scaling
 from ortopt.rule import RewriteRule
 from ortopt.semantics.domains import MICROSOFT
@@ -121,7 +121,7 @@ class UnitFusion(RewriteRule[KernelCall]):
     roots = QUANTIZERS
     lookback = 3
     numerics = Numerics.QUANTIZED
-    targets = (Target.ORT,)
+    targets = ONNX_RUNTIMES
 
     def rewrite(self, found: KernelCall) -> ir.Node:
         """Build the kernel's node."""

@@ -9,7 +9,7 @@ from msgspec import Struct
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, dims, need
-from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.options import ONNX_RUNTIMES, Numerics, TransformerLevel
 from ortopt.patterns.parallel_parts import ParallelParts, Parts
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.transformers.linear._expert_combination import Combination, expert_combination
@@ -51,7 +51,7 @@ class ExpertRoutingMerging(RewriteRule[Routing]):
     looks_downstream = True
     numerics = Numerics.REORDERED
     providers = (CPU,)
-    targets = (Target.ORT,)
+    targets = ONNX_RUNTIMES
 
     def match(self, root: ir.Node) -> Routing:
         """The first expert's NonZero, with those of all others, and what is done alike with what they find."""

@@ -32,7 +32,7 @@ from ortopt.graph.match import (
     rank,
     shape_of,
 )
-from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.options import ONNX_RUNTIMES, Numerics, TransformerLevel
 from ortopt.patterns.quantization import is_quantizer
 from ortopt.patterns.quantized_kernels import check_columns, operand, terms_of
 from ortopt.rule import Match, RewriteRule
@@ -89,7 +89,7 @@ class DynamicQuantizeMatmulFusion(RewriteRule[Match]):
     lookback = 4
     looks_downstream = True
     numerics = Numerics.REORDERED
-    targets = (Target.ORT,)
+    targets = ONNX_RUNTIMES
     produces = ((MICROSOFT, "DynamicQuantizeMatMul"),)
 
     def match(self, root: ir.Node) -> Match:
@@ -121,7 +121,7 @@ class MatmulIntegerToFloatFusion(RewriteRule[Match]):
     needs = ("MatMulInteger", "DequantizeLinear", "com.microsoft::DequantizeLinear")
     looks_downstream = True
     numerics = Numerics.REORDERED
-    targets = (Target.ORT,)
+    targets = ONNX_RUNTIMES
     produces = ((MICROSOFT, "MatMulIntegerToFloat"),)
 
     def match(self, root: ir.Node) -> Match:

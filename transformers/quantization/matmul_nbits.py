@@ -25,7 +25,7 @@ from ortopt.graph.match import (
     plain_attributes,
     rank,
 )
-from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.options import ONNX_RUNTIMES, Numerics, TransformerLevel
 from ortopt.patterns.quantization import dequantizer, scaling
 from ortopt.patterns.quantized_blocks import LEAST_BLOCK, Blocks, blocks
 from ortopt.patterns.unpacked_weights import is_unpacked, unpacked
@@ -75,7 +75,7 @@ class MatmulNbitsFusion(RewriteRule[Match]):
     roots = ("MatMul", "Gemm")
     looks_downstream = True
     numerics = Numerics.REORDERED
-    targets = (Target.ORT,)
+    targets = ONNX_RUNTIMES
     produces = ((MICROSOFT, "MatMulNBits"),)
     Options = Settings
 
@@ -137,7 +137,7 @@ class MatmulNbitsBiasFusion(RewriteRule[Match]):
     roots = (f"{MICROSOFT}::MatMulNBits",)
     looks_downstream = True
     numerics = Numerics.REORDERED
-    targets = (Target.ORT,)
+    targets = ONNX_RUNTIMES
     produces = ((MICROSOFT, "MatMulNBits"),)
 
     def match(self, root: ir.Node) -> Match:
@@ -160,7 +160,7 @@ class GatherBlockQuantizedFusion(RewriteRule[Match]):
     levels = (TransformerLevel.LEVEL2,)
     after = ("qdq_propagation",)
     roots = ("Gather",)
-    targets = (Target.ORT,)
+    targets = ONNX_RUNTIMES
     produces = ((MICROSOFT, "GatherBlockQuantized"),)
 
     def match(self, root: ir.Node) -> Match:
