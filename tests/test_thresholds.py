@@ -53,6 +53,8 @@ OTHER_LIMITS = {
     f"{LOWERING}.channel_product_conversions SIGNAL": "a rank",
     f"{LOWERING}.window_decompositions MAX_RUNS": "how many nodes may take the place of one",
     f"{LOWERING}.fourier_conversions MAX_LENGTH": "memory: the weights are stored",
+    "movement.row_selections MAX_GROWTH": "an estimate of work, on any provider",
+    "movement.splits MAX_PARTS": "a search",
     "movement.squeeze_reordering FIRST_SPATIAL": "a place in a list",
     "movement.squeeze_reordering FURTHEST": "a search",
     "quantization.quantizer_scales FACTORS": "a proof: neither product nor scale overflows or loses digits",

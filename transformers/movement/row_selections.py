@@ -41,7 +41,7 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.rows import rows_of
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
-MOST_GROWTH = 2
+MAX_GROWTH = 2
 """How many times as large as the matrix the product with all rows may be, whose place it takes."""
 
 
@@ -105,7 +105,7 @@ def _product(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:
     (count, size), (between, columns) = static_dims(table, 2), static_dims(number, 2)
     need(size == between > 0, "the constants do not fit one another", root)
     need(is_used_once(number), "the matrix is used elsewhere", number)
-    need(count <= MOST_GROWTH * size, "the table has many more rows than the matrix", table)
+    need(count <= MAX_GROWTH * size, "the table has many more rows than the matrix", table)
     need(count * size * columns <= MAX_WORK, "the constants are large", root)
     exact = array_of(table).astype(np.float64) @ array_of(number).astype(np.float64)
     return rounded(exact, dtype(table), table)
