@@ -11,7 +11,7 @@ from benchmarks.speed.results import FLOOR, ORIGINAL, OURS, REACHABLE, WRONG, Re
 from benchmarks.tables import markdown, number
 
 ENDS = {FLOOR: "way to the floor", REACHABLE: "way to what is reachable"}
-_LEAST_GAP = 1.03  # a floor that is nearer is no way to go
+_MIN_GAP = 1.03  # a floor that is nearer is no way to go
 
 
 def mean(results: Iterable[Result], tool: str, threads: int) -> float | None:
@@ -23,7 +23,7 @@ def mean(results: Iterable[Result], tool: str, threads: int) -> float | None:
 def way(result: Result, tool: str, threads: int) -> float | None:
     """How much of the way from the original to the floor a tool goes, on a log scale; None where there is no way."""
     speed, floor = result.speed(tool, threads), result.speed(FLOOR, threads)
-    if speed is None or floor is None or floor < _LEAST_GAP:
+    if speed is None or floor is None or floor < _MIN_GAP:
         return None
     return math.log(speed) / math.log(floor)
 
@@ -86,7 +86,7 @@ def _cell(row: Timing | None) -> str:
 
 
 def _share(ours: Timing | None, floor: Timing | None) -> str:
-    if ours is None or floor is None or not ours.counts or not floor.counts or floor.speed < _LEAST_GAP:
+    if ours is None or floor is None or not ours.counts or not floor.counts or floor.speed < _MIN_GAP:
         return "-"
     return percent(math.log(ours.speed) / math.log(floor.speed))
 

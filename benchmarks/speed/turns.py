@@ -23,7 +23,7 @@ _SAMPLE: Final = 2e-3
 _COLD: Final = 10e-3
 """A call that takes longer warms its own caches: no call before it is needed."""
 
-_LEAST_TURNS: Final = 3
+_MIN_TURNS: Final = 3
 _PROBES: Final = 3
 
 
@@ -157,7 +157,7 @@ def _take_turns(runners: dict[str, Runner], answers: dict[str, Answer], order: O
     names = list(runners)
     end = time.monotonic() + order["seconds"] * len(names)
     for turn in range(order["turns"]):
-        if turn >= _LEAST_TURNS and time.monotonic() > end:
+        if turn >= _MIN_TURNS and time.monotonic() > end:
             break
         shift = turn % max(len(names), 1)
         for name in (*names[shift:], *names[:shift]):

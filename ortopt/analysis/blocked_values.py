@@ -20,11 +20,11 @@ from ortopt.semantics.domains import MICROSOFT
 THROUGH: Final = BEFORE | {"HardSwish", "Gelu", "QuickGelu", "BatchNormalization", "MaxPool", "AveragePool"}
 """Ops behind a convolution that leave an image in blocks."""
 
-_MOST_STEPS: Final = 4
+_MAX_STEPS: Final = 4
 """How far `is_in_blocks` looks."""
 
 
-def is_in_blocks(value: ir.Value, steps: int = _MOST_STEPS) -> bool:
+def is_in_blocks(value: ir.Value, steps: int = _MAX_STEPS) -> bool:
     """Whether a value comes out of a convolution in blocks, through ops that go on in them: a cheap look around it.
 
     Args:

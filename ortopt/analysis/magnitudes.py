@@ -21,7 +21,7 @@ Magnitudes = np.ndarray[Any, Any]
 
 WIDE, NARROW = 2.0**24, 2.0**4
 
-SMALLEST_HALF = 2.0**-14
+MIN_HALF = 2.0**-14
 """The smallest number of full precision in float16."""
 
 
@@ -46,7 +46,7 @@ def need_digits(weights: Magnitudes, before: Magnitudes, kind: ir.DataType, abou
     is_half = kind == FLOAT16 or (isinstance(graph, ir.Graph) and scope.of(graph).options.float16)
     if is_half:
         largest, was = (float(np.abs(array).max(initial=0.0)) for array in (weights, before))
-        vanishes = 0 < largest < SMALLEST_HALF <= was
+        vanishes = 0 < largest < MIN_HALF <= was
         need(not vanishes, "the weights would vanish in float16", about)
 
 

@@ -36,7 +36,7 @@ _CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose", "FusedConv", "QLinear
 _PRODUCTS: Final = frozenset(
     {"MatMul", "Gemm", "FusedMatMul", "FusedGemm", "MatMulNBits", "QLinearMatMul", "QGemm", "MatMulIntegerToFloat"}
 )
-_MOST_RANGES: Final = 6
+_MAX_RANGES: Final = 6
 """Symbols in ranges of which all combinations of ends are looked at."""
 
 
@@ -112,7 +112,7 @@ def _at(dims: Iterable[Dim], sizes: Mapping[str, int]) -> int | None:
 def _corners(names: Sequence[str], place: Place) -> Iterable[dict[str, int]]:
     """The ends of all ranges, combined: between them a size that grows with each of its symbols has no other end."""
     ranges = [name for name in names if place[name][0] != place[name][1]]
-    if len(ranges) > _MOST_RANGES:
+    if len(ranges) > _MAX_RANGES:
         return ({name: place[name][end] for name in names} for end in (0, 1))
     fixed = {name: place[name][0] for name in names}
     ends = itertools.product(*(place[name] for name in ranges))

@@ -10,7 +10,7 @@ import numpy as np
 from ortopt.evaluation.call import Array, Call, UnsupportedHereError
 from ortopt.semantics.opset_changes import REGION_IS_AN_INPUT_FROM
 
-_MOST_POWERS: Final = 64
+_MAX_POWERS: Final = 64
 """Fewer elements cost less here than a session of ONNX Runtime."""
 
 _SURE: Final = 0.4
@@ -33,7 +33,7 @@ def power(call: Call) -> tuple[Array, ...]:
     if base.dtype != np.float32 or exponent.dtype != np.float32 or call.opset < 7:
         raise UnsupportedHereError(f"Pow of {base.dtype} and {exponent.dtype}")
     shape = np.broadcast_shapes(base.shape, exponent.shape)
-    if math.prod(shape) > _MOST_POWERS:
+    if math.prod(shape) > _MAX_POWERS:
         raise UnsupportedHereError("many powers")
     pairs = np.broadcast(base, exponent)
     powers = [_power(float(x), float(y)) for x, y in pairs]

@@ -33,7 +33,7 @@ DEPLOYED: Final = "ONNX Runtime's default optimizations break it in 16 bits"
 _LARGE: Final = 1 << 28
 """Bytes of weights for which a model is measured half as often, and so on."""
 
-_LEAST_PROBES: Final = 24
+_MIN_PROBES: Final = 24
 _LARGEST_RUN: Final = 1 << 31
 """Bytes of weights in float32 from which a model of 16 bits does not run as it is: all would be cast at once."""
 
@@ -133,7 +133,7 @@ class HalfPrecisionConversion:
             return
         kept = set(self._kept.nodes)
         nodes = [node for node in self._nodes_of_16_bits() if node not in kept]
-        found = KeepListSearch(error, nodes, self.tolerance, _LEAST_PROBES).run()
+        found = KeepListSearch(error, nodes, self.tolerance, _MIN_PROBES).run()
         self._broken = frozenset(found.nodes)
 
     def _searched(self, measurement: Measurement, before: float) -> Kept[ir.Node]:
@@ -143,7 +143,7 @@ class HalfPrecisionConversion:
         beyond = measurement.beyond(nodes, self._form.largest, masked) if math.isinf(before) else []
         self._units = self._units.without(beyond, BEYOND)
         others = [node for node in nodes if node not in set(beyond)]
-        probes = max(_LEAST_PROBES, MAX_PROBES // max(1, nbytes(self.model) // _LARGE))
+        probes = max(_MIN_PROBES, MAX_PROBES // max(1, nbytes(self.model) // _LARGE))
         search = KeepListSearch(lambda kept: measurement.error(self._probe(kept)), others, self.tolerance, probes)
         found = search.run()
         kept = set(beyond).union(found.nodes)

@@ -19,7 +19,7 @@ from ortopt.graph.match import (
 )
 from ortopt.patterns.quantization import RANGES, dequantizer, scaling
 
-LEAST_BLOCK = 16
+MIN_BLOCK = 16
 
 
 class Blocks(Struct, frozen=True):
@@ -97,7 +97,7 @@ def blocks(value: ir.Value) -> Blocks:
     need(mapping.block > 0, "the weight has no blocks of scales", node)
     need_float32(inputs(node, 2)[1])
     need(mapping.integers.bitwidth in (4, 8), "no kernel has integers of so many bits", node)
-    power = mapping.block >= LEAST_BLOCK and mapping.block & (mapping.block - 1) == 0
+    power = mapping.block >= MIN_BLOCK and mapping.block & (mapping.block - 1) == 0
     need(power, "the kernel wants blocks of 16, 32, 64 …", node)
     content = array_of(inputs(node, 1)[0])
     if content.ndim != 2:

@@ -37,7 +37,7 @@ POINTWISE: Final = frozenset(
 )
 """Ops that give for each element what it alone says."""
 
-MOST_NODES: Final = 40
+MAX_NODES: Final = 40
 
 SPARE: Final = 1
 """With as many elements behind those that count, rows are twice as long as there are positions."""
@@ -136,7 +136,7 @@ def _pointwise_above(value: ir.Value) -> list[ir.Node]:
             order.append(node)
         elif node not in opened:
             opened.add(node)
-            need(len(opened) <= MOST_NODES, "much is computed of the differences", node)
+            need(len(opened) <= MAX_NODES, "much is computed of the differences", node)
             if is_op(node, *POINTWISE):
                 plain_attributes(node)
             pending.append((current, True))
@@ -254,7 +254,7 @@ def op(name: str, *operands: ir.Value) -> ir.Value:
 
 
 __all__ = [
-    "MOST_NODES",
+    "MAX_NODES",
     "POINTWISE",
     "SPARE",
     "Differences",

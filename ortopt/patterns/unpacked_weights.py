@@ -16,7 +16,7 @@ from ortopt import ops, semantics
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal, is_constant, is_used_once, need, need_float32, static_dims
 from ortopt.graph.walk import Question, walk
-from ortopt.patterns.quantized_blocks import LEAST_BLOCK, Blocks
+from ortopt.patterns.quantized_blocks import MIN_BLOCK, Blocks
 from ortopt.semantics.op_traits import RESHAPING
 
 VIEWS = RESHAPING | {"Identity"}
@@ -25,7 +25,7 @@ UNPACKING = frozenset({"BitShift", "BitwiseAnd", "Mod"})
 """What takes integers out of those into which they are packed; a Div by 16 is no sign by itself."""
 
 LARGEST_BLOCK = 256
-MOST_NODES = 64
+MAX_NODES = 64
 """How many nodes the arithmetic of one weight may have."""
 
 SMALL = 16
@@ -103,7 +103,7 @@ def _behind(weight: ir.Value) -> list[ir.Node] | None:
             continue
         node = value.producer()
         known = node is not None and node.domain == "" and next(semantics.subgraphs(node), None) is None
-        if node is None or not known or not node.inputs or len(nodes) >= MOST_NODES:
+        if node is None or not known or not node.inputs or len(nodes) >= MAX_NODES:
             return None
         if node not in nodes:
             nodes[node] = None
@@ -202,7 +202,7 @@ def _values(value: ir.Value) -> np.ndarray:
 def _block(scales: np.ndarray) -> int:
     """The largest size of blocks along the last axis of which each has one scale; 0 where there is none."""
     size = LARGEST_BLOCK
-    while size >= LEAST_BLOCK:
+    while size >= MIN_BLOCK:
         if scales.shape[-1] % size == 0:
             cut = scales.reshape(scales.shape[0], -1, size)
             if bool(np.all(cut == cut[..., :1])):

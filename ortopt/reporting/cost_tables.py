@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ortopt.measurement.costs import Case, Measurement
 
 
-_MOST_NAMES: Final = 8
+_MAX_NAMES: Final = 8
 """How many forms a line names."""
 
 
@@ -71,8 +71,8 @@ def show_measurement(measurement: Measurement, path: str, out: Console) -> None:
         say(out, "interrupted: what was measured is kept")
     for names, why in ((unclear, "not clear in this time, and left out"), (missing, "not measured, and left out")):
         if names:
-            more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-            say(out, f"{why}: {', '.join(names[:_MOST_NAMES])}{more}")
+            more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+            say(out, f"{why}: {', '.join(names[:_MAX_NAMES])}{more}")
     for form, why in UNMEASURED.items():
         say(out, f"not measured: {form}: {why}")
     say(out, f"written: {one_line(path)}: {len(known) - len(unclear)} forms in {measurement.seconds:.0f} s")

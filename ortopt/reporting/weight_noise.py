@@ -14,7 +14,7 @@ from ortopt.graph import scope
 from ortopt.reporting.excerpt import same_content
 from ortopt.semantics import constant_content
 
-LEAST_WEIGHT = 9
+MIN_WEIGHT = 9
 """Constants of floats with fewer elements are no weights: they say what is computed."""
 
 MAX_TRIES = 12
@@ -40,7 +40,7 @@ def _weights(model: ir.Model) -> dict[tuple[str, int], _Weight]:
     weights: dict[tuple[str, int], _Weight] = {}
 
     def add(name: str, tensor: ir.TensorProtocol | None, put: Callable[[ir.TensorProtocol], None]) -> None:
-        if tensor is None or tensor.size < LEAST_WEIGHT or not _may_be_weight(tensor.dtype):
+        if tensor is None or tensor.size < MIN_WEIGHT or not _may_be_weight(tensor.dtype):
             return
         number = 0
         while (name, number) in weights:

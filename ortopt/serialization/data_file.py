@@ -21,7 +21,7 @@ from ortopt.serialization.tensor_encoding import Place
 from ortopt.system.threads import BackgroundThread
 from ortopt.terminal_text import quoted
 
-_SMALLEST_EXTERNAL: Final = 1024
+_MIN_EXTERNAL: Final = 1024
 _LARGE: Final = 1 << 20
 _PAGE: Final = 4096
 _SLICE: Final = 32 << 20  # what is written before it is hashed
@@ -56,7 +56,7 @@ class DataLayout:
         """Where a tensor's data go; the same answer each time it is asked about the same data."""
         nbytes = tensor.nbytes
         external = isinstance(tensor, MappedTensor) and tensor.external
-        if nbytes < _SMALLEST_EXTERNAL or (in_attribute and not external and not self.attributes_too):
+        if nbytes < _MIN_EXTERNAL or (in_attribute and not external and not self.attributes_too):
             return None
         key: object = id(tensor)
         if isinstance(tensor, MappedTensor):

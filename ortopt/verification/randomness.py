@@ -28,7 +28,7 @@ from ortopt.verification.node_writer import NodeWriter
 
 Signature: TypeAlias = tuple[str, ...]
 
-_LEAST_OPSET: Final = 11  # Range
+_MIN_OPSET: Final = 11  # Range
 _ALLOWZERO: Final = 14
 _CASTLIKE: Final = 15
 _STEPS: Final = 1 << 16  # different numbers: exact in any float, and in a wider one the same
@@ -145,7 +145,7 @@ def _name(node: ir.Node) -> str:
 def _has_copy(node: ir.Node, model: ir.Model) -> bool:
     """Whether a random op can be replaced by ops that are not."""
     opset = model.opset_imports.get("", 0)
-    if node.domain or opset < _LEAST_OPSET or any(attribute.is_ref() for attribute in node.attributes.values()):
+    if node.domain or opset < _MIN_OPSET or any(attribute.is_ref() for attribute in node.attributes.values()):
         return False
     if node.op_type == "Dropout":
         mode = semantics.constant_tensor(node.inputs[2]) if len(node.inputs) > 2 else None

@@ -13,7 +13,7 @@ def _type(shape: tuple[int, ...]) -> str:
     return f"float[{','.join(map(str, shape))}]" if shape else "float"
 
 
-_LEAST_RANK = {
+_MIN_RANK = {
     **dict.fromkeys(("transpose", "concat", "softmax", "reduce", "slice", "split", "pad", "gather"), 1),
     **dict.fromkeys(("reshape", "matmul"), 2),
 }
@@ -86,7 +86,7 @@ class Graph:
             + ["unary", "add", "add", "constant", "constant", "concat", "softmax", "reduce", "slice", "split", "pad"]
             + ["conv", "conv", "gather", "unsqueeze", "squeeze", "reshape", "matmul", "gemm", "where", "block"]
         )
-        if rank >= _LEAST_RANK.get(kind, 0):
+        if rank >= _MIN_RANK.get(kind, 0):
             getattr(self, f"_draw_{kind}")(x, shape, axis)
 
     def _alike(self, shape: tuple[int, ...]) -> str:

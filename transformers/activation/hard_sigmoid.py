@@ -32,8 +32,8 @@ from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.transformers.activation._spelled import other_operand
 
 HARD_SWISH_FROM = 14
-MOST_NODES = 4
-MOST_SHIFT = 16.0
+MAX_NODES = 4
+MAX_SHIFT = 16.0
 """A larger shift, in terms of the range, would round away digits of x that an op with another scale keeps."""
 
 
@@ -134,7 +134,7 @@ def _product(value: ir.Value, readings: list[Gate]) -> Product:
     """The product of x with a gate, and with all scalars around it."""
     nodes: list[ir.Node] = []
     factor, gate = 1.0, None
-    for _ in range(MOST_NODES):
+    for _ in range(MAX_NODES):
         below = scaled_below(value)
         if below is not None:
             nodes += below.nodes
@@ -193,7 +193,7 @@ def _gates(clamp: ir.Node) -> list[Gate]:
     found = [
         Gate((clamp, *form.nodes), form.x, alpha * form.factor, beta + alpha * form.shift, height) for form in forms
     ]
-    near = [gate for gate in found if abs(gate.beta) <= MOST_SHIFT]
+    near = [gate for gate in found if abs(gate.beta) <= MAX_SHIFT]
     if not near:
         raise Refusal("the shift is far larger than the range", clamp)
     return near

@@ -45,7 +45,7 @@ NOT_SOFTPLUS = "it is not log(1 + exp(x))"
 LARGEST_ARGUMENTS = {FLOAT: 88.0, BFLOAT16: 88.0, DOUBLE: 709.0, FLOAT16: 11.0}
 """What exp can be taken of without overflow, by element type."""
 
-SMALLEST_ARGUMENTS = {FLOAT: 17.0, BFLOAT16: 6.0, DOUBLE: 37.0, FLOAT16: 8.0}
+MIN_ARGUMENTS = {FLOAT: 17.0, BFLOAT16: 6.0, DOUBLE: 37.0, FLOAT16: 8.0}
 """From here on the logarithm is x itself, but for the last place."""
 
 TANH_IS_ONE_FROM = 20.0
@@ -209,7 +209,7 @@ def _guarded(root: ir.Node) -> Spelled:
     kind, limit = dtype(x), scalar(right)
     need(keeps_rank(right, x), "the constant would raise the rank", right)
     need(
-        SMALLEST_ARGUMENTS[kind] <= limit <= LARGEST_ARGUMENTS[kind],
+        MIN_ARGUMENTS[kind] <= limit <= LARGEST_ARGUMENTS[kind],
         "the threshold is not where exp(x) is far above 1, and finite",
         right,
     )

@@ -29,7 +29,7 @@ from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
 SUMS, PRODUCTS = ("Add", "Sub"), ("Mul", "Div")
-SMALLEST_SHARE = 2.0**-11
+MIN_SHARE = 2.0**-11
 """A summand below this share of the other one would lose most of its digits in their sum."""
 
 LARGEST = 1 << 16
@@ -118,7 +118,7 @@ def _sum(a: np.ndarray, b: np.ndarray, kind: ir.DataType) -> np.ndarray:
     large = np.maximum(np.abs(wide_a), np.abs(wide_b))
     small = np.minimum(np.abs(wide_a), np.abs(wide_b))
     need(bool(((wide_a * np.sign(wide_b)) > 0).all()), "the constants differ in sign: the first may round x", None)
-    need(bool((small >= large * SMALLEST_SHARE).all()), "one constant would be lost in the other", None)
+    need(bool((small >= large * MIN_SHARE).all()), "one constant would be lost in the other", None)
     _check_range(total, kind)
     return total
 

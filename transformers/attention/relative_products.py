@@ -46,7 +46,7 @@ from ortopt.patterns.einsum import Letters, equation_of
 from ortopt.patterns.relative_positions import SPARE, Differences, diagonals, differences, is_matrix_of, op, reshaped
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
-MOST_ROWS = 128
+MAX_ROWS = 128
 """Larger tables have rows that a short sequence never reads."""
 
 TURNED = (0, 2, 1)
@@ -81,7 +81,7 @@ class GatherEinsumReordering(RewriteRule[Match]):
         table, rows = inputs(gather, 2)
         need(is_constant(table) and ops.Gather(gather).axis == 0, "the rows are of no constant table", gather)
         count, size = static_dims(table)
-        need(0 < count <= MOST_ROWS, "the table has rows that may not be read", table)
+        need(0 < count <= MAX_ROWS, "the table has rows that may not be read", table)
         need(same_dim(dims(x)[-1], size), "the rows are repeated", x)
         need(same_dim(dims(x)[-2], dims(rows, 2)[0]), "the lengths are not known to be equal", x)
         return Match((root,), lambda: _looked_up(x, table, rows))

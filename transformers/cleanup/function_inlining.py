@@ -21,7 +21,7 @@ from ortopt.semantics import GROUP_DOMAIN, constant_tensor, key, subgraphs
 from ortopt.transformer import Context, GraphTransformer
 
 MAX_NODES = 500_000  # functions that call one another twice, and so on, would otherwise grow without bound
-LEAST_BUDGET = 100_000
+MIN_BUDGET = 100_000
 BUDGET_IN_FUNCTION = 1_000
 DEEPEST = 24
 LONGEST_PREFIX = 160
@@ -50,7 +50,7 @@ class FunctionInlining(GraphTransformer):
         if graph is not context.model.graph or not context.model.functions:
             return False
         total = sum(len(at) for at in scope.graphs(context.model, context.cancellation))
-        budget = max(LEAST_BUDGET, MAX_NODES - total)
+        budget = max(MIN_BUDGET, MAX_NODES - total)
         inliner = Inliner(graph, context, budget)
         changed = inliner.inline_all()
         if changed:

@@ -15,7 +15,7 @@ from ortopt.options import Target, TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transformers.control_flow._loops import LOOPS, Repeated, copied, repeated
 
-_MOST_UNPACKED: Final = 1 << 16
+_MAX_UNPACKED: Final = 1 << 16
 """Elements of weights up to which products of few rows are faster where they are not packed."""
 
 
@@ -67,7 +67,7 @@ def _is_small_weight(loop: Repeated, state: int) -> bool:
     if initial is None or initial.dtype != ir.DataType.FLOAT or not is_constant(initial):
         return False
     dims = shape_of(initial)
-    if dims is None or len(dims) != 2 or math.prod(dim for dim in dims if isinstance(dim, int)) > _MOST_UNPACKED:
+    if dims is None or len(dims) != 2 or math.prod(dim for dim in dims if isinstance(dim, int)) > _MAX_UNPACKED:
         return False
     return any(is_op(node, "MatMul", "Gemm") and node.inputs[1] is entry for node in users(entry))
 

@@ -27,7 +27,7 @@ from ortopt.graph.match import (
 )
 from ortopt.options import ONNX_RUNTIMES, Numerics, TransformerLevel
 from ortopt.patterns.quantization import dequantizer, scaling
-from ortopt.patterns.quantized_blocks import LEAST_BLOCK, Blocks, blocks
+from ortopt.patterns.quantized_blocks import MIN_BLOCK, Blocks, blocks
 from ortopt.patterns.unpacked_weights import is_unpacked, unpacked
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
@@ -174,7 +174,7 @@ class GatherBlockQuantizedFusion(RewriteRule[Match]):
         need(mapping.block > 0, "the table has no blocks of scales", node)
         need_float32(floats)
         need(mapping.integers.bitwidth == FOUR_BITS, "the integers are not of 4 bits", node)
-        power = mapping.block >= LEAST_BLOCK and mapping.block & (mapping.block - 1) == 0
+        power = mapping.block >= MIN_BLOCK and mapping.block & (mapping.block - 1) == 0
         need(power, "the kernel wants blocks of 16, 32, 64 …", node)
         table, scale = inputs(node, 2)
         need(is_constant(table), "the table is no constant", table)

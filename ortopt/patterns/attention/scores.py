@@ -41,7 +41,7 @@ _ELEMENTWISE = ("Add", "Cast", "Div", "Max", "Mul", "Sub", "Tanh", "Where")
 _SHAPES = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _MAX_NODES = 24
 _FACTORS = ("Div", "Mul")
-_SMALLEST_PART = 2.0**-10
+_MIN_PART = 2.0**-10
 """Queries are multiplied by no less, so that in half precision they do not vanish."""
 
 
@@ -337,7 +337,7 @@ def _scale_heads(found: Scores, numbers: npt.NDArray[np.float64], source: ir.Val
     parts = numbers / largest
     positive = bool(np.isfinite(numbers).all()) and float(numbers.min()) > 0
     need(positive, "the scale is not positive", source)
-    need(float(parts.min()) >= _SMALLEST_PART, "the scales of heads differ too much", source)
+    need(float(parts.min()) >= _MIN_PART, "the scales of heads differ too much", source)
     found.by_head = group, tuple(map(float, parts.reshape(-1)))
     return largest
 

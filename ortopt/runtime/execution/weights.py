@@ -28,7 +28,7 @@ from ortopt.serialization.mapped_tensors import MappedFile, MappedTensor
 FOLDER_KEY: Final = "session.model_external_initializers_file_folder_path"
 """The session option that says where the files of external data of a model in memory are."""
 
-_SMALLEST_MAPPED: Final = 1024
+_MIN_MAPPED: Final = 1024
 _READING_IN_PLACE: Final = frozenset({"Gather", "GatherElements", "GatherND"})
 """Ops whose kernels pack nothing, with weights that are large: tables of embeddings."""
 
@@ -98,7 +98,7 @@ def held_bytes(nodes: Iterable[onnx.NodeProto], weights: Mapping[str, ir.TensorP
 
 def _file_of(tensor: ir.TensorProtocol) -> MappedFile | None:
     """The file that holds a tensor and can be found under its name, or None."""
-    if not isinstance(tensor, MappedTensor) or tensor.nbytes < _SMALLEST_MAPPED:
+    if not isinstance(tensor, MappedTensor) or tensor.nbytes < _MIN_MAPPED:
         return None
     source = tensor.raw.source
     return source if isinstance(source, MappedFile) and source.is_at(source.path) else None

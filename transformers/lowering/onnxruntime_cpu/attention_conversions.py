@@ -31,7 +31,7 @@ from ortopt.graph.match import (
     same_dim,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.relative_positions import MOST_NODES, Differences, differences, joined, op
+from ortopt.patterns.relative_positions import MAX_NODES, Differences, differences, joined, op
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
@@ -200,7 +200,7 @@ class RelativePositionConversion(CpuRule[Match]):
 
     roots = ("Transpose",)
     opsets = (14, NEWEST_OPSET)  # before, no Reshape gave an empty image
-    lookback = MOST_NODES
+    lookback = MAX_NODES
     weighs = (DIFFERENCES,)
 
     def match(self, root: ir.Node) -> Match:

@@ -92,7 +92,7 @@ def _of_two_images(image: ir.Value, gate: ir.Value, size: Sequence[int], version
 LARGEST_SCALE = 8.0
 """Both products are larger than the difference by this at most, and so is their rounding."""
 
-MOST_STEPS = 100
+MAX_STEPS_TO_BLOCKS = 100
 """How far back it looks for the convolutions: a stage of such a network is one chain of sums."""
 
 
@@ -126,7 +126,7 @@ class ScaledDifferenceConversion(CpuRule[Match]):
         (channels,) = need_fixed(size[1:2], "the number of channels is not fixed", x)
         scale = of_channels(factor, channels, RANK)
         need(bool((np.abs(scale) <= LARGEST_SCALE).all()), "a factor is large, or no number", factor)
-        blocked = is_in_blocks(x, MOST_STEPS) and is_in_blocks(other, MOST_STEPS)
+        blocked = is_in_blocks(x, MAX_STEPS_TO_BLOCKS) and is_in_blocks(other, MAX_STEPS_TO_BLOCKS)
         need(blocked, "the images are not in the blocked layout", root)
         return Match((difference, product, root), lambda: _sum(((x, 1 - scale), (other, scale))))
 

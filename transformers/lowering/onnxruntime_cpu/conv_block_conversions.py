@@ -134,7 +134,7 @@ def _gain(outputs: int, kernel: list[int], block: int) -> float:
 ELEMENTWISE = ("Relu", "Clip", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Gelu", "Add", "Mul")
 """What works on blocked layouts, between two convolutions."""
 
-MOST_BETWEEN = 2
+MAX_BETWEEN = 2
 
 
 class GroupedConvMerging(ConvRule[Match]):
@@ -150,7 +150,7 @@ class GroupedConvMerging(ConvRule[Match]):
     """
 
     after = ("conv_add_fusion", "conv_mul_fusion")
-    lookback = MOST_BETWEEN + 1
+    lookback = MAX_BETWEEN + 1
     numerics = Numerics.FINITE
 
     def match(self, root: ir.Node) -> Match:
@@ -186,7 +186,7 @@ def _of_blocks(root: ir.Node, weight: np.ndarray) -> ir.Node:
 def _is_behind_convolution(x: ir.Value) -> bool:
     """Whether a value comes from a convolution, with at most two elementwise operations between."""
     value: ir.Value | None = x
-    for _ in range(MOST_BETWEEN + 1):
+    for _ in range(MAX_BETWEEN + 1):
         node = None if value is None else value.producer()
         if is_convolution(node):
             return True

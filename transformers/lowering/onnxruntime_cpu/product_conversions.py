@@ -80,7 +80,7 @@ ONES: Final = Form("", "MatMul", "of ones in place of a sum")
 COLUMN, ROW = -1, -2
 """The axes that an Unsqueeze gives a column and a row, counted from the end of what it gives."""
 
-MOST_MOVES: Final = 8
+MAX_MOVES: Final = 8
 MOVES: Final = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
 PRODUCTS: Final = (("", "Einsum"), ("", "Gemm"), ("", "MatMul"), (MICROSOFT, "FusedMatMul"))
 
@@ -144,7 +144,7 @@ def _check_product(value: ir.Value) -> None:
     Raises:
         Refusal: If they come from anywhere else.
     """
-    for _ in range(MOST_MOVES):
+    for _ in range(MAX_MOVES):
         node = value.producer()
         if node is not None and (node.domain, node.op_type) in PRODUCTS:
             return
