@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import onnx_ir as ir
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.errors import UsageError
@@ -149,7 +149,6 @@ def unmet(model: ir.Model, declared: Declaration) -> list[str]:
 
 @functools.cache
 def _declared() -> dict[Target, Declaration]:
-    import msgspec
 
     declared: dict[str, dict[str, Any]] = json.loads(DECLARATIONS.read_text(encoding="utf-8"))
     measured: dict[str, Any] = json.loads(OPS.read_text(encoding="utf-8"))
@@ -157,7 +156,7 @@ def _declared() -> dict[Target, Declaration]:
         if name in measured:
             entry["partly"] = [op for op, (right, tests) in measured[name]["ops"].items() if right < tests]
             entry["title"] = measured[name]["runtime"]
-    return {Target(name): msgspec.convert(entry, Declaration) for name, entry in declared.items()}
+    return {Target(name): convert(entry, Declaration) for name, entry in declared.items()}
 
 
 __all__ = ["DECLARATIONS", "OPS", "Declaration", "check", "described", "implied", "of", "unmet"]
