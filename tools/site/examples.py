@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import re
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import onnx
 
-from ortopt import testing
+from ortopt import registry, testing
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from tests.all_passes.pass_examples import examples, refusals
 
-ROOT = Path(__file__).parents[2]
 MAX_ELEMENTS = 12
 """Constants with more elements are shortened."""
 
@@ -71,13 +71,27 @@ def reasons(name: str) -> list[str]:
     Args:
         name: Name of the pass.
     """
-    [file] = (ROOT / "transformers").rglob(f"{name}.py")
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    told = dict.fromkeys(_told(tree))
+    told = dict.fromkeys(reason for part in _code(name) for reason in _told(part))
     for expected, model, more in refusals(name):
         if not any(_covers(reason, expected) for reason in told):
             told[_whole_reason(name, expected, model, more)] = None
     return sorted(told, key=str.lower)
+
+
+def _code(name: str) -> list[ast.stmt]:
+    """The class of a pass, and what of its file it asks: other passes of the file give reasons of their own."""
+    kind = registry.installed().find(name)
+    source = inspect.getsource(importlib.import_module(kind.__module__))
+    parts = {part.name: part for part in ast.parse(source).body if isinstance(part, ast.ClassDef | ast.FunctionDef)}
+    taken: dict[str, ast.stmt] = {}
+    waiting = [kind.__name__]
+    while waiting:
+        part = parts[waiting.pop()]
+        if part.name not in taken:
+            taken[part.name] = part
+            read = {node.id for node in ast.walk(part) if isinstance(node, ast.Name)}
+            waiting += sorted(parts.keys() & read)
+    return list(taken.values())
 
 
 def _whole_reason(name: str, expected: str, model: onnx.ModelProto, more: dict[str, Any]) -> str:
