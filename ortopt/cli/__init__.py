@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Final, NoReturn
 
 from ortopt._deferred_sympy import defer_sympy
+from ortopt.system.child_processes import NO_TELEMETRY
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
@@ -56,6 +57,7 @@ def main() -> NoReturn:
     # numpy's library for matrix products starts a thread for each core, and each spins for a while for work that a
     # command hardly ever has: 5 to 10 % of a run's processor time.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault(*NO_TELEMETRY)
     defer_sympy()
     sys.unraisablehook = _not_raised.append
     _complete_streams()

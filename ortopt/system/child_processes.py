@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 GREETING: Final = b"\x1eortopt answers from here on\x1e\n"
 """Ends the line after which all is the child's own."""
 
+NO_TELEMETRY: Final = ("ORT_DISABLE_TELEMETRY", "1")
+"""Variable of the environment, read by ONNX Runtime when it is imported: nothing is stored in the home folder."""
+
 _BETWEEN_PARENT_CHECKS: Final = 0.5  # seconds
 
 _OURS: Final = frozenset({"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"})
@@ -89,6 +92,7 @@ def spawn(
     else:
         program = [interpreter, "-c", _ELSEWHERE, str(Path(__file__).resolve().parents[1]), module]
         environment = {name: value for name, value in os.environ.items() if name not in _OURS}
+    environment.setdefault(*NO_TELEMETRY)
     return subprocess.Popen(
         [*program, str(os.getpid()), *arguments],
         env=environment,

@@ -268,3 +268,16 @@ def _cpu(process: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("command", [["run", "m.onnx"], ["optimize", "m.onnx"], ["bench", "m.onnx", "--seconds", "0.1"]])
+def test_no_process_leaves_telemetry_in_the_home_folder(tmp_path: Path, command: list[str]) -> None:
+    home = tmp_path / "home"
+    (home / "tmp").mkdir(parents=True)
+    text = "m (float[2] x) => (float[2] y) { a = Relu (x) y = Relu (a) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), tmp_path / "m.onnx")
+    places = {"HOME": str(home), "TMPDIR": str(home / "tmp"), "XDG_CACHE_HOME": str(home / "cache")}
+    program = [sys.executable, "-m", "ortopt", *command]
+    subprocess.run(program, cwd=tmp_path, env=ENVIRONMENT | places, check=True, capture_output=True, timeout=120)
+    assert [path for path in home.rglob("*") if path.is_file() and "onnxruntime" in str(path).lower()] == []
+    assert not list(home.rglob(".ses"))
