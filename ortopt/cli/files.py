@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 from ortopt.errors import OutputError, UsageError
@@ -16,13 +16,17 @@ STREAM = "-"
 
 
 def check_outputs(
-    outputs: Mapping[str, str | None], read: Mapping[str, str | Path | Iterable[str | Path] | None]
+    outputs: Mapping[str, str | None],
+    read: Mapping[str, str | Path | Iterable[str | Path] | None],
+    *,
+    in_new_folders: Container[str] = (),
 ) -> None:
     """Refuse, before the work begins, outputs that cannot be written, or that would overwrite an input.
 
     Args:
         outputs: Paths of outputs, by option; None where there is none.
         read: Paths of inputs, by what they are.
+        in_new_folders: The options of which the folder may have to be made.
 
     Raises:
         UsageError: If a name is empty, two options name one file, or one names a file that is read.
@@ -34,7 +38,7 @@ def check_outputs(
             continue
         if not path:  # an unset variable of the shell
             raise UsageError(f"the name after {option} is empty")
-        check_writable(path)
+        check_writable(path, in_new_folder=option in in_new_folders)
         if path == STREAM or (Path(path).exists() and not Path(path).is_file()):  # a device can be written twice
             continue
         if other := written.get(os.path.realpath(path)):
@@ -62,8 +66,12 @@ def check_not_read(
                     raise UsageError(f"{option} would write over {what}: {quoted(path)}")
 
 
-def check_writable(path: str) -> None:
+def check_writable(path: str, *, in_new_folder: bool = False) -> None:
     """Refuse a path that cannot be written, before the work begins.
+
+    Args:
+        path: The path.
+        in_new_folder: Whether its folder may have to be made.
 
     Raises:
         OutputError: If it is a folder, or its folder does not exist or may not be written.
@@ -72,6 +80,8 @@ def check_writable(path: str) -> None:
         return
     target = Path(path)
     folder = target.absolute().parent
+    if in_new_folder:
+        folder = next(one for one in (folder, *folder.parents) if one.exists())
     try:
         target.stat()
     except FileNotFoundError:  # as it should be; its folder is checked below

@@ -76,11 +76,13 @@ class Run:
         self._options = options
         self._flags = flags
         self._reports = {"--json": flags["json_file"], "--trace": flags["trace_file"], "--html": flags["html_file"]}
-        files.check_outputs({"-o": flags["output"], **self._reports}, {"the inputs": flags["inputs"]})
+        written = {"-o": flags["output"], **self._reports}
+        files.check_outputs(written, {"the inputs": flags["inputs"]}, in_new_folders={"-o"})
         self._argument = models.resolve(model)
         self._target: str = flags["output"] or self._argument.output
         self._check_target()
-        files.check_outputs({"the result": self._target, **self._reports}, {"the inputs": flags["inputs"]})
+        written = {"the result": self._target, **self._reports}
+        files.check_outputs(written, {"the inputs": flags["inputs"]}, in_new_folders={"the result"})
         files.check_outputs(self._reports, {"the model": self._argument.path})
         self._check_dumps(path for path in (self._argument.path, flags["inputs"]) if path is not None)
         self._inputs = None

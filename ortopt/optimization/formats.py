@@ -64,7 +64,7 @@ def save_as(
     provenance: bool = False,
     libraries: Iterable[str] = (),
 ) -> Saved:
-    """Write a model in the format that the ending of the name asks for, atomically.
+    """Write a model in the format that the ending of the name asks for, atomically; a new folder for it is made.
 
     Args:
         model: The model.
@@ -80,6 +80,10 @@ def save_as(
     path = Path(target) if isinstance(target, str | os.PathLike) else None
     if path is not None:
         check(path, external_data)
+        try:
+            path.absolute().parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot write {quoted(str(path))}: {error.strerror}") from error
     if path is None or not is_other_format(path):
         return save(model, target, external_data=external_data, provenance=provenance)
     try:

@@ -47,6 +47,11 @@ def test_the_result_may_take_the_place_of_the_input(ortopt: Any, model: Path) ->
     assert sorted(ops(model)) == ["Gemm", "Relu"]
 
 
+def test_the_folder_of_the_result_is_made(ortopt: Any, model: Path) -> None:
+    ortopt("optimize", model, "-o", "new/folder/out.onnx")
+    assert sorted(ops(Path("new/folder/out.onnx"))) == ["Gemm", "Relu"]
+
+
 def test_the_report_as_data(report: Report, model: Path) -> None:
     data = report(verify=True)
     assert data["schema"] == 1
