@@ -45,6 +45,8 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) 
     said = _said(flags, given)
     selection = sources.cases(zoo, said)
     cases = selection.cases
+    for text in selection.idle():
+        warn(text)
     path = Path(flags["baseline"]) if flags["baseline"] else selection.baseline
     _check_files(flags, path, cases)
     baseline = _baseline(path, update=flags["update"])

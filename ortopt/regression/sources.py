@@ -41,6 +41,20 @@ class Selection(NamedTuple):
     baseline: Path | None
     zoos: list[_Zoo]
 
+    def idle(self) -> Iterator[str]:
+        """What a manifest says, and of which there is nothing: patterns without a model, for people."""
+        for manifest, root, models in self.zoos:
+            if manifest.path is None:
+                continue
+            for said, argument in zip(manifest.models, models, strict=True):
+                if next(_named([argument], root), None) is None:
+                    yield f"{quoted(str(manifest.path))}: there is no model in {quoted(said)}"
+            for rule in manifest.rules:
+                if "removed" not in rule.said and not any(
+                    rule.matches(case.model, case.configuration) for case in self.cases
+                ):
+                    yield f"{quoted(str(manifest.path))}: [[model]] {quoted(rule.pattern)} matches no model"
+
     def vanished(self, names: Iterable[str], said: Mapping[str, Any]) -> list[Case]:
         """Cases that the arguments name, and that there are none of any more: their models are gone from a folder.
 

@@ -270,7 +270,9 @@ def _cpu(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.parametrize("command", [["run", "m.onnx"], ["optimize", "m.onnx"], ["bench", "m.onnx", "--seconds", "0.1"]])
+@pytest.mark.parametrize(
+    "command", [["run", "m.onnx"], ["optimize", "m.onnx"], ["bench", "m.onnx", "--seconds", "0.1"]]
+)
 def test_no_process_leaves_telemetry_in_the_home_folder(tmp_path: Path, command: list[str]) -> None:
     home = tmp_path / "home"
     (home / "tmp").mkdir(parents=True)

@@ -224,3 +224,27 @@ def test_a_manifest_gives_shapes_and_names(tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text('[defaults]\ninput-shape = "x=wrong"')
     with pytest.raises(UsageError, match="input_shapes takes sizes"):
         manifest.read(tmp_path / "m.toml")
+
+
+def test_patterns_of_which_there_is_no_model_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.onnx").write_bytes(b"")
+    (tmp_path / "m.toml").write_text(
+        """
+        models = ["a.onnx", "none*.onnx"]
+        [[model]]
+        match = "a.*"
+        level = 1
+        [[model]]
+        match = "b*"
+        level = 1
+        [[model]]
+        match = "c*"
+        removed = "it is no longer trained"
+        """
+    )
+    idle = sources.cases([str(tmp_path / "m.toml")], {}).idle()
+    assert [text.partition("': ")[2] for text in idle] == [
+        "there is no model in 'none*.onnx'",
+        "[[model]] 'b*' matches no model",
+    ]
+    assert list(sources.cases([str(tmp_path / "a.onnx")], {}).idle()) == []
