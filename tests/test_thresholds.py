@@ -24,7 +24,7 @@ LOWERING = "lowering.onnxruntime_cpu"
 OTHER_LIMITS = {
     "activation.elu LARGEST_PARAMETER": "a proof: larger factors lose digits",
     "activation.elu ROUNDING": "a proof: two numbers that are each other's reciprocal",
-    "activation.softplus LARGEST_ARGUMENTS": "a proof: where an exponential overflows",
+    "activation.softplus MAX_ARGUMENTS": "a proof: where an exponential overflows",
     "activation.softplus MIN_ARGUMENTS": "a proof: where a logarithm is its argument's exponent",
     "attention.grouped_heads_merging 4": "a rank",
     "convolution.resize_projection_reordering MAX_SHARE_OF_WORK": "an estimate of work, on any provider",

@@ -42,7 +42,7 @@ from ortopt.transformers.activation._spelled import beside_zero, check_taken_apa
 FORM = Form("", "Exp", "in place of Mish")
 
 NOT_SOFTPLUS = "it is not log(1 + exp(x))"
-LARGEST_ARGUMENTS = {FLOAT: 88.0, BFLOAT16: 88.0, DOUBLE: 709.0, FLOAT16: 11.0}
+MAX_ARGUMENTS = {FLOAT: 88.0, BFLOAT16: 88.0, DOUBLE: 709.0, FLOAT16: 11.0}
 """What exp can be taken of without overflow, by element type."""
 
 MIN_ARGUMENTS = {FLOAT: 17.0, BFLOAT16: 6.0, DOUBLE: 37.0, FLOAT16: 8.0}
@@ -191,7 +191,7 @@ def _is_bounded(x: ir.Value) -> bool:
         return True
     if node is not None and is_op(node, "Clip", "Min"):
         bounds = node.inputs[2:3] if is_op(node, "Clip") else node.inputs
-        most = LARGEST_ARGUMENTS[dtype(x)]
+        most = MAX_ARGUMENTS[dtype(x)]
         return any(bound is not None and is_constant(bound) and _all_at_most(bound, most) for bound in bounds)
     return False
 
@@ -209,7 +209,7 @@ def _guarded(root: ir.Node) -> Spelled:
     kind, limit = dtype(x), scalar(right)
     need(keeps_rank(right, x), "the constant would raise the rank", right)
     need(
-        MIN_ARGUMENTS[kind] <= limit <= LARGEST_ARGUMENTS[kind],
+        MIN_ARGUMENTS[kind] <= limit <= MAX_ARGUMENTS[kind],
         "the threshold is not where exp(x) is far above 1, and finite",
         right,
     )
