@@ -33,6 +33,3 @@ def needs(major: int, minor: int, what: str) -> None:
     """
     if (major, minor) > INSTALLED:
         pytest.skip(f"ONNX Runtime {major}.{minor} brought {what}")
-
-
-__all__ = ["INSTALLED", "needs", "since"]

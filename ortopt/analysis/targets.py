@@ -157,6 +157,3 @@ def _declared() -> dict[Target, Declaration]:
             entry["partly"] = [op for op, (right, tests) in measured[name]["ops"].items() if right < tests]
             entry["title"] = measured[name]["runtime"]
     return {Target(name): convert(entry, Declaration) for name, entry in declared.items()}
-
-
-__all__ = ["DECLARATIONS", "OPS", "Declaration", "check", "described", "implied", "of", "unmet"]

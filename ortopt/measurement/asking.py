@@ -67,6 +67,3 @@ def ask(
     except ValueError:
         return [{"error": f"its process died ({status})"}] * len(each)
     return answers
-
-
-__all__ = ["MeasurementBudget", "ask"]

@@ -205,6 +205,3 @@ def merged(best: Choices, other: Choices) -> Choices:
         march=other.march if other.march != March.ANY.value else best.march,
         for_threads=other.for_threads or best.for_threads,
     )
-
-
-__all__ = ["KEY", "Candidate", "Choices", "Declined", "candidates", "merged", "read_choices"]

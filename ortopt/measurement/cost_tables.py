@@ -219,6 +219,3 @@ def processor(info: Path = _CPU_INFO) -> str:
 def _parts(line: str) -> tuple[str, str]:
     name, _, value = line.partition(":")
     return name.strip(), value.strip()
-
-
-__all__ = ["Difference", "Row", "all_rows", "as_file", "by_form", "differences", "processor", "rows_of", "verdict_of"]

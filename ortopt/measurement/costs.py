@@ -161,6 +161,3 @@ class _Rounds:
             store_inputs(forms.inputs, inputs)
             self.pairs[place] = Pair(before, after, (inputs,), case.entry.as_loaded)
         return self.pairs[place]
-
-
-__all__ = ["SECONDS", "Case", "Measurement", "measure"]

@@ -215,17 +215,3 @@ def _spread(values: Sequence[float]) -> Spread:
     if len(values) == 1:
         return Spread(values[0], values[0], values[0])
     return Spread(*statistics.quantiles(values, n=4, method="inclusive"))
-
-
-__all__ = [
-    "GROUPED",
-    "Failure",
-    "Figures",
-    "Spread",
-    "Version",
-    "attempt",
-    "measure_in_turns",
-    "measure_once",
-    "require_original",
-    "timeline",
-]

@@ -87,6 +87,3 @@ def _stored(inputs: dict[str, Any], folder: Path, runs: Callable[[Path], bool]) 
     folder.parent.mkdir(parents=True, exist_ok=True)
     store_inputs(inputs, folder)
     return folder if runs(folder) else None
-
-
-__all__ = ["StoredInputs", "stored_inputs"]

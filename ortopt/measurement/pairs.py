@@ -230,6 +230,3 @@ def _cut(count: int, confidence: float) -> int:
             break
         cut += 1
     return cut
-
-
-__all__ = ["BRIEF", "CONFIDENCE", "Pair", "Sample", "Series", "Speed", "compare", "interval", "sample"]

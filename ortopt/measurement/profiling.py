@@ -201,6 +201,3 @@ def _times(ops: Mapping[str, list[float]], loaded: Mapping[str, int]) -> tuple[O
         for op, (count, microseconds) in ops.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.ms, row.op)))
-
-
-__all__ = ["OpTime", "Profile", "by_call", "by_op", "in_turns", "profile", "typical"]

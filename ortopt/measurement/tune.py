@@ -257,6 +257,3 @@ def _digest(folder: Path) -> str:
             while chunk := file.read(1 << 20):
                 digest.update(chunk)
     return digest.hexdigest()
-
-
-__all__ = ["SECONDS", "Step", "Tuning", "tune"]

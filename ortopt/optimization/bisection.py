@@ -204,6 +204,3 @@ class _Search:
         except OrtoptError as error:
             raise NotFound(f"the run could not be repeated: {error}") from error
         return run, self._bisection.compare(run, self.outputs, self.sets, where=self._where)
-
-
-__all__ = ["Bisection", "Blame", "Culprit", "NotFound"]

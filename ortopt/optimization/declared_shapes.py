@@ -94,6 +94,3 @@ def _better(proven: Dim, claimed: Dim) -> Dim:
     if isinstance(proven, int) or not is_known(claimed):
         return UNKNOWN if is_invented(proven) else proven
     return claimed
-
-
-__all__ = ["declare"]

@@ -123,6 +123,3 @@ def _written(path: Path, data: bytes) -> Saved:
     except OSError as error:
         raise OutputError(f"cannot write {quoted(str(path))}: {error.strerror or error}") from error
     return Saved(path, len(data), None)
-
-
-__all__ = ["ORT", "TEXTS", "check", "is_other_format", "save_as"]

@@ -59,6 +59,3 @@ def _left(model: ir.Model, options: Options) -> int | None:
 
 def _label(options: Options) -> str:
     return _DEFAULT if options.max_growth is None else str(options.max_growth)
-
-
-__all__ = ["KEY", "allowed_growth", "record_growth"]

@@ -215,6 +215,3 @@ def check_patterns(model: ir.Model, patterns: Sequence[str]) -> None:
     for pattern in patterns:
         if not any(matches(node, [pattern]) for node in nodes):
             raise UsageError(f"keep_float32 names {pattern!r}, which is no op and no name of a node in the model")
-
-
-__all__ = ["HalfPrecision", "HalfPrecisionConversion", "check_patterns", "format_of", "matches"]

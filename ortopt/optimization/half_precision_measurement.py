@@ -131,6 +131,3 @@ class Measurement:
             for name, expected, got in zip(self._outputs.names, input_set.rows, rows, strict=True):
                 if name not in random:
                     yield slice_error(restore(input_set.target, expected), restore(target, got))
-
-
-__all__ = ["Measurement"]

@@ -119,6 +119,3 @@ class KeepListSearch(Generic[Node]):
             if now <= self._tolerance:
                 self._blocks, error = others, now
         return error
-
-
-__all__ = ["MAX_PROBES", "KeepListSearch", "Kept"]

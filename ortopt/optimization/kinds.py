@@ -26,6 +26,3 @@ def new_optimization(
 
         kind = HalfPrecisionOptimization
     return kind(source, options, transformers=transformers, observers=observers, cancellation=cancellation)
-
-
-__all__ = ["new_optimization"]

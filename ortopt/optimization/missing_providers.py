@@ -62,6 +62,3 @@ def not_shown(model: ir.Model, providers: Sequence[str]) -> NotShown | None:
                 ops[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
                 makers[maker] = None
     return NotShown(dict(sorted(ops.items())), tuple(sorted(makers))) if ops else None
-
-
-__all__ = ["NotShown", "not_shown"]

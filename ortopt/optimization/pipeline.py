@@ -188,6 +188,3 @@ class Pipeline:
         manager.warn_limit(
             (lowest, *higher)[-1], f"{_ENDLESS}, the levels up to {(lowest, *higher)[-1].value} in the last one too"
         )
-
-
-__all__ = ["Pipeline"]

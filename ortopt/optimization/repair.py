@@ -153,6 +153,3 @@ class Repairer:
         if outcome.status == "differs":
             return outcome
         return Verification("impossible", f"there was no time; nothing was rewritten ({outcome.reason})")
-
-
-__all__ = ["MAX_REPAIRS", "MAX_REWRITES_LEFT_OUT", "TIME_TO_CHECK", "Repairer"]

@@ -107,6 +107,3 @@ class CompletedRuns(Observer):
     def inspect(self, model: ir.Model, changed: bool) -> None:
         """Count a run."""
         self.count += 1
-
-
-__all__ = ["CompletedRuns", "NumberedRewrite", "Replay", "RewriteKey", "StopPointReached"]

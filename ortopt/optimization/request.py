@@ -55,6 +55,3 @@ def _check_half_precision(values: Mapping[str, Any]) -> None:
         for name in ("float16_tolerance", "float16_io", "keep_float32"):
             if values.get(name):
                 raise UsageError(f"{name} says how to compute in 16 bits: give float16 or bfloat16, too")
-
-
-__all__ = ["make_options"]

@@ -164,6 +164,3 @@ def _operand_of(node: ir.Node, before: Mapping[str, ir.Value]) -> str:
         sizes = ("?" if not is_known(size) or is_invented(size) else str(size) for size in known)
         return f"{what} = [{', '.join(sizes)}]"
     return f"{what} of the shape {[] if tensor is None else list(tensor.shape.numpy())}"
-
-
-__all__ = ["check_sizes", "name_nodes"]

@@ -280,15 +280,3 @@ def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
                 nbytes += tensor.nbytes if tensor is not None else 0
     counts = blocks.count(found)
     return ModelFigures(dict(sorted(ops.items())), initializers, nbytes, len(model.functions), counts)
-
-
-__all__ = [
-    "CostRefusal",
-    "ModelFigures",
-    "OptimizeResult",
-    "PassTotal",
-    "Repair",
-    "SizeRefusal",
-    "Summary",
-    "figures",
-]

@@ -26,6 +26,3 @@ def as_html(line: str, totals: Mapping[str, tuple[int, int]], ops: Mapping[str, 
     )
     head = "<tr><th></th><th>before</th><th>after</th></tr>"
     return f"<p>{html.escape(line)}</p><table>{head}{cells}</table>"
-
-
-__all__ = ["as_html"]

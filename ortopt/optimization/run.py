@@ -548,6 +548,3 @@ class _StopBefore(Observer):
         position = transformer.name, level, step, scope.label(graph)
         if position == (failure.transformer, failure.level, failure.step, failure.graph):
             raise StopPointReached
-
-
-__all__ = ["Optimization", "Source"]

@@ -253,6 +253,3 @@ class Transformation:
 
 def _without_checks(observers: Iterable[Observer]) -> tuple[Observer, ...]:
     return tuple(observer for observer in observers if not isinstance(observer, CheckEach))
-
-
-__all__ = ["Transformation"]

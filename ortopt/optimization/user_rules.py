@@ -107,6 +107,3 @@ def _listener(names: frozenset[str]) -> Explanation | None:
     from ortopt.instrumentation.explanation import Explanation
 
     return Explanation(names)
-
-
-__all__ = ["UserRules"]

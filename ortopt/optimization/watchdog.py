@@ -134,6 +134,3 @@ def _is_safe(frame: FrameType | None) -> bool:
         inside |= framework
         frame = frame.f_back
     return False
-
-
-__all__ = ["Watchdog"]

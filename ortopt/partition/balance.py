@@ -140,6 +140,3 @@ def _pays(numbered: Numbered, items: list[int], token: CancellationToken) -> boo
         return True
     arguments = sum(map(len, numbered.dag.arguments(dict.fromkeys(items), token)))
     return estimate.seconds_on_host(token.checked(nodes)) > estimate.seconds_of_call(arguments)
-
-
-__all__ = ["clusters"]

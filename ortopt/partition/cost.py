@@ -213,6 +213,3 @@ def clusters(
         for part in token.checked(parts):
             result += within_limit(dag, part, limit, token)
     return result
-
-
-__all__ = ["HOST", "clusters", "connected", "segments", "within_limit"]

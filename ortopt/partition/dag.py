@@ -251,6 +251,3 @@ def popped(heap: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 def is_constant_node(node: ir.Node) -> bool:
     """Whether a node is a Constant whose content is known."""
     return node.op_type == "Constant" and not node.domain and constant_tensor(node.outputs[0]) is not None
-
-
-__all__ = ["Dag", "Numbered", "is_constant_node", "number", "popped", "topological"]

@@ -108,15 +108,3 @@ def seconds_of_call(arguments: int) -> float:
 def seconds_of_copies(values: Iterable[ir.Value]) -> float:
     """About how long it takes to copy values from one device to another."""
     return sum(COPY + nbytes(value) / COPY_BYTES for value in values)
-
-
-__all__ = [
-    "host_can",
-    "is_heavy",
-    "is_view",
-    "nbytes",
-    "seconds_of_call",
-    "seconds_of_copies",
-    "seconds_on_cpu",
-    "seconds_on_host",
-]

@@ -186,6 +186,3 @@ def _read(function: ir.Function, call: ir.Node) -> Group:
     if GUARD_KEY in said and not isinstance(guard, dict):
         raise InvalidModelError(f"{where} has a guard that is no object")
     return Group(function.name, provider, function, call, weights, tuple(map(str, origin)), count, guard)
-
-
-__all__ = ["GUARD_KEY", "ORIGIN_KEY", "PROVIDER_KEY", "WEIGHTS_KEY", "Group", "fault_of", "groups_of", "metadata"]

@@ -226,6 +226,3 @@ def clusters(dag: Dag, *, limit: int, token: CancellationToken = NEVER) -> list[
         The clusters in a topological order, each with its items in ascending order; single items are clusters too.
     """
     return _Fuser(dag, limit, token).run()
-
-
-__all__ = ["clusters"]

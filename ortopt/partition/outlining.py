@@ -260,6 +260,3 @@ def _origin(nodes: Iterable[ir.Node]) -> list[str]:
     for node in nodes:
         names.update(dict.fromkeys(node.meta.get(ORIGIN_KEY, ()) or (node.name or node.op_type,)))
     return list(names)
-
-
-__all__ = ["Cluster", "needs_tidying", "outline", "tidy"]

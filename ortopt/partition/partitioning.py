@@ -309,6 +309,3 @@ def next_number(model: ir.Model) -> int:
         if function.domain == GROUP_DOMAIN and function.name.removeprefix(PREFIX).isdecimal()
     ]
     return max(numbers, default=-1) + 1
-
-
-__all__ = ["Partition", "apply", "group", "next_number", "partition", "partition_graph", "prepare", "settle"]

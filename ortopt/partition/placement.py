@@ -128,6 +128,3 @@ def _by_op(entries: Iterable[str]) -> dict[str, set[str]]:
 
 def _names(listed: dict[str, set[str]], op: str, provider: str) -> bool:
     return not listed.get(op, set()).isdisjoint(("", provider))
-
-
-__all__ = ["Placement"]

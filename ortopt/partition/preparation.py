@@ -204,6 +204,3 @@ def _reshaped(bias: ir.Value, form: tuple[int, ...]) -> ir.Value:
     tensor = tensor_of(bias)
     array = np.ascontiguousarray(tensor.numpy()).reshape(form)
     return constant(ir.Tensor(array, dtype=tensor.dtype))
-
-
-__all__ = ["BIASED", "POINTWISE", "ROOTS", "Preparation", "improve"]

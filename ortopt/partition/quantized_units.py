@@ -94,6 +94,3 @@ def _is(node: ir.Node, op: str) -> bool:
 def _is_by_constants(node: ir.Node) -> bool:
     """Whether scale and zero point are constants: else what makes them might read the unit."""
     return all(value is None or constant_tensor(value) is not None for value in node.inputs[1:])
-
-
-__all__ = ["units"]

@@ -301,6 +301,3 @@ def as_svg(quotient: Quotient) -> str:
             at = y + 4 + (place * 2 - len(lines) + 1) * 8
             parts.append(f'<text x="{x}" y="{at}" text-anchor="middle">{escape(escaped(line))}</text>')
     return "\n".join([*parts, "</svg>", ""])
-
-
-__all__ = ["HOST", "Edge", "Quotient", "Vertex", "as_dot", "as_svg", "quotients"]

@@ -94,6 +94,3 @@ def _between(graph: ir.Graph, nodes: Iterable[ir.Node], token: CancellationToken
 def _producers(node: ir.Node) -> list[ir.Node]:
     values = (*node.inputs, *scope.captured(node)) if node.attributes else node.inputs
     return [producer for value in values if value is not None and (producer := value.producer()) is not None]
-
-
-__all__ = ["Drawing", "drawing"]

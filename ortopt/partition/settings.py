@@ -70,6 +70,3 @@ class PartitionOptions:
     def candidates(self) -> tuple[str, ...]:
         """The providers that a node is offered to, in order, the CPU provider among them."""
         return tuple(dict.fromkeys((*map(execution.normalize, self.providers), CPU)))
-
-
-__all__ = ["ARGUMENT_LIMIT", "POLICIES", "SMALL_CONSTANT_BYTES", "PartitionOptions", "Policy", "Predicate"]

@@ -210,6 +210,3 @@ def _node_for(dim: Dim, places: _Places, shapes: dict[ir.Value, ir.Value], versi
 def _output(op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, int]) -> ir.Value:
     value: ir.Value = ir.node(op, inputs, attributes).outputs[0]
     return value
-
-
-__all__ = ["Attempt", "drop"]

@@ -133,6 +133,3 @@ def need_single(x: ir.Value) -> None:
     kind = dtype(x)
     need(kind in FLOATS, "it is no float", x)
     need(kind != DOUBLE, "the kernels are for single precision", x)
-
-
-__all__ = ["Affine", "Scaled", "affine_forms", "is_near", "need_single", "number_beside", "scaled_below"]

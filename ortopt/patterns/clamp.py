@@ -57,6 +57,3 @@ def zeros_have_no_sign(value: ir.Value) -> bool:
             break
         node = node.inputs[0].producer()
     return node is not None and not node.domain and node.op_type in SUMS
-
-
-__all__ = ["bounds_of", "stated_bounds", "zeros_have_no_sign"]

@@ -84,6 +84,3 @@ def separate_activation(convolution: ir.Node, value: ir.Value) -> ir.Value:
         return ir.node(kind, [value, *bounds]).outputs[0]
     named: dict[str, float] = dict(zip(("alpha", "beta"), parameters, strict=False))
     return ir.node(kind, [value], named).outputs[0]
-
-
-__all__ = ["ACTIVATIONS", "fused_convolution", "is_convolution", "parameters_of", "separate_activation"]

@@ -49,6 +49,3 @@ def is_filled_image(x: ir.Value, root: ir.Node) -> bool:
         and all(map(same_dim, dims(node.outputs[0])[2:], dims(x)[2:]))
         for node in convs
     )
-
-
-__all__ = ["elements_of_an_image", "is_filled_image"]

@@ -247,6 +247,3 @@ def _cubic(rest: Matrix, coefficient: np.float32) -> tuple[Matrix, ...]:
         return ((coefficient * distance - 5 * coefficient) * distance + 8 * coefficient) * distance - 4 * coefficient
 
     return far(rest + ONE), near(rest), near(ONE - rest), far(np.float32(2) - rest)
-
-
-__all__ = ["COORDINATES", "IN_PLACE_OF_PHASES", "PHASES", "Image", "Interpolation", "Matrix", "interpolated"]

@@ -366,22 +366,3 @@ def _parameter(node: ir.Node, value: ir.Value, shape: tuple[int, ...]) -> ir.Val
         return None
     own = dims(other) if other.shape is not None else ()
     return other if own == shape else None
-
-
-__all__ = [
-    "ROOTS",
-    "Affine",
-    "Mean",
-    "Normalization",
-    "Quotient",
-    "affine",
-    "attributes_of",
-    "cast_source",
-    "layer_normalization",
-    "mean_over_last_axes",
-    "quotient",
-    "rms_normalization",
-    "scale_of",
-    "static_dims_from",
-    "uncast",
-]

@@ -188,6 +188,3 @@ class ParallelParts:
     def _names_at(self, place: int) -> dict[ir.Value, Hashable]:
         """What stands for the parts at a place when nodes are compared: the first of their family."""
         return {parts.values[place]: ("part", first) for first, parts in self._families.items()}
-
-
-__all__ = ["MERGED", "ParallelParts", "Parts", "axis_behind"]

@@ -123,6 +123,3 @@ def _follows(axis: int, after: int, shape: Sequence[Dim]) -> bool:
 def _possible(count: int) -> list[Exchange]:
     """All exchanges of so many axes."""
     return [Exchange(*cuts) for cuts in itertools.combinations(range(count + 1), 3)]
-
-
-__all__ = ["Exchange", "Order", "exchanges", "hides_exchange", "moves_elements", "moves_one_axis", "reduced"]

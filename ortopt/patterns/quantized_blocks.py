@@ -108,6 +108,3 @@ def blocks(value: ir.Value) -> Blocks:
     is_signed = RANGES[mapping.integers][0] < 0
     bits = mapping.integers.bitwidth
     return Blocks(tuple(nodes), content, mapping.scale, zeros, mapping.axis, turned, mapping.block, bits, is_signed)
-
-
-__all__ = ["Blocks", "blocks"]

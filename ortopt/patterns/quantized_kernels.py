@@ -292,22 +292,3 @@ def check_weight(weight: Operand) -> None:
     need(is_constant(weight.integers), "the weight is no constant", weight.integers)
     zeros = weight.mapping.zero_point
     need(bool(np.all(zeros == zeros.reshape(-1)[:1])), "the channels have zero points of their own", weight.integers)
-
-
-__all__ = [
-    "BYTES",
-    "QUANTIZERS",
-    "Input",
-    "KernelCall",
-    "Operand",
-    "Product",
-    "UnitFusion",
-    "bias_input",
-    "check_columns",
-    "check_same_type",
-    "check_weight",
-    "operand",
-    "result",
-    "terms_of",
-    "unit_before",
-]

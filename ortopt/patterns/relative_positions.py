@@ -251,18 +251,3 @@ def number(value: int) -> ir.Value:
 def op(name: str, *operands: ir.Value) -> ir.Value:
     """What an op without attributes gives."""
     return ir.node(name, operands).outputs[0]
-
-
-__all__ = [
-    "MAX_NODES",
-    "POINTWISE",
-    "SPARE",
-    "Differences",
-    "diagonals",
-    "differences",
-    "is_matrix_of",
-    "joined",
-    "number",
-    "op",
-    "reshaped",
-]

@@ -100,6 +100,3 @@ def bias_of(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:
 
 def _is_bias(value: ir.Value, columns: Dim) -> bool:
     return rank(value) == 1 and same_dim(dims(value)[0], columns)
-
-
-__all__ = ["bias_of", "rows_of"]

@@ -228,6 +228,3 @@ def _packable(integers: np.ndarray, scales: np.ndarray, size: int, by_rows: bool
             whole = integers + np.repeat(zeros, size, axis=1)
             return Blocks((), whole, scales[:, ::size], zeros, 1, not by_rows, size, bits, is_signed=False)
     raise Refusal("no kernel has integers of so many bits", weight)
-
-
-__all__ = ["Unpacked", "is_unpacked", "packed_parts", "unpacked"]

@@ -139,6 +139,3 @@ class FlushingSession:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._whole, name)
-
-
-__all__ = ["ENTRY", "FlushingSession", "check_denormals", "flush_for_good", "flushed", "kept_flags"]

@@ -480,5 +480,3 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
-
-__all__ = ["InferenceSession"]

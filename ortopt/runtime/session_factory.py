@@ -525,6 +525,3 @@ def _observers(settings: RunSettings, device: CudaDevice | None) -> list[GroupOb
 
 def _count_eviction(counters: Counters, _: object) -> None:
     counters.add("evictions")
-
-
-__all__ = ["SessionRequest", "load_error", "open_session"]

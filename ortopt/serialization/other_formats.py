@@ -29,6 +29,3 @@ def other_format(buffer: Buffer) -> str:
     return next(
         (what for at, mark, what in _BEGINNINGS if first[at:].lstrip(b"\xef\xbb\xbf \r\n").startswith(mark)), ""
     )
-
-
-__all__ = ["other_format"]

@@ -119,6 +119,3 @@ def _best(vertex: int, neighbours: tuple[int, ...], tables: Iterable[_Table]) ->
     away, with_source = costs[:half], costs[half:]
     sides = [one < other for one, other in zip(with_source, away, strict=True)]
     return _Table(neighbours, list(map(min, away, with_source))), sides
-
-
-__all__ = ["source_side"]

@@ -205,6 +205,3 @@ def _loaded(stored: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         texts.reshape(-1)[:] = stored["texts"]
         return texts
     return np.frombuffer(Path(stored["file"]).read_bytes(), stored["type"]).reshape(shape)
-
-
-__all__ = ["NODE", "OPENVINO", "PACKAGES", "NodeSession", "OpenVinoSession", "Output", "name_of", "node"]

@@ -131,6 +131,3 @@ def _size(value: ir.Value, place: int) -> int:
     if not isinstance(size, int):
         raise Refusal("a size is not known", value)
     return size
-
-
-__all__ = ["MOVES", "Array", "moved", "operands"]

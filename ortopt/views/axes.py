@@ -267,18 +267,3 @@ def _ungathered(view: View, node: ir.Node, shape: Sequence[Dim] | None) -> View 
         return None
     kept = (*view.parts[:place], groups[0], *view.parts[place + 1 :])
     return View(source, kept)
-
-
-__all__ = [
-    "Axis",
-    "Group",
-    "View",
-    "above",
-    "all_above",
-    "all_below",
-    "below",
-    "leaves",
-    "regrouped",
-    "size_of",
-    "unrepeated",
-]

@@ -172,6 +172,3 @@ def _cut(axes: Sequence[Axis], start: Dim, size: Dim, stride: Dim, about: ir.Val
     rest = symbolic.ceildiv(symbolic.maximum(symbolic.sub(size, start), 0), step) if step > 0 else symbolic.UNKNOWN
     need(start >= 0 and (same_dim(count, rest)), "a bound is computed", about)
     return start, LAST, step
-
-
-__all__ = ["Chain", "chain"]

@@ -308,6 +308,3 @@ def size_along(value: ir.Value, axis: int) -> ir.Value:
     """A dimension of a value, as a vector of one element, in the words of all opsets."""
     shape = ir.node("Shape", [value]).outputs[0]
     return ir.node("Gather", [shape, constant([axis])]).outputs[0]
-
-
-__all__ = ["Plan", "build", "plan", "size_along"]

@@ -64,6 +64,3 @@ def ones_beside(few: Sequence[Dim], many: Sequence[Dim]) -> tuple[int, ...] | No
         else:
             return None
     return tuple(ones) if place == len(few) else None
-
-
-__all__ = ["COPY", "INFER", "flatten_axis", "ones_beside", "target_of"]

@@ -120,16 +120,3 @@ def _as_single(array: Any) -> Any:
 
 
 keeping = functools.partial(converted, keep=("*",))
-
-__all__ = [
-    "CPU",
-    "CUDA",
-    "check_numbers",
-    "constant",
-    "converted",
-    "divided",
-    "dtypes",
-    "inner_casts",
-    "prepared",
-    "run",
-]

@@ -118,6 +118,3 @@ def _curve(above: tuple[float, float], below: tuple[float, float], side: float |
     high, low = start + _DOWN, end - _DOWN
     down = f"M{x1:.0f} {start:.0f}C{x1:.0f} {start + bend:.0f} {side:.0f} {high - bend:.0f} {side:.0f} {high:.0f}"
     return f"{down}L{side:.0f} {low:.0f}C{side:.0f} {low + bend:.0f} {x2:.0f} {end - bend:.0f} {x2:.0f} {end:.0f}"
-
-
-__all__ = ["MAX_NODES", "picture"]

@@ -129,6 +129,3 @@ def _texts(node: ast.expr) -> Iterator[str]:
     elif isinstance(node, ast.IfExp):
         yield from _texts(node.body)
         yield from _texts(node.orelse)
-
-
-__all__ = ["Example", "reasons", "smallest", "text_of"]

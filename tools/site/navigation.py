@@ -76,6 +76,3 @@ def _entry(title: str, page: str) -> str:
 
 def _section(title: str, entries: list[str]) -> str:
     return f"{{{json.dumps(title)} = [{', '.join(entries)}]}}"
-
-
-__all__ = ["MENU", "navigation"]

@@ -55,6 +55,3 @@ def _place(file: Path) -> str | None:
     if file.parts[0] == "docs" and file.suffix == ".md":
         return file.relative_to("docs").as_posix()
     return f"{file.stem.lower()}.md" if file.stem in BESIDE else None
-
-
-__all__ = ["BESIDE", "pages"]

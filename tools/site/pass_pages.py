@@ -131,6 +131,3 @@ def _cell(text: str) -> str:
 
 def _marks(row: Mapping[str, Any]) -> str:
     return row["numerics"] + ("" if row["default"] else ", off by default")
-
-
-__all__ = ["described", "index", "page"]

@@ -28,6 +28,3 @@ def pages() -> dict[str, str]:
     head += "`ortopt.api.optimize`.\n\n| module | about |\n| --- | --- |\n"
     made = {f"{name}.md": f"# {name}\n\n::: {name}\n" for name in MODULES}
     return {"index.md": head + "\n".join(lines) + "\n", **made}
-
-
-__all__ = ["MODULES", "pages"]

@@ -97,6 +97,3 @@ def check_taken_apart(root: ir.Node, form: Form, x: ir.Value) -> None:
     need(options.providers[0] == CPU, "other providers have other kernels", root)
     need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
     check_faster(root, form, image=elements_of_an_image(x))
-
-
-__all__ = ["Threshold", "beside_zero", "check_taken_apart", "chosen_above_zero", "other_operand", "threshold"]

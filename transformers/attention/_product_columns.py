@@ -150,6 +150,3 @@ def _check_columns(value: ir.Value, count: int, axis: int) -> None:
     private = use_count(value) == 1 or size <= SMALL_BYTES
     need(private and not value.is_graph_output(), "the matrix is used elsewhere", value)
     need(size <= MAX_BYTES, "the matrix is large", value)
-
-
-__all__ = ["columns_of", "reordered"]

@@ -363,6 +363,3 @@ RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     }
 )
 """What the results of other ops than elementwise ones repeat."""
-
-
-__all__ = ["SOURCES", "Built", "Narrow", "Shape", "narrowed"]

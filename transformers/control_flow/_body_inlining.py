@@ -68,6 +68,3 @@ def _inlined(inlining: Inlining, moved: list[ir.Node]) -> list[ir.Node]:
     """Replace a node, and add the nodes in its place to `moved`."""
     moved += inlining.inline()
     return moved
-
-
-__all__ = ["BodyInlining", "Inlining"]

@@ -236,6 +236,3 @@ def _total(terms: Sequence[ir.Value]) -> tuple[ir.Value, list[ir.Node]]:
         value = node.outputs[0]
         sums.append(node)
     return value, sums
-
-
-__all__ = ["Combination", "Slots", "expert_combination", "slots_of"]

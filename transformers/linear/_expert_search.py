@@ -114,6 +114,3 @@ def _chain(gather: ir.Node) -> tuple[ir.Node, ...]:
         return gather, user
     need(attribute(user, "to", 0) == ir.DataType.BOOL, "the Cast makes no booleans", user)
     return gather, user, only_user(user.outputs[0], "NonZero")
-
-
-__all__ = ["Search", "expert_search"]

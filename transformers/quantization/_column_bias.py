@@ -27,6 +27,3 @@ def bias_behind(value: ir.Value, columns: Dim) -> tuple[ir.Node, ir.Value] | tup
     if bias is None or not (is_constant(bias) or bias.is_graph_input()) or not is_vector_of(bias, columns):
         return None, None  # what is computed may be computed behind the product
     return user, bias
-
-
-__all__ = ["bias_behind"]

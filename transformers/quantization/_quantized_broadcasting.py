@@ -70,6 +70,3 @@ def _aligned(value: ir.Value, beside: _Operand) -> _Operand:
     if len(own) >= rank or any(dim != 1 for dim in own) or not is_constant(value):
         return _Operand(value, own)
     return _Operand(array_of(value).reshape((1,) * rank), (1,) * rank)
-
-
-__all__ = ["operands_of_kernel"]

@@ -44,6 +44,3 @@ def check_length(sizes: Sequence[Dim], axis: int, step: float, at: ir.Node) -> N
         raise Refusal("the length is not known, and of one element the kernel makes 0", at)
     need(length <= LONGEST, "the sum has too many terms", at)
     need(STEPS * length * step >= 1, "the kernel overflows for so few elements", at)
-
-
-__all__ = ["LAST_AXIS_BY_DEFAULT", "check_length", "check_step"]

@@ -57,6 +57,3 @@ def without_entry(table: CostTable, provider: str) -> Iterable[str]:
     known = {entry.form for entry in ENTRIES}
     forms = (cost.form for cost in table.costs if cost.provider == provider)
     return [str(form) for form in dict.fromkeys(forms) if form not in known]
-
-
-__all__ = ["ENTRIES", "UNMEASURED", "without_entry"]

@@ -204,6 +204,3 @@ def _repeat(graph: onnx.GraphProto, copies: int) -> None:
 def _type(array: arrays.Array) -> str:
     name = onnx.TensorProto.DataType.Name(onnx.helper.np_dtype_to_tensor_dtype(np.asarray(array).dtype)).lower()
     return f"{name}[{','.join(map(str, array.shape))}]"
-
-
-__all__ = ["Entry", "FormComparison", "Given"]

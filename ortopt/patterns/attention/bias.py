@@ -310,6 +310,3 @@ def check(bias: Bias) -> None:
         largest = bias.bound(0.0)
         need(largest is not None and largest <= mask.MAX_HALF, "a half-precision mask has large numbers", *about)
         need(bias.guarded or bias.depth is mask.Depth.SHALLOW, "a half-precision mask may leave no key", *about)
-
-
-__all__ = ["Bias", "Term", "check", "cut", "term"]

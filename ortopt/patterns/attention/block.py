@@ -461,6 +461,3 @@ def _concatenated(heads: Heads, batch: NonemptyBatch) -> tuple[ir.Value, Heads] 
     views = all_above(View(new, (roles.batch, roles.heads, (length,), (roles.size,))), batch.shape_of)
     own = structs.replace(roles, length=length)
     return past, heads_from(views, own, batch=heads.batch, length=length.size)
-
-
-__all__ = ["Attention", "Past", "Result", "attention"]

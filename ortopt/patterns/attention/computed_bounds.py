@@ -132,6 +132,3 @@ def _product(one: float | None, other: float | None) -> float | None:
 
 def _largest(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else max(one, other)
-
-
-__all__ = ["computed_bound"]

@@ -129,6 +129,3 @@ def _equation(node: ir.Node) -> tuple[str, str, str]:
     summed = (set(first) ^ set(second)) - set(result)
     need(not summed and set(result) <= set(first) | set(second), "the equation sums over one operand", node)
     return first, second, result
-
-
-__all__ = ["FUSED", "PRODUCTS", "Contraction", "contraction", "is_product"]

@@ -121,6 +121,3 @@ def check_standard_op(block: Attention) -> None:
     """
     if may_be_empty(block):
         check_guard(block, flat=block.flat)
-
-
-__all__ = ["check_guard", "check_masked_rows", "check_standard_op", "guarded", "may_be_empty"]

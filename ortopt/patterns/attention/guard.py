@@ -164,6 +164,3 @@ def _projected(value: ir.Value) -> list[ir.Value]:
         return []
     first = node.inputs[0]
     return [] if first is None or is_constant(first) else [first]
-
-
-__all__ = ["check_nothing_else_is_guarded"]

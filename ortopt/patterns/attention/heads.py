@@ -283,6 +283,3 @@ def _unscaled(view: View, batch: NonemptyBatch) -> tuple[View, float] | None:
         return None
     shape = batch.shape_of(source)
     return (View(source, view.parts), number) if shape is not None and len(shape) == len(view.parts) else None
-
-
-__all__ = ["HEADS_FIRST", "Heads", "Operand", "Roles", "cheapest", "heads_from", "operand"]

@@ -244,14 +244,3 @@ def _axis_of_size(width: Dim, heads: int, node: ir.Node) -> Axis:
 def _layout(heads: Group, length: Axis, size: Axis, shape: Sequence[Dim], *, flat: bool) -> tuple[Group, ...]:
     batch = (Axis(shape[0]),)
     return (batch, (length,), (*heads, size)) if flat else (batch, heads, (length,), (size,))
-
-
-__all__ = [
-    "Reading",
-    "above_result",
-    "behind_keys",
-    "check_has_keys",
-    "check_read_by_it_alone",
-    "may_have_biased_values",
-    "reading",
-]

@@ -393,5 +393,3 @@ _HANDLERS = {
     "Tanh": _cap,
     "Where": _fill,
 }
-
-__all__ = ["Kind", "Scores", "Step", "factor", "leads_to_softmax", "scores"]

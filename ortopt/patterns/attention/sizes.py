@@ -111,6 +111,3 @@ def _inferred(result: Dims, source: Dims | None, positive: frozenset[str]) -> Di
     if size is None or symbolic.is_invented(size):
         return result
     return (*result[: unknown[0]], size, *result[unknown[0] + 1 :])
-
-
-__all__ = ["NonemptyBatch"]

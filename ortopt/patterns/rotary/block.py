@@ -398,6 +398,3 @@ def _nodes(root: ir.Node, tracer: Tracer, ends: frozenset[ir.Value]) -> tuple[ir
             del kept[node]
         changed = bool(others)
     return tuple(kept)
-
-
-__all__ = ["ROOTS", "STANDARD_FROM", "Rotary", "is_row", "rotary", "wants_standard_op"]

@@ -114,6 +114,3 @@ def _varying(around: tuple[Dim, ...], table: Source) -> tuple[int, ...]:
             table.value,
         )
     return tuple(place for place, dim in enumerate(own) if not same_dim(dim, 1))
-
-
-__all__ = ["Layout", "Order", "layout_of"]

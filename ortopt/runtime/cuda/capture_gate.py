@@ -112,6 +112,3 @@ class Turn:
 
 GATE = CaptureGate()
 """The gate of the process."""
-
-
-__all__ = ["GATE", "CaptureGate", "Turn"]

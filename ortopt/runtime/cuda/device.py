@@ -429,6 +429,3 @@ def _destroy(process: int, driver: Driver, stream: int) -> None:
     if os.getpid() == process:
         with contextlib.suppress(OSError):
             driver.destroy_stream(stream)
-
-
-__all__ = ["NO_WAITING", "STREAM_KEY", "CudaDevice", "open_device"]

@@ -52,6 +52,3 @@ def register(index: int) -> bool:
             else:
                 _registered[key] = True
         return _registered[key]
-
-
-__all__ = ["OWN_ARENA_KEYS", "register"]

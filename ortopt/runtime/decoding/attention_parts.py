@@ -250,6 +250,3 @@ def _replace(old: ir.Value, new: ir.Value) -> None:
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     if graph_outputs:
         old.name, new.name = f"{name}_replaced", name
-
-
-__all__ = ["AttentionParts"]

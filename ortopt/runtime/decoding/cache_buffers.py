@@ -153,6 +153,3 @@ class CacheBuffers:
     def _check(self) -> None:
         if not self.arrays:
             raise UsageError("the cache holds nothing yet")
-
-
-__all__ = ["CacheBuffers"]

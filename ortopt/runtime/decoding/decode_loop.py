@@ -304,6 +304,3 @@ class DecodeLoop:
             rows = np.stack(np.broadcast_arrays(positions, np.arange(places)[:, None]), axis=-1)
         self._rows[name] = (rows, (count, places), positions)
         self._binding.bind_ortvalue_input(name, borrow(rows))
-
-
-__all__ = ["DEFAULT_CAPACITY", "CachedSession", "DecodeLoop"]

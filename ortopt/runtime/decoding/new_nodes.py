@@ -99,6 +99,3 @@ class NewNodes:
         if list(order) == list(range(len(order))):
             return value
         return self.add(before, "Transpose", [value], {"perm": list(order)}, rank=len(order))
-
-
-__all__ = ["NewNodes"]

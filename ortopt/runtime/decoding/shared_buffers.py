@@ -342,6 +342,3 @@ def _producer(value: ir.Value) -> ir.Node:
     node = value.producer()
     assert node is not None
     return node
-
-
-__all__ = ["BufferSharing", "SharedBuffer", "SharedModel", "Tokens"]

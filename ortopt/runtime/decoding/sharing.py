@@ -129,6 +129,3 @@ def _choose(node: ir.Node, graph: ir.Graph) -> None:
     for inner in node.attributes[_ELSE].as_graph():
         for position in range(len(inner.inputs)):
             inner.replace_input_with(position, None)  # it is no reader of the past any more
-
-
-__all__ = ["share_cache", "without_guards"]

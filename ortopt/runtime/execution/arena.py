@@ -160,6 +160,3 @@ def _shrinking() -> onnxruntime.RunOptions:
     options = onnxruntime.RunOptions()
     options.add_run_config_entry(_SHRINK, "cpu:0")
     return options
-
-
-__all__ = ["ENTRY", "Arena"]

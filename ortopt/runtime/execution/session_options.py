@@ -299,6 +299,3 @@ def named(keys: Iterable[str], options: onnxruntime.SessionOptions) -> dict[str,
     """Those of some configuration entries that are set."""
     entries = {key: entry(options, key) for key in keys}
     return {key: text for key, text in entries.items() if text is not None}
-
-
-__all__ = ["Copies", "apply", "brings_files", "entry", "has_affinities", "named"]

@@ -89,6 +89,3 @@ def _read(session: NativeSession) -> list[dict[str, Any]]:
         events = json.loads(path.read_text(encoding="utf-8"))
         path.unlink()
     return events
-
-
-__all__ = ["Profiles"]

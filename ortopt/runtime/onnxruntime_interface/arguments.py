@@ -147,6 +147,3 @@ def _present(feed: Mapping[str, Any]) -> Mapping[str, Any]:
         if type(value) is not np.ndarray and hasattr(value, "has_value") and not value.has_value()
     ]
     return {name: value for name, value in feed.items() if name not in absent} if absent else feed
-
-
-__all__ = ["Arguments"]

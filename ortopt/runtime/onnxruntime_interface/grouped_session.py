@@ -332,6 +332,3 @@ class AsyncCalls:
         """
         if self._executor is not None:
             self._executor.shutdown(wait=wait)
-
-
-__all__ = ["GroupedSession"]

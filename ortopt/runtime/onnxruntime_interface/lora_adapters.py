@@ -81,6 +81,3 @@ class LoraAdapters:
         graph.node.append(onnx.helper.make_node("Constant", [], [constant], value_int=1))
         graph.output.append(info(constant, onnx.TensorProto.INT64, []))
         return auxiliary_session(proto)
-
-
-__all__ = ["LoraAdapters"]

@@ -116,6 +116,3 @@ class ManagementMethods:
         for group in self.context.groups:
             group.prepare()
         return self._sessions()
-
-
-__all__ = ["ManagementMethods"]

@@ -126,6 +126,3 @@ def _same(first: Asked, other: Asked) -> bool:
 
 def _bytes(constants: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in constants.items()}
-
-
-__all__ = ["Exported", "export"]

@@ -249,6 +249,3 @@ def _way(
     if node.op_type == "Concat" and depth == 2:  # of the parts, which may stand in any order
         below.sort()
     return numbers.setdefault((node.op_type, attributes, tuple(below)), len(numbers))
-
-
-__all__ = ["Choice", "Expected", "SpecializedCall", "choice_of"]

@@ -444,6 +444,3 @@ def _branch(
             if value is old:
                 graph.outputs[place] = new
     graph.remove(call, safe=True)
-
-
-__all__ = ["Condition", "guarded"]

@@ -109,6 +109,3 @@ def byte_view(value: NativeValue, index: int) -> NativeValue:
     """
     kind = value.device_name().lower()
     return at_address(kind, index, ir.DataType.UINT8, [size_in_bytes(value)], value.data_ptr())
-
-
-__all__ = ["at_address", "byte_view"]

@@ -375,6 +375,3 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Log:
     monkeypatch.setattr(cuda_device, "Driver", lambda index: Driver(index, log))
     monkeypatch.setattr(native(), "SessionIOBinding", lambda one: own_binding(getattr(one, "_real", one)))
     return log
-
-
-__all__ = ["Log", "fake_cuda"]

@@ -83,6 +83,3 @@ def points(x: ir.Value, matrix: np.ndarray, bias: np.ndarray | ir.Value | None =
         axes: How many axes are behind the channels.
     """
     return convolved(x, matrix.T.reshape(*matrix.T.shape, *(1,) * axes), bias)
-
-
-__all__ = ["CONVOLUTIONS", "ConvRule", "bias_of", "convolution", "convolved", "points"]

@@ -45,14 +45,3 @@ def convolves(node: ir.Node, image: ir.Value) -> bool:
     if not is_convolution(node) or node.inputs[0] is not image or image in node.inputs[1:]:
         return False
     return node.inputs[1] is not None and is_constant(node.inputs[1])
-
-
-__all__ = [
-    "IMAGE",
-    "TO_CHANNELS_FIRST",
-    "TO_CHANNELS_LAST",
-    "channels_first",
-    "channels_last",
-    "convolves",
-    "image_dims",
-]

@@ -17,6 +17,3 @@ class CpuRule(RewriteRule[FoundT]):
     levels = (TransformerLevel.LEVEL3,)
     providers = (CPU,)
     targets = (Target.ORT,)
-
-
-__all__ = ["FOR_BLOCKS", "MEASURED", "CpuRule"]

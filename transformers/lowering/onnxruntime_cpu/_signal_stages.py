@@ -303,6 +303,3 @@ def _halo(nodes: Sequence[ir.Node], exits: Sequence[ir.Value]) -> Halo:
         behind = own.behind + max((halo.behind for halo in from_operands), default=0)
         found[node.outputs[0]] = Halo(before, behind)
     return Halo(max(found[value].before for value in exits), max(found[value].behind for value in exits))
-
-
-__all__ = ["Halo", "Stage", "halo_of", "is_convolution", "operands", "stage_of"]
