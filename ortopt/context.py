@@ -378,8 +378,9 @@ class Context:
             return False
         node = candidate or (nodes[-1] if nodes else None)
         if node is not None:
-            served = ", ".join(target.value for target in wanted)
-            reason = f"it serves --target {served}, and the result is for --target {self.options.target.value}"
+            listed = f"--target {', '.join(target.value for target in wanted)}"
+            served = "ONNX Runtime" if Target.ORT in wanted else listed
+            reason = f"it serves {served}, and the result is for --target {self.options.target.value}"
             self.refuse(node, Reason(reason, Code.PLACEMENT))
         return True
 
