@@ -88,6 +88,12 @@ def test_an_op_that_it_lacks_may_stay_and_be_replaced_by_another() -> None:
     assert declared.runs(ir.node("HardSwish", [ir.val("x")], domain="other"))
 
 
+def test_what_is_slow_there_does_not_come_in() -> None:
+    model = HARD_SWISH.replace("N", "4").replace('"": 14', '"": 13')
+    for target, taken in (("onnx", True), ("openvino", False)):
+        assert ("HardSigmoid" in ops(optimize(parse(model), target=target).model)) is taken
+
+
 @pytest.mark.parametrize("target", [target for target in NAMED if target.keeps_to_onnx])
 def test_those_with_standard_ops_only_get_no_others(target: Target) -> None:
     model = parse("main (float[2,4] x, float[4,4] w) => (float[2,4] y) { a = MatMul (x, w) y = Relu (a) }")

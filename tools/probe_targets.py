@@ -118,7 +118,7 @@ def main() -> int:
         for target, entry in sorted(known.items())
     ]
     OPS.write_text("{" + ",\n ".join(rows) + "}\n", encoding="utf-8")
-    right = sum(not one < all_ for one, all_ in table.values())
+    right = sum(count == tests for count, tests in table.values())
     print(
         f"{name}: {right} of {len(table)} ops right in all tests; in none:",
         ", ".join(op for op, (count, _) in table.items() if not count),

@@ -36,6 +36,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
         release: Its newest release, where it is an ONNX Runtime that is released apart.
         has: The ops of ai.onnx that it runs; None are all but `lacks`.
         lacks: Ops of ai.onnx that it does not run.
+        slow: Ops of ai.onnx that are slower there than what they stand for, as measured.
         partly: Ops of ai.onnx of which not all of ONNX's tests were right there; older forms of them may be.
         fixed_sizes: Whether it runs models of fixed sizes only.
     """
@@ -48,6 +49,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
     release: str | None = None
     has: frozenset[str] | None = None
     lacks: frozenset[str] = frozenset()
+    slow: frozenset[str] = frozenset()
     partly: frozenset[str] = frozenset()
     fixed_sizes: bool = False
 
@@ -62,12 +64,12 @@ class Declaration(Struct, frozen=True, kw_only=True):
         return node.op_type not in self.lacks and (self.has is None or node.op_type in self.has)
 
     def takes(self, node: ir.Node) -> bool:
-        """Whether it runs all forms of a node's op right: then one may come in.
+        """Whether it runs all forms of a node's op, right and fast: then one may come in.
 
         Args:
             node: A node.
         """
-        return self.runs(node) and (bool(node.domain) or node.op_type not in self.partly)
+        return self.runs(node) and (bool(node.domain) or node.op_type not in self.partly | self.slow)
 
 
 def of(target: Target) -> Declaration | None:
@@ -76,7 +78,7 @@ def of(target: Target) -> Declaration | None:
     Args:
         target: The target.
     """
-    return _declared().get(target)
+    return None if target in (Target.ORT, Target.ONNX) else _declared()[target]
 
 
 def implied(providers: Sequence[str]) -> Target:

@@ -80,8 +80,6 @@ def check_writable(path: str, *, in_new_folder: bool = False) -> None:
         return
     target = Path(path)
     folder = target.absolute().parent
-    if in_new_folder:
-        folder = next(one for one in (folder, *folder.parents) if one.exists())
     try:
         target.stat()
     except FileNotFoundError:  # as it should be; its folder is checked below
@@ -89,6 +87,8 @@ def check_writable(path: str, *, in_new_folder: bool = False) -> None:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:  # on which pathlib's predicates raise
             raise OutputError(f"cannot write {quoted(path)}: {error.strerror}") from error
+    if in_new_folder:
+        folder = next(one for one in (folder, *folder.parents) if one.exists())
     if target.is_dir():
         raise OutputError(f"cannot write {quoted(path)}: it is a directory")
     if not folder.is_dir():

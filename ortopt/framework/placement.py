@@ -110,7 +110,7 @@ def check_release(node: ir.Node, replaced: Iterable[ir.Node], options: Options) 
 
 
 def check_target(node: ir.Node, replaced: Iterable[ir.Node], options: Options) -> None:
-    """Refuse a new node that the runtime which the result is for does not run, in place of such as it runs.
+    """Refuse a new node that the runtime which the result is for does not run right and fast, in place of such.
 
     Args:
         node: The new node, in its graph.
@@ -126,8 +126,8 @@ def check_target(node: ir.Node, replaced: Iterable[ir.Node], options: Options) -
     replaced = list(replaced)
     known = any(old.op_type == node.op_type and old.domain == node.domain for old in replaced)
     if not known and all(map(declared.takes, replaced)):
-        what = "some forms of " if declared.runs(node) else ""
-        raise NoKernel(f"{declared.title} does not run {what}{node.op_type} (--target {options.target.value})")
+        what = "not run" if not declared.runs(node) else "slow" if node.op_type in declared.slow else "not always right"
+        raise NoKernel(f"{node.op_type} is {what} on {declared.title} (--target {options.target.value})")
 
 
 def check_form(node: ir.Node) -> None:

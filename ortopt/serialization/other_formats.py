@@ -6,9 +6,11 @@ from typing import Final
 
 from ortopt.serialization.wire import Buffer
 
+_PAGE: Final = "a page of HTML or XML, not a model: what was downloaded is no file of the model"
+
 _BEGINNINGS: Final = (
     (0, b"version https://git-lfs", "a pointer of Git LFS, not the model itself: git lfs pull fetches it"),
-    (0, b"<", "a page of HTML or XML, not a model: what was downloaded is no file of the model"),
+    *((0, mark, _PAGE) for mark in (b"<!doctype", b"<html", b"<?xml")),
     (0, b"PK\x03\x04", "a zip archive, as PyTorch saves: torch.onnx.export makes an ONNX model of a network"),
     (0, b"\x80\x02", "a Python pickle, as PyTorch saved: torch.onnx.export makes an ONNX model of a network"),
     (0, b"\x89HDF", "an HDF5 file, as Keras saves: tf2onnx makes an ONNX model of a network"),
@@ -26,6 +28,8 @@ def other_format(buffer: Buffer) -> str:
         buffer: The file's bytes.
     """
     first = bytes(buffer[:64])
+    text = first.lstrip(b"\xef\xbb\xbf \r\n").lower()
     return next(
-        (what for at, mark, what in _BEGINNINGS if first[at:].lstrip(b"\xef\xbb\xbf \r\n").startswith(mark)), ""
+        (what for at, mark, what in _BEGINNINGS if first[at:].startswith(mark) or (not at and text.startswith(mark))),
+        "",
     )

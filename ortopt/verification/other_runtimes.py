@@ -10,7 +10,6 @@ import importlib
 import json
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -65,12 +64,13 @@ class OpenVinoSession:
         """The outputs, in order."""
         return self._outputs
 
-    def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any], folder: Path) -> list[Any]:
         """Run it; what it gives is copied, as the next run overwrites it.
 
         Args:
             names: Of outputs.
             feeds: Arrays by name; those of inputs that nothing reads are left out.
+            folder: Is not needed.
         """
         taken = {own[0]: feeds[name] for own in self._inputs for name in own if name in feeds}
         results = self._request.infer(taken, share_inputs=False, share_outputs=False)
@@ -100,7 +100,6 @@ class NodeSession:
     seconds = 0.0
 
     def __init__(self, package: str, model: str, *, optimize: bool) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="ortopt-node-")
         self._process = subprocess.Popen(
             [node(), str(Path(__file__).with_name("node_worker.mjs")), package],
             stdin=subprocess.PIPE,
@@ -122,18 +121,19 @@ class NodeSession:
         """The outputs, in order."""
         return self._outputs
 
-    def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any], folder: Path) -> list[Any]:
         """Run it.
 
         Args:
             names: Of outputs.
             feeds: Arrays by name.
+            folder: Where the two processes leave arrays for each other; the caller removes it, who may end both.
 
         Raises:
             RuntimeError: The runtime refuses them, or has ended.
         """
-        given = {name: self._stored(f"in{i}", np.asarray(value)) for i, (name, value) in enumerate(feeds.items())}
-        answer = self._ask({"feeds": given, "out": str(Path(self._folder.name) / "out")})
+        given = {name: _stored(folder / f"in{i}", np.asarray(array)) for i, (name, array) in enumerate(feeds.items())}
+        answer = self._ask({"feeds": given, "out": str(folder / "node")})
         self.seconds = answer["seconds"]
         arrays = dict(zip((output.name for output in self._outputs), map(_loaded, answer["results"]), strict=True))
         return [arrays[name] for name in names]
@@ -146,15 +146,6 @@ class NodeSession:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
-        self._folder.cleanup()
-
-    def _stored(self, name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
-        if array.dtype.kind in "OSU":
-            texts = [text.decode() if isinstance(text, bytes) else str(text) for text in array.reshape(-1)]
-            return {"type": "string", "dims": array.shape, "texts": texts}
-        path = Path(self._folder.name) / name
-        path.write_bytes(np.ascontiguousarray(array).tobytes())
-        return {"type": array.dtype.name, "dims": array.shape, "file": str(path)}
 
     def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -196,6 +187,14 @@ def name_of(package: str) -> str:
     if stated.get("name") not in PACKAGES:
         raise OSError(f"{package} is neither {' nor '.join(PACKAGES)}")
     return f"{PACKAGES[stated['name']]} {stated['version']}"
+
+
+def _stored(path: Path, array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    if array.dtype.kind in "OSU":
+        texts = [text.decode() if isinstance(text, bytes) else str(text) for text in array.reshape(-1)]
+        return {"type": "string", "dims": array.shape, "texts": texts}
+    path.write_bytes(np.ascontiguousarray(array).tobytes())
+    return {"type": array.dtype.name, "dims": array.shape, "file": str(path)}
 
 
 def _loaded(stored: Mapping[str, Any]) -> np.ndarray[Any, Any]:

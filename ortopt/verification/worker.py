@@ -90,8 +90,6 @@ def restore(place: Place, row: Any) -> Any:
 
 def _run(session: Any, feeds: dict[str, Any], exotic: dict[str, int]) -> list[Any]:
     """Outputs as numpy arrays, lists or dicts; those that numpy has no dtype for as their bits."""
-    if isinstance(session, OpenVinoSession | NodeSession):
-        return session.run([output.name for output in session.get_outputs()], feeds)
     import onnxruntime
 
     options = onnxruntime.RunOptions()
@@ -209,7 +207,12 @@ def run_stored(session: Any, source: Place, target: Place) -> list[Any]:
     feeds = {name: value for name, value in feeds.items() if value is not None}
     exotic = {name: row["exotic"] for name, row in rows.items() if row and row.get("exotic")}
     make(target)
-    return [store(target, f"out{i}", value) for i, value in enumerate(_run(session, feeds, exotic))]
+    if isinstance(session, OpenVinoSession | NodeSession):
+        assert isinstance(target, Path)
+        results = session.run([output.name for output in session.get_outputs()], feeds, target)
+    else:
+        results = _run(session, feeds, exotic)
+    return [store(target, f"out{i}", value) for i, value in enumerate(results)]
 
 
 def _lacks_room(error: Exception) -> bool:
@@ -248,9 +251,9 @@ def main(requests: BinaryIO, answers: BinaryIO, runtime: str = ONNXRUNTIME) -> N
         request = json.loads(line)
         started = time.perf_counter()
         try:
+            if isinstance(session, NodeSession) and (request is None or isinstance(request, dict)):
+                session.close()
             if isinstance(request, dict):
-                if isinstance(session, NodeSession):
-                    session.close()
                 session = None
                 if request["memory"] is not None:
                     limit_memory(data=request["memory"])

@@ -22,6 +22,7 @@ from ortopt.serialization.load import load
         (b"GGUF\x03\x00\x00\x00", "GGUF"),
         (b"\x89HDF\r\n\x1a\n", "HDF5"),
         (b"\xff\xff\xff\xff", "not an ONNX model"),
+        (b"<ir_version: 8>", "not an ONNX model"),
     ],
 )
 def test_the_first_bytes_tell_what_it_is(first: bytes, told: str) -> None:

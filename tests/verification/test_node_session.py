@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ortopt import UsageError
+from ortopt.testing import parse
 from ortopt.verification import runtimes
 from ortopt.verification.other_runtimes import NodeSession, name_of
 from ortopt.verification.process import Worker
+from ortopt.verification.verify import verify
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
 
@@ -73,10 +76,10 @@ def model(tmp_path: Path) -> str:
     ],
     ids=lambda array: str(array.dtype),
 )
-def test_arrays_come_back_as_they_were(package: Path, model: str, array: np.ndarray) -> None:
+def test_arrays_come_back_as_they_were(package: Path, model: str, array: np.ndarray, tmp_path: Path) -> None:
     session = NodeSession(str(package), model, optimize=False)
     try:
-        (got,) = session.run(["y"], {"x": array})
+        (got,) = session.run(["y"], {"x": array}, tmp_path)
         assert [(output.name, output.type) for output in session.get_outputs()] == [("y", "tensor(float)")]
     finally:
         session.close()
@@ -94,11 +97,11 @@ def test_what_the_runtime_refuses_is_an_error_with_its_text(package: Path, tmp_p
 
 
 @needs_node
-def test_a_process_that_ends_is_an_error(package: Path, model: str) -> None:
+def test_a_process_that_ends_is_an_error(package: Path, model: str, tmp_path: Path) -> None:
     session = NodeSession(str(package), model, optimize=False)
     try:
         with pytest.raises(RuntimeError, match="node ended with status 3"):
-            session.run(["y"], {"x": np.float32(1)})
+            session.run(["y"], {"x": np.float32(1)}, tmp_path)
     finally:
         session.close()
 
@@ -115,6 +118,18 @@ def test_it_is_found_by_its_folder_by_the_project_and_by_its_name(
         assert runtime.name == "ONNX Runtime Web 9.8.7"
         with Worker((), runtime=runtime) as worker:
             assert worker.runtime() == runtime.name
+
+
+@needs_node
+def test_a_verification_leaves_no_files(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = tmp_path / "places"
+    places.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(places))
+    monkeypatch.setenv("TMPDIR", str(places))
+    model = parse("m (float[2] x) => (float[2] y) { y = Identity (x) }")
+    outcome = verify(model, model, runtimes=[runtimes.find(str(package))])
+    assert [(one.agrees, one.reason) for one in outcome.elsewhere] == [(True, "")]
+    assert list(places.iterdir()) == []
 
 
 def test_a_package_that_is_nowhere_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
