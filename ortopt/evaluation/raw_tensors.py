@@ -11,7 +11,6 @@ import functools
 import io
 import json
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ortopt.system.threads import BackgroundThread
+from ortopt.system.threads import BackgroundThread, Signal
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -74,7 +73,7 @@ def run_session(
     options = onnxruntime.RunOptions()
     options.log_severity_level = 4
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(aligned(array)) for name, array in feeds.items()}
-    over = threading.Event()
+    over = Signal()
 
     def terminate_in_time() -> None:
         deadline = time.monotonic() + seconds

@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from ortopt.cancellation import CancellationToken, DeadlineForced, DeadlinePassed
-from ortopt.system.threads import BackgroundThread
+from ortopt.system.threads import BackgroundThread, Signal
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer
 
 GRACE = 0.2
@@ -43,7 +43,7 @@ class Watchdog:
 
     def __init__(self, token: CancellationToken) -> None:
         self._token = token
-        self._over = threading.Event()
+        self._over = Signal()
         self._target = threading.get_ident()
         self._thread: BackgroundThread | None = None
         self.fired = False
@@ -71,7 +71,7 @@ class Watchdog:
     def _wait(self) -> None:
         assert self._token.deadline is not None
         left = self._token.deadline + GRACE - time.monotonic()
-        if self._over.wait(min(max(left, 0), threading.TIMEOUT_MAX)):
+        if self._over.wait(left):
             return
         end = time.monotonic() + PATIENCE
         while True:

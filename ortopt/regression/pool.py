@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from ortopt.regression.model_run import BROKEN, LATE, NO_MEMORY, Answer
 from ortopt.system import child_processes, memory
-from ortopt.system.threads import BackgroundThread
+from ortopt.system.threads import BackgroundThread, Signal
 
 _MODULE: Final = "ortopt.regression.worker"
 
@@ -78,7 +78,7 @@ class Worker:
             return answer
         status = self._process.wait()
         self.close()
-        if late.is_set():
+        if late.is_set:
             return {"facts": {}, "error": f"it took longer than {self._timeout:g} s (see --timeout)", "kind": LATE}
         return {"facts": {}, "error": f"its process ended with {_status(status)}", "kind": BROKEN}
 
@@ -106,9 +106,9 @@ class Worker:
 
 
 @contextlib.contextmanager
-def _ended_after(process: subprocess.Popen[bytes], seconds: float | None) -> Iterator[threading.Event]:
+def _ended_after(process: subprocess.Popen[bytes], seconds: float | None) -> Iterator[Signal]:
     """End a process when it takes too long; the event says whether it did."""
-    late = threading.Event()
+    late = Signal()
     if seconds is None:
         yield late
         return
@@ -117,7 +117,7 @@ def _ended_after(process: subprocess.Popen[bytes], seconds: float | None) -> Ite
         late.set()
         process.kill()
 
-    answered = threading.Event()
+    answered = Signal()
     BackgroundThread(lambda: None if answered.wait(seconds) else end(), "ortopt-check-patience")
     try:
         yield late

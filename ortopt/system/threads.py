@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import atexit
+import contextlib
 import sys
 import threading
 import time
@@ -19,6 +20,41 @@ _PATIENCE: Final = 10.0
 """Seconds in which a thread gives its first sign even on a busy machine."""
 
 _BETWEEN_LOOKS: Final = 0.5
+
+
+class Signal:
+    """An event for which a thread waits without a new lock.
+
+    `threading.Event.wait` allocates one each time, and a thread that looks twice a second would die of that where
+    memory has run out.
+
+    Attributes:
+        is_set: Whether it has been given.
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Give it; whoever waits for it goes on."""
+        self.is_set = True
+        with contextlib.suppress(RuntimeError):  # given before
+            self._lock.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until it is given.
+
+        Args:
+            seconds: The longest time.
+
+        Returns:
+            Whether it has been given.
+        """
+        if not self.is_set and self._lock.acquire(timeout=min(max(seconds, 0), threading.TIMEOUT_MAX)):
+            self._lock.release()  # for the next one who waits
+        return self.is_set
 
 
 class BackgroundThread:
@@ -36,8 +72,8 @@ class BackgroundThread:
         self.name = name
         self._run = run
         self._lock = threading.Lock()
-        self._begun = threading.Event()
-        self._ended = threading.Event()
+        self._begun = Signal()
+        self._ended = Signal()
         self._abandoned = False
         try:
             self._ident = _thread.start_new_thread(self._bootstrap, ())
@@ -45,7 +81,7 @@ class BackgroundThread:
             raise MemoryError(str(error)) from error
         if not self._begun.wait(_PATIENCE):
             with self._lock:
-                self._abandoned = not self._begun.is_set()
+                self._abandoned = not self._begun.is_set
             if self._abandoned:
                 raise MemoryError("a thread could not start")
         _STARTED.add(self)
@@ -53,7 +89,7 @@ class BackgroundThread:
     @property
     def is_alive(self) -> bool:
         """Whether it still runs; a thread that died for lack of memory, without a word, does not."""
-        return not self._ended.is_set() and self._ident in sys._current_frames()
+        return not self._ended.is_set and self._ident in sys._current_frames()
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait for its end.

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ from ortopt.evaluation.sessions import BIG_GRAPH
 from ortopt.serialization.scan import count_nodes
 from ortopt.system import child_processes, memory
 from ortopt.system.files import is_lack_of_room, no_room
-from ortopt.system.threads import BackgroundThread
+from ortopt.system.threads import BackgroundThread, Signal
 from ortopt.verification import start
 from ortopt.verification.worker import open_session, run_stored
 
@@ -271,7 +270,7 @@ class Worker:
             stdin.flush()
 
     def _answer(self) -> dict[str, Any]:
-        late, answered = threading.Event(), threading.Event()
+        late, answered = Signal(), Signal()
 
         def end_in_time() -> None:
             while not answered.wait(min(self.deadline.left, _BETWEEN_LOOKS)):
@@ -289,7 +288,7 @@ class Worker:
         finally:
             answered.set()
         self._token.check()
-        if late.is_set():
+        if late.is_set:
             self.dead = True
             raise WorkerError(f"it took longer than {self.deadline.seconds:.0f} s", died=True, late=True)
         if not line:

@@ -14,7 +14,7 @@ import pytest
 import ortopt
 from ortopt.errors import OrtoptError
 from ortopt.system import threads
-from ortopt.system.threads import BackgroundThread
+from ortopt.system.threads import BackgroundThread, Signal
 from ortopt.testing import parse
 from ortopt.verification import verify
 
@@ -40,6 +40,25 @@ def test_one_that_raises_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError
 
     assert BackgroundThread(fails, "fails").join(10)
+
+
+def test_a_signal_is_awaited_without_a_new_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that looks after a process would die of it where memory has run out."""
+    given, never = Signal(), Signal()
+    waits = BackgroundThread(lambda: assert_given(given), "waits")
+    monkeypatch.setattr(threading, "_allocate_lock", _refuses)
+    assert not never.wait(0.01)
+    assert not never.wait(-1)
+    assert waits.is_alive
+    given.set()
+    given.set()
+    assert waits.join(10)
+    assert given.wait(0)
+    assert given.wait(0)
+
+
+def assert_given(signal: Signal) -> None:
+    assert signal.wait(10)
 
 
 def _dies(_function: Callable[..., object], _arguments: tuple[object, ...]) -> int:
