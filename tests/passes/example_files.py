@@ -131,7 +131,7 @@ def _options(text: str) -> Options:
     """Options from their names and values; a choice by its value, a list with ``+`` between its parts."""
     default = Options()
     given: dict[str, Any] = {}
-    for name, value in (each.split() for each in text.split(",") if each):
+    for name, value in (each.split(maxsplit=1) for each in text.split(",") if each):
         kind = type(getattr(default, name))
         if kind is bool:
             given[name] = {"true": True, "false": False}[value]
