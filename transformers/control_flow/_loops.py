@@ -5,8 +5,11 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt.graph import scope
 from ortopt.graph.match import Refusal, attribute, is_op, need, opset
+from ortopt.onnx_ir_internals import use_count
 from ortopt.semantics.opset_changes import SCAN_HAS_NO_BATCH_FROM
+from ortopt.transformer import Context
 
 LOOPS = ("Loop", "Scan")
 
@@ -87,4 +90,52 @@ def copied(value: ir.Value) -> ir.Value:
         if not node.inputs or node.inputs[0] is None:
             break
         value = node.inputs[0]
+    return value
+
+
+def loops_below(graph: ir.Graph, context: Context, *kinds: str) -> list[ir.Node]:
+    """The loops of a graph and of all graphs below it, innermost first; none where the graph is itself a part of one.
+
+    Args:
+        graph: The outermost graph: its turn is that of all graphs below it.
+        context: What tells whether there are any.
+        kinds: Op types.
+    """
+    if scope.of(graph).parent is not None or not context.edit.index.has_any_anywhere(kinds):
+        return []
+    token = context.cancellation
+    return [node for at in scope.below(graph, token) for node in token.checked(at) if is_op(node, *kinds)][::-1]
+
+
+def move_out(node: ir.Node, loop: ir.Node, context: Context) -> None:
+    """Move a node of a body in front of its loop, under names that no other body has.
+
+    Args:
+        node: A node all of whose operands are outside.
+        loop: The loop.
+        context: The way to edit.
+    """
+    context.edit.move_before(node, loop)
+    for value in node.outputs:
+        if value.name and use_count(value):
+            context.edit.rename(value, context.edit.fresh_name(value.name))
+
+
+def bring_out(value: ir.Value, loop: ir.Node, body: ir.Graph, context: Context) -> ir.Value:
+    """Move a constant of a body in front of its loop.
+
+    Args:
+        value: An initializer, what a Constant gives, or a value from outside, which stays.
+        loop: The loop.
+        body: Its body.
+        context: The way to edit.
+
+    Returns:
+        What all uses now read.
+    """
+    producer = value.producer()
+    if producer is not None and producer.graph is body:
+        move_out(producer, loop, context)
+    elif value.graph is body and value.is_initializer():
+        return context.edit.adopt_initializer(value, loop)
     return value

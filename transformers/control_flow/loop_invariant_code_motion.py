@@ -15,10 +15,9 @@ from ortopt import semantics
 from ortopt.analysis.totality import check_cannot_fail
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal, is_op, need
-from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
-from ortopt.transformers.control_flow._loops import LOOPS
+from ortopt.transformers.control_flow._loops import LOOPS, bring_out, loops_below, move_out
 
 
 class LoopInvariantCodeMotion(GraphTransformer):
@@ -30,17 +29,13 @@ class LoopInvariantCodeMotion(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Move nodes out of the loops of a graph, innermost first: they may leave the next one too."""
-        if scope.of(graph).parent is not None or not context.edit.index.has_any_anywhere(LOOPS):
-            return False  # the outermost graph's turn did it
-        token = context.cancellation
-        loops = [node for at in scope.below(graph, token) for node in token.checked(at) if is_op(node, *LOOPS)]
         changed = False
-        for node in reversed(loops):
-            changed |= _move_out(node, context)
+        for node in loops_below(graph, context, *LOOPS):
+            changed |= _empty_loop(node, context)
         return changed
 
 
-def _move_out(loop: ir.Node, context: Context) -> bool:
+def _empty_loop(loop: ir.Node, context: Context) -> bool:
     """Move what does not depend on the iteration in front of a loop."""
     body = loop.attributes.get("body")
     if body is None or body.is_ref():
@@ -88,23 +83,8 @@ def _may_move(node: ir.Node, context: Context) -> None:
 
 
 def _move(node: ir.Node, loop: ir.Node, body: ir.Graph, context: Context) -> list[ir.Node]:
-    edit = context.edit
     for value in dict.fromkeys(node.inputs):
-        if value is None:
-            continue
-        producer = value.producer()
-        if producer is not None and producer.graph is body:
-            edit.move_before(producer, loop)
-            _rename(producer, context)
-        elif value.graph is body and value.is_initializer():
-            edit.adopt_initializer(value, loop)
-    edit.move_before(node, loop)
-    _rename(node, context)
+        if value is not None:
+            bring_out(value, loop, body, context)
+    move_out(node, loop, context)
     return [node]
-
-
-def _rename(node: ir.Node, context: Context) -> None:
-    """Give moved values and nodes unique names, because another body may use the same ones."""
-    for value in node.outputs:
-        if value.name and use_count(value):
-            context.edit.rename(value, context.edit.fresh_name(value.name))

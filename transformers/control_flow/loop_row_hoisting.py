@@ -1,0 +1,226 @@
+"""What a loop computes from its own row of a tensor is computed for all rows at once, in front of the loop.
+
+TensorFlow's recurrences are loops that take a step of a sequence in each iteration and multiply it by a matrix: one
+product of all steps takes a fraction of the time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import onnx_ir as ir
+from msgspec import Struct
+
+from ortopt import ops
+from ortopt.analysis.totality import check_cannot_fail
+from ortopt.graph.detached import new_nodes
+from ortopt.graph.facts import contents
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    broadcasts_to,
+    dims,
+    inputs,
+    is_constant,
+    is_op,
+    is_scalar,
+    need,
+    plain_attributes,
+    rank,
+    same_dim,
+    scalar,
+    users,
+)
+from ortopt.options import Numerics, TransformerLevel
+from ortopt.semantics.op_traits import BROADCASTING, CASTS, RESHAPING, UNARY
+from ortopt.transformer import Context, GraphTransformer
+from ortopt.transformers.control_flow._loops import Repeated, bring_out, copied, loops_below, repeated
+
+MAX_STEPS: Final = 8
+"""Nodes between a size and what reads it."""
+
+
+class Row(Struct, frozen=True):
+    """What a node of a body computes from the row that belongs to the iteration.
+
+    Attributes:
+        gather: What takes the row.
+        x: All rows, from outside the loop.
+        node: The node.
+        operands: Its operands as there are outside the loop, all rows in place of the one.
+    """
+
+    gather: ir.Node
+    x: ir.Value
+    node: ir.Node
+    operands: tuple[ir.Value, ...]
+
+
+class LoopRowHoisting(GraphTransformer):
+    """``MatMul(Gather(x, i), W)`` in a ``Loop`` that counts i → ``MatMul(x, W)`` before it, ``Gather`` in it.
+
+    Likewise Gemm, and what is computed element by element.
+    """
+
+    levels = (TransformerLevel.LEVEL1,)
+    after = ("loop_carried_elimination", "loop_invariant_code_motion")
+    numerics = Numerics.REORDERED  # of more rows, a kernel may sum in another order
+    offers_rewrites = True
+
+    def apply(self, graph: ir.Graph, context: Context) -> bool:
+        """Move what is computed of single rows out of the loops of a graph, innermost first."""
+        changed = False
+        for node in loops_below(graph, context, "Loop"):
+            try:
+                loop = repeated(node)
+            except Refusal as refusal:
+                context.refuse(node, refusal)
+                continue
+            pending = list(loop.body)
+            while pending:
+                made = _hoisted(pending.pop(0), loop, context)
+                if made is not None:  # what reads it may follow it
+                    changed = True
+                    pending = [*users(made), *pending]
+        return changed
+
+
+def _hoisted(node: ir.Node, loop: Repeated, context: Context) -> ir.Value | None:
+    """Compute all rows of what a node computes of one in front of the loop; gives the one, or None if it stays."""
+    gathers = [value.producer() for value in node.inputs if value is not None]
+    gather = next((each for each in gathers if each is not None and is_op(each, "Gather")), None)
+    if gather is None or not gather.graph is node.graph is loop.body:
+        return None
+    result = node.outputs[0]
+    try:
+        row = _row(node, gather, loop)
+    except Refusal as refusal:
+        context.refuse(node, refusal)
+        return None
+    hoist = partial(_hoist, row, loop, context)
+    return result if context.attempt((gather, node), hoist, "all rows can be computed at once") else None
+
+
+def _row(node: ir.Node, gather: ir.Node, loop: Repeated) -> Row:
+    """A node that computes something from the row that the iteration's number names."""
+    x, index = inputs(gather, 2)
+    need(x.graph is not loop.body, "its rows are made in the loop", gather)
+    need(rank(index) == 0 and _is_counter(index, loop), "the iteration does not say which row it takes", gather)
+    axis = ops.Gather(gather).axis_of(rank(x))
+    _check_rows_stay_apart(node, gather.outputs[0], rank(x) - 1 - axis)
+    check_cannot_fail(node)
+    need(_makes_as_many_iterations(loop, dims(x)[axis]), "the loop may need a part of the rows only", loop.node)
+    gathered = gather.outputs[0]
+    operands = (x if value is gathered else _outside(value, loop) for value in inputs(node, len(node.inputs)))
+    return Row(gather, x, node, tuple(operands))
+
+
+def _check_rows_stay_apart(node: ir.Node, row: ir.Value, behind: int) -> None:
+    """Refuse a node that would not compute the same of each of several rows.
+
+    Args:
+        node: The node.
+        row: One row.
+        behind: How many axes follow the one along which the rows lie.
+    """
+    operands = inputs(node, len(node.inputs))
+    others = [value for value in operands if value is not row]
+    if is_op(node, "MatMul", "Gemm"):
+        need(operands[0] is row and behind > 0 and rank(operands[1]) == 2, "it is no product of rows", node)
+        if is_op(node, "Gemm"):
+            plain_attributes(node)
+            gemm = ops.Gemm(node)
+            need(gemm.alpha == gemm.beta == 1.0 and not gemm.transposes_a, "the product is scaled or transposed", node)
+            need(all(rank(value) <= 1 for value in operands[2:]), "what is added has rows of its own", node)
+        return
+    need(is_op(node, *UNARY, *BROADCASTING) and not is_op(node, "Identity"), "it needs more than the row", node)
+    for value in others:
+        fits = rank(value) <= behind and broadcasts_to(value, dims(row))
+        need(fits, "another operand has rows of its own", value)
+
+
+def _outside(value: ir.Value, loop: Repeated) -> ir.Value:
+    """What an operand is outside the loop.
+
+    Raises:
+        Refusal: If the loop makes it.
+    """
+    if value.graph is not loop.body or is_constant(value):
+        return value
+    for state in range(loop.states):
+        initial = loop.initial(state)
+        if value is loop.entry(state) and initial is not None and copied(loop.returned(state)) in (value, initial):
+            return initial
+    raise Refusal("another operand is made in the loop", value)
+
+
+def _is_counter(value: ir.Value, loop: Repeated) -> bool:
+    """Whether a value begins with a constant, and grows by one with each iteration."""
+    value = copied(value)
+    node = value.producer()
+    while node is not None and is_op(node, *CASTS, *RESHAPING):
+        (value,) = inputs(node, 1)
+        node = value.producer()
+    if value is loop.body.inputs[0]:
+        return True
+    for state in range(loop.states):
+        initial = loop.initial(state)
+        if value is loop.entry(state) and initial is not None and is_constant(initial):
+            after = copied(loop.returned(state)).producer()
+            if after is not None and is_op(after, "Add") and value in after.inputs:
+                return any(is_scalar(step, 1) for step in after.inputs if step is not value)
+    return False
+
+
+def _makes_as_many_iterations(loop: Repeated, size: Dim) -> bool:
+    """Whether a loop ends after as many iterations as an axis is long, as far as its own end is concerned.
+
+    What is moved out is right in any case: it is a waste where the loop ends sooner.
+    """
+    limit, goes_on = loop.node.inputs[0], copied(loop.body.outputs[0])
+    condition = goes_on.producer()
+    if condition is not None and is_op(condition, "Less"):
+        limit = condition.inputs[1]
+    elif goes_on is not loop.body.inputs[1] and not is_constant(goes_on):
+        return False
+    return limit is not None and (counted := _size(limit)) is not None and same_dim(counted, size)
+
+
+def _size(value: ir.Value) -> Dim | None:
+    """The size that a number is, where it fits the types that it passes through; None where it is none."""
+    place = 0
+    for _ in range(MAX_STEPS):
+        known = contents(value)
+        if known is not None and len(known) == 1:
+            return known[0]
+        node = value.producer()
+        if node is None:
+            return None
+        if is_op(node, "Shape"):
+            return dims(inputs(node, 1)[0])[place]
+        if is_op(node, "Gather", "Slice"):
+            place = int(scalar(inputs(node, 2)[1]))
+        elif not is_op(node, *CASTS, *RESHAPING, "Identity"):
+            return None
+        (value,) = inputs(node, 1)
+    return None
+
+
+def _hoist(row: Row, loop: Repeated, context: Context) -> list[ir.Node]:
+    """Compute all rows in front of the loop, and take the iteration's one in it."""
+    node = row.node
+    operands = [bring_out(value, loop.node, loop.body, context) for value in row.operands]
+    if is_op(node, "Gemm"):
+        weight = operands[1]
+        if ops.Gemm(node).transposes_b:
+            weight = ir.node("Transpose", [weight], {"perm": [1, 0]}).outputs[0]
+        rows = ir.node("MatMul", [row.x, weight]).outputs[0]
+        for added in operands[2:]:
+            rows = ir.node("Add", [rows, added]).outputs[0]
+    else:
+        rows = ops.copied(node, operands).outputs[0]
+    before = new_nodes([rows])
+    context.edit.insert(before, loop.node, [node])
+    taken = ops.copied(row.gather, [rows, inputs(row.gather, 2)[1]]).outputs[0]
+    return [*before, *context.replace({node.outputs[0]: taken}, node, (row.gather, node))]
