@@ -19,7 +19,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo docs test test-versions runtimes lint format bench bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes fuzz-chains mutants code-mutants foreign faults fuzz-loader gpu bench-gpu manifest wheel clean
+.PHONY: help demo docs test test-versions runtimes lint format bench bench-real bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes fuzz-chains mutants code-mutants foreign faults fuzz-loader gpu bench-gpu manifest wheel clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -57,6 +57,9 @@ bench: $(VENV_TEST)/.bench ## ortopt beside its peers on the zoo; BENCH="--model
 	$(TEST)/python -m benchmarks.bench $(BENCH)
 	$(TEST)/python -m benchmarks.speed $(SPEED)
 	$(TEST)/python -m benchmarks.half_precision
+
+bench-real: $(VENV_TEST)/.bench ## ortopt beside its peers on your own networks: MODELS=FOLDER; SPEED="--seconds 600" narrows it
+	$(TEST)/python -m benchmarks.speed --models $(or $(MODELS),$(error MODELS names a folder of .onnx files)) $(SPEED)
 
 bench-decode: $(VENV_TEST)/.installed ## decode loops: ONNX Runtime's run and IOBinding, -O3, shared buffers; BENCH="--models A,B" narrows it
 	$(TEST)/python -m benchmarks.decode $(BENCH)

@@ -249,7 +249,9 @@ def test_of_two_floors_the_faster_counts() -> None:
 
 @pytest.fixture
 def two() -> list[Result]:
-    first = Result("a", "k", {"ortopt": "ok", "theirs": "exit 1: no"}, {"ortopt": 0.5}, {ORIGINAL: (9, 2, 1)})
+    first = Result(
+        "a", "k", "0a1b" * 16, {"ortopt": "ok", "theirs": "exit 1: no"}, {"ortopt": 0.5}, {ORIGINAL: (9, 2, 1)}
+    )
     first.timings = [
         *(timing(ORIGINAL, 1.0), timing("ortopt", 2.0), timing("theirs", 1.0), timing(FLOOR, 4.0)),
         *(timing(tool, 1.0, "seq 9") for tool in (ORIGINAL, "theirs")),
@@ -292,6 +294,7 @@ def test_tables(two: list[Result]) -> None:
     assert "- b, theirs: outputs are off by 0.5 of the largest number\n" in tables.failures(two)
     assert "| a | 9 | 2 | 1 | - | - | - |" in tables.loaded(two)
     assert "### 1 thread, CPU time of the thread" in tables.page(two, [1])
+    assert tables.files(two).splitlines()[2] == f"| a | `{'0a1b' * 8}` |"
 
 
 def test_results_are_read_as_they_were_written(two: list[Result], tmp_path: Path) -> None:

@@ -53,8 +53,14 @@ class Plan:
 
     def key(self, model: Path) -> str:
         """What a result depends on: the model, how it is measured, and whose versions are compared."""
-        facts = [dataclasses.asdict(self), tools.versions(), hashlib.sha256(model.read_bytes()).hexdigest()]
+        facts = [dataclasses.asdict(self), tools.versions(), digest(model)]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def digest(model: Path) -> str:
+    """The SHA-256 of a file."""
+    with model.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def measured(name: str, source: Path, plan: Plan, folder: Path) -> Result:
@@ -66,7 +72,7 @@ def measured(name: str, source: Path, plan: Plan, folder: Path) -> Result:
         plan: How it is measured.
         folder: An empty folder.
     """
-    result = Result(name, plan.key(source))
+    result = Result(name, plan.key(source), digest(source))
     made = {ORIGINAL: source, **_made(source, plan, folder, result)}
     for tool in (ORIGINAL, results.OURS, tools.TUNED):
         if tool in made:

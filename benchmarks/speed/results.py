@@ -75,6 +75,7 @@ class Result:
     Attributes:
         model: Its name.
         key: What it depends on: as long as this stays, nothing has to be measured again.
+        digest: The SHA-256 of its file.
         tools: For each tool ``ok``, or why it made nothing.
         seconds: For each tool the seconds that it took.
         loaded: For the original and ours, the nodes that ONNX Runtime has once it is loaded: all, fused, reorders.
@@ -83,6 +84,7 @@ class Result:
 
     model: str
     key: str
+    digest: str = ""
     tools: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     loaded: dict[str, tuple[int, int, int]] = field(default_factory=dict)

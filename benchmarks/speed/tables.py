@@ -138,6 +138,11 @@ def failures(results: Sequence[Result]) -> str:
     return "".join(lines)
 
 
+def files(results: Sequence[Result]) -> str:
+    """Which files were measured, by the first half of their SHA-256."""
+    return markdown(["model", "SHA-256"], [[one.model, f"`{one.digest[:32]}`"] for one in results])
+
+
 def page(results: Sequence[Result], threads: Sequence[int]) -> str:
     """All tables."""
     parts = []
@@ -148,4 +153,5 @@ def page(results: Sequence[Result], threads: Sequence[int]) -> str:
     parts += ["### After load\n", loaded(results)]
     failed = failures(results)
     parts += ["### What failed\n", failed] if failed else []
+    parts += ["### Files\n", files(results)]
     return "\n".join(parts)
