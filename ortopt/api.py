@@ -83,6 +83,7 @@ def optimize(
     verify_with: Sequence[str | Path] = (),
     provenance: bool = False,
     freeze_initializers: bool = False,
+    nonempty: Sequence[str] = (),
     keep_functions: bool = False,
     float16: bool = False,
     bfloat16: bool = False,
@@ -169,6 +170,8 @@ def optimize(
             differs there is repaired in the same way.
         provenance: Record in each new node which pass made it, and from which nodes.
         freeze_initializers: Make constants of weights that are inputs, too: no caller gives others.
+        nonempty: Dimensions of inputs that are never 0, * for any text: none is handled that is. So no If asks whether
+            there is anything; inputs without elements may give other results, or fail.
         keep_functions: Do not inline local functions.
         float16: Compute in float16 where kernels, range and tolerance allow. What must stays in float32, as do inputs
             and outputs; with `verify`, layers that cost more than the tolerance are found and stay, too.

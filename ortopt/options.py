@@ -329,6 +329,14 @@ class Options:
         "--freeze-initializers",
         "Make constants of weights that are inputs, too: no caller gives others.",
     )
+    nonempty: tuple[str, ...] = _option(
+        (),
+        Names(),
+        "--nonempty",
+        "Dimensions of inputs that are never 0, * for any text: none is handled that is.",
+        metavar="A,B",
+        says="any may be 0",
+    )
     keep_functions: bool = _option(False, Switch(), "--keep-functions", "Do not inline local functions.")
     float16: bool = _option(
         False, Switch(), "--float16", "Compute in float16 where kernels, range and tolerance allow."

@@ -104,7 +104,9 @@ def test_commands_have_the_declared_flags(command: click.Command, without: set[s
 
 def arguments_of(line: list[str]) -> dict[str, typing.Any]:
     """What the command gets for a line."""
-    with optimize_command.make_context("optimize", ["model.onnx", *line]) as context:
+    with optimize_command.make_context(
+        "optimize", ["model.onnx", *line], help_option_names=["-h", "--help"]
+    ) as context:
         return context.params
 
 

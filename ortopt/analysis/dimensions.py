@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import fnmatch
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 import onnx_ir as ir
@@ -97,6 +98,17 @@ def check_names(model: ir.Model, names: Iterable[str]) -> None:
     for name in names:
         if name not in symbols:
             raise UsageError(_no_such_dimension(name, symbols))
+
+
+def matching(model: ir.Model, patterns: Collection[str]) -> frozenset[str]:
+    """The names of symbolic dimensions of a model's inputs that patterns name.
+
+    Args:
+        model: The model.
+        patterns: Names, in which ``*`` stands for any text.
+    """
+    names = _symbols(model.graph.inputs) if patterns else ()
+    return frozenset(name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
 
 
 def _no_such_dimension(name: str, symbols: set[str]) -> str:

@@ -67,6 +67,7 @@ from ortopt.graph.symbolic import (
     INVENTED,
     UNKNOWN,
     Dim,
+    canonical,
     factors,
     fresh,
     is_invented,
@@ -92,14 +93,16 @@ Fact: TypeAlias = tuple[ir.TypeProtocol | None, Dims | None, Dims | None]
 _NOTHING: Fact = (None, None, None)
 
 
-def infer_model(model: ir.Model, token: CancellationToken = NEVER) -> None:
+def infer_model(model: ir.Model, token: CancellationToken = NEVER, nonempty: Iterable[str] = ()) -> None:
     """Infer types, shapes and contents of every value of a model: graphs, nested graphs, local functions.
 
     Args:
         model: The model.
         token: Cancellation token; types in functions may hold for one of their calls only then.
+        nonempty: Symbols of the inputs that are not 0, as the caller says.
     """
-    _Inference(model.functions, model.opset_imports, token=token).infer_model(model)
+    positive = {str(canonical(name)) for name in nonempty}
+    _Inference(model.functions, model.opset_imports, token=token, positive=positive).infer_model(model)
 
 
 def infer_node(node: ir.Node) -> None:

@@ -17,7 +17,7 @@ FIRST: Final = frozenset(
 HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "Model and result": (
         *("output", "overwrite", "dims", "input_shapes", "rename", "external_data", "value_info", "provenance"),
-        *("custom_op_libraries", "keep_functions", "freeze_initializers"),
+        *("custom_op_libraries", "keep_functions", "freeze_initializers", "nonempty"),
     ),
     "What runs the result": (
         *("providers", "target", "opset", "min_onnxruntime", "march", "for_threads", "dim_hints"),

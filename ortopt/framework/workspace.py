@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 from msgspec import Struct, field
 
-from ortopt.analysis import shapes
+from ortopt.analysis import dimensions, shapes
 from ortopt.analysis.costs import Cost
 from ortopt.analysis.exactness import Exactness
 from ortopt.cancellation import NEVER, CancellationToken
@@ -164,7 +164,7 @@ class Workspace(ModelInRun):
 
     def _start(self, added_bytes: int, token: CancellationToken) -> Editor:
         scope.attach(self.model, self.options, token)
-        shapes.infer_model(self.model, token)
+        shapes.infer_model(self.model, token, dimensions.matching(self.model, self.options.nonempty))
         edit = Editor(self.model, shapes.infer_node, token)
         edit.allowance = self.allowance
         edit.added_bytes = added_bytes

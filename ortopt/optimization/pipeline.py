@@ -55,6 +55,7 @@ class Pipeline:
     Attributes:
         original_bytes: Bytes of the original's constants: the allowed growth depends on them.
         resized: The inputs of which a fixed size has changed; known once the original has been loaded.
+        nonempty: The dimensions of the inputs that are never 0, as the caller says; likewise.
         is_readable: Whether the ONNX Runtime here reads the original's IR version, likewise.
     """
 
@@ -64,6 +65,7 @@ class Pipeline:
         self.selected = tuple(selected)
         self.original_bytes = 0
         self.resized: frozenset[str] = frozenset()
+        self.nonempty: frozenset[str] = frozenset()
         self.is_readable = True
 
     def original(self, token: CancellationToken = NEVER) -> ir.Model:
@@ -90,6 +92,10 @@ class Pipeline:
         releases.lower_ir_version(model, releases.least(self.options), token)
         if self.options.freeze_initializers:
             freeze_initializers(model)
+        self.nonempty = dimensions.matching(model, self.options.nonempty)
+        dimensions.check_names(
+            model, [each for each in self.options.nonempty if not dimensions.matching(model, [each])]
+        )
         if self.options.dims or self.options.input_shapes:
             self.resized = dimensions.override(model, self.options.dims, self.options.input_shapes)
         dimensions.check_names(model, self.options.dim_hints)

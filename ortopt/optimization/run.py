@@ -379,6 +379,7 @@ class Optimization:
             inputs=inputs,
             sizes=sizes,
             interface=interface,
+            nonempty=self._transformation.pipeline.nonempty,
             thorough=self.is_thorough,
             providers=execution.here(self.options.providers if providers is None else providers),
             rtol=self.options.rtol,

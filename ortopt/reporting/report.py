@@ -368,6 +368,8 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
     yield f"verification: {_verification(data)}"
     yield from beside_verdict(data["verification"])
     yield f"needs: {_needs(data['requires'])}"
+    if never_zero := (data["options"] or {}).get("nonempty"):
+        yield f"assumes: no size {', '.join(map(one_line, never_zero))} of an input is 0 (--nonempty)"
     if there := data["runs_on"]:
         yield f"for: {there['runtime']} (--target {there['target']}); what it runs {there['known']}"
     yield "seconds: " + ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in data["seconds"].items())

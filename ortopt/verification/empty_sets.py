@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ortopt.terminal_text import quoted
 from ortopt.verification.draws import Draw
@@ -30,6 +30,7 @@ class EmptySets:
         given: Sizes of symbols that the caller has chosen.
         ran: The sizes of sets on which the model has run.
         seconds: For the symbols behind the first.
+        nonempty: Symbols that are not 0.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class EmptySets:
         given: Mapping[str, int],
         ran: Sequence[Sizes],
         seconds: float,
+        nonempty: Collection[str] = (),
     ) -> None:
         self._interface = interface
         self._attempt = attempt
         self._given = given
         self._ran = ran
         self._seconds = seconds
+        self._nonempty = frozenset(nonempty)
         self._tried: set[tuple[str, ...]] = set()
 
     def run(self, worker: Worker) -> list[InputSet]:
@@ -55,7 +58,7 @@ class EmptySets:
         sets: list[InputSet] = []
         begun = time.monotonic()
         for symbol in self._interface.free_symbols:
-            if symbol in self._given:
+            if symbol in self._given or symbol in self._nonempty:
                 continue
             with contextlib.suppress(WorkerError):
                 sets += self._of(worker, symbol)
@@ -69,7 +72,7 @@ class EmptySets:
         if self._is_free(worker, symbol):
             return [alone]
         alike = tuple(sorted(self._like(symbol)))
-        if len(alike) == 1 or alike in self._tried:
+        if len(alike) == 1 or alike in self._tried or not self._nonempty.isdisjoint(alike):
             return []
         self._tried.add(alike)
         return [self._empty(worker, alike)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from ortopt.errors import UsageError
@@ -42,6 +42,7 @@ class Search:
         attempt: Runs them in a process; the text says what is particular about them.
         fine: Whether nothing is computed in less than single precision, which large numbers would overflow.
         given: Sizes of symbols that the caller has chosen.
+        nonempty: Symbols that are not 0.
         thorough: Whether many more sets are wanted, however long that takes.
 
     Attributes:
@@ -57,6 +58,7 @@ class Search:
         *,
         fine: bool,
         given: Mapping[str, int],
+        nonempty: Collection[str] = (),
         thorough: bool = False,
     ) -> None:
         self.error: WorkerError | UsageError | None = None
@@ -66,6 +68,7 @@ class Search:
         self._attempt = attempt
         self._fine = fine
         self._given = given
+        self._nonempty = nonempty
         self._thorough = thorough
         self._good: list[InputSet] = []
         self._poor: list[InputSet] = []
@@ -247,7 +250,9 @@ class Search:
             return []
         deadline, worker.deadline = worker.deadline, Deadline(min(worker.deadline.left, _FOR_NOTHING))
         try:
-            sets = EmptySets(self._interface, self._attempt_drawn, self._given, self._ran, _FURTHER_SECONDS)
+            sets = EmptySets(
+                self._interface, self._attempt_drawn, self._given, self._ran, _FURTHER_SECONDS, self._nonempty
+            )
             return sets.run(worker)
         finally:
             worker.deadline = deadline

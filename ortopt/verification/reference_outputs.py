@@ -35,6 +35,7 @@ class OriginalFacts:
         rtol: As `Comparison` takes it.
         atol: As `Comparison` takes it.
         interface: Its inputs before it was given the sizes; None if the sizes are not its own.
+        nonempty: Symbols that are not 0.
         token: Cancellation token.
 
     Attributes:
@@ -52,6 +53,7 @@ class OriginalFacts:
         atol: float | None,
         interface: Interface | None,
         token: CancellationToken,
+        nonempty: Collection[str] = (),
     ) -> None:
         self.interface = Interface(model, token) if interface is None else interface
         random, steps = random_outputs(model, token), kernel_steps(model)
@@ -60,6 +62,7 @@ class OriginalFacts:
         self.quantizers = sum(1 for _ in quantizers(model, token)) if self.quantized else 0
         self.seed = seed
         self.sizes = dict(sizes)
+        self.nonempty = frozenset(nonempty)
 
     @property
     def is_fine(self) -> bool:
@@ -132,7 +135,13 @@ def run_original(
         if not isinstance(inputs, Recorded):
             facts.interface.check(inputs, facts.sizes)
     search = Search(
-        facts.interface, facts.draw, runner.attempt, fine=facts.is_fine, given=facts.sizes, thorough=thorough
+        facts.interface,
+        facts.draw,
+        runner.attempt,
+        fine=facts.is_fine,
+        given=facts.sizes,
+        nonempty=facts.nonempty,
+        thorough=thorough,
     )
     while True:
         start, crashes = time.monotonic(), search.crashes

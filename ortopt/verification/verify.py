@@ -153,6 +153,7 @@ class Reference:
         providers: Full names.
         rtol: As `verify` takes it.
         atol: As `verify` takes it.
+        nonempty: Symbolic dimensions of the inputs that are not 0.
         thorough: As `verify` takes it.
         in_process: Run in this process.
         libraries: Shared libraries of ops that the models need.
@@ -177,6 +178,7 @@ class Reference:
         rtol: float | None = None,
         atol: float | None = None,
         interface: Interface | None = None,
+        nonempty: Collection[str] = (),
         thorough: bool = False,
         in_process: bool = False,
         libraries: Sequence[str] = (),
@@ -202,6 +204,7 @@ class Reference:
             rtol=rtol,
             atol=atol,
             interface=interface,
+            nonempty=nonempty,
             token=self._token,
         )
         self._stack = ExitStack()

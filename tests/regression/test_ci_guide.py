@@ -92,7 +92,7 @@ def test_the_jobs_call_what_exists() -> None:
         words = shlex.split(re.sub(r"\$\{\{.*?\}\}", "1", line))
         command = commands.get_command(click.Context(commands), words[1])
         assert command is not None
-        command.make_context(words[1], words[2:])
+        command.make_context(words[1], words[2:], parent=click.Context(commands))
 
 
 def test_the_hook() -> None:
