@@ -12,7 +12,7 @@ from ortopt.graph import facts, scope
 from ortopt.graph.detached import constant, detach_orphans, discard, is_detached_constant, new_nodes
 from ortopt.graph.heritage import origins_by_node
 from ortopt.graph.model_edits import ModelEdits
-from ortopt.graph.names import set_name
+from ortopt.graph.names import follows_node, set_name
 from ortopt.graph.node_edits import Accept
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.refusal import Code, Conflict
@@ -64,7 +64,8 @@ class Editor(ModelEdits):
         """Let new values stand for old ones, and drop what became dead.
 
         New nodes (those behind the new values that are in no graph yet) are put in front of `before`. Names, types,
-        shapes and metadata of the old values pass to the new ones; graph outputs keep their names.
+        shapes and metadata of the old values pass to the new ones, but for names that follow from those of nodes; graph
+        outputs keep their names.
 
         Args:
             replacements: Old value to new value: an output of a new node, an existing value, or a new `constant`.
@@ -107,7 +108,7 @@ class Editor(ModelEdits):
         graph, fresh = scope.graph_of(before), set(nodes)
         self._inherit(nodes, origin, origins_by_node(replacements, nodes, origin or self.offered))
         for old, new in replacements.items():
-            if new.producer() in fresh:
+            if new.producer() in fresh and not follows_node(old):
                 set_name(new, self._set_aside(old))
         self._insert(nodes, before)
         if accept is not None and nodes:

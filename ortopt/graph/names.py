@@ -14,12 +14,20 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope
-from ortopt.onnx_ir_internals import initializers_of
+from ortopt.onnx_ir_internals import get_meta, initializers_of
 from ortopt.semantics import QUANTIZATION_KEY
 from ortopt.terminal_text import quoted
 
 _NUMBER: Final = re.compile(r"(?<=.)_\d+$")
 """What makes a name unique; a number takes the place of another one, so that names do not grow."""
+
+_IS_NEW: Final = "ortopt.named"
+"""In the ``meta`` of a value: its name is no exporter's, but follows that of the node that computes it."""
+
+
+def follows_node(value: ir.Value) -> bool:
+    """Whether a value's name follows that of its node: what replaces it has no use for the name."""
+    return get_meta(value, _IS_NEW) is not None and not value.is_graph_output()
 
 
 def set_name(value: ir.Value, name: str | None) -> None:
@@ -112,6 +120,7 @@ class NameRegistry:
         for value in node.outputs:
             if value.name is None:
                 set_name(value, self.fresh(f"{node.name or node.op_type}_output"))
+                value.meta[_IS_NEW] = True
 
 
 def check_names(model: ir.Model, names: Mapping[str, str], token: CancellationToken = NEVER) -> None:

@@ -31,9 +31,11 @@ def describe_graphs(
     """
     first = before or after
     around = paths(first)
-    folding = fold(around, {row.id: row.op for row in first.nodes}, _readers(first))
+    readers = _readers(first)
+    folding = fold(around, {row.id: row.op for row in first.nodes}, readers)
     if before is not None:
-        _place(after, folding, around, _origins(rewrites))
+        modules = _group_of_each_module(folding, {one: path for one, path in around.items() if one not in readers})
+        _place(after, folding, paths_of_new(after, around), modules, _origins(rewrites))
     ops = list(dict.fromkeys(node.op for node in nodes))
     graphs = list(dict.fromkeys(node.graph for node in nodes))
     op_at, graph_at = ({text: at for at, text in enumerate(texts)} for texts in (ops, graphs))
@@ -86,13 +88,16 @@ def _origins(rewrites: Iterable[RecordedRewrite]) -> dict[int, tuple[int, ...]]:
 
 
 def _place(
-    after: GraphSnapshot, folding: Folding, around: Mapping[int, Path], origins: Mapping[int, tuple[int, ...]]
+    after: GraphSnapshot,
+    folding: Folding,
+    told: Mapping[int, tuple[Path, ...]],
+    modules: Mapping[Path, int],
+    origins: Mapping[int, tuple[int, ...]],
 ) -> None:
     """Put new nodes into the modules that their names tell, else where those stood that they stand for."""
     readers = _readers(after)
-    groups = _group_of_each_module(folding, around)
-    for number, told in paths_of_new(after, around).items():
-        group = next((groups[path] for whole in told for path in _outwards(whole) if path in groups), None)
+    for number, paths_ in told.items():
+        group = next((modules[path] for whole in paths_ for path in _outwards(whole) if path in modules), None)
         if group is not None and number not in readers:
             folding.of.setdefault(number, group)
     for row in after.nodes:
