@@ -179,7 +179,7 @@ def optimize(
         float16_tolerance: What 16 bits may change of an output, relative to its slices. None is 0.01, and 0.05 of
             bfloat16.
         float16_io: Inputs and outputs of 16 bits, too.
-        keep_float32: What stays in float32: ops, or names of nodes with * for any text.
+        keep_float32: What stays in float32: ops, or names of nodes, also of the original, with * for any text.
         transformers: Transformers of your own, instances, beside the installed ones.
         observers: Observers of the run.
         max_memory: Bytes of memory that this process and its children may use meanwhile, mapped files apart, or a text

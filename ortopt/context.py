@@ -282,6 +282,7 @@ class Context:
             state.left_out.add(key)
             return False
         self._open[nodes] = state.offered
+        edit.offered = nodes
         if len(self.options.providers) > 1:  # one provider needs no note
             self._placed.update((node, self.provider_of(node)) for node in nodes if node.graph is not None)
         return True
@@ -311,7 +312,7 @@ class Context:
         edit = self.edit
         start, clock = edit.version, edit.clock
         matched = tuple(itertools.chain.from_iterable(batch))
-        self._changing = matched
+        self._changing = edit.offered = matched
         reason: Exception | None = None
         outcome: T | None = None
         try:

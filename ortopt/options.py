@@ -355,7 +355,7 @@ class Options:
         (),
         Names(),
         "--keep-float32",
-        "What stays in float32: ops, or names of nodes with * for any text.",
+        "What stays in float32: ops, or names of nodes, also of the original, with * for any text.",
         metavar="A,B",
         says="what must",
     )

@@ -10,8 +10,9 @@ from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import facts, scope
 from ortopt.graph.detached import constant, detach_orphans, discard, is_detached_constant, new_nodes
+from ortopt.graph.heritage import origins_by_node
 from ortopt.graph.model_edits import ModelEdits
-from ortopt.graph.names import set_name
+from ortopt.graph.names import follows_node, set_name
 from ortopt.graph.node_edits import Accept
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.refusal import Code, Conflict
@@ -63,12 +64,13 @@ class Editor(ModelEdits):
         """Let new values stand for old ones, and drop what became dead.
 
         New nodes (those behind the new values that are in no graph yet) are put in front of `before`. Names, types,
-        shapes and metadata of the old values pass to the new ones; graph outputs keep their names.
+        shapes and metadata of the old values pass to the new ones, but for names that follow from those of nodes; graph
+        outputs keep their names.
 
         Args:
             replacements: Old value to new value: an output of a new node, an existing value, or a new `constant`.
             before: A node of the graph; the new nodes' operands are all defined before it.
-            origin: The nodes that the new ones stand for: provenance, and the source of metadata.
+            origin: The nodes that the new ones stand for: provenance, and the source of names and metadata.
             accept: Asked about the new nodes; None is who is asked about all (`accept` of the editor).
 
         Returns:
@@ -104,13 +106,10 @@ class Editor(ModelEdits):
         accept: Accept | None,
     ) -> None:
         graph, fresh = scope.graph_of(before), set(nodes)
-        for node in nodes:
-            self._inherit(node, origin)
+        self._inherit(nodes, origin, origins_by_node(replacements, nodes, origin or self.offered))
         for old, new in replacements.items():
-            if new.producer() in fresh:
-                name = old.name
-                self.rename(old, self.fresh_name(f"{name}/replaced"))
-                set_name(new, name)
+            if new.producer() in fresh and not follows_node(old):
+                set_name(new, self._set_aside(old))
         self._insert(nodes, before)
         if accept is not None and nodes:
             accept(nodes, origin)
@@ -126,9 +125,7 @@ class Editor(ModelEdits):
         elif is_output and not fresh:
             if new.graph is not graph or new.producer() is None or new.is_graph_output():
                 raise Conflict("a graph output must keep its own name")
-            name = old.name
-            self.rename(old, self.fresh_name(f"{name}/replaced"))
-            self.rename(new, name)
+            self.rename(new, self._set_aside(old))
         if is_output:  # the interface: what the model declares, or leaves open, stays to the letter, and proves nothing
             known = _better_shape(facts.shape_of(new), facts.shape_of(old))
             self.set_type(new, old.type or new.type, old.shape)
@@ -146,19 +143,24 @@ class Editor(ModelEdits):
             for position in self.output_positions(graph, old):
                 self.set_output(graph, position, new)
 
+    def _set_aside(self, value: ir.Value) -> str | None:
+        """Give a value that is about to be replaced another name; the one that it had."""
+        name = value.name
+        self.rename(value, self.fresh_name(name or "replaced"))
+        return name
+
     def _settle_constant(self, graph: ir.Graph, old: ir.Value, new: ir.Value, before: ir.Node) -> ir.Value:
         """Place a constant under the old value's name (an initializer renamed later would move to the end)."""
-        name = old.name
         assert new.const_value is not None
+        name = self._set_aside(old)
         assert name is not None
-        self.rename(old, self.fresh_name(f"{name}/replaced"))
         if not self.needs_constant_nodes(graph):
             set_name(new, name)
             self.add_initializer(graph, new)
             return new
         node = self._constant_node(new.const_value, before)
         set_name(node.outputs[0], name)
-        self._inherit(node, [producer] if (producer := old.producer()) is not None else [])
+        self._inherit([node], [producer] if (producer := old.producer()) is not None else [])
         self._insert([node], before)
         return node.outputs[0]
 
@@ -194,9 +196,7 @@ class Editor(ModelEdits):
         for old, new in replacements.items():
             result = new
             if result in nameless and not old.is_graph_output():
-                name = old.name
-                self.rename(old, self.fresh_name(f"{name}/replaced"))
-                self.rename(result, name)
+                self.rename(result, self._set_aside(old))
             elif result not in nameless and old.is_graph_output():
                 copy = ir.node("Identity", [result])
                 self.insert([copy], node, [node])
@@ -233,13 +233,12 @@ class Editor(ModelEdits):
         self._log.record(_replace_list, graph.outputs, old)
         self.sweep([producer for value in old if (producer := value.producer()) is not None])
 
-    def inline(self, graph: ir.Graph, before: ir.Node, prefix: str) -> tuple[list[ir.Node], list[ir.Value]]:
+    def inline(self, graph: ir.Graph, before: ir.Node) -> tuple[list[ir.Node], list[ir.Value]]:
         """Move what a graph below a node holds in front of the node.
 
         Args:
             graph: The graph; it is empty afterwards. Nothing uses its inputs any more.
             before: The node that holds it, in the graph that gets its nodes and initializers.
-            prefix: What the new names of its values begin with: elsewhere the same names may be used.
 
         Returns:
             The moved nodes, and the values that the graph returned.
@@ -255,8 +254,8 @@ class Editor(ModelEdits):
         for inner in moved:
             self.move_before(inner, before)
             for value in inner.outputs:
-                if value.name:
-                    self.rename(value, self.fresh_name(f"{prefix}/{value.name}"))
+                if value.name:  # elsewhere the same names may be used
+                    self.rename(value, self.fresh_name(value.name))
         return moved, results
 
     def adopt_initializer(self, value: ir.Value, before: ir.Node) -> ir.Value:
@@ -276,6 +275,7 @@ class Editor(ModelEdits):
         self._log.take(source.initializers, value.name)
         if self.needs_constant_nodes(target):
             node = self._constant_node(value.const_value, before)
+            self._inherit([node], [use.node for use in value.uses()])
             self._insert([node], before)
             self.replace_uses(value, node.outputs[0])
             return node.outputs[0]

@@ -101,7 +101,8 @@ class ModelEdits(NodeEdits):
     ) -> None:
         """Move nodes of a graph into a new function, and put a call in front of where the first of them stood.
 
-        The caller restores the order of the graph (see `reorder`).
+        The call, and what is in the function already, get their names here. The caller restores the order of the graph
+        (see `reorder`).
 
         Args:
             nodes: Nodes of one graph, in topological order.
@@ -116,6 +117,7 @@ class ModelEdits(NodeEdits):
         """
         start, clock = self.version, self.clock
         graph, body, own = scope.graph_of(nodes[0]), function.graph, tuple(function.graph)
+        self._inherit((call, *token.checked(own)), nodes)
         self._log.put(self.model.functions, function.identifier(), function)
         scope.attach_function(function, self.model, scope.of(graph).options, token)
         body.meta[facts.OPSETS] = function.opset_imports

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
 
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope
-from ortopt.graph.index import OpIndex
-from ortopt.onnx_ir_internals import initializers_of
+from ortopt.onnx_ir_internals import get_meta, initializers_of
 from ortopt.semantics import QUANTIZATION_KEY
 from ortopt.terminal_text import quoted
+
+_NUMBER: Final = re.compile(r"(?<=.)_\d+$")
+"""What makes a name unique; a number takes the place of another one, so that names do not grow."""
+
+_IS_NEW: Final = "ortopt.named"
+"""In the ``meta`` of a value: its name is no exporter's, but follows that of the node that computes it."""
+
+
+def follows_node(value: ir.Value) -> bool:
+    """Whether a value's name follows that of its node: what replaces it has no use for the name."""
+    return get_meta(value, _IS_NEW) is not None and not value.is_graph_output()
 
 
 def set_name(value: ir.Value, name: str | None) -> None:
@@ -48,11 +59,11 @@ class NameRegistry:
     """The names that values and nodes of a model bear, and new ones.
 
     Args:
-        index: The nodes of each graph of the model, kept current.
+        graphs: Gives the graphs of the model as they are now.
     """
 
-    def __init__(self, index: OpIndex) -> None:
-        self._index = index
+    def __init__(self, graphs: Callable[[], Iterable[ir.Graph]]) -> None:
+        self._graphs = graphs
         self._names: set[str] | None = None
         self._numbers: dict[str, int] = {}
 
@@ -65,15 +76,17 @@ class NameRegistry:
         """A name that no value and no node of the model bears.
 
         Args:
-            hint: What it shall look like.
+            hint: What it shall look like: it is taken if it is free, else with another number at its end.
         """
         names = self.collect()
-        name, number = hint, self._numbers.get(hint, 0)
-        while name in names:
-            number += 1
-            name = f"{hint}_{number}"
-        if number:
-            self._numbers[hint] = number  # thousands may ask with one hint
+        name = hint
+        if name in names:
+            stem = _NUMBER.sub("", hint)
+            number = self._numbers.get(stem, 0)
+            while name in names:
+                number += 1
+                name = f"{stem}_{number}"
+            self._numbers[stem] = number  # thousands may ask with one hint
         names.add(name)
         return name
 
@@ -85,7 +98,7 @@ class NameRegistry:
         """
         if self._names is None:
             names: set[Any] = set()
-            for graph in self._index.graphs():
+            for graph in self._graphs():
                 names.update(value.name for value in graph.inputs)
                 names.update(token.checked(graph.initializers))
                 for node in token.checked(graph):
@@ -102,19 +115,12 @@ class NameRegistry:
         self._names = None
         self._numbers.clear()
 
-    def name_node(self, node: ir.Node, near: ir.Node | None) -> None:
-        """Name a new node, and its outputs, where they have no names.
-
-        Args:
-            node: The node.
-            near: A node whose name its own begins with.
-        """
-        if not node.name:
-            hint = near.name if near is not None and near.name else node.op_type
-            node.name = self.fresh(f"{hint}/{node.op_type}" if hint != node.op_type else hint)
+    def name_results(self, node: ir.Node) -> None:
+        """Name the outputs of a node that have no names after it."""
         for value in node.outputs:
             if value.name is None:
-                set_name(value, self.fresh(f"{node.name}_output"))
+                set_name(value, self.fresh(f"{node.name or node.op_type}_output"))
+                value.meta[_IS_NEW] = True
 
 
 def check_names(model: ir.Model, names: Mapping[str, str], token: CancellationToken = NEVER) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -12,16 +12,16 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.constants import FLOATS
 from ortopt.graph.detached import constant, detach, is_detached_constant
+from ortopt.graph.heritage import heritages
 from ortopt.graph.index import OpIndex
 from ortopt.graph.names import NameRegistry, set_name
-from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
 from ortopt.graph.refusal import Conflict
 from ortopt.graph.reinference import Reinference, infers_alike
+from ortopt.graph.scoped_names import constant_name
 from ortopt.graph.undo_log import UndoLog
 from ortopt.onnx_ir_internals import (
     Usage,
     attributes_of,
-    get_meta,
     previous_node,
     replace_input,
     set_outputs,
@@ -50,6 +50,7 @@ class NodeEdits:
         added_bytes: Bytes of constants that edits have added, less those that they have freed.
         allowance: What `added_bytes` may come to (`semantics.growth_allowance`).
         author: The transformer that edits now: it goes into the new nodes' metadata.
+        offered: The nodes that the present change is about: new nodes stand for them if nothing else is said.
         accept: Asked about all nodes that come into the model, whichever edit brings them; None accepts them.
     """
 
@@ -60,11 +61,12 @@ class NodeEdits:
         self.added_bytes = 0
         self.allowance = sys.maxsize
         self.author = ""
+        self.offered: Sequence[ir.Node] = ()
         self.accept: Accept | None = None
         self._freed_initializers: dict[ir.Value, None] = {}
         self._infer = infer
         self._log = UndoLog()
-        self._names = NameRegistry(self.index)
+        self._names = NameRegistry(self.index.graphs)
         self._reinference = Reinference(model, self.index, self._log, self.touched)
         self._outdated = self._reinference.outdated
 
@@ -152,28 +154,30 @@ class NodeEdits:
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
-    def insert(self, nodes: Sequence[ir.Node], before: ir.Node, origin: Sequence[ir.Node] = ()) -> None:
+    def insert(
+        self, nodes: Sequence[ir.Node], before: ir.Node, origin: Sequence[ir.Node] = (), *, named: bool = False
+    ) -> None:
         """Put new nodes into the graph of `before`, in front of it, with names, types and shapes.
 
         Args:
             nodes: Nodes of no graph, each after those that it uses.
             before: A node of the graph.
-            origin: The nodes that the new ones stand for: provenance, and the source of metadata.
+            origin: The nodes that the new ones stand for: provenance, and the source of names and metadata.
+            named: Whether they keep names that they have, as copies out of a function that stand below its call.
 
         Raises:
             Conflict: If they are not accepted; nothing is changed then.
         """
         start, clock = self.version, self.clock
-        self._insert(nodes, before, origin)
+        self._inherit(nodes, origin, named=named)
+        self._insert(nodes, before)
         self._check_accepted(nodes, origin, start, clock)
 
-    def _insert(self, nodes: Sequence[ir.Node], before: ir.Node, origin: Sequence[ir.Node] = ()) -> None:
+    def _insert(self, nodes: Sequence[ir.Node], before: ir.Node) -> None:
         graph = scope.graph_of(before)
         for node in nodes:
-            if origin:
-                self._inherit(node, origin)
             for own in scope.with_nested(node):
-                self._names.name_node(own, before)
+                self._names.name_results(own)
                 self._materialize_constants(own, before)
             graph.insert_before(before, node)
             self._enter(graph, node)
@@ -192,7 +196,8 @@ class NodeEdits:
             Conflict: If it is not accepted; nothing is changed then.
         """
         start, clock = self.version, self.clock
-        self._names.name_node(node, None)
+        self._inherit([node], ())
+        self._names.name_results(node)
         graph.append(node)
         self._enter(graph, node)
         self._infer(node)
@@ -224,16 +229,23 @@ class NodeEdits:
         for user in scope.with_nested(node):
             detach(user)
 
-    def _inherit(self, node: ir.Node, origin: Sequence[ir.Node]) -> None:
-        node.meta[PASS_KEY] = self.author
-        names: dict[str, None] = {}
-        for source in origin:
-            names.update(dict.fromkeys(get_meta(source, ORIGIN_KEY) or (source.name or source.op_type,)))
-            for name, text in source.metadata_props.items():
-                node.metadata_props.setdefault(name, text)
-        node.meta[ORIGIN_KEY] = tuple(names)
-        if not node.doc_string:
-            node.doc_string = next((source.doc_string for source in origin if source.doc_string), None)
+    def _inherit(
+        self,
+        nodes: Iterable[ir.Node],
+        origin: Sequence[ir.Node],
+        single: Mapping[ir.Node, Sequence[ir.Node]] | None = None,
+        *,
+        named: bool = False,
+    ) -> None:
+        """Name new nodes, and give them provenance and metadata, by the nodes that they stand for (see `heritages`).
+
+        In graphs below them, those are new that have no names.
+        """
+        new = [own for node in nodes for own in scope.with_nested(node) if own is node or not own.name]
+        for node, heritage in zip(new, heritages(new, origin or self.offered, single or {}), strict=True):
+            if not (named and node.name):
+                node.name = self.fresh_name(heritage.name_of(node))
+            heritage.give(node, self.author)
 
     def remove(self, node: ir.Node) -> None:
         """Take a node out of its graph; nothing uses its outputs. What it alone used stays (see `sweep`)."""
@@ -329,7 +341,7 @@ class NodeEdits:
             node.resize_inputs(position + 1)
             self._log.record(node.resize_inputs, had)
         if value is not None and is_detached_constant(value):
-            value = self._materialize(value, node)
+            value = self._materialize(value, node, node)
         old = node.inputs[position]
         if old is value:
             return
@@ -475,23 +487,30 @@ class NodeEdits:
         Returns:
             The value to use: `value`, or the output of a Constant node.
         """
-        return self._materialize(value, before)
+        return self._materialize(value, before, *self.offered)
 
     def _materialize_constants(self, node: ir.Node, before: ir.Node) -> None:
         for value in node.inputs:
             if value is not None and is_detached_constant(value):
-                self._materialize(value, before)
+                self._materialize(value, before, node)
 
-    def _materialize(self, value: ir.Value, before: ir.Node) -> ir.Value:
-        """Give a loose constant a place: in the initializers, or as a Constant node in front of `before`."""
+    def _materialize(self, value: ir.Value, before: ir.Node, *readers: ir.Node) -> ir.Value:
+        """Give a loose constant a place: in the initializers, or as a Constant node in front of `before`.
+
+        Args:
+            value: The constant.
+            before: A node of the graph.
+            readers: The nodes that it is for, by which it is named.
+        """
         graph = scope.graph_of(before)
         assert value.const_value is not None
         if not self.needs_constant_nodes(graph):
             if value.name is None:
-                set_name(value, self.fresh_name(f"{before.outputs[0].name or before.op_type}_constant"))
+                set_name(value, self.fresh_name(constant_name(readers)))
             self.add_initializer(graph, value)
             return value
         node = self._constant_node(value.const_value, before)
+        self._inherit([node], readers)
         self._insert([node], before)
         for user, position in value.uses():
             replace_input(user, position, node.outputs[0])

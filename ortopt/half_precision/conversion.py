@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
+from ortopt.graph.heritage import Heritage
+from ortopt.graph.names import NameRegistry
 from ortopt.half_precision.division import Division, masks_above
 from ortopt.half_precision.formats import Format
 from ortopt.half_precision.units import Unit, Use
@@ -47,7 +49,7 @@ class _Conversion:
         self._nodes: dict[ir.Node, ir.Node] = {}
         self._values: dict[ir.Value, ir.Value] = {}
         self._owners: dict[ir.Value, ir.Graph] = {}
-        self._names: set[str] = set()
+        self._names = NameRegistry(lambda: scope.graphs(copy, token))
         for old, new in zip(scope.graphs(model, token), scope.graphs(copy, token), strict=True):
             self._pair(old, new, token)
 
@@ -58,11 +60,9 @@ class _Conversion:
         for before, after in zip(token.checked(old), new, strict=True):
             self._nodes[before] = after
             pairs += zip(before.outputs, after.outputs, strict=True)
-            self._names.add(after.name or "")
         for value, twin in pairs:
             self._values[value] = twin
             self._owners[value] = new
-            self._names.add(twin.name or "")
 
     def run(self) -> None:
         cast_down: list[ir.Value] = []
@@ -127,12 +127,13 @@ class _Conversion:
 
     def _new_constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
         """A constant beside another, where that stands."""
-        name = self._name(f"{value.name}_{tensor.dtype.name.lower()}")
+        name = self._names.fresh(f"{value.name}_{tensor.dtype.name.lower()}")
         tensor.name = name
         producer = value.producer()
         if producer is not None:
             node = ir.node("Constant", [], {"value": ir.AttrTensor("value", tensor)})
             node.outputs[0].name = name
+            self._add(node, [self._nodes[producer]])
             node.outputs[0].type, node.outputs[0].shape = ir.TensorType(tensor.dtype), value.shape
             self._owners[value].insert_before(self._nodes[producer], node)
             return node.outputs[0]
@@ -142,15 +143,22 @@ class _Conversion:
         self._owners[value].register_initializer(constant)
         return constant
 
+    def _add(self, node: ir.Node, origins: Iterable[ir.Node]) -> None:
+        """Name a new node, and its result if that has no name, by the nodes that it stands for."""
+        heritage = Heritage(origins)
+        node.name = self._names.fresh(heritage.name_of(node))
+        self._names.name_results(node)
+        heritage.give(node)
+
     def _cast(self, value: ir.Value, uses: list[Use], dtype: ir.DataType) -> None:
         """Cast a value behind where it is made, once, for all of the uses."""
         twin, graph = self._values[value], self._owners[value]
         node = ir.node("Cast", [twin], {"to": dtype.value})
         cast = node.outputs[0]
         cast.type, cast.shape = ir.TensorType(dtype), twin.shape
-        cast.name = self._name(f"{twin.name}_{dtype.name.lower()}")
-        node.name = self._name(f"{cast.name}_Cast")
         producer = twin.producer()
+        readers = (self._nodes[holder] for holder, _ in uses if isinstance(holder, ir.Node))
+        self._add(node, readers if producer is None else [producer])
         if producer is not None:
             graph.insert_after(producer, node)
         elif len(graph):
@@ -165,7 +173,7 @@ class _Conversion:
         """An output of the model keeps its name, whatever gives it now."""
         if not any(output is cast for output in self._copy.graph.outputs) or twin.name is None:
             return
-        name, twin.name = twin.name, self._name(f"{twin.name}_{self._form.dtype.name.lower()}")
+        name, twin.name = twin.name, self._names.fresh(f"{twin.name}_{self._form.dtype.name.lower()}")
         cast.name = name
 
     def _rewire(self, uses: list[Use], value: ir.Value) -> None:
@@ -195,14 +203,6 @@ class _Conversion:
         if fill is not None and not fill.is_ref() and self._has_mask(fill.as_tensor()):
             clamped = ConvertedTensor(fill.as_tensor(), _SINGLE, self._form.mask)
             self._nodes[mask].attributes["value"] = ir.AttrTensor("value", clamped)
-
-    def _name(self, wanted: str) -> str:
-        name, number = wanted, 0
-        while name in self._names:
-            number += 1
-            name = f"{wanted}_{number}"
-        self._names.add(name)
-        return name
 
 
 def casts(model: ir.Model) -> Iterator[ir.Node]:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortopt.graph import facts
 from ortopt.graph.index import op_key
+from ortopt.graph.module_scopes import SCOPES_KEY
 from ortopt.onnx_ir_internals import initializers_of
 
 MAX_TEXT: Final = 400
@@ -20,9 +21,6 @@ MAX_ITEMS: Final = 16
 
 MAX_METADATA: Final = 12
 """Entries of a node's metadata that a row holds."""
-
-SCOPES_KEY: Final = "pkg.torch.onnx.name_scopes"
-"""Where PyTorch's exporter names the modules around a node: it is kept whole."""
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortopt.graph.detached import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import Refusal, attribute, need, optional
+from ortopt.graph.provenance import stands_for
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, SIZES_ARE_AN_INPUT_FROM
 
 
@@ -73,14 +74,14 @@ def _attribute(name: str, content: Setting) -> ir.Attr:
 
 
 def copied(node: ir.Node, operands: Sequence[ir.Value | None], **settings: Setting) -> ir.Node:
-    """A new node of the same op on other operands, with one output.
+    """A new node of the same op on other operands, with one output; it stands for the node that it is a copy of.
 
     Args:
         node: The node to copy.
         operands: What the copy reads.
         settings: Attributes that differ (see `changed`).
     """
-    return ir.Node(node.domain, node.op_type, operands, changed(node.attributes.values(), **settings))
+    return stands_for(ir.Node(node.domain, node.op_type, operands, changed(node.attributes.values(), **settings)), node)
 
 
 def node_along(

@@ -9,6 +9,8 @@ import onnx_ir as ir
 
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
+from ortopt.graph.heritage import Heritage
+from ortopt.graph.names import NameRegistry
 from ortopt.onnx_ir_internals import use_count
 from ortopt.opset_conversion.converter import Case
 
@@ -21,49 +23,26 @@ def put_in_place(model: ir.Model, cases: Iterable[Case], token: CancellationToke
         cases: The cases.
         token: Cancellation token.
     """
-    names = _Names(model, token)
+    names = NameRegistry(lambda: scope.graphs(model, token))
     for case in cases:
         for node in token.checked(case.nodes):
             _replace(node, case, names)
 
 
-class _Names:
-    """Names that are not used yet."""
-
-    def __init__(self, model: ir.Model, token: CancellationToken) -> None:
-        self._taken: set[str | None] = set()
-        for graph in scope.graphs(model, token):
-            self._taken.update(value.name for value in token.checked((*graph.inputs, *graph.initializers.values())))
-            for node in token.checked(graph):
-                self._taken.add(node.name)
-                self._taken.update(value.name for value in node.outputs)
-
-    def like(self, name: str | None) -> str:
-        """A new name that begins with another."""
-        stem = name or "converted"
-        number = 0
-        while (new := f"{stem}_opset{number}") in self._taken:
-            number += 1
-        self._taken.add(new)
-        return new
-
-
-def _replace(node: ir.Node, case: Case, names: _Names) -> None:
+def _replace(node: ir.Node, case: Case, names: NameRegistry) -> None:
     """Make a node what the answer's last node is, with the answer's other nodes before it; its outputs stay."""
     values: dict[str, ir.Value | None] = {"": None}
     for i, value in enumerate(node.inputs):
         values[f"{case.number}.i{i}"] = value
     before = list(dict.fromkeys(value for value in node.inputs if value is not None))
     graph = scope.graph_of(node)
-    stem = node.name or node.outputs[0].name
+    heritage = Heritage([node])
 
     def insert(op_type: str, inputs: Sequence[ir.Value | None], attributes: Sequence[ir.Attr], outputs: int) -> ir.Node:
-        new = ir.Node(
-            "", op_type, inputs, attributes, num_outputs=outputs, name=names.like(stem),
-            metadata_props=dict(node.metadata_props),
-        )  # fmt: skip
-        for value in new.outputs:
-            value.name = names.like(node.outputs[0].name)
+        new = ir.Node("", op_type, inputs, attributes, num_outputs=outputs)
+        new.name = names.fresh(heritage.name_of(new))
+        names.name_results(new)
+        heritage.give(new)
         graph.insert_before(node, new)
         return new
 

@@ -15,6 +15,7 @@ from ortopt.analysis import shapes
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope
+from ortopt.graph.provenance import origins_of
 from ortopt.half_precision.conversion import casts, convert
 from ortopt.half_precision.division import Division, masked_values
 from ortopt.half_precision.formats import BFLOAT16, FLOAT16, Format
@@ -24,6 +25,7 @@ from ortopt.optimization.half_precision_measurement import Measurement
 from ortopt.optimization.keep_list import MAX_PROBES, KeepListSearch, Kept
 from ortopt.options import Options
 from ortopt.serialization.load import load
+from ortopt.terminal_text import quoted
 from ortopt.verification.runner import nbytes
 
 ASKED: Final = "it was asked to"
@@ -78,19 +80,18 @@ class HalfPrecisionConversion:
     Args:
         model: A float32 model; only what is inferred of it changes.
         options: Options of the run.
+        named: What the caller has named to stay in float32.
         token: Cancellation token.
     """
 
-    def __init__(self, model: ir.Model, options: Options, token: CancellationToken = NEVER) -> None:
+    def __init__(self, model: ir.Model, options: Options, named: NamedNodes, token: CancellationToken = NEVER) -> None:
         self._form = format_of(options)
         self._options = options
         self._token = token
         self.model = load(model, token, checked=False)
         scope.attach(self.model, options, token)
         shapes.infer_model(self.model, token)
-        self._asked = [
-            node for graph in scope.graphs(self.model, token) for node in graph if matches(node, options.keep_float32)
-        ]
+        self._asked = named.among(self.model)
         self._units = self._units_with(interface_too=False)
         self._kept: Kept[ir.Node] = Kept((), math.nan, math.nan, 0)
         self._broken: frozenset[ir.Node] = frozenset()
@@ -195,23 +196,42 @@ class HalfPrecisionConversion:
         )
 
 
+class NamedNodes:
+    """The nodes that ``keep_float32`` names, and those that optimization has made from them.
+
+    Args:
+        original: The original.
+        patterns: As `matches` takes them.
+    """
+
+    def __init__(self, original: ir.Model, patterns: Sequence[str]) -> None:
+        nodes = [node for graph in scope.graphs(original) for node in graph] if patterns else []
+        self._origins = {
+            pattern: {name for node in nodes if matches(node, [pattern]) for name in origins_of(node)}
+            for pattern in patterns
+        }
+
+    def among(self, model: ir.Model) -> list[ir.Node]:
+        """Those of an optimized model, in order.
+
+        Args:
+            model: What has been made of the original.
+
+        Raises:
+            UsageError: If a pattern names no node of the model, and no node from which one of the model was made.
+        """
+        nodes = [node for graph in scope.graphs(model) for node in graph] if self._origins else []
+        found: set[ir.Node] = set()
+        for pattern, origins in self._origins.items():
+            own = {node for node in nodes if matches(node, [pattern]) or not origins.isdisjoint(origins_of(node))}
+            if not own:
+                gone = "optimization leaves nothing of what it names" if origins else "no op, no name of a node is so"
+                raise UsageError(f"keep_float32 has {quoted(pattern)}, which matches nothing: {gone}")
+            found |= own
+        return [node for node in nodes if node in found]
+
+
 def matches(node: ir.Node, patterns: Sequence[str]) -> bool:
     """Whether a node is among ops and names, as ``Softmax``, ``com.microsoft::Gelu`` or ``/layers.3/*``."""
     texts = (node.op_type, f"{node.domain}::{node.op_type}", node.name or "")
     return any(text and fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in texts)
-
-
-def check_patterns(model: ir.Model, patterns: Sequence[str]) -> None:
-    """Refuse patterns that no node matches.
-
-    Args:
-        model: The original.
-        patterns: As `matches` takes them.
-
-    Raises:
-        UsageError: One matches no node.
-    """
-    nodes = [node for graph in scope.graphs(model) for node in graph] if patterns else []
-    for pattern in patterns:
-        if not any(matches(node, [pattern]) for node in nodes):
-            raise UsageError(f"keep_float32 names {pattern!r}, which is no op and no name of a node in the model")

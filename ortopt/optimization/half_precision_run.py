@@ -22,7 +22,7 @@ from ortopt.observers import Observer
 from ortopt.optimization.half_precision_conversion import (
     HalfPrecision,
     HalfPrecisionConversion,
-    check_patterns,
+    NamedNodes,
     format_of,
 )
 from ortopt.optimization.result import OptimizeResult, PassTotal, Summary
@@ -64,7 +64,7 @@ class HalfPrecisionOptimization(Optimization):
         super().__init__(
             source, before, transformers=self._transformers, observers=self._given_observers, cancellation=cancellation
         )
-        check_patterns(super().model, options.keep_float32)
+        self._named = NamedNodes(super().model, options.keep_float32)
 
     @property
     def model(self) -> ir.Model:
@@ -88,8 +88,13 @@ class HalfPrecisionOptimization(Optimization):
             self._behind.close()
 
     def transform(self) -> None:
-        """Apply the levels; without a verification convert, which measures nothing then, and apply them again."""
+        """Apply the levels; without a verification convert, which measures nothing then, and apply them again.
+
+        Raises:
+            UsageError: If nothing in the model is, or was made from, what shall stay in float32.
+        """
         super().transform()
+        self._named.among(super().model)  # what names nothing is said before anything is verified
         if not self._is_verified:
             self._convert(None, measured=False)
 
@@ -104,7 +109,8 @@ class HalfPrecisionOptimization(Optimization):
 
     def _convert(self, inputs: Mapping[str, np.ndarray] | None, *, measured: bool) -> None:
         with self._timed("convert"):
-            conversion = HalfPrecisionConversion(super().model, self._asked, self.token.with_timeout(None))
+            token = self.token.with_timeout(None)
+            conversion = HalfPrecisionConversion(super().model, self._asked, self._named, token)
             if measured:
                 conversion.measure(inputs)
             converted, self.half_precision = conversion.result()

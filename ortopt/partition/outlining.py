@@ -13,7 +13,7 @@ from ortopt.graph import facts, scope
 from ortopt.graph.constants import FLOATS
 from ortopt.graph.edit import Editor, constant
 from ortopt.graph.match import is_op
-from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY
+from ortopt.graph.provenance import origins_of, stands_for
 from ortopt.onnx_ir_internals import use_count
 from ortopt.partition import groups
 from ortopt.partition.groups import Group
@@ -106,21 +106,21 @@ def outline(edit: Editor, cluster: Cluster, name: str, token: CancellationToken 
     arguments = _Arguments(nodes, token)
     names = {value.name for node in token.checked(nodes) for value in node.outputs}
     inputs = {value: _twin(value, names) for value in token.checked((*arguments.runtime, *arguments.weights))}
+    members = set(nodes)
     constants = {
-        value: _constant(value, tensor, edit.fresh_name(f"{name}/{value.name}"), names)
+        value: stands_for(_constant(value, tensor, names), *(use.node for use in value.uses() if use.node in members))
         for value, tensor in token.checked(arguments.constants.items())
     }
     renamed = inputs | {value: node.outputs[0] for value, node in constants.items()}
     needed_imports = _imports(token.checked(nodes), imports)
     body = ir.Graph(list(inputs.values()), [], nodes=(), opset_imports=needed_imports, name=name)
     function = ir.Function(GROUP_DOMAIN, name, graph=body, attributes=())
-    origin = _origin(token.checked(nodes))
+    origin = dict.fromkeys(origin for node in token.checked(nodes) for origin in origins_of(node))
     for batch in token.batched(constants.values()):
         body.extend(batch)
-    function.metadata_props.update(groups.metadata(cluster.provider, len(arguments.weights), origin))
+    function.metadata_props.update(groups.metadata(cluster.provider, len(arguments.weights), tuple(origin)))
     operands = [*arguments.runtime, *arguments.weights]
-    call = ir.Node(GROUP_DOMAIN, name, operands, num_outputs=len(arguments.outputs), name=edit.fresh_name(name))
-    call.meta[PASS_KEY], call.meta[ORIGIN_KEY] = edit.author, tuple(origin)
+    call = ir.Node(GROUP_DOMAIN, name, operands, num_outputs=len(arguments.outputs))
     edit.set_ir_version(max(edit.model.ir_version, groups.IR_VERSION))
     edit.set_opset(imports, GROUP_DOMAIN, groups.OPSET)
     producers = [producer for value in token.checked(renamed) if (producer := value.producer()) is not None]
@@ -170,9 +170,7 @@ def tidy(edit: Editor, group: Group) -> ir.Node | None:
     weights = sum(place >= len(call.inputs) - group.weights for place in taken)
     edit.keep_arguments(function, taken, returned)
     edit.set_metadata(function, groups.WEIGHTS_KEY, str(weights))
-    fewer = ir.Node(
-        call.domain, call.op_type, [call.inputs[place] for place in taken], (), num_outputs=len(returned), name=None
-    )
+    fewer = ir.Node(call.domain, call.op_type, [call.inputs[place] for place in taken], (), num_outputs=len(returned))
     edit.replace(
         {call.outputs[place]: new for place, new in zip(returned, fewer.outputs, strict=True)},
         before=call,
@@ -226,11 +224,11 @@ def _twin(value: ir.Value, names: set[str | None]) -> ir.Value:
     return twin
 
 
-def _constant(value: ir.Value, tensor: ir.TensorProtocol, name: str, names: set[str | None]) -> ir.Node:
+def _constant(value: ir.Value, tensor: ir.TensorProtocol, names: set[str | None]) -> ir.Node:
     """A Constant node of a function that holds what an outer constant does."""
     # Not ir.node(): whether the tensor is one, of which protocol, costs it 0.1 ms.
     content = [ir.Attr("value", ir.AttributeType.TENSOR, tensor)]
-    node = ir.Node("", "Constant", [], content, name=name)
+    node = ir.Node("", "Constant", [], content)
     node.outputs[0].name = _unused(value.name, names)
     node.outputs[0].const_value = tensor
     node.outputs[0].type, node.outputs[0].shape = value.type, facts.shape_of(value)
@@ -253,10 +251,3 @@ def _imports(nodes: Iterable[ir.Node], imports: dict[str, int]) -> dict[str, int
         if node.attributes:
             used.update({inner.domain: None for graph in scope.nested(node) for inner in graph})
     return {domain: imports[domain] for domain in imports if domain in used}
-
-
-def _origin(nodes: Iterable[ir.Node]) -> list[str]:
-    names: dict[str, None] = {}
-    for node in nodes:
-        names.update(dict.fromkeys(node.meta.get(ORIGIN_KEY, ()) or (node.name or node.op_type,)))
-    return list(names)

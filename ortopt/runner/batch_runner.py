@@ -289,7 +289,7 @@ class BatchRunner:
     def _apply(self, batch: RuleBatch, run: _GraphRun, graph: ir.Graph, step: Step) -> None:
         ((transformer, context),) = run.contexts.items()
         edit = context.edit
-        edit.author, edit.accept = transformer.name, context._accept
+        edit.author, edit.accept, edit.offered = transformer.name, context._accept, ()
         try:
             if transformer.offers_rewrites or context.offer((), transformer.formula):
                 returned = transformer.apply(graph, context)

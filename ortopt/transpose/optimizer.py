@@ -6,7 +6,6 @@ import onnx_ir as ir
 
 from ortopt.context import Context
 from ortopt.graph.match import Refusal
-from ortopt.graph.provenance import ORIGIN_KEY
 
 # the handlers register themselves
 from ortopt.transpose import elementwise, matmul, movement, reductions  # noqa: F401
@@ -107,12 +106,8 @@ class TransposeReducer:
         nodes = (*rearrangement.transposes, *rearrangement.members)
 
         def change() -> list[ir.Node]:
-            made = context.replace(rearrangement.replacements(), before=transpose)
+            made = context.replace(rearrangement.replacements(), transpose, tuple(rearrangement.members))
             context.edit.needs_order(self._graph)  # a Transpose that stays may stand anywhere
-            own = {node.name: _names(node) for node in rearrangement.members}
-            moved = tuple(name for node in rearrangement.transposes for name in _names(node))
-            for node in made:
-                node.meta[ORIGIN_KEY] = own.get(node.name, moved)
             return made
 
         if not context.attempt(nodes, change, candidate=transpose):
@@ -120,12 +115,6 @@ class TransposeReducer:
             return False
         self._views = Views(self._graph)
         return True
-
-
-def _names(node: ir.Node) -> tuple[str, ...]:
-    """Where a node comes from."""
-    found: tuple[str, ...] = node.meta.get(ORIGIN_KEY, ())
-    return found or (node.name or node.op_type,)
 
 
 def _choice(region: Region) -> frozenset[ir.Node] | None:

@@ -250,9 +250,6 @@ def rebuilt(
         changed(node.attributes.values(), **settings),
         overload=node.overload,
         num_outputs=count,
-        name=node.name,
-        doc_string=node.doc_string,
-        metadata_props=dict(node.metadata_props),
     )
     return new.outputs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortopt import ops, semantics
 from ortopt.graph.edit import constant, discard, new_nodes
 from ortopt.graph.match import is_constant, is_used, opset
+from ortopt.graph.provenance import stands_for
 from ortopt.options import MEGABYTE
 from ortopt.transpose.layout import Layout, compose, inverse
 from ortopt.transpose.matmul import in_place
@@ -34,6 +35,7 @@ class Rearrangement:
         self._turned = turned
         self._rebuilt: dict[ir.Value, ir.Value] = {}
         self._fetched: dict[tuple[ir.Value, Layout], ir.Value] = {}
+        self._said: set[ir.Node] = set()
         self._lifted: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
         self.members: dict[ir.Node, Plan] = {node: region.plans[node] for node in region.plans if node in turned}
         self.transposes = [node for root in region.roots for node in self._views.transposes(root)]
@@ -144,7 +146,17 @@ class Rearrangement:
                 operand = self._fetch(root, demanded_layout(perm, layout))
             values.append(self._lift(operand, demand.axes, node) if isinstance(demand, Lift) else operand)
         outputs = plan.build(Operands(values, tuple(swapped)))
+        self._say_origin(outputs, (node,))
         self._rebuilt.update(zip(node.outputs, outputs, strict=False))
+
+    def _say_origin(self, values: Iterable[ir.Value], origins: Sequence[ir.Node]) -> None:
+        """Say of the nodes behind some values that are new, and of which nothing has been said, what they stand for."""
+        pending = [value.producer() for value in values]
+        while pending:
+            new = pending.pop()
+            if new is not None and new.graph is None and new not in self._said:
+                self._said.add(stands_for(new, *origins))
+                pending += [value.producer() for value in new.inputs if value is not None]
 
     # -- values in layouts --------------------------------------------------------------------------------------------
 
@@ -177,12 +189,9 @@ class Rearrangement:
         perm = compose(self._supply(root), perm)
         if perm is None:
             return base
-        transpose = ir.node("Transpose", [base], attributes={"perm": perm})
-        old = self.transposes[0] if self.transposes else None
-        if old is not None:
-            transpose.metadata_props.update(old.metadata_props)
-            transpose.doc_string = old.doc_string
-        return transpose.outputs[0]
+        transposed = ir.node("Transpose", [base], attributes={"perm": perm}).outputs[0]
+        self._say_origin([transposed], list(self._views.transposes(root)) or self.transposes)
+        return transposed
 
     def _lift(self, operand: ir.Value, axes: tuple[int, ...], node: ir.Node) -> ir.Value:
         lifted = self._lifted.get((operand, axes))

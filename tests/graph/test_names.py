@@ -19,7 +19,7 @@ MODEL = """main (float[2] x, bool c) => (float[2] y) <float[2] w = {1.0, 2.0}> {
 def registry() -> NameRegistry:
     model = parse(MODEL)
     scope.attach(model, Options())
-    return NameRegistry(OpIndex(model))
+    return NameRegistry(OpIndex(model).graphs)
 
 
 def test_a_name_is_fresh_in_all_graphs() -> None:
@@ -39,12 +39,20 @@ def test_a_registered_name_is_taken_and_a_forgotten_one_free() -> None:
     assert names.fresh("z") == "z"
 
 
-def test_a_node_is_named_after_its_neighbour() -> None:
-    names, near = registry(), ir.node("Add", [], name="block/add")
-    node = ir.node("Relu", [], num_outputs=2)
-    names.name_node(node, near)
-    assert node.name == "block/add/Relu"
-    assert [value.name for value in node.outputs] == ["block/add/Relu_output", "block/add/Relu_output_1"]
-    named = ir.node("Relu", [], name="own")
-    names.name_node(named, near)
-    assert named.name == "own"
+def test_a_number_takes_the_place_of_another() -> None:
+    names = registry()
+    names.collect()
+    for taken in ("conv", "conv_3", "b_2", "_1", "1"):
+        names.register(taken)
+    assert [names.fresh(hint) for hint in ("conv_3", "conv_3", "conv", "b_2", "b", "_1", "1")] == [
+        *("conv_1", "conv_2", "conv_4"),
+        *("b_1", "b", "_1_1", "1_1"),
+    ]
+
+
+def test_results_are_named_after_their_node() -> None:
+    names = registry()
+    node = ir.node("Relu", [], num_outputs=3, name="block/Relu")
+    node.outputs[1].name = "own"
+    names.name_results(node)
+    assert [value.name for value in node.outputs] == ["block/Relu_output", "own", "block/Relu_output_1"]

@@ -160,9 +160,62 @@ def test_what_the_caller_names_stays(pattern: str) -> None:
     assert any(why == "it was asked to" for _, why, _ in half.single)
 
 
-def test_a_name_that_nothing_has_is_refused() -> None:
-    with pytest.raises(UsageError, match="Gelu"):
-        optimize(overflowing(), float16=True, keep_float32=["Gelu"])
+NUMBERS = "float root = {1.41421356}, float one = {1}, float half = {0.5}"
+FUSED = f"""main (float[4,8] x) => (float[4,8] y) <{W}, {NUMBERS}> {{
+    m = MatMul (x, w)
+    d = Div (m, root)
+    e = Erf (d)
+    a = Add (e, one)
+    p = Mul (m, a)
+    g = Mul (p, half)
+    y = MatMul (g, w)
+}}"""
+"""An exact Gelu, as exporters write it, between two products."""
+
+
+def fused() -> ir.Model:
+    model = parse(FUSED)
+    for node in model.graph:
+        node.name = f"/m/layer.{int(node.outputs[0].name == 'y')}/{node.op_type}"
+    return model
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kept"),
+    [
+        ("/m/layer.0/Erf", ["Gelu"]),  # the name of a node from which another has been made
+        ("Erf", ["Gelu"]),  # its op
+        ("com.microsoft::Gelu", ["Gelu"]),  # the result's op
+        ("/m/layer.0/Gel*", ["Gelu"]),  # the result's name
+        ("/m/layer.0/*", ["Gelu", "MatMul"]),
+        ("/m/layer.1/*", ["MatMul"]),
+    ],
+)
+def test_what_is_made_from_what_the_caller_names_stays(pattern: str, kept: list[str]) -> None:
+    result = optimize(fused(), float16=True, inputs=feeds(0.1), keep_float32=[pattern], level=2)
+    half = result.half_precision
+    assert half is not None
+    assert sorted(op for op, why, _ in half.single if why == "it was asked to") == kept
+    assert half.nodes == 3 - len(kept)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "level", "because"),
+    [
+        ("Gelu", 0, "no op, no name of a node is so"),
+        ("/m/layer.7/*", 2, "no op, no name of a node is so"),
+        ("/m/layer.0/Identity", 2, "optimization leaves nothing of what it names"),
+    ],
+)
+def test_what_names_nothing_is_refused(pattern: str, level: int, because: str) -> None:
+    model = fused()
+    first = model.graph[0]
+    copy = ir.node("Identity", [model.graph.inputs[0]], name="/m/layer.0/Identity")
+    copy.outputs[0].name = "copied"
+    model.graph.insert_before(first, copy)
+    first.replace_input_with(0, copy.outputs[0])
+    with pytest.raises(UsageError, match=because):
+        optimize(model, float16=True, keep_float32=["MatMul", pattern], level=level, verify=False)
 
 
 def test_inputs_and_outputs_of_16_bits() -> None:

@@ -15,13 +15,16 @@ import onnx_ir as ir
 import pytest
 
 import ortopt
-from ortopt.instrumentation.graph_snapshot import SCOPES_KEY, GraphSnapshot, SnapshotTaker
+from ortopt.graph.module_scopes import SCOPES_KEY
+from ortopt.graph.scoped_names import common
+from ortopt.instrumentation.graph_snapshot import GraphSnapshot, SnapshotTaker
 from ortopt.reporting.model_diff import compare
 from ortopt.reporting.page import folding
 from ortopt.reporting.page.document import SCRIPT, STYLE, asset, document
 from ortopt.reporting.page.folding import Folding, fold
-from ortopt.reporting.page.module_paths import common, paths
+from ortopt.reporting.page.module_paths import paths
 from ortopt.reporting.page.pages import diff_page, index_page, page_of, write_page
+from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 
@@ -178,6 +181,59 @@ def test_a_new_node_folds_with_those_that_it_stands_for() -> None:
     data = data_of(page_of(ortopt.optimize(model, observers=[ortopt.Lineage()], verify=False)))
     gemm = data["nodes"][data["after"]["nodes"][0][0]]
     assert data["groups"][gemm[3]][1] == "head"
+
+
+LAYERS = """main (float[4,2] x) => (float[4,2] y) <float[2,2] w = {1, 2, 3, 4}, float[2] b = {5, 6}> {
+    m = MatMul (x, w) a = Add (m, b) r = Relu (a) s = Sigmoid (r)
+    n = MatMul (s, w) c = Add (n, b) t = Tanh (c) y = Neg (t)
+}"""
+
+
+def layers(scopes: str = "/m/layer.{}/dense/{}") -> ir.Model:
+    model = parse(LAYERS)
+    for at, node in enumerate(model.graph):
+        node.name = scopes.format(at // 4, node.op_type)
+    return model
+
+
+def modules_of(data: dict[str, Any]) -> dict[str, list[str]]:
+    """The groups around the nodes of the second model, innermost first, by name."""
+    found = {}
+    for row in data["after"]["nodes"]:
+        _, name, _, group = data["nodes"][row[0]]
+        found[name] = [data["groups"][group][1]]
+        while (group := data["groups"][group][0]) >= 0:
+            found[name].append(data["groups"][group][1])
+    return found
+
+
+def test_new_nodes_stand_in_their_modules_beside_the_original() -> None:
+    model = layers()
+    result = to_bytes(ortopt.optimize(model, verify=False).model)
+    data = data_of(diff_page(model, load(result), compare(model, load(result), "a", "b")))
+    inside = {name: groups for name, groups in modules_of(data).items() if "Gemm" in name}
+    assert inside == {f"/m/layer.{at}/dense/FusedGemm": [f"layer.{at}/dense", "m", ""] for at in range(2)}
+
+
+def test_new_nodes_of_an_exporter_that_says_modules_in_metadata_stand_in_them() -> None:
+    model = layers("node_{}_{}")
+    for at, node in enumerate(model.graph):
+        around = ["", "m", f"m.layer.{at // 4}", f"m.layer.{at // 4}.{'dense' if at % 4 else 'linear'}"]
+        node.metadata_props[SCOPES_KEY] = str([*around, f"{node.op_type.lower()}_{at}"])
+    result = to_bytes(ortopt.optimize(model, verify=False).model)
+    data = data_of(diff_page(model, load(result), compare(model, load(result), "a", "b")))
+    assert [groups for name, groups in modules_of(data).items() if "Gemm" in name] == [
+        [f"layer.{at}", "m", ""] for at in range(2)
+    ]
+
+
+def test_a_new_node_of_a_module_that_the_original_has_not_stands_in_the_one_around() -> None:
+    first, second = layers(), layers()
+    second.graph[1].name, second.graph[1].outputs[0].name = "/m/layer.0/other/Add", "other"
+    second.graph[5].name, second.graph[5].outputs[0].name = "/Add", "top"
+    inside = modules_of(data_of(diff_page(first, second, compare(first, second, "a", "b"))))
+    assert inside["/m/layer.0/other/Add"] == ["layer.0/dense", "m", ""]
+    assert inside["/Add"] == [""]
 
 
 def test_without_lineage_the_page_has_the_result_alone() -> None:

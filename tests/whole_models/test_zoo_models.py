@@ -25,6 +25,7 @@ from ortopt.verification.quantizers import quantizers
 from ortopt.verification.tolerances import tolerances
 from ortopt.verification.verify import verify
 from tests.processors import saturates
+from tests.whole_models.new_names import check_new_names
 
 LEVELS = (1, 2, 3)
 WEIGHT_BYTES = 1 << 16
@@ -134,6 +135,7 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
     for level in LEVELS:
         result = optimize(original.path, level=level, verify=False)
         assert not result.summary.failures
+        check_new_names(load(original.path), result.model)
         assert not result.summary.bound_reached
         target = tmp_path / f"{level}.onnx"
         result.save(target, external_data="inline")

@@ -141,7 +141,7 @@ class Inliner:
         self.inlined[call.op_identifier()] = None
         self._import_domains(self.functions[call.op_identifier()])
         results = self._copy(call, nodes)
-        self.edit.insert(nodes, call, [call])
+        self.edit.insert(nodes, call, [call], named=True)
         self._connect(call, results, nodes)
         return nodes
 
@@ -344,30 +344,13 @@ class Inliner:
 
     def _connect(self, call: ir.Node, results: list[ir.Value | None], nodes: list[ir.Node]) -> None:
         """Replace the call's outputs by the results, and remove the call."""
-        edit = self.edit
-        own = {value for node in nodes for value in node.outputs}
         replacements: dict[ir.Value, ir.Value] = {}
         for old, result in zip(call.outputs, results, strict=True):
             if result is None:
                 need(not old.uses() and not old.is_graph_output(), "an input left out is a result", call)
                 continue
-            new = result
-            if new in own and not old.is_graph_output():
-                name = old.name
-                edit.rename(old, edit.fresh_name(f"{name}/replaced"))
-                edit.rename(new, name)
-            elif new not in own and old.is_graph_output():
-                copy = ir.node("Identity", [new])
-                edit.insert([copy], call, [call])
-                nodes.append(copy)
-                new = copy.outputs[0]
-            own.discard(new)  # it has found its name
-            replacements[old] = new
-        operands = [value for value in call.inputs if value is not None]
-        edit.replace(replacements, before=call, origin=[call])
-        if call.graph is not None:  # a body with side effects: its nodes have taken them over
-            edit.remove(call)
-            edit.sweep([producer for value in operands if (producer := value.producer()) is not None])
+            replacements[old] = result
+        self.edit.replace_and_remove(call, replacements, nodes)
 
 
 def _shrink(grown: dict[Any, Any], length: int) -> None:

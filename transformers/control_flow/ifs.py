@@ -79,8 +79,7 @@ def _without_not(condition: ir.Value) -> tuple[ir.Value, bool]:
 
 def _inline(node: ir.Node, branch: ir.Graph, context: Context) -> list[ir.Node]:
     """Replace the If by the nodes of a branch; returns these."""
-    prefix = node.name or node.outputs[0].name or node.op_type
-    moved, results = context.edit.inline(branch, node, prefix)
+    moved, results = context.edit.inline(branch, node)
     context.edit.replace_and_remove(node, dict(zip(node.outputs, results, strict=False)), moved)
     return moved
 

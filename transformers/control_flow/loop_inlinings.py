@@ -203,7 +203,7 @@ def _inlined(
         arguments[loop.entry(state)] = initial
     for old, new in arguments.items():
         edit.replace_uses(old, new)
-    moved, returned = edit.inline(loop.body, node, node.name or node.outputs[0].name or node.op_type)
+    moved, returned = edit.inline(loop.body, node)
     results = [arguments.get(value, value) for value in returned[loop.before_results :]]
     for output in range(loop.states, len(node.outputs)):
         if is_needed(node.outputs[output]):

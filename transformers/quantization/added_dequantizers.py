@@ -110,9 +110,8 @@ def _multiply(node: ir.Node, behind: ir.Node, edit: Editor) -> list[ir.Node]:
     result = node.outputs[0]
     uses = tuple(result.uses())
     copies = []
-    for number, use in enumerate(uses if result.is_graph_output() else uses[1:], 1):
+    for use in uses if result.is_graph_output() else uses[1:]:
         own = ops.copied(node, node.inputs)
-        own.outputs[0].name = own.name = edit.fresh_name(f"{result.name}/{number}")
         edit.insert([own], before=behind, origin=[node])
         edit.set_input(use.node, use.idx, own.outputs[0])
         copies.append(own)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ortopt.graph.scoped_names import Path
 from ortopt.instrumentation.graph_snapshot import GraphSnapshot
 from ortopt.instrumentation.lineage import KnownNode, RecordedRewrite
 from ortopt.reporting.page.folding import Folding, fold
-from ortopt.reporting.page.module_paths import paths
+from ortopt.reporting.page.module_paths import paths, paths_of_new
 
 
 def describe_graphs(
@@ -29,9 +30,12 @@ def describe_graphs(
         changed: Ids of nodes that are in both, and differ.
     """
     first = before or after
-    folding = fold(paths(first), {row.id: row.op for row in first.nodes}, _readers(first))
+    around = paths(first)
+    readers = _readers(first)
+    folding = fold(around, {row.id: row.op for row in first.nodes}, readers)
     if before is not None:
-        _place(after, folding, _origins(rewrites))
+        modules = _group_of_each_module(folding, {one: path for one, path in around.items() if one not in readers})
+        _place(after, folding, paths_of_new(after, around), modules, _origins(rewrites))
     ops = list(dict.fromkeys(node.op for node in nodes))
     graphs = list(dict.fromkeys(node.graph for node in nodes))
     op_at, graph_at = ({text: at for at, text in enumerate(texts)} for texts in (ops, graphs))
@@ -83,9 +87,19 @@ def _origins(rewrites: Iterable[RecordedRewrite]) -> dict[int, tuple[int, ...]]:
     return origins
 
 
-def _place(after: GraphSnapshot, folding: Folding, origins: Mapping[int, tuple[int, ...]]) -> None:
-    """Put new nodes where those stood that they stand for."""
+def _place(
+    after: GraphSnapshot,
+    folding: Folding,
+    told: Mapping[int, tuple[Path, ...]],
+    modules: Mapping[Path, int],
+    origins: Mapping[int, tuple[int, ...]],
+) -> None:
+    """Put new nodes into the modules that their names tell, else where those stood that they stand for."""
     readers = _readers(after)
+    for number, paths_ in told.items():
+        group = next((modules[path] for whole in paths_ for path in _outwards(whole) if path in modules), None)
+        if group is not None and number not in readers:
+            folding.of.setdefault(number, group)
     for row in after.nodes:
         if row.id not in folding.of and row.id not in readers:
             _place_one(row.id, folding, origins)
@@ -93,6 +107,28 @@ def _place(after: GraphSnapshot, folding: Folding, origins: Mapping[int, tuple[i
         folding.of.setdefault(number, folding.of.get(reader, 0))
     for row in after.nodes:
         folding.of.setdefault(row.id, 0)
+
+
+def _group_of_each_module(folding: Folding, around: Mapping[int, Path]) -> dict[Path, int]:
+    """The innermost group that holds all nodes of a module."""
+    groups: dict[Path, list[int]] = {}
+    for number, path in around.items():
+        line = _ancestors(folding.of[number], folding)
+        for module in _outwards(path):
+            shared = groups.get(module)
+            if shared is None:
+                groups[module] = line
+            else:
+                length = next((at for at, (a, b) in enumerate(zip(shared, line, strict=False)) if a != b), len(shared))
+                groups[module] = shared[: min(length, len(line))]
+    return {(): 0} | {module: line[-1] for module, line in groups.items()}
+
+
+def _outwards(path: Path) -> Iterator[Path]:
+    """A module, and those around it; the whole model counts for none of those."""
+    yield path
+    for depth in range(len(path) - 1, 0, -1):
+        yield path[:depth]
 
 
 def _place_one(number: int, folding: Folding, origins: Mapping[int, tuple[int, ...]]) -> None:

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Mapping
+from typing import Final
 
-from ortopt.instrumentation.graph_snapshot import SCOPES_KEY, GraphSnapshot, NodeRow
-
-Path: TypeAlias = tuple[str, ...]
+from ortopt.graph.module_scopes import SCOPES_KEY, modules
+from ortopt.graph.scoped_names import Path, common, scope_of
+from ortopt.instrumentation.graph_snapshot import GraphSnapshot, NodeRow
 
 MAX_DEPTH: Final = 12
 """Modules of a path; deeper ones count as the last."""
 
-MAX_SCOPES_TEXT: Final = 20_000
 
-
-def paths(snapshot: GraphSnapshot, known: Mapping[int, Path] | None = None) -> dict[int, Path]:
+def paths(snapshot: GraphSnapshot) -> dict[int, Path]:
     """The modules around each node, outermost first, by id.
 
     A node that says nothing of it stands where those stand that read its results, else where its operands do.
 
     Args:
         snapshot: The model.
-        known: Paths of nodes that are known already.
     """
-    found: dict[int, Path] = dict(known or {})
+    found: dict[int, Path] = {}
     unclear: list[NodeRow] = []
     for row in snapshot.nodes:
-        if row.id in found:
-            continue
         prefix = _prefix(snapshot, row, found)
         own = own_path(row)
         if own is None and not prefix:
@@ -40,34 +34,32 @@ def paths(snapshot: GraphSnapshot, known: Mapping[int, Path] | None = None) -> d
     return found
 
 
+def paths_of_new(snapshot: GraphSnapshot, known: Mapping[int, Path]) -> dict[int, tuple[Path, ...]]:
+    """Where nodes stand that are not in another model, as far as they say it, by id: the first path first that may fit.
+
+    Args:
+        snapshot: The model.
+        known: The modules around the nodes of the other model.
+    """
+    found: dict[int, Path] = dict(known)
+    new: dict[int, tuple[Path, ...]] = {}
+    for row in snapshot.nodes:
+        if row.id in found:
+            continue
+        prefix, own = _prefix(snapshot, row, found), own_path(row)
+        found[row.id] = prefix + (own or ())
+        if own is not None or prefix:
+            new[row.id] = (found[row.id],) if own is None or not prefix else (found[row.id], own)
+    return new
+
+
 def own_path(row: NodeRow) -> Path | None:
     """What a node says of the modules around it; None if nothing."""
     scopes = next((text for key, text in row.metadata if key == SCOPES_KEY), None)
-    if scopes is not None and (path := _from_scopes(scopes)) is not None:
+    if scopes is not None and (path := modules(scopes)) is not None:
         return path
-    if "/" in row.name:
-        return tuple(part for part in row.name.split("/")[:-1] if part)
-    return None
-
-
-def _from_scopes(text: str) -> Path | None:
-    """The path from ``['', 'm', 'm.layers.1', 'm.layers.1.attention', 'add_3']``: each says the one before it again."""
-    if len(text) > MAX_SCOPES_TEXT:
-        return None
-    try:
-        scopes = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
-    if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
-        return None
-    path: list[str] = []
-    around = ""
-    for scope in scopes[:-1]:
-        own = scope[len(around) + 1 :] if around and scope.startswith(f"{around}.") else scope
-        if own:
-            path.append(own)
-            around = scope
-    return tuple(path)
+    scope = scope_of(row.name)
+    return None if scope is None else tuple(part for part in scope if part)
 
 
 def _prefix(snapshot: GraphSnapshot, row: NodeRow, found: Mapping[int, Path]) -> Path:
@@ -78,16 +70,6 @@ def _prefix(snapshot: GraphSnapshot, row: NodeRow, found: Mapping[int, Path]) ->
     if graph.parent < 0:
         return (graph.label,)
     return (*found.get(graph.parent, ()), graph.label.rpartition("/")[2])
-
-
-def common(paths_: Iterable[Path]) -> Path:
-    """What all paths begin with."""
-    given = iter(paths_)
-    shared = next(given, ())
-    for path in given:
-        length = next((at for at, (a, b) in enumerate(zip(shared, path, strict=False)) if a != b), None)
-        shared = shared[: min(len(shared), len(path)) if length is None else length]
-    return shared
 
 
 def _settle(snapshot: GraphSnapshot, unclear: list[NodeRow], found: dict[int, Path]) -> None:

@@ -165,7 +165,7 @@ def _told_rewrites(before: GraphSnapshot, after: GraphSnapshot, nodes: list[Know
     """What ``--provenance`` has written into the second model."""
     named: dict[str, list[int]] = defaultdict(list)
     for row in before.nodes:
-        named[row.name].append(row.id)
+        named[nodes[row.id].name].append(row.id)
     for row in after.nodes:
         told = dict(row.metadata)
         if PASS_KEY not in told:

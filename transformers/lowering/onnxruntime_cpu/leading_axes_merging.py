@@ -33,6 +33,7 @@ from ortopt.graph.match import (
     shape_of,
     users,
 )
+from ortopt.graph.provenance import stands_for
 from ortopt.graph.symbolic import INVENTED
 from ortopt.graph.walk import WHOLE_GRAPH, Answers, Question, walk
 from ortopt.options import Numerics, Target, TransformerLevel
@@ -56,7 +57,7 @@ BIAS_COST_IN_RESHAPES = 2
 """How many Reshapes cost as much as the Add of a bias: they move nothing."""
 
 MAX_NODES = 64
-"""Blocks of more nodes are cut: a rewrite names all of its nodes as the origin of each new one. Between two parts, one
+"""Blocks of more nodes are cut, so that what one node refuses holds up no more than a part. Between two parts, one
 Reshape undoes another, and both go."""
 
 SLOW_BIAS_COST_IN_RESHAPES = 8
@@ -265,10 +266,10 @@ def _merge(block: Block, shapes: _Shapes, context: Context) -> list[ir.Node]:
     """Let values of nodes with two axes stand for those that leave a block."""
     flat = _flat(block, context.cancellation)
     targets, made = shapes.of(block)
-    replaced = {
-        value: ir.node("Reshape", [flat[value], target], {"allowzero": 1} if target.producer() else {}).outputs[0]
-        for value, target in targets.items()
-    }
+    replaced = {}
+    for value, target in targets.items():
+        reshape = ir.node("Reshape", [flat[value], target], {"allowzero": 1} if target.producer() else {})
+        replaced[value] = stands_for(reshape, *filter(None, [value.producer()])).outputs[0]
     new = context.replace(replaced, before=block.nodes[-1], origin=block.nodes)
     return made + new
 
@@ -279,13 +280,16 @@ def _flat(block: Block, token: CancellationToken) -> dict[ir.Value, ir.Value]:
     within = {product for product, _ in biases.values()}
     flat: dict[ir.Value, ir.Value] = {}
     for value in block.entering:
-        flat[value] = ir.node("Reshape", [value, constant([INFER, _columns(value)])]).outputs[0]
+        reshape = ir.node("Reshape", [value, constant([INFER, _columns(value)])])
+        readers = (node for node in users(value) if node in block.rows)
+        flat[value] = stands_for(reshape, *readers).outputs[0]
     for node in token.checked(block.nodes):
         if node in biases:
             product, bias = biases[node]
             x, matrix = product.inputs
             assert x is not None
-            flat[node.outputs[0]] = ir.node("Gemm", [flat[x], matrix, bias]).outputs[0]
+            gemm = stands_for(ir.node("Gemm", [flat[x], matrix, bias]), product, node)
+            flat[node.outputs[0]] = gemm.outputs[0]
         elif node not in within:
             flat[node.outputs[0]] = _of_two_axes(node, block.rows[node], flat).outputs[0]
     return flat
