@@ -148,7 +148,7 @@ def _clean(line: str) -> str:
 
 
 _KINDS: Final[Mapping[Status, str]] = {
-    **dict.fromkeys(Status, "good"),
+    **dict.fromkeys(Status, "good"),  # in the order of `Status`: the worst first
     **dict.fromkeys(EXIT_CODES, "bad"),
     Status.EXPECTED: "unknown",
     Status.UNCHANGED: "",
@@ -170,7 +170,7 @@ def page(check: Check) -> str:
     against = f", against {check.baseline}" if check.baseline else ""
     subtitle = f"{len(check.results)} models in {check.seconds:.0f} s{against}"
     kinds = {status.value: kind for status, kind in _KINDS.items()}
-    return index(f"ortopt check {verdict}", subtitle, check.counts(), kinds, map(_row, check.results), notes)
+    return index(f"ortopt check {verdict}", subtitle, kinds, map(_row, check.results), notes)
 
 
 def _row(result: Result) -> dict[str, Any]:

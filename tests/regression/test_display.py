@@ -116,3 +116,17 @@ def test_what_fails_the_check_and_nothing_else_has_the_colour_of_a_failure() -> 
     assert {status for status, kind in kinds.items() if kind == "bad"} == failures
     assert {status.value for status, colour in _COLOURS.items() if colour == "red"} == failures
     assert {status for status, kind in kinds.items() if not kind} == {"not run", "skipped"}
+
+
+def test_the_page_has_the_worst_models_first_and_latency_as_the_threshold_has_it() -> None:
+    measured = {**FACTS, "latency": WHOLE["latency"]}
+    found = (
+        dataclasses.replace(result(), facts=measured),
+        result("b.onnx", Status.WORSE),
+        result("c.onnx", Status.BROKEN),
+        result("d.onnx", Status.WORSE),
+    )
+    data = data_of(page_text(Check(found, {})))
+    assert [row["name"] for row in data["rows"]] == ["c.onnx", "b.onnx", "d.onnx", "a.onnx"]
+    assert data["counts"] == {"broken": 1, "worse": 2, "same": 1}
+    assert data["rows"][-1]["latency"] == WHOLE["latency"]["ratio"] == 0.8
