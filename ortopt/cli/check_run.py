@@ -99,7 +99,7 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
         found = dataclasses.replace(found, missing=tuple(sorted(old.models.keys() - {r.name for r in found.results})))
         written = _write_baseline(path, old, found, {}, prune=flags["prune"])
     if not flags["quiet"]:
-        for result in found.results:
+        for result in found.ranked:
             tables.say(_console(flags), check_display.line_of(result))
     _show(found, flags, update=written)
     return found.exit_code

@@ -143,6 +143,24 @@ class Check:
         """0 where nothing is worse; else the first of 2, 3 and 4 that a result asks for."""
         return min((EXIT_CODES[result.status] for result in self.results if result.is_failure), default=0)
 
+    @property
+    def ranked(self) -> list[Result]:
+        """The results, the worst first; by name where they are alike."""
+        rank = {status: place for place, status in enumerate(Status)}
+        return sorted(self.results, key=lambda result: rank[result.status])
+
+    def advice(self) -> list[str]:
+        """How what fails because of the baseline is accepted, if that is what is wanted."""
+        worse = [result for result in self.results if result.status is Status.WORSE]
+        advice = []
+        if worse:
+            changed = any(finding.fact in ("model", "options") for result in worse for finding in result.findings)
+            in_manifest = ", or accept_changes in the manifest" if changed else ""
+            advice.append(f"to accept what is worse: --update{in_manifest}")
+        if any(result.status is Status.VANISHED for result in self.results):
+            advice.append("to accept what has vanished: --update --prune, or removed in the manifest")
+        return advice
+
     def counts(self) -> dict[str, int]:
         """How many results there are of each status, the worst first; those of which there are none are left out."""
         counted = Counter(result.status for result in self.results)
