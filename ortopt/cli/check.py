@@ -70,6 +70,11 @@ def _options_of_runs(function: Any) -> Any:
 @click.option("--markdown", metavar="FILE", help="Write the results as Markdown, e.g. for a job summary.")
 @click.option("--html", "html_file", metavar="FILE", help="Write the results as a page for a browser.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the results as JSON.")
+@click.option(
+    "--annotations/--no-annotations",
+    default=None,
+    help="Print annotations for GitHub Actions.  [default: where they run it]",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Show failures only.")
 def command(zoo: tuple[str, ...], **flags: Any) -> None:
     r"""Optimize and verify every model of a zoo, and compare with a baseline.

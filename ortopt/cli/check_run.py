@@ -9,14 +9,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from ortopt import api, registry
 from ortopt.analysis import providers as execution
 from ortopt.cli import check_display, files
 from ortopt.cli.interaction import warn
 from ortopt.errors import OptimizationCancelled, UsageError
 from ortopt.options import declarations
+from ortopt.regression import annotations, formats, results, shards, sources
 from ortopt.regression import baseline as baselines
-from ortopt.regression import formats, results, shards, sources
 from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, plain_options
 from ortopt.regression.check import RunningCheck, Schedule
@@ -68,6 +70,7 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) 
             path, baseline or Baseline(), found, {case.name: case for case in cases}, prune=flags["prune"]
         )
     _show(found, flags, update=written)
+    _annotate(found, flags, {case.name: case.path for case in cases})
     return found.exit_code
 
 
@@ -102,6 +105,7 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
         for result in found.ranked:
             tables.say(_console(flags), check_display.line_of(result))
     _show(found, flags, update=written)
+    _annotate(found, flags, {})
     return found.exit_code
 
 
@@ -190,7 +194,14 @@ def _runner(flags: Mapping[str, Any]) -> Any:
 
 
 def _console(flags: Mapping[str, Any]) -> Console:
-    return report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
+    return report.console(sys.stderr if files.STREAM in _reports(flags).values() else sys.stdout)
+
+
+def _annotate(found: Check, flags: Mapping[str, Any], models: Mapping[str, Path | None]) -> None:
+    """Print what GitHub Actions reads from stdout and stderr, also with ``--quiet``."""
+    if annotations.asked_for() if flags["annotations"] is None else flags["annotations"]:
+        for line in annotations.annotations(found, annotations.places(found, models)):
+            click.echo(line, err=files.STREAM in _reports(flags).values())
 
 
 def _write(found: Check, flags: Mapping[str, Any]) -> None:
