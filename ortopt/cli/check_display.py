@@ -190,12 +190,12 @@ def show(check: Check, out: Console, *, update: str = "") -> None:
         names = ", ".join(map(one_line, check.missing[:_SHOWN])) + (", …" if len(check.missing) > _SHOWN else "")
         tables.say(out, f"note: {len(check.missing)} of the baseline were not checked: {names}")
     better = [result for result in check.results if result.status in (Status.BETTER, Status.FIXED)]
-    if better and not update:
+    if better and not update and not check.compared:
         tables.say(out, f"{len(better)} are better than the baseline: --update keeps that")
     for text in check.advice():
         tables.say(out, text)
     counts = ", ".join(f"{count} {status}" for status, count in check.counts().items())
-    tables.say(out, f"{len(check.results)} models in {check.seconds:.0f} s: {counts}")
+    tables.say(out, f"{one_line(check.scope)}: {counts}")
     if update:
         tables.say(out, f"baseline written: {one_line(update)}")
 

@@ -109,7 +109,8 @@ def shares(
         if new is None or old is None:
             continue
         is_now, was = _share(now, fact, of), _share(before, fact, of)
-        ops = f"; {difference_of_ops(now, before, told)}" if fact == "nodes" else ""
+        ops = difference_of_ops(now, before, told) if fact == "nodes" else ""
+        ops = f"; {ops}" if ops else ""
         told = f"{fact} {_told(fact, now, of)}, baseline {_told(fact, before, of)}"
         if is_now is None or was is None:
             if new > threshold.limit(old):

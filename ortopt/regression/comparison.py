@@ -114,7 +114,8 @@ def _figure(
         bound = f", bound {now['bound']:.2g}" if name == "error" and isinstance(now.get("bound"), float) else ""
         says = f"{name} {shown[0]}, baseline {shown[1]} (allowed: {_shown(name, limit)}{bound})"
         if name == "nodes":
-            says = f"nodes {new}, baseline {old} ({difference_of_ops(now, before, told)})"
+            ops = difference_of_ops(now, before, told)
+            says = f"nodes {new}, baseline {old}{f' ({ops})' if ops else ''}"
         yield Finding("worse", name, new, old, limit, says)
     elif value < threshold.floor(baseline):
         yield Finding("better", name, new, old, limit, f"{name} {shown[0]}, baseline {shown[1]}")

@@ -27,9 +27,8 @@ def markdown(check: Check) -> str:
     Args:
         check: The results.
     """
-    verdict = "failed" if check.exit_code else "passed"
-    counts = ", ".join(f"{count} {status}" for status, count in check.counts().items()) or "no models"
-    lines = [f"## ortopt check {verdict}", "", f"{len(check.results)} models: {counts}. {check.seconds:.0f} s.", ""]
+    counts = ", ".join(f"{count} {status}" for status, count in check.counts().items())
+    lines = [f"## {check.title}", "", f"{_cell(check.scope)}: {counts or 'nothing to check'}", ""]
     lines += [f"- {_cell(note)}" for note in (*check.notes, *check.advice())]
     if check.stopped:
         lines.append("- interrupted: results are missing")
@@ -189,14 +188,12 @@ def page(check: Check) -> str:
     Args:
         check: The results.
     """
-    verdict = "failed" if check.exit_code else "passed"
     notes = [*check.notes, *check.advice(), *(["interrupted: results are missing"] if check.stopped else [])]
     if check.missing:
         notes.append(f"{len(check.missing)} models of the baseline were not checked: {', '.join(check.missing)}")
-    against = f", against {check.baseline}" if check.baseline else ""
-    subtitle = f"{len(check.results)} models in {check.seconds:.0f} s{against}"
+    against = f", against {check.baseline}" if check.baseline and not check.compared else ""
     kinds = {status.value: kind for status, kind in _KINDS.items()}
-    return index(f"ortopt check {verdict}", subtitle, kinds, map(_row, check.results), notes)
+    return index(check.title, f"{check.scope}{against}", kinds, map(_row, check.results), notes)
 
 
 def _row(result: Result) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ortopt.regression.annotations import MAX_SHOWN, Place, annotations, places
 from ortopt.regression.baseline import Baseline
+from ortopt.regression.github_actions import MAX_SHOWN, Place, lines, places
 from ortopt.regression.results import Check, Result, Status
 from tests.regression.conftest import More
 from tests.regression.facts import WHOLE
@@ -22,7 +22,7 @@ def result(name: str, status: Status = Status.SAME, **more: Any) -> Result:
 
 
 def told(*results: Result, **where: Place) -> list[str]:
-    return list(annotations(Check(results, {}), where))
+    return list(lines(Check(results, {}), where))
 
 
 def test_what_would_end_a_command_or_a_property_is_escaped() -> None:
@@ -38,7 +38,7 @@ def test_what_would_end_a_command_or_a_property_is_escaped() -> None:
 
 def test_errors_are_failures_and_warnings_what_should_be_looked_at() -> None:
     unverified = {**WHOLE, "reasons": ["it could not be verified: no kernel"]}
-    lines = told(
+    said = told(
         result("same"),
         result("new", Status.NEW, facts=WHOLE),
         result("unverified", Status.NEW, facts=unverified),
@@ -47,7 +47,7 @@ def test_errors_are_failures_and_warnings_what_should_be_looked_at() -> None:
         result("fixed", Status.FIXED, reason="a known failure"),
         result("broken", Status.BROKEN, error="it is empty"),
     )
-    assert lines == [
+    assert said == [
         "::error title=ortopt check%3A broken::broken: broken%0Ait is empty",
         "::error title=ortopt check%3A worse::worse: worse",
         "::warning title=ortopt check%3A accepted::accepted: accepted%0Aexported each night",
@@ -58,11 +58,11 @@ def test_errors_are_failures_and_warnings_what_should_be_looked_at() -> None:
 
 @pytest.mark.parametrize(("failures", "counted"), [(MAX_SHOWN, 0), (MAX_SHOWN + 1, 2), (500, 491)])
 def test_of_more_than_github_shows_the_last_one_counts(failures: int, counted: int) -> None:
-    lines = told(*(result(f"{number:03}.onnx", Status.WORSE) for number in range(failures)))
-    assert len(lines) == MAX_SHOWN
-    assert lines[-1].startswith(f"::error title=ortopt check::{counted} more models:%0A") == bool(counted)
-    assert lines[0].endswith("::000.onnx: worse")
-    assert max(map(len, lines)) < 10_000
+    said = told(*(result(f"{number:03}.onnx", Status.WORSE) for number in range(failures)))
+    assert len(said) == MAX_SHOWN
+    assert said[-1].startswith(f"::error title=ortopt check::{counted} more models:%0A") == bool(counted)
+    assert said[0].endswith("::000.onnx: worse")
+    assert max(map(len, said)) < 10_000
 
 
 def test_a_model_is_annotated_at_its_file_else_at_its_facts_in_the_baseline(

@@ -35,12 +35,12 @@ class Place(NamedTuple):
     line: int
 
 
-def asked_for() -> bool:
+def is_here() -> bool:
     """Whether this process runs in GitHub Actions."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-def annotations(check: Check, places: Mapping[str, Place]) -> Iterator[str]:
+def lines(check: Check, places: Mapping[str, Place]) -> Iterator[str]:
     """The lines that GitHub Actions reads: errors for failures, the worst first, and warnings.
 
     A warning is what has been accepted, a known failure that is none any more, and what was repaired or could not be
@@ -70,23 +70,23 @@ def _is_warned_of(result: Result) -> bool:
 def places(check: Check, models: Mapping[str, Path | None]) -> dict[str, Place]:
     """Where results are annotated: at the model, else at its facts in the baseline; nowhere outside the repository.
 
+    Of two baselines, the facts of the second come first: they are what has changed.
+
     Args:
         check: The results.
         models: The models' files, as far as they are known, by the name of the result.
     """
-    baseline = Path(check.baseline) if check.baseline else None
-    lines = {} if baseline is None else _lines_of(baseline, (result.name for result in check.results))
+    baseline = Path(check.compared or check.baseline) if check.baseline else None
+    begins = {} if baseline is None else _lines_of(baseline, (result.name for result in check.results))
     found: dict[str, Place] = {}
     for result in check.results:
         model = models.get(result.name) or Path(result.model)
-        if model.is_file():
-            file, line = _in_repository(model), 1
-        elif baseline is not None and result.name in lines:
-            file, line = _in_repository(baseline), lines[result.name]
-        else:
-            continue
+        both = [(model, 1)] if model.is_file() else []
+        if baseline is not None and result.name in begins:
+            both.insert(0 if check.compared else len(both), (baseline, begins[result.name]))
+        file = _in_repository(both[0][0]) if both else None
         if file is not None:
-            found[result.name] = Place(file, line)
+            found[result.name] = Place(file, both[0][1])
     return found
 
 
@@ -94,10 +94,10 @@ def _lines_of(baseline: Path, names: Iterable[str]) -> dict[str, int]:
     """The lines of a baseline, from 1, at which the facts of models begin, by the name of the case."""
     begin = {f"  {json.dumps(name, ensure_ascii=False)}: {{": name for name in names}
     try:
-        lines = documents.contents(baseline).decode("utf-8").split("\n") if baseline.is_file() else []
+        text = documents.contents(baseline).decode("utf-8") if baseline.is_file() else ""
     except (OrtoptError, UnicodeDecodeError):
         return {}
-    return {begin[line]: number for number, line in enumerate(lines, 1) if line in begin}
+    return {begin[line]: number for number, line in enumerate(text.split("\n"), 1) if line in begin}
 
 
 def _in_repository(path: Path) -> str | None:
@@ -120,4 +120,4 @@ _IN_PROPERTY: Final = {**_IN_MESSAGE, ":": "%3A", ",": "%2C"}
 
 
 def _escaped(text: str, escapes: Mapping[str, str]) -> str:
-    return text.translate(str.maketrans(dict(escapes)))
+    return "".join(escapes.get(letter, letter) for letter in text)
