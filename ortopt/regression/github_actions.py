@@ -97,7 +97,8 @@ def _lines_of(baseline: Path, names: Iterable[str]) -> dict[str, int]:
         text = documents.contents(baseline).decode("utf-8") if baseline.is_file() else ""
     except (OrtoptError, UnicodeDecodeError):
         return {}
-    return {begin[line]: number for number, line in enumerate(text.split("\n"), 1) if line in begin}
+    lines_of_text = (line.rstrip("\r") for line in text.split("\n"))
+    return {begin[line]: number for number, line in enumerate(lines_of_text, 1) if line in begin}
 
 
 def _in_repository(path: Path) -> str | None:
