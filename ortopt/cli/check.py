@@ -78,7 +78,7 @@ def _options_of_runs(function: Any) -> Any:
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show failures only.")
 def command(zoo: tuple[str, ...], **flags: Any) -> None:
-    r"""Optimize and verify every model of a zoo, and compare with a baseline.
+    """Optimize and verify every model of a zoo, and compare with a baseline.
 
     ZOO is models, folders, patterns, a manifest (ortopt-zoo.toml) or zoo: for the models that come with ortopt.
 
@@ -86,11 +86,11 @@ def command(zoo: tuple[str, ...], **flags: Any) -> None:
     ortopt check models/ --baseline baseline.json --update    write a baseline
     ortopt check models/ --baseline baseline.json             compare with it
     ortopt check merge 1.json 2.json                          put shards together
-    ortopt check diff A.json B.json [MANIFEST]                compare two baselines
+    ortopt check diff A.json B.json [MANIFEST]                compare baselines
 
     Exit codes: 0 as the baseline or better, 3 something is worse or a result differs, 2 a model cannot be read or run
     (of several the first of 2, 3), 1 usage; with --strict also 3 not verified, 4 a pass failed, 1 no such provider.
-    """
+    """  # noqa: D301 - click reads the backspace, and leaves the lines below it as they are
     from ortopt.cli.check_run import check, diff, merge
 
     context = click.get_current_context()
