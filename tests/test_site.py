@@ -51,6 +51,12 @@ def test_every_pass_and_every_written_page_is_in_the_menu(sources: Path) -> None
     assert {page for section in MENU.values() for page in section.values()} <= set(pages.pages())
 
 
+def test_benchmarks_and_forms_that_lose_are_for_developers() -> None:
+    others = {page for name, pages_ in MENU.items() if name != "Developers" for page in pages_.values()}
+    assert {"benchmarks.md", "losers.md", "architecture.md", "contributing.md"} <= set(MENU["Developers"].values())
+    assert not {"benchmarks.md", "losers.md"} & others
+
+
 def test_a_page_that_the_menu_does_not_name_is_a_guide() -> None:
     menu = tomllib.loads(f"nav = {navigation([], {'more.md': '# More `code`'})}")["nav"]
     (guides,) = (section["Guides"] for section in menu if "Guides" in section)

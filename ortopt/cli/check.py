@@ -10,6 +10,7 @@ from ortopt.cli.option_groups import THREADS, Finite, GroupedCommand
 from ortopt.cli.run_options import run_option
 
 MERGE: Final = "merge"
+DIFF: Final = "diff"
 _NOT_HERE: Final = frozenset({"strict", "repair", "keep_pass", "provenance", "timeout", "enforce_timeout", "limit"})
 
 
@@ -70,9 +71,14 @@ def _options_of_runs(function: Any) -> Any:
 @click.option("--markdown", metavar="FILE", help="Write the results as Markdown, e.g. for a job summary.")
 @click.option("--html", "html_file", metavar="FILE", help="Write the results as a page for a browser.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the results as JSON.")
+@click.option(
+    "--annotations/--no-annotations",
+    default=None,
+    help="Print annotations for GitHub Actions.  [default: where they run it]",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Show failures only.")
 def command(zoo: tuple[str, ...], **flags: Any) -> None:
-    r"""Optimize and verify every model of a zoo, and compare with a baseline.
+    """Optimize and verify every model of a zoo, and compare with a baseline.
 
     ZOO is models, folders, patterns, a manifest (ortopt-zoo.toml) or zoo: for the models that come with ortopt.
 
@@ -80,16 +86,19 @@ def command(zoo: tuple[str, ...], **flags: Any) -> None:
     ortopt check models/ --baseline baseline.json --update    write a baseline
     ortopt check models/ --baseline baseline.json             compare with it
     ortopt check merge 1.json 2.json                          put shards together
+    ortopt check diff A.json B.json [MANIFEST]                compare baselines
 
     Exit codes: 0 as the baseline or better, 3 something is worse or a result differs, 2 a model cannot be read or run
     (of several the first of 2, 3), 1 usage; with --strict also 3 not verified, 4 a pass failed, 1 no such provider.
-    """
-    from ortopt.cli.check_run import check, merge
+    """  # noqa: D301 - click reads the backspace, and leaves the lines below it as they are
+    from ortopt.cli.check_run import check, diff, merge
 
+    context = click.get_current_context()
     given = {
-        name
-        for name in flags
-        if click.get_current_context().get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+        str(option.name): option.opts[0]
+        for option in context.command.params
+        if context.get_parameter_source(str(option.name)) is not click.core.ParameterSource.DEFAULT
     }
-    code = merge(zoo[1:], flags) if zoo[0] == MERGE else check(zoo, flags, given)
+    del given["zoo"]
+    code = {MERGE: merge, DIFF: diff}.get(zoo[0], check)(zoo, flags, given)
     raise click.exceptions.Exit(code)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from ortopt.regression.check import ProgressListener
+from ortopt.regression.facts import latency_of
 from ortopt.regression.results import EXIT_CODES, Check, Result, Status
 from ortopt.reporting import tables
 from ortopt.terminal_text import one_line
@@ -108,14 +110,19 @@ class Live(Lines):
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False, expand=True)
         table.add_column(no_wrap=True, min_width=max(len(status.value) for status in Status))
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        if any(latency_of(result.facts) for result in self._last):
+            table.add_column(justify="right", no_wrap=True)
         table.add_column(justify="right", no_wrap=True, min_width=_TIME)
         for result in self._last:
             style = _COLOURS.get(result.status, "dim")
-            cells = (result.status.value, one_line(result.name), f"{result.seconds:.1f} s" if result.seconds else "")
+            cells = [result.status.value, one_line(result.name), f"{result.seconds:.1f} s" if result.seconds else ""]
+            if len(table.columns) > len(cells):
+                cells.insert(2, latency_of(result.facts))
             table.add_row(*(Text(cell, style=style) for cell in cells))
         now = time.monotonic()
         for name, since in list(self._running.items())[:_SHOWN]:
-            table.add_row(Text("running"), Text(one_line(name)), Text(f"{now - since:.0f} s"))
+            between = [Text()] * (len(table.columns) - 3)
+            table.add_row(Text("running"), Text(one_line(name)), *between, Text(f"{now - since:.0f} s"))
         progress = Table.grid(padding=(0, 2, 0, 0))
         bar = ProgressBar(total=max(self._total, 1), completed=self._ran, width=_BAR)
         progress.add_row(bar, Text(self._progress(now)))
@@ -144,15 +151,24 @@ def _duration(seconds: float) -> str:
 
 def line_of(result: Result) -> str:
     """One line on a model: what is said of it, its figures, and why."""
-    facts = result.facts
-    figures = [f"{facts['nodes']} nodes"] if "nodes" in facts else []
-    if isinstance(facts.get("error"), float):
-        figures.append(f"error {facts['error']:.2g}")
-    if result.seconds:
-        figures.append(f"{result.seconds:.1f} s")
+    told = {finding.fact for finding in result.findings}
     says = "; ".join((*result.says(), *([result.reason] if result.reason else [])))
-    parts = [f"{one_line(result.name)}: {result.status.value}", *filter(None, figures)]
+    parts = [f"{one_line(result.name)}: {result.status.value}"]
+    parts += [text for names, text in _figures(result) if told.isdisjoint(names)]
     return ", ".join(parts) + (f": {_whole(says)}" if says else "")
+
+
+def _figures(result: Result) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Figures, each with the facts of findings that tell it, too."""
+    facts = result.facts
+    if "nodes" in facts:
+        yield ("nodes", "node_share"), f"{facts['nodes']} nodes"
+    if isinstance(facts.get("error"), float):
+        yield ("error",), f"error {facts['error']:.2g}"
+    if latency := latency_of(facts):
+        yield ("latency",), f"latency {latency}"
+    if result.seconds:
+        yield ("seconds",), f"{result.seconds:.1f} s"
 
 
 def _whole(text: str) -> str:
@@ -174,10 +190,12 @@ def show(check: Check, out: Console, *, update: str = "") -> None:
         names = ", ".join(map(one_line, check.missing[:_SHOWN])) + (", …" if len(check.missing) > _SHOWN else "")
         tables.say(out, f"note: {len(check.missing)} of the baseline were not checked: {names}")
     better = [result for result in check.results if result.status in (Status.BETTER, Status.FIXED)]
-    if better and not update:
+    if better and not update and not check.compared:
         tables.say(out, f"{len(better)} are better than the baseline: --update keeps that")
+    for text in check.advice():
+        tables.say(out, text)
     counts = ", ".join(f"{count} {status}" for status, count in check.counts().items())
-    tables.say(out, f"{len(check.results)} models in {check.seconds:.0f} s: {counts}")
+    tables.say(out, f"{one_line(check.scope)}: {counts}")
     if update:
         tables.say(out, f"baseline written: {one_line(update)}")
 

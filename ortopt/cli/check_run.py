@@ -7,7 +7,9 @@ import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import click
 
 from ortopt import api, registry
 from ortopt.analysis import providers as execution
@@ -16,28 +18,30 @@ from ortopt.cli.interaction import warn
 from ortopt.errors import OptimizationCancelled, UsageError
 from ortopt.options import declarations
 from ortopt.regression import baseline as baselines
-from ortopt.regression import formats, results, shards, sources
+from ortopt.regression import baseline_diff, formats, github_actions, results, shards, sources
+from ortopt.regression import manifest as manifests
 from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, plain_options
 from ortopt.regression.check import RunningCheck, Schedule
 from ortopt.regression.facts import versions
 from ortopt.regression.latency import Latency
+from ortopt.regression.manifest import Manifest
 from ortopt.regression.pool import Pool
-from ortopt.regression.results import Check, Status
-from ortopt.reporting import report, tables
+from ortopt.regression.results import Check, Result, Status
+from ortopt.reporting import report
 from ortopt.system import memory
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) -> int:
+def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Mapping[str, str]) -> int:
     """Check a zoo; the exit code.
 
     Args:
         zoo: The arguments.
         flags: All flags, by name.
-        given: Those that the user gave.
+        given: Those that the user gave, as they are written.
 
     Raises:
         OrtoptError: If an argument makes no sense, or a file cannot be read or written.
@@ -68,21 +72,71 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Collection[str]) 
             path, baseline or Baseline(), found, {case.name: case for case in cases}, prune=flags["prune"]
         )
     _show(found, flags, update=written)
+    _annotate(found, flags, {case.name: case.path for case in cases})
     return found.exit_code
 
 
-def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
+_REPORTS: Final = frozenset({"json_file", "junit", "markdown", "html_file", "annotations", "quiet"})
+"""Options that have to do with results alone, so that they work where nothing runs."""
+
+
+def _refuse_others(command: str, given: Mapping[str, str], *more: str) -> None:
+    others = [flag for name, flag in given.items() if name not in _REPORTS.union(more)]
+    if others:
+        raise UsageError(f"`ortopt check {command}` runs no model, so it takes no {', '.join(others)}")
+
+
+def diff(arguments: Sequence[str], flags: Mapping[str, Any], given: Mapping[str, str]) -> int:
+    """Compare two baselines; the exit code.
+
+    Args:
+        arguments: The command's name, two baselines, and a manifest for thresholds, or a folder that has one.
+        flags: All flags, by name.
+        given: Those that the user gave, as they are written.
+
+    Raises:
+        OrtoptError: If an argument makes no sense, or a file cannot be read or written.
+    """
+    command, *paths = arguments
+    if len(paths) not in (2, 3):
+        raise UsageError(
+            f"`ortopt check {command}` takes two baselines and at most one manifest (a folder: ./{command})"
+        )
+    _refuse_others(command, given)
+    files.check_outputs(_reports(flags), {"a baseline": paths[:2]})
+    old, new, *more = map(Path, paths)
+    more = [path / manifests.NAME if path.is_dir() else path for path in more]
+    manifest = manifests.read(more[0]) if more else Manifest()
+    found = baseline_diff.diff((old, baselines.read(old)), (new, baselines.read(new)), manifest)
+    _write(found, flags)
+    _tell([result for result in found.ranked if result.status is not Status.SAME], flags)
+    _show(found, flags, update="")
+    _annotate(found, flags, {})
+    return found.exit_code
+
+
+def _tell(results: Sequence[Result], flags: Mapping[str, Any]) -> None:
+    """A line for each result of models that have run elsewhere."""
+    lines = (check_display.Failures if flags["quiet"] else check_display.Lines)(_console(flags))
+    for result in results:
+        lines.done(result)
+
+
+def merge(arguments: Sequence[str], flags: Mapping[str, Any], given: Mapping[str, str]) -> int:
     """Put the results of shards together; the exit code.
 
     Args:
-        arguments: Files that ``--json`` wrote.
+        arguments: The command's name, and files that ``--json`` wrote.
         flags: All flags, by name.
+        given: Those that the user gave, as they are written.
 
     Raises:
         OrtoptError: If the parts do not fit together.
     """
+    command, *arguments = arguments
+    _refuse_others(command, given, "baseline", "update", "prune")
     reports = _reports(flags)
-    files.check_outputs(reports, {"a shard": list(arguments)})
+    files.check_outputs(reports, {"a shard": arguments})
     if len(set(arguments)) != len(arguments):
         raise UsageError("a shard is named twice")
     found = shards.merge({name: results.read(name) for name in arguments})
@@ -98,10 +152,9 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any]) -> int:
         old = baselines.read(path) if path.exists() else Baseline()
         found = dataclasses.replace(found, missing=tuple(sorted(old.models.keys() - {r.name for r in found.results})))
         written = _write_baseline(path, old, found, {}, prune=flags["prune"])
-    if not flags["quiet"]:
-        for result in found.results:
-            tables.say(_console(flags), check_display.line_of(result))
+    _tell(found.ranked, flags)
     _show(found, flags, update=written)
+    _annotate(found, flags, {})
     return found.exit_code
 
 
@@ -190,7 +243,14 @@ def _runner(flags: Mapping[str, Any]) -> Any:
 
 
 def _console(flags: Mapping[str, Any]) -> Console:
-    return report.console(sys.stdout if flags["json_file"] != files.STREAM else sys.stderr)
+    return report.console(sys.stderr if files.STREAM in _reports(flags).values() else sys.stdout)
+
+
+def _annotate(found: Check, flags: Mapping[str, Any], models: Mapping[str, Path | None]) -> None:
+    """Print what GitHub Actions reads from stdout and stderr, also with ``--quiet``."""
+    if github_actions.is_here() if flags["annotations"] is None else flags["annotations"]:
+        for line in github_actions.lines(found, github_actions.places(found, models)):
+            click.echo(line, err=files.STREAM in _reports(flags).values())
 
 
 def _write(found: Check, flags: Mapping[str, Any]) -> None:

@@ -38,7 +38,7 @@ HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Reports": (
         *("html_file", "json_file", "as_json", "markdown", "junit", "profile", "dump_dir", "trace_file", "verbose"),
-        "quiet",
+        *("annotations", "quiet"),
     ),
 }
 """The names of options below each heading, in order."""

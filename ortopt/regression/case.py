@@ -92,6 +92,14 @@ class Case:
         }
 
 
+def split_name(name: str) -> tuple[str, str]:
+    """The model and the configuration of the case of a name."""
+    if not name.endswith("]"):
+        return name, ""
+    model, _, configuration = name.removesuffix("]").rpartition(" [")
+    return model, configuration
+
+
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as data that json can write and `ortopt.api.make_options` takes."""
     plain: dict[str, Any] = json.loads(json.dumps(options))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ortopt.regression.facts import Facts
@@ -91,7 +91,9 @@ def _sizes_fit(old: list[str] | None, new: list[str] | None, *, is_input: bool) 
     )
 
 
-def shares(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> Iterator[Finding]:
+def shares(
+    now: Facts, before: Facts, thresholds: Mapping[str, Threshold], told: Container[str] = ()
+) -> Iterator[Finding]:
     """Nodes relative to the original's, and bytes relative to its weights.
 
     Where the baseline does not know its original, as an older ortopt wrote it, the figures alone count.
@@ -100,13 +102,15 @@ def shares(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> It
         now: The facts of the run.
         before: The baseline's.
         thresholds: How much worse each figure may be.
+        told: Ops of which it is told elsewhere.
     """
     for name, fact, of in _SHARES:
         new, old, threshold = now.get(fact), before.get(fact), thresholds[name]
         if new is None or old is None:
             continue
         is_now, was = _share(now, fact, of), _share(before, fact, of)
-        ops = f"; {difference_of_ops(now, before)}" if fact == "nodes" else ""
+        ops = difference_of_ops(now, before, told) if fact == "nodes" else ""
+        ops = f"; {ops}" if ops else ""
         told = f"{fact} {_told(fact, now, of)}, baseline {_told(fact, before, of)}"
         if is_now is None or was is None:
             if new > threshold.limit(old):

@@ -225,28 +225,34 @@ class RunningCheck:
             shard=self._plan.shard,
             seconds=round(seconds, 3),
             stopped=stopped,
-            notes=_notes(baseline, self._plan.versions),
+            notes=notes(baseline, self._plan.versions),
         )
 
 
-def _notes(baseline: Baseline | None, now: dict[str, str]) -> tuple[str, ...]:
+def notes(baseline: Baseline | None, now: dict[str, str]) -> tuple[str, ...]:
+    """What is to be told of a baseline as a whole: other versions, and figures that it lacks.
+
+    Args:
+        baseline: The baseline.
+        now: The versions of what is compared with it.
+    """
     if baseline is None or not baseline.models:
         return ()
-    notes = []
+    told = []
     old = [name for name, facts in baseline.models.items() if not {"original", "blocks"} <= facts.keys()]
     if old:
-        notes.append(
+        told.append(
             f"{len(old)} models of the baseline were written by an older ortopt, without blocks and without figures of"
             " the originals: these are not compared (--update adds them)"
         )
     if dict(baseline.versions) == now:
-        return tuple(notes)
+        return tuple(told)
     changed = [
         f"{name} {now.get(name, 'none')} (baseline {baseline.versions.get(name, 'none')})"
         for name in {**baseline.versions, **now}
         if now.get(name) != baseline.versions.get(name)
     ]
-    return (f"other versions than the baseline's, so results may have other bytes: {', '.join(changed)}", *notes)
+    return (f"other versions than the baseline's, so results may have other bytes: {', '.join(changed)}", *told)
 
 
 def _model_hash(case: Case) -> str | None:

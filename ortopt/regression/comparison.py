@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ortopt import registry
+from ortopt.analysis.blocks import FAMILIES
+from ortopt.graph.index import op_key
 from ortopt.regression import changed_model
-from ortopt.regression.facts import Facts
-from ortopt.regression.finding import MAX_NAMED, Finding, changes_of, difference_of_ops
+from ortopt.regression.facts import Facts, times
+from ortopt.regression.finding import Finding, changes_of, difference_of_ops
 from ortopt.regression.thresholds import DEFAULTS, Threshold
 from ortopt.reporting.report import size
-from ortopt.terminal_text import faster
 
 _ROUNDING: Final = 0.05
 """The share of an error's bound that other roundings come to, whatever the baseline's error is."""
@@ -36,29 +38,26 @@ def compare(
     is_same_file = now.get("model") == before.get("model")
     changes = list(_changes_of_run(now, before))
     found = [*_verified(now, before), *(changed_model.interface if changes else _interface)(now, before)]
+    blocks = list(_blocks(now, before, thresholds))
+    lost = changed_model.fused(now, before, thresholds)
     if is_same_file:
-        figures = [finding for name in _FIGURES for finding in _figure(name, now, before, thresholds)]
-        fused = [*_fused(now, before, thresholds), *_ops(now, before, thresholds)]
+        lost = itertools.chain(_fused(now, before, thresholds), _ops(now, before, thresholds))
+    fused = list(_without_blocks(lost, blocks))
+    told = {finding.fact.partition(".")[2] for finding in fused if finding.kind == "worse"}
+    if is_same_file:
+        figures = [finding for name in _FIGURES for finding in _figure(name, now, before, thresholds, told)]
     else:
-        figures = list(changed_model.shares(now, before, thresholds))
-        fused = list(changed_model.fused(now, before, thresholds))
-    found += [*_repairs(now, before, thresholds), *_blocks(now, before, thresholds), *fused, *figures]
-    found += _latency(now, before, thresholds)
-    has_worsened = any(finding.kind == "worse" for finding in found)
-    if has_worsened:
-        changes = [dataclasses.replace(change, says=f"{change.says} ({_REMEDY})") for change in changes]
-    found, named = _with_passes(found, now, before)
+        figures = list(changed_model.shares(now, before, thresholds, told))
+    found += [*_repairs(now, before, thresholds), *blocks, *fused, *figures, *_latency(now, before, thresholds)]
+    found, has_named_passes = _with_passes(found, now, before)
     if is_same_file:
-        fewer = _rewrites(now, before, thresholds, has_worsened=has_worsened)
-        found += [finding for finding in fewer if finding.kind == "worse" or finding.fact not in named]
+        fewer = _rewrites(now, before, thresholds)
+        found += [finding for finding in fewer if finding.kind == "worse" or not has_named_passes]
     found = sorted([*changes, *found], key=lambda finding: finding.kind != "worse")
     if same_versions and now.get("result") != before.get("result") and not found:
         says = "the result has other bytes than the baseline's, with the same figures"
         found.append(Finding("note", "result", now.get("result"), before.get("result"), None, says))
     return found
-
-
-_REMEDY: Final = "--update, or accept_changes in the manifest, takes what is worse"
 
 
 def _changes_of_run(now: Facts, before: Facts) -> Iterator[Finding]:
@@ -99,7 +98,9 @@ def _interface(now: Facts, before: Facts) -> Iterator[Finding]:
 _FIGURES: Final = ("nodes", "size", "error", "seconds", "memory")
 
 
-def _figure(name: str, now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> Iterator[Finding]:
+def _figure(
+    name: str, now: Facts, before: Facts, thresholds: Mapping[str, Threshold], told: Container[str]
+) -> Iterator[Finding]:
     new, old = now.get(name), before.get(name)
     if old is None or new is None or old == new:
         return
@@ -113,7 +114,8 @@ def _figure(name: str, now: Facts, before: Facts, thresholds: Mapping[str, Thres
         bound = f", bound {now['bound']:.2g}" if name == "error" and isinstance(now.get("bound"), float) else ""
         says = f"{name} {shown[0]}, baseline {shown[1]} (allowed: {_shown(name, limit)}{bound})"
         if name == "nodes":
-            says = f"nodes {new}, baseline {old} ({difference_of_ops(now, before)})"
+            ops = difference_of_ops(now, before, told)
+            says = f"nodes {new}, baseline {old}{f' ({ops})' if ops else ''}"
         yield Finding("worse", name, new, old, limit, says)
     elif value < threshold.floor(baseline):
         yield Finding("better", name, new, old, limit, f"{name} {shown[0]}, baseline {shown[1]}")
@@ -190,6 +192,13 @@ def _spelled_out(blocks: Mapping[str, int]) -> float:
     return 1 - blocks["fused"] / blocks["found"] if blocks["found"] else 0.0
 
 
+def _without_blocks(fused: Iterable[Finding], blocks: Iterable[Finding]) -> Iterator[Finding]:
+    """Findings on fused ops, but for those of families of which it is told already that their blocks are lost."""
+    told = {finding.fact.partition(".")[2] for finding in blocks if finding.kind == "worse"}
+    ops = {f"fused.{op_key(*op)}" for family in told & FAMILIES.keys() for op in FAMILIES[family].ops}
+    return (finding for finding in fused if finding.fact not in ops)
+
+
 def _repairs(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> Iterator[Finding]:
     for fact, what in (("repairs", "left out because the result differed"), ("failures", "left out because it failed")):
         new, old = now.get(fact, {}), before.get(fact, {})
@@ -204,10 +213,8 @@ def _repairs(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> 
                 yield Finding("better", f"{fact}.{name}", is_now, was, limit, f"{name} is no longer {what}")
 
 
-def _rewrites(
-    now: Facts, before: Facts, thresholds: Mapping[str, Threshold], *, has_worsened: bool
-) -> Iterator[Finding]:
-    """Passes that do less: a regression by its own threshold only, but the likely cause of another."""
+def _rewrites(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> Iterator[Finding]:
+    """Passes that do less: a regression by its own threshold only."""
     new, old = now.get("rewrites", {}), before.get("rewrites", {})
     for name, change in sorted(changes_of(new, old).items()):
         is_now, was = new.get(name, 0), old.get(name, 0)
@@ -216,33 +223,38 @@ def _rewrites(
         threshold = thresholds["rewrites"]
         worse = threshold.compares and was - is_now > threshold.limit(was) - was
         says = f"{name} {'no longer fires' if not is_now else f'fires {is_now} times'}, baseline: {was} times"
-        if worse or has_worsened or not is_now:
+        if worse or not is_now:
             yield Finding("worse" if worse else "note", f"rewrites.{name}", is_now, was, None, says)
 
 
 _BY_PASSES: Final = ("nodes", "ops", "fused", "size", "error", "latency", "blocks", "node_share", "size_share")
 """Facts that passes are to blame for."""
 
+_MAX_PASSES: Final = 3
+"""How many passes a sentence names."""
 
-def _with_passes(found: list[Finding], now: Facts, before: Facts) -> tuple[list[Finding], set[str]]:
+
+def _with_passes(found: list[Finding], now: Facts, before: Facts) -> tuple[list[Finding], bool]:
     """Findings, the first regression among them with the passes that do more or less than in the baseline.
 
-    The names of the facts that are told so are the second result.
+    Whether there are such passes is the second result.
     """
     blamed = (finding.kind == "worse" and finding.fact.partition(".")[0] in _BY_PASSES for finding in found)
     at = next((index for index, is_blamed in enumerate(blamed) if is_blamed), None)
     names = [] if at is None else _to_blame(now, before)
     if at is None or not names:
-        return found, set()
+        return found, False
     new, old = now.get("rewrites", {}), before.get("rewrites", {})
     told = [
         f"{name} no longer fires ({old[name]} times)"
         if not new.get(name)
         else f"{name} fires {new[name]} times (baseline {old.get(name, 0)})"
-        for name in names
+        for name in names[:_MAX_PASSES]
     ]
+    if more := len(names[_MAX_PASSES:]):
+        told.append(f"and {more} more")
     with_passes = dataclasses.replace(found[at], says=f"{found[at].says}; {', '.join(told)}")
-    return [*found[:at], with_passes, *found[at + 1 :]], {f"rewrites.{name}" for name in names}
+    return [*found[:at], with_passes, *found[at + 1 :]], True
 
 
 def _to_blame(now: Facts, before: Facts) -> list[str]:
@@ -257,7 +269,7 @@ def _to_blame(now: Facts, before: Facts) -> list[str]:
         changes = {name: change for name, change in changes.items() if name in fusing and change < 0}
     return sorted(
         changes, key=lambda name: (changes[name] > 0, name not in fusing, bool(new.get(name)), changes[name], name)
-    )[:MAX_NAMED]
+    )
 
 
 def _latency(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> Iterator[Finding]:
@@ -265,15 +277,15 @@ def _latency(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> 
     new, old = now.get("latency"), before.get("latency")
     if new is None:
         return
-    low, high = faster(1 / new["high"]), faster(1 / new["low"])
-    interval = f"{faster(1 / new['ratio'])} than the original (95 %: {low} to {high})".replace("fast than", "fast as")
+    low, high = times(new["low"]), times(new["high"])
+    says = f"latency {times(new['ratio'])} the original's (95 %: {low} to {high})"
     if old is None:
         if new["low"] > 1:
-            yield Finding("note", "latency", new["ratio"], None, None, f"latency: {interval}")
+            yield Finding("note", "latency", new["ratio"], None, None, says)
         return
     limit = thresholds["latency"].limit(old["ratio"])
-    says = f"latency: {interval}, baseline {faster(1 / old['ratio'])}"
+    says += f", baseline {times(old['ratio'])}"
     if new["low"] > limit:
-        yield Finding("worse", "latency", new["ratio"], old["ratio"], limit, f"{says} (allowed: {faster(1 / limit)})")
+        yield Finding("worse", "latency", new["ratio"], old["ratio"], limit, f"{says} (allowed: {times(limit)})")
     elif new["high"] < thresholds["latency"].floor(old["ratio"]):
         yield Finding("better", "latency", new["ratio"], old["ratio"], limit, says)

@@ -204,6 +204,16 @@ def rounded(value: float) -> float:
     return float(f"{value:.{_ROUNDED}g}")
 
 
+def times(ratio: float) -> str:
+    """A ratio of times for people, as thresholds are written: ``0.80×`` takes four fifths of the time."""
+    return f"{ratio:.2f}×"
+
+
+def latency_of(facts: Facts) -> str:
+    """The ratio of the result's time to the original's, for people; empty where it was not measured."""
+    return times(facts["latency"]["ratio"]) if "latency" in facts else ""
+
+
 def fused(gained: Mapping[str, int]) -> dict[str, int]:
     """Of the ops that a result has more of than its original, those that do the work of several nodes.
 

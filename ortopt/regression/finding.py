@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -52,13 +52,15 @@ def changes_of(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, i
     return {name: change for name, change in every.items() if change}
 
 
-def difference_of_ops(now: Facts, before: Facts) -> str:
+def difference_of_ops(now: Facts, before: Facts, told: Container[str] = ()) -> str:
     """The ops that there are more and fewer of, the largest changes first.
 
     Args:
         now: The facts of the run.
         before: The baseline's.
+        told: Ops of which it is told elsewhere.
     """
-    changes = changes_of(now.get("ops", {}), before.get("ops", {}))
-    named = [f"{op} {change:+d}" for op, change in sorted(changes.items(), key=lambda item: (-abs(item[1]), item[0]))]
+    changes = changes_of(now.get("ops", {}), before.get("ops", {})).items()
+    ranked = sorted(changes, key=lambda item: (-abs(item[1]), item[0]))
+    named = [f"{op} {change:+d}" for op, change in ranked if op not in told]
     return ", ".join((*named[:MAX_NAMED], *(["…"] if len(named) > MAX_NAMED else [])))

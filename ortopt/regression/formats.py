@@ -3,78 +3,109 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from ortopt.regression.facts import latency_of
 from ortopt.regression.results import EXIT_CODES, Check, Result, Status
 from ortopt.reporting.page.document import index
 from ortopt.reporting.report import size
 
-LIMIT: Final = 900_000
-"""Characters that the page has at most: a job summary of GitHub takes a megabyte."""
+LIMIT: Final = 65_000
+"""Characters that the Markdown has at most: a comment of GitHub takes 65,536, a marker in front of it among them."""
+
+_MAX_SENTENCE: Final = 500
+"""Characters of a sentence, and of a name."""
 
 _QUIET: Final = (Status.SAME, Status.DONE, Status.UNCHANGED, Status.SKIPPED)
 
 
 def markdown(check: Check) -> str:
-    """The page.
+    """The page: what fails first, then what else is to be told, folded; of what does not fit, how much there is.
 
     Args:
         check: The results.
     """
-    verdict = "failed" if check.exit_code else "passed"
-    counts = ", ".join(f"{count} {status}" for status, count in check.counts().items()) or "no models"
-    lines = [f"## ortopt check {verdict}", "", f"{len(check.results)} models: {counts}. {check.seconds:.0f} s.", ""]
-    lines += [f"- {_cell(note)}" for note in check.notes]
+    counts = ", ".join(f"{count} {status}" for status, count in check.counts().items())
+    lines = [f"## {check.title}", "", f"{_cell(check.scope)}: {counts or 'nothing to check'}", ""]
+    lines += [f"- {_cell(note)}" for note in (*check.notes, *check.advice())]
     if check.stopped:
         lines.append("- interrupted: results are missing")
     if check.missing:
         lines.append(f"- {len(check.missing)} models of the baseline were not checked: {_names(check.missing)}")
-    for title, chosen in _sections(check):
-        lines += ["", f"### {title}", "", *_told(chosen)]
-    lines += ["", "<details><summary>All models</summary>", "", *_table(check.results), "", "</details>", ""]
-    return _shortened(lines)
-
-
-def _sections(check: Check) -> Iterable[tuple[str, list[Result]]]:
-    failed = [result for result in check.results if result.is_failure]
-    other = [result for result in check.results if not result.is_failure and result.status not in _QUIET]
-    if failed:
-        yield "Failed", failed
-    for title, status in (
-        ("Better than the baseline", Status.BETTER),
-        ("No longer failing", Status.FIXED),
-        ("Accepted", Status.ACCEPTED),
-        ("New", Status.NEW),
-        ("Changed", Status.CHANGED),
-        ("Expected failures", Status.EXPECTED),
+    text = "\n".join((*lines, ""))[: LIMIT // 2]
+    failed = [result for result in check.ranked if result.is_failure]
+    told = [result for result in check.ranked if not result.is_failure and result.status not in _QUIET]
+    for title, results, head, row in (
+        ("", failed, _TOLD, _told),
+        ("What is no failure", told, _TOLD, _told),
+        ("All models", check.ranked, _FIGURES, _figures),
     ):
-        chosen = [result for result in other if result.status is status]
-        if chosen:
-            yield title, chosen
+        if results:
+            text += _section(title, results, head, row, LIMIT - len(text))
+    return text
 
 
-def _told(results: Iterable[Result]) -> list[str]:
-    lines = ["| model | what | says |", "| --- | --- | --- |"]
+_TOLD: Final = ("| model | what | says |", "| --- | --- | --- |")
+_FIGURES: Final = (
+    "| model | what | nodes | size | error | latency | seconds |",
+    "| --- | --- | --: | --: | --: | --: | --: |",
+)
+
+
+def _section(
+    title: str, results: Sequence[Result], head: Iterable[str], row: Callable[[Result], str], room: int
+) -> str:
+    """A table of results, folded where it has a title; of those that have no room, how many there are."""
+    folded = f"<details><summary>{title} ({len(results)})</summary>\n\n" if title else ""
+    begin, end = "\n" + folded + "".join(f"{line}\n" for line in head), "\n</details>\n" if title else ""
+    room -= len(rest := _rest(results))
+    alone = rest if room >= 0 else ""
+    room -= len(begin) + len(end)
+    rows: list[str] = []
     for result in results:
-        says = "<br>".join(_cell(line) for line in (*result.says(), *([result.reason] if result.reason else [])))
-        lines.append(f"| {_cell(result.name)} | {result.status.value} | {says} |")
-    return lines
+        line = f"{row(result)}\n"
+        if len(line) > room:
+            break
+        room -= len(line)
+        rows.append(line)
+    if not rows:
+        return alone
+    return begin + "".join(rows) + _rest(results[len(rows) :]) + end
 
 
-def _table(results: Iterable[Result]) -> list[str]:
-    lines = ["| model | what | nodes | size | error | seconds |", "| --- | --- | --: | --: | --: | --: |"]
-    for result in results:
-        facts = result.facts
-        error = facts.get("error", "")
-        cells = (
-            facts.get("nodes", ""),
-            size(facts["size"]) if "size" in facts else "",
-            f"{error:.2g}" if isinstance(error, float) else error,
-            f"{result.seconds:.1f}" if result.seconds else "",
-        )
-        lines.append(f"| {_cell(result.name)} | {result.status.value} | {' | '.join(map(str, cells))} |")
-    return lines
+def _rest(results: Iterable[Result]) -> str:
+    counts = Counter(result.status.value for result in results)
+    if not counts:
+        return ""
+    return f"\n(And {', '.join(f'{number} {status}' for status, number in counts.items())}; `--json` has all of it.)\n"
+
+
+def _told(result: Result) -> str:
+    """A row with what is said of a model: the first sentence, and the others folded."""
+    says = [_cell(line) for line in (*result.says(), result.reason)[:_MAX_SAID] if line]
+    told = "".join(says[:1])
+    if says[1:]:
+        told = f"<details><summary>{told}</summary>{'<br>'.join(says[1:])}</details>"
+    return f"| <code>{_cell(result.name)}</code> | {result.status.value} | {told} |"
+
+
+_MAX_SAID: Final = 7
+"""How many sentences are said of a model."""
+
+
+def _figures(result: Result) -> str:
+    facts = result.facts
+    error = facts.get("error", "")
+    cells = (
+        facts.get("nodes", ""),
+        size(facts["size"]) if "size" in facts else "",
+        f"{error:.2g}" if isinstance(error, float) else error,
+        latency_of(facts),
+        f"{result.seconds:.1f}" if result.seconds else "",
+    )
+    return f"| <code>{_cell(result.name)}</code> | {result.status.value} | {' | '.join(map(str, cells))} |"
 
 
 def _names(names: Iterable[str]) -> str:
@@ -82,23 +113,17 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join((*shown[:10], *(["…"] if len(shown) > 10 else [])))
 
 
+_ESCAPES: Final = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "@\u200b", **{letter: f"\\{letter}" for letter in "\\`*_[]|~#"}}
+)
+"""So that markup is none, and nobody is told of a name with an @."""
+
+
 def _cell(said: str) -> str:
-    """A text in a cell: what would be markup is none."""
-    line = " ".join(said.split())
-    for letter, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        line = line.replace(letter, name)
-    return "".join(f"\\{letter}" if letter in "\\`*_[]|~#" else letter for letter in line if letter.isprintable())
-
-
-def _shortened(lines: list[str]) -> str:
-    page: list[str] = []
-    length = 0
-    for line in lines:
-        length += len(line) + 1
-        if length > LIMIT:
-            return "\n".join((*page, "", "(The rest does not fit; `--json` has all of it.)", ""))
-        page.append(line)
-    return "\n".join(page)
+    """A text in a cell."""
+    line = "".join(letter for letter in " ".join(said.split()) if letter.isprintable())
+    line = line if len(line) <= _MAX_SENTENCE else f"{line[:_MAX_SENTENCE]}…"
+    return line.translate(_ESCAPES)
 
 
 _ERRORS: Final = (Status.BROKEN,)
@@ -130,15 +155,15 @@ def junit(check: Check) -> str:
 def _case(result: Result) -> ET.Element:
     group = "ortopt.check" + (f".{result.configuration}" if result.configuration else "")
     case = ET.Element("testcase", name=_clean(result.name), classname=_clean(group), time=f"{result.seconds:.3f}")
-    says = [_clean(line) for line in result.says("worse", "note")]
+    says = [_clean(line) for line in result.says()]
     if result.is_failure:
         tag = "error" if result.status in _ERRORS else "failure"
         failure = ET.SubElement(case, tag, type=result.status.value, message=says[0] if says else result.status.value)
         failure.text = "\n".join(says)
     elif result.status in _SKIPPED:
         ET.SubElement(case, "skipped", message=_clean(f"{result.status.value}: {result.reason}".removesuffix(": ")))
-    lines = [f"{result.status.value}", *map(_clean, result.says())]
-    ET.SubElement(case, "system-out").text = "\n".join(lines)
+    if not result.is_failure:
+        ET.SubElement(case, "system-out").text = "\n".join((result.status.value, *says))
     return case
 
 
@@ -148,7 +173,7 @@ def _clean(line: str) -> str:
 
 
 _KINDS: Final[Mapping[Status, str]] = {
-    **dict.fromkeys(Status, "good"),
+    **dict.fromkeys(Status, "good"),  # in the order of `Status`: the worst first
     **dict.fromkeys(EXIT_CODES, "bad"),
     Status.EXPECTED: "unknown",
     Status.UNCHANGED: "",
@@ -163,14 +188,12 @@ def page(check: Check) -> str:
     Args:
         check: The results.
     """
-    verdict = "failed" if check.exit_code else "passed"
-    notes = [*check.notes, *(["interrupted: results are missing"] if check.stopped else [])]
+    notes = [*check.notes, *check.advice(), *(["interrupted: results are missing"] if check.stopped else [])]
     if check.missing:
         notes.append(f"{len(check.missing)} models of the baseline were not checked: {', '.join(check.missing)}")
-    against = f", against {check.baseline}" if check.baseline else ""
-    subtitle = f"{len(check.results)} models in {check.seconds:.0f} s{against}"
+    against = f", against {check.baseline}" if check.baseline and not check.compared else ""
     kinds = {status.value: kind for status, kind in _KINDS.items()}
-    return index(f"ortopt check {verdict}", subtitle, check.counts(), kinds, map(_row, check.results), notes)
+    return index(check.title, f"{check.scope}{against}", kinds, map(_row, check.results), notes)
 
 
 def _row(result: Result) -> dict[str, Any]:

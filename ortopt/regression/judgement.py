@@ -95,8 +95,6 @@ def vanished(case: Case, baseline: Baseline, *, has_model: bool, pruned: bool) -
         return Result(case.name, case.model, case.configuration, Status.SKIPPED, reason=reason)
     what = "configuration of it" if has_model else "model"
     says = f"it is in the baseline, and there is no such {what} any more"
-    if not pruned:
-        says += " (--update --prune, or removed in the manifest, takes that)"
     finding = Finding("worse", "model", None, baseline.models[case.name].get("model"), None, says)
     return Result(case.name, case.model, case.configuration, Status.VANISHED, findings=(finding,))
 

@@ -127,6 +127,7 @@ class Check:
         seconds: How long all took.
         stopped: Whether it was interrupted, so that results are missing.
         notes: What else is to be told.
+        compared: The file of the other baseline, where two are compared and nothing has run; else empty.
     """
 
     results: tuple[Result, ...]
@@ -137,11 +138,45 @@ class Check:
     seconds: float = 0.0
     stopped: bool = False
     notes: tuple[str, ...] = ()
+    compared: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it is, and whether it fails."""
+        return f"ortopt check {'diff ' if self.compared else ''}{'failed' if self.exit_code else 'passed'}"
+
+    @property
+    def scope(self) -> str:
+        """How many models it is about, and how long it took or what was compared."""
+        models = f"{len(self.results)} model{'' if len(self.results) == 1 else 's'}"
+        if self.compared:
+            return f"{models} of {self.compared} against {self.baseline}"
+        return f"{models} in {self.seconds:.0f} s"
 
     @property
     def exit_code(self) -> int:
         """0 where nothing is worse; else the first of 2, 3 and 4 that a result asks for."""
         return min((EXIT_CODES[result.status] for result in self.results if result.is_failure), default=0)
+
+    @property
+    def ranked(self) -> list[Result]:
+        """The results, the worst first; by name where they are alike."""
+        rank = {status: place for place, status in enumerate(Status)}
+        return sorted(self.results, key=lambda result: rank[result.status])
+
+    def advice(self) -> list[str]:
+        """How what fails because of the baseline is accepted, if that is what is wanted."""
+        if self.compared:
+            return []
+        worse = [result for result in self.results if result.status is Status.WORSE]
+        advice = []
+        if worse:
+            changed = any(finding.fact in ("model", "options") for result in worse for finding in result.findings)
+            in_manifest = ", or accept_changes in the manifest" if changed else ""
+            advice.append(f"to accept what is worse: --update{in_manifest}")
+        if any(result.status is Status.VANISHED for result in self.results):
+            advice.append("to accept what has vanished: --update --prune, or removed in the manifest")
+        return advice
 
     def counts(self) -> dict[str, int]:
         """How many results there are of each status, the worst first; those of which there are none are left out."""
@@ -154,6 +189,7 @@ class Check:
             "schema": SCHEMA,
             "versions": dict(self.versions),
             "baseline": self.baseline or None,
+            "compared": self.compared or None,
             "shard": None if self.shard is None else {"number": self.shard[0], "of": self.shard[1]},
             "counts": self.counts(),
             "exit_code": self.exit_code,
@@ -209,6 +245,7 @@ class _Check(Struct):
     missing: tuple[str, ...]
     notes: tuple[str, ...]
     models: list[_Result]
+    compared: str | None = None
 
 
 _WHAT: Final = "no results of ortopt check"
@@ -226,8 +263,10 @@ def read(path: str | Path) -> Check:
     except ValueError as error:
         raise documents.invalid(path, _WHAT, error) from error
     shard = None if data.shard is None else (data.shard.number, data.shard.of)
-    baseline = data.baseline or ""
-    return Check(results, data.versions, baseline, data.missing, shard, data.seconds, data.stopped, data.notes)
+    files = data.baseline or "", data.compared or ""
+    return Check(
+        results, data.versions, files[0], data.missing, shard, data.seconds, data.stopped, data.notes, files[1]
+    )
 
 
 def sorted_by_name(results: Iterable[Result]) -> tuple[Result, ...]:

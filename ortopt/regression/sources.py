@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from ortopt import zoo
 from ortopt.errors import UsageError
 from ortopt.regression import manifest as manifests
-from ortopt.regression.case import Case
+from ortopt.regression.case import Case, split_name
 from ortopt.regression.manifest import Manifest
 from ortopt.terminal_text import quoted
 
@@ -65,7 +65,7 @@ class Selection(NamedTuple):
         here = {case.name for case in self.cases}
         found = []
         for name in sorted(set(names) - here):
-            model, _, configuration = name.removesuffix("]").rpartition(" [") if name.endswith("]") else (name, "", "")
+            model, configuration = split_name(name)
             manifest = next((zoo.manifest for zoo in self.zoos if _names(zoo, model)), None)
             if manifest is not None:
                 found.append(Case(model, configuration, None, manifest.settings(model, configuration, said)))

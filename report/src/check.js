@@ -1,28 +1,41 @@
 // The index over many models: what became of each, sorted and filtered.
-import { bytes, error, fill, h, numeric, plural, table } from './dom.js';
+import { bytes, count, error, fill, h, plural } from './dom.js';
 
-const COLUMNS = [
-  ['model', (row) => row.name], ['status', (row) => row.status], ['nodes before', (row) => row.nodes_before], ['nodes', (row) => row.nodes], ['size', (row) => row.size],
-  ['worst error', (row) => row.error], ['rewrites', (row) => row.rewrites], ['seconds', (row) => row.seconds], ['latency', (row) => row.latency],
-];
+const ratio = (value) => `${value.toFixed(2)}×`;
+const LATENCY = "the time of a call of the result over the original's: below 1 is faster";
+
+/** The columns: a title, the value in a row, how it is shown where it is a number, and what it is. */
+const columns = (kinds) => [
+  ['model', (row) => row.name],
+  ['status', (row) => Object.keys(kinds).indexOf(row.status)], // sorted as the worst comes first
+  ['nodes before', (row) => row.nodes_before, count], ['nodes', (row) => row.nodes, count], ['size', (row) => row.size, bytes],
+  ['worst error', (row) => row.error, error], ['rewrites', (row) => row.rewrites, count], ['seconds', (row) => row.seconds, (value) => value.toFixed(1)],
+  ['latency', (row) => row.latency, ratio, LATENCY],
+].map(([title, value, shown, about]) => ({ title, value, shown, about }));
+
+const isKnown = (value) => value !== null && value !== undefined && value !== '';
 
 export function index(data) {
-  let sorted = { at: null, down: false };
+  let sorted = { column: null, down: false };
   const body = h('div');
   const filter = h('input', { type: 'search', placeholder: 'Filter by name or status', 'aria-label': 'Filter models', oninput: () => draw() });
-  const used = COLUMNS.filter(([, value]) => data.rows.some((row) => value(row) !== null && value(row) !== undefined && value(row) !== ''));
-  const sort = (at) => { sorted = { at, down: sorted.at === at && !sorted.down }; draw(); };
-  const shown = { size: (value) => numeric(value === null ? '' : bytes(value)), 'worst error': (value) => numeric(error(value)), seconds: (value) => numeric(value === null ? '' : value.toFixed(1)), latency: (value) => numeric(value === null ? '' : `${(1 / value).toFixed(2)}×`) };
+  const used = columns(data.kinds).filter(({ value }) => data.rows.some((row) => isKnown(value(row))));
+  const sort = (column) => { sorted = { column, down: sorted.column === column && !sorted.down }; draw(); };
+  const arrow = (column) => (sorted.column === column ? (sorted.down ? ' ↓' : ' ↑') : '');
+  const header = (column) => h('th', { class: column.shown ? 'number' : null, scope: 'col', title: column.about },
+    h('button', { type: 'button', class: 'sort', 'aria-label': `Sort by ${column.title}`, onclick: () => sort(column) }, column.title, arrow(column)));
 
   function draw() {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
     const rows = data.rows.filter((row) => words.every((word) => `${row.name} ${row.status}`.toLowerCase().includes(word)));
-    if (sorted.at !== null) {
-      const value = used[sorted.at][1];
-      rows.sort((a, b) => compare(value(a), value(b)) * (sorted.down ? -1 : 1));
-    }
-    fill(body, h('p', { class: 'quiet', role: 'status' }, plural(rows.length, 'model')), table([...used.map(([title], at) => h('button', { type: 'button', class: 'sort', 'aria-label': `Sort by ${title}`, onclick: () => sort(at) }, title, sorted.at === at ? (sorted.down ? ' ↓' : ' ↑') : '')), 'says'],
-      rows.map((row) => [...used.map(([title, value]) => cell(row, title, value(row), shown[title], data.kinds)), row.says.length ? h('ul', { class: 'says' }, row.says.map((line) => h('li', null, line))) : ''])));
+    const { column, down } = sorted;
+    if (column) rows.sort((a, b) => compare(column.value(a), column.value(b)) * (down ? -1 : 1));
+    fill(body, h('p', { class: 'quiet', role: 'status' }, plural(rows.length, 'model')),
+      h('div', { class: 'scroller', tabindex: 0 }, h('table', { class: 'models' },
+        h('thead', null, h('tr', null, used.map(header), h('th', { scope: 'col' }, 'says'))),
+        h('tbody', null, rows.map((row) => h('tr', null, used.map((each) => cell(row, each, data.kinds)),
+          h('td', { class: 'said' }, row.says.length ? h('ul', { class: 'says' }, row.says.map((line) => h('li', null, line))) : null)))))),
+      used.some(({ about }) => about) ? h('p', { class: 'quiet' }, `Latency is ${LATENCY}.`) : null);
   }
   draw();
   const counts = Object.entries(data.counts);
@@ -33,11 +46,11 @@ export function index(data) {
   ];
 }
 
-function cell(row, title, value, shown, kinds) {
-  if (title === 'model' && row.page) return h('a', { href: row.page }, value);
-  if (title === 'status') return h('span', { class: `badge ${kinds[value]}` }, value);
-  if (shown) return shown(value ?? null);
-  return value === null || value === undefined ? '' : value;
+function cell(row, { title, value, shown }, kinds) {
+  if (title === 'model') return h('td', { class: 'model' }, row.page ? h('a', { href: row.page }, row.name) : row.name);
+  if (title === 'status') return h('td', null, h('span', { class: `badge ${kinds[row.status]}` }, row.status));
+  const known = value(row);
+  return h('td', { class: 'number', 'data-title': title }, !isKnown(known) ? '' : typeof known === 'number' ? shown(known) : known);
 }
 
 function compare(a, b) {

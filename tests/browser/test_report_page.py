@@ -159,7 +159,7 @@ def test_a_repair_names_the_pass_and_the_signal(browser: Chromium, opened: Opene
 
 def test_every_status_of_a_check_has_the_colour_of_what_it_is(browser: Chromium, opened: Opened) -> None:
     results = tuple(Result(status.name, status.name, "", status) for status in Status)
-    opened(check_page.text(Check(results, {})))
+    opened(check_page.page(Check(results, {})))
     for selector, kind in (("td .badge", "badge"), ("#summary .card", "card")):
         classes = browser.run(f"[...document.querySelectorAll({selector!r})].map((e) => e.className)")
         colours = dict(zip(Status, (text.removeprefix(kind).strip() for text in classes), strict=True))
@@ -397,6 +397,41 @@ def test_an_index_is_sorted_and_filtered(browser: Chromium, opened: Opened) -> N
     browser.type("a")
     browser.wait("document.querySelectorAll('tbody tr').length === 2")
     assert browser.run("document.querySelector('tbody a').getAttribute('href')").startswith("./")
+
+
+def test_the_worst_models_of_a_check_are_on_top(browser: Chromium, opened: Opened) -> None:
+    names = {"a": Status.SAME, "b": Status.WORSE, "c": Status.SAME, "d": Status.BROKEN, "e": Status.DIFFERS}
+    opened(check_page.page(Check(tuple(Result(name, name, "", status) for name, status in names.items()), {})))
+    assert texts(browser, "td.model") == ["d", "e", "b", "a", "c"]
+    assert texts(browser, "td .badge") == ["broken", "differs", "worse", "same", "same"]
+    browser.click(".sort")
+    assert texts(browser, "td.model") == ["a", "b", "c", "d", "e"]
+    browser.click(".sort", nth=1)
+    assert texts(browser, "td.model")[:3] == ["d", "e", "b"]  # by what came of them, not by its spelling
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [600, 1400])
+def test_a_check_can_be_read_at_any_width(browser: Chromium, opened: Opened, width: int, theme: str) -> None:
+    facts = {"nodes": 12_345, "size": 1_500_000_000, "error": 1.2e-6, "latency": {"ratio": 0.8}, "rewrites": {"a": 1}}
+    name = f"models/{'a_long_name_' * 8}.onnx"
+    says = "the outputs are NaN everywhere, and more is said of this one than has room in a line of a narrow window"
+    browser.size(width, 850)
+    browser.prefer(theme=theme)
+    opened(
+        check_page.page(
+            Check(tuple(Result(name, name, "", one, error=says, facts=facts, seconds=12.5) for one in Status), {})
+        )
+    )
+    badge = "[...document.querySelectorAll('td .badge')]"
+    lines = f"{badge}.map((e) => e.getBoundingClientRect().height / parseFloat(getComputedStyle(e).lineHeight))"
+    assert max(browser.run(lines)) < 2  # no word of it is broken, and it is one line
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    ends = "[...document.querySelectorAll('.said, td .badge')].map((e) => e.getBoundingClientRect().right)"
+    assert max(browser.run(ends)) <= width
+    assert "0.80×" in texts(browser, "td.number")
+    assert contrast(browser, "td.number") > 4.5
+    assert contrast(browser, "td .badge") > 4.5
 
 
 def test_a_page_whose_data_is_broken_says_so(browser: Chromium, opened: Opened) -> None:

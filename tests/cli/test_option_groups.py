@@ -52,5 +52,13 @@ def test_all_options_are_shown_on_request_and_few_first(name: str) -> None:
         assert "-h, --help " in text
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_in_a_help_stand_in_lines_of_their_own(name: str) -> None:
+    for line in shown(name, "--help").splitlines():
+        assert "\\b" not in line
+        assert line.count(f"ortopt {name} ") <= 1
+        assert len(line) <= 80
+
+
 def test_optimize_shows_a_dozen_first() -> None:
     assert 10 <= sum(option.name in FIRST for option in options_of("optimize")) <= 13

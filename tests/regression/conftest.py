@@ -80,7 +80,8 @@ class InProcess:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch, models_run_here: None) -> None:
-    """Models of ours are verified in this process."""
+    """Models of ours are verified in this process; nothing is annotated, wherever tests run."""
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     monkeypatch.setattr(model_run, "_quiet_memory", model_run.memory_of_process)
     monkeypatch.setattr(latency, "attempt", lambda *_: None)
     monkeypatch.setattr(model_run.start, "early", contextlib.nullcontext)

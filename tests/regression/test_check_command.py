@@ -97,9 +97,13 @@ def test_a_slower_result_is_a_regression_where_the_interval_says_so(
     ratios[:] = [0.7, 0.9, 1.2, 0.95, 0.75, 0.8, 1.1, 0.99, 0.85]  # slower by its median alone
     check(*only)
     ratios[:] = [1.0, 0.98, 1.02, 1.0, 1.01, 1.3, 0.97, 1.0, 1.0]
-    assert "latency: as fast as the original (95 %: " in check(*only, code=3).stdout
+    said = check(*only, "--markdown", "r.md", code=3).stdout
+    assert "latency 1.00× the original's (95 %: 0.98× to 1.02×), baseline 0.80× (allowed: 0.84×)" in said
+    assert " | 1.00× | " in Path("r.md").read_text()
     ratios[:] = [0.5, 0.51, 0.49] * 3
     assert "zoo/relu.onnx: better" in check(*only).stdout
+    ratios[:] = [0.8] * 9
+    assert ", latency 0.80×, " in check(*only).stdout
 
 
 def test_better_is_told_and_kept(check: Any, zoo: Path, passes: Any) -> None:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from ortopt.cli.group import commands
-from ortopt.regression import manifest, thresholds
+from ortopt.regression import formats, manifest, thresholds
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
@@ -128,5 +128,56 @@ def test_the_action(tmp_path: Path, code: int) -> None:
     assert called[7] == "a b.json"
     assert (tmp_path / "summary.md").read_text() == "## told\n"
     assert not (tmp_path / "hacked").exists()
-    assert set(action["outputs"]) == {"junit", "json"}
+    assert set(action["outputs"]) == {"junit", "json", "markdown"}
     assert action["outputs"]["json"]["value"] in called
+
+
+FAKE_GH = """#!/bin/sh
+printf '%s\\n' "$@" >> called
+case "$*" in
+  *--paginate*) printf "$FOUND"; exit "$READ" ;;
+  *) exit "$WRITTEN" ;;
+esac
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the action's steps are for bash")
+@pytest.mark.parametrize(
+    ("environment", "called", "says"),
+    [
+        ({"FOUND": ""}, ["--method", "POST", "repos/o/r/issues/7/comments"], ""),
+        ({"FOUND": "11\\n12\\n"}, ["--method", "PATCH", "repos/o/r/issues/comments/11"], ""),
+        ({"READ": "1"}, [], "::warning::the comments cannot be read"),
+        ({"WRITTEN": "1"}, ["--method", "POST", "repos/o/r/issues/7/comments"], "::warning::the comment cannot be"),
+    ],
+)
+def test_the_comment_of_the_action(tmp_path: Path, environment: dict[str, str], called: list[str], says: str) -> None:
+    """It is made once for each zoo and changed afterwards; without the permission the check ends as it did."""
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    (step,) = (step for step in action["runs"]["steps"] if step.get("name") == "Comment")
+    fake = tmp_path / "gh"
+    fake.write_text(FAKE_GH)
+    fake.chmod(0o755)
+    (tmp_path / "ortopt-check.md").write_text("## told\n")
+    environment = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "ZOO": "models $(touch hacked)",
+        "COMMENTS": "repos/o/r/issues/7/comments",
+        "EDITED": "repos/o/r/issues/comments",
+        **{"FOUND": "", "READ": "0", "WRITTEN": "0"},
+        **environment,
+    }
+    assert step["env"].keys() - {"GH_TOKEN"} == environment.keys() & step["env"].keys()
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
+    words = (tmp_path / "called").read_text().splitlines()
+    assert words[: words.index("--jq")] == ["api", "--paginate", "repos/o/r/issues/7/comments?per_page=100"]
+    written = words[words.index("--jq") + 2 :]
+    assert written == (["api", "--silent", *called, "--field", "body=@ortopt-comment.md"] if called else [])
+    assert done.stdout.startswith(says)
+    mark, rest = (tmp_path / "ortopt-comment.md").read_text().split("\n", 1)
+    assert rest == "## told\n"
+    assert re.fullmatch(r"<!-- ortopt check [0-9a-f]{16} -->", mark)
+    assert len(mark) + 1 + formats.LIMIT <= 65_536
+    assert f'startswith("{mark}")' in words[words.index("--jq") + 1]
+    assert not (tmp_path / "hacked").exists()

@@ -292,6 +292,17 @@ def test_names_in_a_page_are_no_markup() -> None:
         assert data_of(page)["title"]
 
 
+def test_an_index_has_what_failed_on_top_and_what_was_verified_in_green() -> None:
+    told = [{"input": "a", "verified": True}, {"input": "b", "verified": False}, {"input": "c", "error": "it is empty"}]
+    data = data_of(index_page("several", [(report, "") for report in told]))
+    assert [(row["name"], data["kinds"][row["status"]]) for row in data["rows"]] == [
+        ("c", "bad"),
+        ("b", "unknown"),
+        ("a", "good"),
+    ]
+    assert data["counts"] == {"broken": 1, "not verified": 1, "verified": 1}
+
+
 def test_the_policy_allows_this_very_script_and_style_and_nothing_else() -> None:
     page = document({"title": "t", "kind": "check"})
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)

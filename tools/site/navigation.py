@@ -24,15 +24,15 @@ MENU: dict[str, dict[str, str]] = {
         "The report as data": "json.md",
         "Fusion groups": "groups.md",
         "The runtime": "runtime.md",
-        "Figures": "benchmarks.md",
-        "Forms that are not taken": "losers.md",
     },
     "Passes": {},
     "Python": {},
-    "Working on ortopt": {
+    "Developers": {
         "Writing passes": "writing_passes.md",
         "Architecture": "architecture.md",
         "Glossary": "glossary.md",
+        "Benchmarks": "benchmarks.md",
+        "Forms that are not taken": "losers.md",
         "Contributing": "contributing.md",
         "Security": "security.md",
         "Changes": "changelog.md",

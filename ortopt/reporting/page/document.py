@@ -8,7 +8,8 @@ import html
 import importlib.resources
 import json
 import zlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import ortopt
@@ -63,20 +64,22 @@ def document(data: Mapping[str, Any]) -> str:
 
 
 def index(
-    title: str, subtitle: str, counts: Mapping[str, int], kinds: Mapping[str, str], rows: Any, notes: Any = ()
+    title: str, subtitle: str, kinds: Mapping[str, str], rows: Iterable[Mapping[str, Any]], notes: Iterable[str] = ()
 ) -> str:
-    """An index over models, which is sorted and filtered in the browser.
+    """An index over models, which is sorted and filtered in the browser; the worst models are on top at first.
 
     Args:
         title: The page's title.
         subtitle: What it is an index of.
-        counts: How many models there are of each status.
-        kinds: How each status is coloured.
-        rows: The models.
+        kinds: How each status is coloured, the worst status first.
+        rows: The models, in the order of those that have one status.
         notes: What else is to be told.
     """
+    rank = {status: place for place, status in enumerate(kinds)}
+    ranked = sorted(rows, key=lambda row: rank[row["status"]])
+    counts = Counter(row["status"] for row in ranked)
     told = {"kind": "check", "title": title, "subtitle": subtitle, "counts": counts, "kinds": kinds}
-    return document({**told, "notes": list(notes), "rows": list(rows)})
+    return document({**told, "notes": list(notes), "rows": ranked})
 
 
 def asset(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +16,8 @@ from ortopt.system.files import write_atomically
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_KINDS: Final = {"verified": "good", "not verified": "unknown", "broken": "bad"}
-"""How an index colours what became of a model."""
+_KINDS: Final = {"broken": "bad", "not verified": "unknown", "verified": "good"}
+"""How an index colours what became of a model, the worst first."""
 
 
 def page_of(result: OptimizeResult, title: str = "model") -> str:
@@ -78,7 +77,7 @@ def index_page(title: str, reports: Sequence[tuple[Mapping[str, Any], str]]) -> 
     """
     rows = [_row(report, page) for report, page in reports]
     subtitle = "1 model" if len(rows) == 1 else f"{len(rows)} models"
-    return index(title, subtitle, Counter(row["status"] for row in rows), _KINDS, rows)
+    return index(title, subtitle, _KINDS, rows)
 
 
 def _row(report: Mapping[str, Any], page: str) -> dict[str, Any]:
