@@ -33,7 +33,7 @@ class UsageError(OrtoptError):
 
 
 class MissingRuntimeError(UsageError):
-    """A model has to run, and no ONNX Runtime is installed, or one that is too old; the message says what to install."""
+    """A model has to run, and no ONNX Runtime is installed, or one that is too old; the message says what to do."""
 
 
 class UnknownTransformerError(UsageError):
