@@ -13,13 +13,18 @@ EXPORTS ?=
 REACH ?=
 SPEED ?=
 VERSIONS ?=
+# The build of ONNX Runtime, an extra of pyproject.toml: gpu, which is the CPU's where there is no other, cpu or cuda.
+RUNTIME ?= gpu
 RUNTIMES ?=
+
+# The time in archives is that of the commit: whoever builds it again gets the same bytes.
+export SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),1580601600)
 
 BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo docs test test-versions runtimes lint format bench bench-real bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes fuzz-chains mutants code-mutants foreign faults fuzz-loader gpu bench-gpu manifest wheel clean
+.PHONY: help demo docs test test-versions runtimes lint format bench bench-real bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes fuzz-chains mutants code-mutants foreign faults fuzz-loader gpu bench-gpu manifest wheel release-check clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -131,8 +136,13 @@ bench-gpu: $(VENV_TEST)/.cuda ## small models on CUDA against plain ONNX Runtime
 manifest: $(VENV_TEST)/.installed ## what passes declare, for runs that import them when they are needed: after a change of a pass
 	$(TEST)/python -m tools.manifest
 
-wheel: $(VENV_TEST)/.installed ## wheel and sdist into dist/
+wheel: $(VENV_TEST)/.installed ## wheel and sdist of ortopt and ortopt-zoo into dist/, with the same bytes everywhere
+	rm -rf dist
 	$(TEST)/python -m build --no-isolation
+	$(TEST)/python -m build --no-isolation --outdir dist models
+
+release-check: $(VENV_TEST)/.release wheel ## what dist/ holds: built again, installed by pip and uv on the oldest and the newest Python; minutes
+	ORTOPT_TEST_RELEASE=dist $(TEST)/python -m pytest tests/release
 
 report-assets: ## build the script of the report's page from report/; needs npm
 	cd report && npm ci --ignore-scripts && npm run build
@@ -143,12 +153,12 @@ clean: ## remove environments, caches and everything made here
 # A stamp is written last: an installation that broke off is done again, one that succeeded is not.
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(RUNTIME)]'
 	@touch $@
 
 $(VENV_TEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV_TEST)
-	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,$(RUNTIME)]'
 	@touch $@
 
 $(VENV_TEST)/.bench: $(VENV_TEST)/.installed
@@ -161,6 +171,10 @@ $(VENV_TEST)/.exports: $(VENV_TEST)/.installed
 
 $(VENV_TEST)/.docs: $(VENV_TEST)/.installed
 	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+$(VENV_TEST)/.release: $(VENV_TEST)/.installed
+	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[release]'
 	@touch $@
 
 $(VENV_TEST)/.cuda: $(VENV_TEST)/.installed

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ortopt.context import Context
     from ortopt.errors import (
         InvalidModelError,
+        MissingRuntimeError,
         OptimizationCancelled,
         OrtoptError,
         OutputError,
@@ -47,6 +48,7 @@ _HOMES = {
     "InferenceSession": "runtime.session",
     "InvalidModelError": "errors",
     "Lineage": "instrumentation.lineage",
+    "MissingRuntimeError": "errors",
     "Numerics": "options",
     "Observer": "observers",
     "OnnxIrPass": "adapters",
@@ -94,6 +96,7 @@ __all__ = [
     "InferenceSession",
     "InvalidModelError",
     "Lineage",
+    "MissingRuntimeError",
     "Numerics",
     "Observer",
     "OnnxIrPass",

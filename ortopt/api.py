@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from ortopt.analysis.providers import in_place_of
+from ortopt.analysis.providers import check_installation, in_place_of
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import UsageError
 from ortopt.observers import Observer
@@ -191,6 +191,7 @@ def optimize(
 
     Raises:
         UsageError: If an option makes no sense.
+        MissingRuntimeError: If no ONNX Runtime is installed, or one that is too old, with `verify`.
         InvalidModelError: If the model, or the table of costs, is missing or broken.
         TransformerError: If a transformer raised, with `strict`.
         VerificationError: If the result differs from the original, and could not be repaired.
@@ -201,6 +202,8 @@ def optimize(
     if verify not in (True, False, "thorough"):
         raise UsageError(f"verify takes True, False or 'thorough', not {verify!r}")
     options = make_options(**{name: arguments[name] for name in declarations()})
+    if verify:
+        check_installation()
     if isinstance(model, str) and model.startswith(ZOO):
         model, given = _of_zoo(model.removeprefix(ZOO), options)
         inputs = given if inputs is None and verify is True else inputs

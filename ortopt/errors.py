@@ -4,6 +4,7 @@
 
     OrtoptError
     ├── UsageError                     exit 1: an option, a name or a value that makes no sense
+    │   ├── MissingRuntimeError        no ONNX Runtime is installed, or one that is too old
     │   ├── UnknownTransformerError    a transformer's name that is not registered
     │   └── RegistrationError          a name registered twice, a plug-in or a pass file that does not load
     ├── InvalidModelError              exit 2: the file is missing, broken or hostile
@@ -29,6 +30,10 @@ class OrtoptError(Exception):
 
 class UsageError(OrtoptError):
     """An option, a name or a value that makes no sense."""
+
+
+class MissingRuntimeError(UsageError):
+    """A model has to run, and no ONNX Runtime is installed, or one that is too old; the message says what to do."""
 
 
 class UnknownTransformerError(UsageError):
@@ -134,6 +139,7 @@ class OptimizationCancelled(OrtoptError):  # noqa: N818 -- the name says what ha
 
 __all__ = [
     "InvalidModelError",
+    "MissingRuntimeError",
     "OptimizationCancelled",
     "OrtoptError",
     "OutputError",

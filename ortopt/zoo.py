@@ -1,8 +1,9 @@
 """The model zoo: real graphs kept as weightless skeletons, grown back to whole models with the same bytes everywhere.
 
 A skeleton (models/README.md has the format) is an ONNX file whose big initializers have a dtype and dims but no data;
-its metadata says how to draw each. The light models of the onnx wheel, whose own nodes make their weights, belong to
-the zoo too, as ``light_NAME``; they are whole already.
+its metadata says how to draw each. They are a distribution of their own, ortopt-zoo; a checkout has them. The light
+models of the onnx wheel, whose own nodes make their weights, belong to the zoo too, as ``light_NAME``; they are whole
+already.
 """
 
 from __future__ import annotations
@@ -74,7 +75,11 @@ class Entry:
 
 
 def names() -> tuple[str, ...]:
-    """Every model of the zoo, sorted; the light ones are there if the onnx wheel brings them."""
+    """Every model of the zoo, sorted; the light ones are there if the onnx wheel brings them.
+
+    Raises:
+        UsageError: The distribution ortopt-zoo is not installed.
+    """
     return tuple(sorted((*_manifest(), *_light_files())))
 
 
@@ -102,13 +107,13 @@ def skeleton(name: str) -> Path:
     """The file that a model grows from.
 
     Raises:
-        UsageError: No model has this name.
+        UsageError: No model has this name, or the distribution ortopt-zoo, which has it, is not installed.
     """
-    if name in _manifest():
-        return _folder() / f"{name}.onnx"
     light = _light_files().get(name)
     if light is not None:
         return light
+    if name in _manifest():
+        return _folder() / f"{name}.onnx"
     nearest = difflib.get_close_matches(name, names(), n=3, cutoff=0.4)
     hint = f"did you mean {', '.join(nearest)}?" if nearest else "`ortopt zoo list` names them"
     raise UsageError(f"the zoo has no model named {name!r}; {hint}")
@@ -195,12 +200,15 @@ def _repeated(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray
 
 @functools.cache
 def _folder() -> Path:
-    """Where the skeletons are: beside this file once installed, beside the package in a checkout."""
-    package = Path(__file__).resolve().parent
-    for folder in (package / "models", package.parent / "models"):
-        if (folder / "manifest.json").is_file():
-            return folder
-    raise UsageError(f"ortopt's models are missing: no manifest.json in {package / 'models'}; reinstall ortopt")
+    """Where the skeletons are: beside the package in a checkout, else where ortopt-zoo is installed."""
+    checkout = Path(__file__).resolve().parents[1] / "models"
+    if (checkout / "pyproject.toml").is_file():  # of ortopt-zoo: no folder of somebody else's
+        return checkout
+    spec = importlib.util.find_spec("ortopt_zoo")
+    for folder in () if spec is None else spec.submodule_search_locations or ():
+        if Path(folder, "manifest.json").is_file():
+            return Path(folder)
+    raise UsageError("the models of the zoo are not installed: pip install 'ortopt[zoo]'")
 
 
 @functools.cache

@@ -1,10 +1,14 @@
-"""Wheel, sdist and editable install bring the passes as ortopt.transformers, and leave `transformers` to its owner."""
+"""Wheel, sdist and editable install bring the passes as ortopt.transformers, and leave `transformers` to its owner.
+
+Of ortopt-zoo, the distribution of the folder models/, they need nothing; with it, they find its models.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -19,6 +23,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from ortopt import __version__
 from ortopt.analysis.providers import OLDEST
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,13 +59,19 @@ WHOSE = "import transformers; print(transformers.__version__, transformers.__fil
 
 def run(*command: str | Path, cwd: Path) -> str:
     """What the command printed; what it said on stderr is part of the failure."""
-    environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME"}}
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    done = attempt(*command, cwd=cwd)
     assert done.returncode == 0, f"{command} said\n{done.stdout}\n{done.stderr}"
     return done.stdout.strip()
 
 
+def attempt(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command that may fail; it sees nothing of this checkout."""
+    environment = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "PYTHONHOME"}}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
 def build(project: Path, *targets: str) -> Path:
+    """Of a project, its archives in the folder dist."""
     run(sys.executable, "-m", "build", "--no-isolation", *(f"--{target}" for target in targets), cwd=project)
     return project / "dist"
 
@@ -149,12 +160,13 @@ def test_the_wheel_holds_the_passes_below_ortopt(project: Path) -> None:
     assert {top for top in tops if not top.endswith(".dist-info")} == {"ortopt"}
     below = {name.removeprefix("ortopt/transformers/") for name in names if name.startswith("ortopt/transformers/")}
     assert below == passes(project)
-    assert {"ortopt/py.typed", "ortopt/models/manifest.json", "ortopt/models/superres__ts13.onnx"} <= names
+    assert "ortopt/py.typed" in names
+    assert not [name for name in names if name.endswith(".onnx") or "/tests/" in name or "/models/" in name]
     assert {f"ortopt/reporting/page/assets/{name}" for name in ("report.js", "report.css", "LICENSES.txt")} <= names
     assert not [member.filename for member in members if stat.S_ISLNK(member.external_attr >> 16)]
 
 
-def test_the_sdist_holds_the_folder_and_the_tests(project: Path) -> None:
+def test_the_sdist_holds_the_folder_and_neither_models_nor_tests(project: Path) -> None:
     [sdist] = (project / "dist").glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         members = archive.getmembers()
@@ -164,8 +176,8 @@ def test_the_sdist_holds_the_folder_and_the_tests(project: Path) -> None:
         f"transformers/{name}" for name in passes(project)
     }
     assert not [name for name in files if name.startswith("ortopt/transformers")]
-    wanted = {"pyproject.toml", "README.md", "LICENSE", "models/manifest.json", "tests/test_packaging.py"}
-    assert wanted <= files
+    assert {"pyproject.toml", "README.md", "LICENSE", "SECURITY.md", "docs/installation.md"} <= files
+    assert not [name for name in files if name.endswith(".onnx") or name.startswith(("models/", "tests/"))]
 
 
 def test_a_clone_without_links_builds_the_same_wheel(project: Path, tmp_path: Path) -> None:
@@ -175,8 +187,7 @@ def test_a_clone_without_links_builds_the_same_wheel(project: Path, tmp_path: Pa
     (clone / "ortopt" / "transformers").write_text("../transformers")  # what git writes where links are unknown
     [wheel] = build(clone, "wheel").iterdir()
     [original] = (project / "dist").glob("*.whl")
-    with zipfile.ZipFile(wheel) as ours, zipfile.ZipFile(original) as first:
-        assert sorted(ours.namelist()) == sorted(first.namelist())
+    assert wheel.read_bytes() == original.read_bytes()
 
 
 def test_the_passes_are_importable(installed: Path, project: Path) -> None:
@@ -201,9 +212,55 @@ def test_without_theirs_nothing_of_ours_answers(request: pytest.FixtureRequest, 
     assert found == ("bare" if request.node.callspec.params["installed"] == "editable" else "None")
 
 
-def test_installed_models_are_found(installed: Path) -> None:
-    code = "from ortopt import zoo; print(zoo.skeleton('superres__ts13').is_file(), 'superres__ts13' in zoo.names())"
-    assert run(installed, "-c", code, cwd=elsewhere(installed)) == "True True"
+HAS_MODELS = "from ortopt import zoo; print(zoo.skeleton('superres__ts13').is_file(), 'superres__ts13' in zoo.names())"
+
+
+@pytest.fixture(scope="module")
+def zoo_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of ortopt-zoo."""
+    copy = tmp_path_factory.mktemp("zoo") / "models"
+    shutil.copytree(ROOT / "models", copy)
+    [wheel] = build(copy, "wheel").iterdir()
+    return wheel
+
+
+def test_a_checkout_alone_has_the_models(request: pytest.FixtureRequest, installed: Path) -> None:
+    done = attempt(installed, "-c", HAS_MODELS, cwd=elsewhere(installed))
+    is_checkout = request.node.callspec.params["installed"] == "editable"
+    assert done.stdout.strip() == ("True True" if is_checkout else "")
+    assert ("pip install 'ortopt[zoo]'" in done.stderr) != is_checkout
+
+
+def test_without_the_zoo_one_line_names_the_extra_and_with_it_models_are_found(
+    project: Path, zoo_wheel: Path, tmp_path: Path
+) -> None:
+    python = environment(tmp_path / "environment")
+    install(python, *source(project, "wheel"))
+    for arguments in (["zoo", "list"], ["info", "zoo:superres__ts13"], ["zoo", "grow", "superres__ts13", "a.onnx"]):
+        done = attempt(python, "-m", "ortopt", *arguments, cwd=tmp_path)
+        assert done.returncode == 1
+        assert done.stderr == "ortopt: the models of the zoo are not installed: pip install 'ortopt[zoo]'\n"
+    assert "Conv" in run(python, "-m", "ortopt", "info", "zoo:light_inception_v1", cwd=tmp_path)  # of the onnx wheel
+    install(python, zoo_wheel)
+    assert run(python, "-c", HAS_MODELS, cwd=tmp_path) == "True True"
+    assert "Conv" in run(python, "-m", "ortopt", "info", "zoo:superres__ts13", cwd=tmp_path)
+
+
+def test_the_wheel_of_the_zoo_holds_the_models_alone(zoo_wheel: Path) -> None:
+    with zipfile.ZipFile(zoo_wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    models = {path.name for path in (ROOT / "models").glob("*.onnx")}
+    assert len(models) == len(names) - 3
+    assert names == {f"ortopt_zoo/{name}" for name in (*models, "manifest.json", "blocks.json", "README.md")}
+
+
+def test_both_distributions_are_released_together() -> None:
+    zoo = tomllib.loads((ROOT / "models" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert zoo["version"] == __version__
+    (needed,) = map(Requirement, DECLARED["optional-dependencies"]["zoo"])
+    assert needed.name == zoo["name"]
+    assert zoo["version"] in needed.specifier
+    assert (ROOT / "models" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def test_a_new_pass_needs_no_reinstall(project: Path, tmp_path: Path) -> None:
@@ -267,23 +324,35 @@ PLATFORMS = {
 }
 
 
+EXTRAS = {name: [*map(Requirement, texts)] for name, texts in DECLARED["optional-dependencies"].items()}
+
+
+def runtimes(extra: str, environment: dict[str, str]) -> set[str]:
+    """The names of the builds of ONNX Runtime that an extra brings, those of the extras that it names included."""
+    found: set[str] = set()
+    for needed in EXTRAS[extra]:
+        if needed.marker is not None and not needed.marker.evaluate(environment):
+            continue
+        if needed.name == "ortopt":
+            found = found.union(*(runtimes(other, environment) for other in needed.extras))
+        elif needed.name.startswith("onnxruntime"):
+            found.add(needed.name)
+    return found
+
+
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_a_platform_gets_the_onnxruntime_that_has_wheels_for_it(platform: str) -> None:
     """Of both distributions exactly one: they hold the same package."""
     system, machine, wanted = PLATFORMS[platform]
     environment = {"sys_platform": system, "platform_machine": machine}
-    requirements = [Requirement(text) for text in DECLARED["dependencies"]]
-    chosen = [
-        requirement.name
-        for requirement in requirements
-        if requirement.name.startswith("onnxruntime")
-        and (requirement.marker is None or requirement.marker.evaluate(environment))
-    ]
-    assert chosen == [wanted]
-    for text in DECLARED["optional-dependencies"]["cuda"]:
-        marker = Requirement(text).marker
-        assert marker is not None
-        assert marker.evaluate(environment) == (wanted == "onnxruntime-gpu")
+    assert runtimes("gpu", environment) == runtimes("cuda", environment) == {wanted}
+    assert runtimes("cpu", environment) == {"onnxruntime"}
+    for extra in EXTRAS.keys() - {"gpu", "cuda", "cpu"}:
+        assert runtimes(extra, environment) == set()
+
+
+def test_ortopt_itself_installs_no_onnxruntime() -> None:
+    assert not [text for text in DECLARED["dependencies"] if "onnxruntime" in text]
 
 
 def test_python_that_resolves_but_has_not_been_run_is_not_claimed() -> None:
@@ -293,14 +362,14 @@ def test_python_that_resolves_but_has_not_been_run_is_not_claimed() -> None:
     assert claimed == ["3.11", "3.12", "3.13"]
 
 
-def test_the_page_on_installation_names_all_other_dependencies() -> None:
-    others = [text for text in DECLARED["dependencies"] if not text.startswith("onnxruntime")]
-    page = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
-    quoted = " ".join(f'"{text}"' for text in others)
-    assert f"pip install {quoted}\n" in page
-
-
 def test_the_oldest_onnxruntime_is_the_one_that_the_code_checks() -> None:
-    found = [Requirement(text) for text in DECLARED["dependencies"]]
-    floors = {str(one.specifier) for one in found if one.name.startswith("onnxruntime")}
-    assert floors == {">=" + ".".join(map(str, OLDEST))}
+    builds = [one for extra in ("cpu", "gpu") for one in EXTRAS[extra]]
+    assert {str(one.specifier) for one in builds} == {">=" + ".".join(map(str, OLDEST))}
+    assert len(builds) == 3
+
+
+def test_every_extra_that_a_page_or_a_message_names_is_one() -> None:
+    pages = [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "Makefile", *(ROOT / "docs").rglob("*.md")]
+    texts = [path.read_text(encoding="utf-8") for path in (*pages, *(ROOT / "ortopt").rglob("*.py"))]
+    named = {name for text in texts for name in re.findall(r"ortopt\[(\w+)\]", text)}
+    assert {"gpu", "cuda", "cpu", "zoo", "cluster", "networkx"} <= named <= EXTRAS.keys()

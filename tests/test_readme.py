@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ortopt.analysis.providers import OLDEST
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
@@ -107,13 +109,19 @@ def counts(report: str) -> list[str]:
     return [part for line in report.splitlines() if line.startswith(("nodes", "fused")) for part in line.split()]
 
 
-def test_the_dependencies_to_install_by_hand_are_those_of_the_package() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    (shown,) = re.findall(r"^    pip install 'onnx>=.*?[^\\]$", README, re.MULTILINE | re.DOTALL)
-    assert re.findall(r"'([^']+)'", shown) == [each for each in declared if not each.startswith("onnxruntime")]
+def test_the_installation_begins_with_the_extra_for_the_gpu_and_says_the_oldest_onnxruntime() -> None:
+    assert re.findall(r"pip install \S+", README)[0] == "pip install 'ortopt[gpu]'"
+    assert re.findall(r"pip install \S+", README.partition("## Installation")[2])[0] == "pip install 'ortopt[gpu]'"
+    for text in (README, (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")):
+        assert f"from version {'.'.join(map(str, OLDEST))} on" in text.replace("ONNX Runtime", "version")
 
 
-def test_it_says_which_onnxruntime_each_platform_gets() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    (least,) = {re.split(r">=|;", each)[1] for each in declared if each.startswith("onnxruntime")}
-    assert f"from version {least} on" in README
+def test_a_model_is_exported_in_one_line(folder: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch (extra: exports) is not installed")
+    (line,) = re.findall(r"""^    python (-c "import torch.*")$""", README, re.MULTILINE)
+    (folder / "model.onnx").unlink()
+    for arguments in (shlex.split(line), ["-m", "ortopt", "optimize", "model.onnx"]):
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert "verified on ONNX Runtime" in " ".join(done.stdout.split())

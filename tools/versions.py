@@ -1,10 +1,10 @@
 """Run the parts of the suite that use ONNX Runtime with several releases of it: ``python -m tools.versions``.
 
 Each release has an environment of its own below the repository, ``.venv-ort-RELEASE``, made with venv and pip and kept:
-the dependencies of pyproject.toml, with that release of ``onnxruntime`` in the place of the build for the GPU. The
-environment that runs this command is the default one, and is run as it is. Where the running Python has no wheel of a
-release, other Pythons of this machine are tried; a release that none of them can install is named as skipped. It is a
-failure if tests fail, and if every release that was to be installed is skipped.
+the dependencies of pyproject.toml, and that release of ``onnxruntime``. The environment that runs this command is the
+default one, and is run as it is. Where the running Python has no wheel of a release, other Pythons of this machine are
+tried; a release that none of them can install is named as skipped. It is a failure if tests fail, and if every release
+that was to be installed is skipped.
 """
 
 from __future__ import annotations
@@ -68,9 +68,8 @@ def requirements(release: str) -> list[str]:
         release: Major and minor version, or `NEWEST`.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needed = [text for text in project["dependencies"] if not _name(text).startswith("onnxruntime")]
     tools = [text for text in project["optional-dependencies"]["dev"] if _name(text) in _TOOLS]
-    return [*needed, *tools, _onnxruntime(release)]
+    return [*project["dependencies"], *tools, _onnxruntime(release)]
 
 
 def _name(requirement: str) -> str:

@@ -16,11 +16,12 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, Final
 
 from ortopt.analysis.needed_libraries import needed_libraries
-from ortopt.errors import UsageError
+from ortopt.errors import MissingRuntimeError, UsageError
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
@@ -52,6 +53,9 @@ _NVIDIAS: Final = re.compile(r"(lib)?(cudart|cublas|cudnn|cufft|curand|nvrtc|nvJ
 OLDEST: Final = (1, 20)
 """The oldest release of ONNX Runtime that ortopt works with."""
 
+MISSING: Final = "no ONNX Runtime is installed: pip install 'ortopt[cpu]', or 'ortopt[gpu]' for CUDA, too"
+"""What to say where no distribution brings the package ``onnxruntime``."""
+
 
 def normalize(name: str) -> str:
     """The full name of an execution provider: ``cpu``, ``CUDA`` and ``CPUExecutionProvider`` all work.
@@ -80,6 +84,9 @@ def usable(provider: str) -> tuple[bool, str]:
         return True, "ok"
     if provider == CUDA:
         return _cuda_usable()
+    told = unusable_runtime()
+    if told:
+        return False, told
     import onnxruntime
 
     if provider not in onnxruntime.get_available_providers():
@@ -124,10 +131,15 @@ def _cuda_usable() -> tuple[bool, str]:
     devices, reason = _cuda_devices()
     if devices == 0:
         return False, reason
+    told = unusable_runtime()
+    if told:
+        return False, told
     import onnxruntime
 
     if CUDA not in onnxruntime.get_available_providers():
-        return False, "this onnxruntime has no CUDA provider (pip install onnxruntime-gpu)"
+        there = " ".join(distributions())
+        removed = f"pip uninstall -y {there} && " if there else ""
+        return False, f"this onnxruntime has no CUDA provider ({removed}pip install 'ortopt[gpu]')"
     needed = _needed_by_cuda(Path(onnxruntime.__file__).parent / "capi")
     missing = [name for name in needed if not _loadable(name)]
     if missing:
@@ -231,13 +243,15 @@ def distributions() -> dict[str, str]:
 
 
 def runtime() -> dict[str, Any]:
-    """The version that ONNX Runtime gives when it is imported, and its providers, or why it does not load."""
+    """The version that ONNX Runtime gives when it is imported, and its providers, or why there is none."""
+    if _installed() is None:
+        return {"version": None, "providers": [], "error": MISSING}
     try:
         import onnxruntime
 
         available = onnxruntime.get_available_providers()
     except Exception as error:  # two distributions that have overwritten each other fail in many ways
-        return {"version": None, "providers": [], "error": f"{type(error).__name__}: {error}"}
+        return {"version": None, "providers": [], "error": f"it does not load: {type(error).__name__}: {error}"}
     return {"version": onnxruntime.__version__, "providers": available, "error": None}
 
 
@@ -257,10 +271,17 @@ def remedy(present: Sequence[str]) -> str:
     )
 
 
+def _installed() -> ModuleSpec | None:
+    """Where the package ``onnxruntime`` is, whichever distribution has brought it; None where there is none."""
+    spec = importlib.util.find_spec("onnxruntime")
+    # A folder without code, as an uninstalled build leaves it behind, is a namespace: it has no origin.
+    return None if spec is None or spec.origin is None else spec
+
+
 @functools.cache
 def installed_version() -> str:
     """The version of ONNX Runtime that is installed, read from its files without importing it; empty if none says."""
-    spec = importlib.util.find_spec("onnxruntime")
+    spec = _installed()
     for folder in () if spec is None else spec.submodule_search_locations or ():
         stated = Path(folder) / "__init__.py"
         try:
@@ -285,14 +306,19 @@ def check_installation() -> None:
     Called before the first import of onnxruntime.
 
     Raises:
-        UsageError: What is installed is older than `OLDEST`.
+        MissingRuntimeError: None is installed, or one that is older than `OLDEST`.
     """
-    told = too_old(installed_version())
+    told = unusable_runtime()
     if told:
-        raise UsageError(told)
+        raise MissingRuntimeError(told)
     told = remedy(tuple(distributions()))
     if told:
         warnings.warn(told, RuntimeWarning, stacklevel=2)
+
+
+def unusable_runtime() -> str:
+    """Why no model can run here: no ONNX Runtime is installed, or one that is too old; empty where one can."""
+    return MISSING if _installed() is None else too_old(installed_version())
 
 
 def too_old(version: str) -> str:

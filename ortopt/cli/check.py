@@ -80,7 +80,7 @@ def _options_of_runs(function: Any) -> Any:
 def command(zoo: tuple[str, ...], **flags: Any) -> None:
     """Optimize and verify every model of a zoo, and compare with a baseline.
 
-    ZOO is models, folders, patterns, a manifest (ortopt-zoo.toml) or zoo: for the models that come with ortopt.
+    ZOO is models, folders, patterns, a manifest (ortopt-zoo.toml) or zoo: for the zoo's (extra: zoo).
 
     \b
     ortopt check models/ --baseline baseline.json --update    write a baseline

@@ -46,6 +46,8 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Mapping[str, str]
     Raises:
         OrtoptError: If an argument makes no sense, or a file cannot be read or written.
     """
+    if not flags["dask"]:  # models run elsewhere
+        execution.check_installation()
     said = _said(flags, given)
     selection = sources.cases(zoo, said)
     cases = selection.cases

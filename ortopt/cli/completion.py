@@ -64,8 +64,12 @@ class PassNames(click.ParamType[str]):
 
 def _models() -> tuple[str, ...]:
     from ortopt import zoo
+    from ortopt.errors import UsageError
 
-    return zoo.names()
+    try:
+        return zoo.names()
+    except UsageError:  # the models are not installed: there is none to complete
+        return ()
 
 
 def _passes() -> list[str]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from rich.console import Console
 
-_PACKAGES: Final = ("onnx", "onnx-ir", "numpy", "ml-dtypes", "protobuf", "networkx", "rich", "click")
+_PACKAGES: Final = ("onnx", "onnx-ir", "numpy", "ml-dtypes", "protobuf", "rich", "click")
 
 
 def what_is_installed() -> dict[str, Any]:
@@ -87,11 +87,10 @@ def _print(data: dict[str, Any], out: Console) -> None:
     installed = ", ".join(f"{name} {version}" for name, version in runtime["distributions"].items())
     rows = [("ortopt", data["ortopt"]), ("Python", data["python"]), ("platform", data["platform"])]
     rows += [(name, version or "not installed") for name, version in data["packages"].items()]
-    rows += [
-        ("ONNX Runtime", runtime["version"] or f"does not load: {runtime['error']}"),
-        ("installed as", installed or "a package that no distribution is known of"),
-        ("providers", ", ".join(runtime["providers"])),
-    ]
+    rows.append(("ONNX Runtime", runtime["version"] or runtime["error"]))
+    if runtime["version"] or installed:
+        rows.append(("installed as", installed or "a package that no distribution is known of"))
+        rows.append(("providers", ", ".join(runtime["providers"])))
     if runtime["reads"] is not None:
         rows.append(("reads", f"opset {runtime['reads']['opset']}, IR version {runtime['reads']['ir_version']}"))
     rows += [(f"lacks, {lack['since']} has", lack["what"]) for lack in runtime["lacks"]]

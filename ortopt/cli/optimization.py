@@ -19,7 +19,7 @@ from ortopt.cli import files, models
 from ortopt.cli.interaction import cancels, warn
 from ortopt.cli.models import MARK
 from ortopt.cli.progress import Progress
-from ortopt.errors import OptimizationCancelled, OrtoptError, UsageError, VerificationError
+from ortopt.errors import MissingRuntimeError, OptimizationCancelled, OrtoptError, UsageError, VerificationError
 from ortopt.observers import Observer
 from ortopt.optimization import formats
 from ortopt.options import Options
@@ -131,11 +131,7 @@ class Run:
         Raises:
             OrtoptError: If it fails; the output file is as it was before.
         """
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            check_installation()
-        for warning in caught:
-            warn(str(warning.message))
+        self._check_runtime()
         if self._flags["verify"] and (absent := in_place_of(self._options.providers)):
             warn(absent)
         try:
@@ -170,6 +166,26 @@ class Run:
                 warn(report.describe_repair(repair))
             raise error
         self._show(result, data)
+
+    def _check_runtime(self) -> None:
+        """Report what is wrong with the installed ONNX Runtime, or that there is none.
+
+        Raises:
+            MissingRuntimeError: There is none, and models have to run.
+        """
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                check_installation()
+        except MissingRuntimeError as error:
+            if self._flags["tune"] or self._flags["profile"] or Path(self._target).suffix.lower() == formats.ORT:
+                raise
+            if self._flags["verify"]:
+                raise MissingRuntimeError(f"{error}; or --no-verify, which runs nothing") from None
+            warn(f"{error}; without it, constants stay that only ONNX Runtime computes")
+            return
+        for warning in caught:
+            warn(str(warning.message))
 
     def _work(self, progress: Progress | None) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
         if self._flags["tune"]:

@@ -120,11 +120,13 @@ class _Run:
     """
 
     def __init__(self, argument: ModelArgument, providers: tuple[str, ...], flags: dict[str, Any]) -> None:
+        from ortopt.analysis.providers import check_installation
         from ortopt.cli.run_options import checked_files
         from ortopt.errors import InvalidModelError, OrtoptError
         from ortopt.evaluation.sessions import quiet_options, register_libraries
         from ortopt.runtime.session import InferenceSession
 
+        check_installation()
         options, self._quiet = quiet_options(flags["threads"])
         self._label = argument.label
         libraries = checked_files(flags["custom_op_libraries"])

@@ -1,4 +1,4 @@
-"""``ortopt zoo``: the models that come with ortopt."""
+"""``ortopt zoo``: real models to try ortopt on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 @click.group("zoo")
 def command() -> None:
-    """The models that come with ortopt; zoo:NAME is a model argument."""
+    """Real models to try ortopt on (extra: zoo); zoo:NAME is a model argument."""
 
 
 @command.command("list")

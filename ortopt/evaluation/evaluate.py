@@ -19,7 +19,7 @@ import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.analysis import kernels
-from ortopt.analysis.providers import CPU
+from ortopt.analysis.providers import CPU, unusable_runtime
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
 from ortopt.evaluation.batch import STRING_BYTES, Batch, Inferred, has_subgraphs
@@ -117,7 +117,7 @@ class _Evaluation:
     def run(self, nodes: Sequence[ir.Node], wanted: tuple[ir.Value, ...]) -> dict[ir.Value, ir.TensorProtocol]:
         self._wanted = frozenset(wanted)
         todo = self._sweep(self._needed(nodes))
-        while todo:
+        while todo and not unusable_runtime():  # without one, what numpy cannot compute stays
             batch = self._safe_batch(todo)
             todo = [node for node in todo if node not in self._hopeless]
             if batch:

@@ -120,11 +120,11 @@ def session(
     Raises:
         UsageError: A provider does not work on this machine.
     """
+    check_installation()
     for provider in providers:
         works, reason = usable(provider)
         if not works:
             raise UsageError(f"{provider} does not work here: {reason}")
-    check_installation()
     import onnxruntime
 
     if isinstance(model, ir.Model):
@@ -156,7 +156,9 @@ def convert(source: Path, target: Path, libraries: Iterable[str] = ()) -> None:
 
     Raises:
         OutputError: ONNX Runtime cannot load the model.
+        MissingRuntimeError: There is none.
     """
+    check_installation()
     import onnxruntime
 
     options, _ = quiet_options()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ortopt.analysis.providers import CPU
+from ortopt.analysis.providers import CPU, check_installation
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.system import child_processes
 
@@ -47,7 +47,11 @@ def ask(
         each: What is measured, one after the other (`ortopt.measurement.child`).
         budget: How much; ``rounds`` does not matter.
         token: Cancellation token.
+
+    Raises:
+        MissingRuntimeError: There is no ONNX Runtime.
     """
+    check_installation()
     order = {
         "task": task,
         "each": [{"grouped": False, "as_loaded": True, "trace": None, **one} for one in each],

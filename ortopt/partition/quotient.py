@@ -1,7 +1,7 @@
 """The quotient graph of a grouped model: a vertex for each group and each node outside, an edge for each value between.
 
-networkx knows its critical path and its generations; it is drawn as Graphviz text or as SVG. One quotient graph a
-graph: the main graph's, and those of graphs below it that hold groups.
+It knows its critical path and its generations, becomes a graph of networkx where that is installed, and is drawn as
+Graphviz text or as SVG. One quotient graph a graph: the main graph's, and those of graphs below it that hold groups.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import onnx_ir as ir
 
+from ortopt.errors import UsageError
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.index import op_key
 from ortopt.partition.dag import is_constant_node
@@ -87,9 +88,15 @@ class Quotient:
     edges: tuple[Edge, ...]
 
     def as_networkx(self) -> Any:
-        """A ``networkx.MultiDiGraph``: vertices by name, with their `Vertex` as ``vertex``; edges with their `Edge`."""
-        import networkx as nx  # type: ignore[import-untyped,unused-ignore]
+        """A ``networkx.MultiDiGraph``: vertices by name, with their `Vertex` as ``vertex``; edges with their `Edge`.
 
+        Raises:
+            UsageError: networkx is not installed.
+        """
+        try:
+            import networkx as nx  # type: ignore[import-untyped,unused-ignore]
+        except ImportError:
+            raise UsageError("a graph of networkx needs networkx: pip install 'ortopt[networkx]'") from None
         graph = nx.MultiDiGraph(name=self.graph)
         for vertex in self.vertices:
             graph.add_node(vertex.name, vertex=vertex)
@@ -99,28 +106,34 @@ class Quotient:
 
     def generations(self) -> list[list[str]]:
         """Vertices by the number of steps that they have to wait: those of one generation could run together."""
-        import networkx as nx  # type: ignore[import-untyped,unused-ignore]
-
-        return [sorted(names) for names in nx.topological_generations(self.as_networkx())]
+        sources = self._sources()
+        place: dict[str, int] = {}
+        for name in sources:
+            place[name] = 1 + max((place[source] for source in sources[name]), default=-1)
+        return [
+            sorted(name for name in place if place[name] == at) for at in range(1 + max(place.values(), default=-1))
+        ]
 
     def critical_path(self) -> list[str]:
         """The chain of vertices, each waiting for the one before, that holds the most nodes."""
-        import networkx as nx  # type: ignore[import-untyped,unused-ignore]
-
-        size = {vertex.name: vertex.nodes for vertex in self.vertices}
-        graph = nx.DiGraph()
-        graph.add_nodes_from(size)
-        graph.add_edges_from((edge.source, edge.target) for edge in self.edges)
+        sources = self._sources()
         longest: dict[str, tuple[int, str | None]] = {}
-        for name in nx.lexicographical_topological_sort(graph):
-            before = max(((longest[other][0], other) for other in sorted(graph.predecessors(name))), default=(0, None))
-            longest[name] = (before[0] + size[name], before[1])
+        for vertex in self.vertices:
+            before = max(((longest[source][0], source) for source in sources[vertex.name]), default=(0, None))
+            longest[vertex.name] = (before[0] + vertex.nodes, before[1])
         at = max(longest, key=lambda name: (longest[name][0], name), default=None)
         path: list[str] = []
         while at is not None:
             path.append(at)
             at = longest[at][1]
         return path[::-1]
+
+    def _sources(self) -> dict[str, set[str]]:
+        """For each vertex, in topological order, those that give it a value."""
+        sources: dict[str, set[str]] = {vertex.name: set() for vertex in self.vertices}
+        for edge in self.edges:
+            sources[edge.target].add(edge.source)
+        return sources
 
 
 def quotients(model: ir.Model) -> list[Quotient]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, SupportsI
 
 import onnx_ir as ir
 
-from ortopt.analysis.providers import CPU
+from ortopt.analysis.providers import CPU, check_installation
 from ortopt.errors import UsageError
 from ortopt.runtime.decoding.decode_loop import DEFAULT_CAPACITY, CachedSession, DecodeLoop
 from ortopt.runtime.denormals import check_denormals
@@ -106,6 +106,7 @@ class InferenceSession(DelegatedMethods):
 
     Raises:
         UsageError: An argument or an environment variable makes no sense, or a provider does not work here.
+        MissingRuntimeError: No ONNX Runtime is installed, or one that is too old.
         InvalidModelError: The model is broken.
         onnxruntime.capi.onnxruntime_pybind11_state.Fail: And its kin: ONNX Runtime refuses the model.
     """
@@ -134,6 +135,7 @@ class InferenceSession(DelegatedMethods):
         dump_folder: str | PathLike[str] | None = None,
         **kwargs: Any,
     ) -> None:
+        check_installation()
         check_source(path_or_bytes)
         settings = read_settings(run_type, rtol, atol, dump_folder)
         disabled, self._enable_fallback = read_onnxruntime_arguments(kwargs)

@@ -185,11 +185,11 @@ class Reference:
         runtimes: Sequence[Runtime] = (),
         token: CancellationToken = NEVER,
     ) -> None:
+        check_installation()
         for provider in providers:
             works, reason = usable(provider)
             if not works:
                 raise UsageError(f"{provider} does not work here: {reason}")
-        check_installation()
         if in_process and runtimes:
             raise UsageError("in this process there is no other runtime")
         if thorough and inputs is not None and not isinstance(inputs, Recorded):

@@ -104,6 +104,24 @@ def test_the_hook() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the action's steps are for bash")
+@pytest.mark.parametrize(("runtime", "more"), [("onnxruntime==1.31.*", ["onnxruntime==1.31.*"]), ("", [])])
+def test_the_action_installs_the_runtime_that_is_named_or_none(tmp_path: Path, runtime: str, more: list[str]) -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    assert action["inputs"]["runtime"]["default"] == "onnxruntime"
+    (step,) = (step for step in action["runs"]["steps"] if step.get("name") == "Install ortopt")
+    fake = tmp_path / "python"
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > called\n')
+    fake.chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
+        "PACKAGE": "/a folder/ortopt",
+        "RUNTIME": runtime,
+    }
+    subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, check=True)
+    assert (tmp_path / "called").read_text().splitlines()[5:] == ["/a folder/ortopt", *more]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the action's steps are for bash")
 @pytest.mark.parametrize("code", [0, 3])
 def test_the_action(tmp_path: Path, code: int) -> None:
     """Its step passes words on, writes the summary, and ends as the check did."""
