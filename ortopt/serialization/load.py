@@ -149,8 +149,8 @@ def held(source: Any) -> Any:
     return proto if isinstance(proto, onnx.ModelProto) else source
 
 
-def _loaded(source: Source | Kept, token: CancellationToken, files: ExternalFiles | None) -> ir.Model:
-    source = held(source)
+def _loaded(given: Source | Kept, token: CancellationToken, files: ExternalFiles | None) -> ir.Model:
+    source = held(given)
     if isinstance(source, Kept):
         return _parsed(source.open(), source.path, token, files or source.files)
     if isinstance(source, ir.Model):
