@@ -245,17 +245,10 @@ class OptimizeResult:
         return f"<OptimizeResult: {', '.join(parts)}>"
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
-        from ortopt.optimization import result_text
+        """What notebooks show (see `ortopt.notebook_html`)."""
+        from ortopt import notebook_html  # by its public name: what shows results stands above this layer
 
-        before, after = self.summary.before, self.summary.after
-        totals = {
-            "nodes": (before.nodes, after.nodes),
-            "initializers": (before.initializers, after.initializers),
-            "bytes of constants": (before.nbytes, after.nbytes),
-        }
-        ops = {op: (before.ops.get(op, 0), after.ops.get(op, 0)) for op in {*before.ops, *after.ops}}
-        return result_text.as_html(repr(self), totals, ops)
+        return notebook_html(self)
 
 
 def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
