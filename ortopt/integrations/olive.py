@@ -19,11 +19,12 @@ from olive.passes import Pass
 from olive.passes.pass_config import BasePassConfig, PassConfigParam
 from olive.resource_path import LocalFile, LocalFolder
 
+from ortopt._version import __version__
 from ortopt.api import make_options, optimize
 from ortopt.errors import UsageError
 from ortopt.options import declarations
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("olive.ortopt")  # below Olive's own, whose level and place the user chooses
 
 _CPU: Final = "CPUExecutionProvider"
 _BESIDE: Final = ("external_initializers", "constant_inputs")
@@ -33,8 +34,9 @@ _BESIDE: Final = ("external_initializers", "constant_inputs")
 class OrtoptOptimization(Pass):
     """Optimizes an ONNX model with ortopt, and verifies the result.
 
-    Its parameters are the arguments of `ortopt.optimize` (docs/options.md), besides ``verify`` and ``external_data``.
-    ``providers`` is the execution provider of the accelerator if it is not given, and ``target`` what that implies.
+    Its parameters are the arguments of `ortopt.optimize` (docs/options.md), ``verify`` among them, and
+    ``external_data``. ``providers`` is the execution provider of the accelerator if it is not given, and ``target``
+    what that implies.
     """
 
     @staticmethod
@@ -56,6 +58,9 @@ class OrtoptOptimization(Pass):
         )
         parameters["external_data"] = PassConfigParam(
             type_=str, default_value="auto", description="Where weights go: auto, inline or copy (beside the model)."
+        )
+        parameters["release"] = PassConfigParam(
+            type_=str, default_value=__version__, description="Release of ortopt: Olive caches what each one has made."
         )
         return parameters
 

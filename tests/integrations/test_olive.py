@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
+import ortopt
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
@@ -65,6 +66,10 @@ def test_parameters_are_the_arguments_of_optimize(model: ONNXModelHandler, tmp_p
     assert [dim.dim_value for dim in onnx.load(result.model_path).graph.input[0].type.tensor_type.shape.dim] == [3, 4]
 
 
+def test_what_another_release_has_made_is_not_taken_from_olives_cache() -> None:
+    assert made().config.release == ortopt.__version__
+
+
 def test_the_accelerators_provider_is_what_is_optimized_for() -> None:
     for provider in ("CUDAExecutionProvider", "OpenVINOExecutionProvider"):
         config = made(accelerator=AcceleratorSpec("gpu", provider)).config
@@ -99,9 +104,12 @@ def test_each_part_of_a_composite_model_is_optimized(model: ONNXModelHandler, tm
 
 @pytest.mark.parametrize("wrong", [{"level": 7}, {"target": "tflite"}, {"providers": "cpus"}, {"dims": ["N"]}])
 def test_parameters_that_make_no_sense_are_told_of(wrong: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    olive_pass = made(wrong)
-    with caplog.at_level(logging.ERROR, "ortopt"):
-        assert not OrtoptOptimization.validate_config(olive_pass.config, DEFAULT_CPU_ACCELERATOR)
+    log = logging.getLogger("olive")  # which hands nothing on
+    log.addHandler(caplog.handler)
+    try:
+        assert not OrtoptOptimization.validate_config(made(wrong).config, DEFAULT_CPU_ACCELERATOR)
+    finally:
+        log.removeHandler(caplog.handler)
     assert "OrtoptOptimization: " in caplog.text
     assert OrtoptOptimization.validate_config(made().config, DEFAULT_CPU_ACCELERATOR)
 
