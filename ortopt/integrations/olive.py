@@ -21,6 +21,7 @@ from olive.resource_path import LocalFile, LocalFolder
 
 from ortopt._version import __version__
 from ortopt.api import make_options, optimize
+from ortopt.documents import parse_json
 from ortopt.errors import UsageError
 from ortopt.options import declarations
 
@@ -116,8 +117,7 @@ def package_config() -> dict[str, Any]:
 
     Workflows name the pass by its type, ``OrtoptOptimization``.
     """
-    text = Path(OlivePackageConfig.get_default_config_path()).read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
+    found: dict[str, Any] = parse_json(Path(OlivePackageConfig.get_default_config_path()).read_bytes())
     found["passes"][OrtoptOptimization.__name__] = {
         "module_path": f"ortopt.integrations.olive.{OrtoptOptimization.__name__}",
         "supported_providers": ["*"],
