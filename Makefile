@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 VENV_TEST ?= .venv-test
+VENV_INTEGRATIONS ?= .venv-integrations
+TORCH ?= torch
 JOBS ?= 2
 BENCH ?=
 FUZZ_MODELS ?= 5000
@@ -24,7 +26,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo docs test test-versions runtimes lint format bench bench-real bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes fuzz-chains mutants code-mutants foreign faults fuzz-loader gpu bench-gpu manifest wheel release-check clean
+.PHONY: help demo docs test test-versions test-integrations runtimes lint format bench bench-real bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes fuzz-chains mutants code-mutants foreign faults fuzz-loader gpu bench-gpu manifest wheel release-check clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -42,6 +44,10 @@ test-versions: $(VENV_TEST)/.installed ## the parts that use ONNX Runtime, on th
 
 runtimes: $(VENV_TEST)/.installed ## results on the releases that they are for; RUNTIMES="--smoke", "--zoo", "--runtime ~/openvino"
 	$(TEST)/python -m fuzzing.releases $(RUNTIMES)
+
+test-integrations: $(VENV_INTEGRATIONS)/.installed ## ortopt inside of Optimum, Olive and torch, installed into .venv-integrations; TORCH="torch==2.13.0+cpu" names another build
+	$(VENV_INTEGRATIONS)/bin/python -c 'import olive, onnxscript, optimum.onnxruntime, torch' # without one of them its tests would be skipped
+	$(VENV_INTEGRATIONS)/bin/python -m pytest tests/integrations
 
 test-browser: $(VENV_TEST)/.installed ## the report's page in a Chromium: apt install chromium, or ORTOPT_CHROMIUM=PATH
 	$(TEST)/python -m pytest tests/browser
@@ -167,6 +173,11 @@ $(VENV_TEST)/.bench: $(VENV_TEST)/.installed
 
 $(VENV_TEST)/.exports: $(VENV_TEST)/.installed
 	$(TEST)/python -m pip install --quiet --disable-pip-version-check --editable '.[exports]'
+	@touch $@
+
+$(VENV_INTEGRATIONS)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV_INTEGRATIONS)
+	$(VENV_INTEGRATIONS)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,cpu,optimum,olive]' '$(TORCH)'
 	@touch $@
 
 $(VENV_TEST)/.docs: $(VENV_TEST)/.installed

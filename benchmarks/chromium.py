@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import select
@@ -10,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,10 +43,15 @@ class Chromium:
         self._folder = tempfile.TemporaryDirectory(prefix="ortopt-chromium-", ignore_cleanup_errors=True)
         self._start(path)
         target = self.call("Target.createTarget", {"url": "about:blank"}, session=False)["targetId"]
+        self._session = self._attached(target)
+
+    def _attached(self, target: str) -> str:
+        """A session with a target, whose problems, dialogs and requests are written down."""
         attached = self.call("Target.attachToTarget", {"targetId": target, "flatten": True}, session=False)
-        self._session = attached["sessionId"]
+        session = self._session = str(attached["sessionId"])
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
+        return session
 
     def _start(self, path: str) -> None:
         to_read, self._write = os.pipe()
@@ -129,6 +135,21 @@ class Chromium:
     def _answer_dialog(self) -> None:
         message = {"id": -1, "method": "Page.handleJavaScriptDialog", "params": {"accept": True}}
         os.write(self._write, json.dumps({**message, "sessionId": self._session}).encode() + b"\0")
+
+    @contextlib.contextmanager
+    def in_frame(self) -> Iterator[None]:
+        """What is asked meanwhile is asked of the page's sandboxed frame, which is a target of its own."""
+        outer = self._session
+        targets = wait_for(self._frames, "there is a frame")
+        try:
+            self._attached(targets[-1])
+            yield
+        finally:
+            self._session = outer
+
+    def _frames(self) -> list[str]:
+        known = self.call("Target.getTargets", session=False)["targetInfos"]
+        return [one["targetId"] for one in known if one["type"] == "iframe"]
 
     # -- what tests do ----------------------------------------------------------------------------------------------
 

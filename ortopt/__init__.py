@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ortopt.manager import GraphTransformerManager
     from ortopt.observers import HistoryEntry, Observer
     from ortopt.options import Numerics, Options, Target, TransformerLevel
+    from ortopt.reporting.notebook import notebook_html
     from ortopt.rule import RewriteRule
     from ortopt.runtime.decoding.decode_loop import DecodeLoop
     from ortopt.runtime.session import InferenceSession
@@ -69,6 +70,7 @@ _HOMES = {
     "VerificationError": "errors",
     "defer_sympy": "_deferred_sympy",
     "extract": "extraction",
+    "notebook_html": "reporting.notebook",
     "optimize": "api",
 }
 
@@ -117,5 +119,6 @@ __all__ = [
     "VerificationError",
     "defer_sympy",
     "extract",
+    "notebook_html",
     "optimize",
 ]

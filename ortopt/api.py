@@ -23,7 +23,7 @@ from ortopt.optimization.result import (
     figures,
 )
 from ortopt.optimization.run import Optimization, Source
-from ortopt.options import Options, declarations
+from ortopt.options import Options, Target, declarations
 from ortopt.system import memory
 from ortopt.transformer import GraphTransformer
 
@@ -44,11 +44,11 @@ ZOO: Final = "zoo:"
 def optimize(
     model: Source,
     *,
-    level: int = 3,
-    providers: Sequence[str] = ("cpu",),
-    target: TargetName | None = None,
+    level: int | str = 3,
+    providers: str | Sequence[str] = ("cpu",),
+    target: TargetName | Target | None = None,
     fusions: Literal["default", "all", "none"] = "default",
-    force_forms: Sequence[str] = (),
+    force_forms: str | Sequence[str] = (),
     costs: str | Path | None = None,
     dim_hints: str | Mapping[str, int | tuple[int, int]] | None = None,
     custom_op_libraries: Sequence[str] = (),
@@ -62,9 +62,9 @@ def optimize(
     input_shapes: str | Mapping[str, str | Sequence[int | None]] | None = None,
     value_info: bool = False,
     rename: str | Mapping[str, str] | None = None,
-    disable: Sequence[str] = (),
-    enable: Sequence[str] = (),
-    only: Sequence[str] = (),
+    disable: str | Sequence[str] = (),
+    enable: str | Sequence[str] = (),
+    only: str | Sequence[str] = (),
     passes: str | None = None,
     settings: Mapping[str, Mapping[str, object]] | None = None,
     limit: int | None = None,
@@ -89,7 +89,7 @@ def optimize(
     bfloat16: bool = False,
     float16_tolerance: float | None = None,
     float16_io: bool = False,
-    keep_float32: Sequence[str] = (),
+    keep_float32: str | Sequence[str] = (),
     transformers: Iterable[GraphTransformer] = (),
     observers: Iterable[Observer] = (),
     max_memory: int | str | None = None,
@@ -98,10 +98,12 @@ def optimize(
     """Optimize a model; the argument itself is never changed.
 
     Args:
-        model: A path, the bytes of a file, a binary stream, an `onnx.ModelProto`, an `ir.Model`, or the text
+        model: A path, the bytes of a file, a binary stream, an `onnx.ModelProto`, an `ir.Model`, what
+            ``torch.onnx.export(..., dynamo=True)`` returns (its weights are shared, not copied), or the text
             ``"zoo:NAME"`` for a model of the zoo.
-        level: Optimization level, 0 to 4.
-        providers: Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names.
+        level: Optimization level, 0 to 4; or a text: ``"3"``, ``"O3"``.
+        providers: Execution providers, the preferred one first: cpu, cuda, or ONNX Runtime's names. A text is read as
+            the flag's value: ``"cuda,cpu"``; so are those of all lists of names below.
         target: What runs the result: any runtime (onnx), ONNX Runtime (ort), or one of the others. These are
             ``"openvino"``, ``"web"``, ``"tensorrt"``, ``"coreml"``, ``"qnn"`` and ``"mobile"`` (docs/runtimes.md); of
             them ``"web"`` and ``"mobile"`` get ONNX Runtime's own ops, too. None is what the first provider other than

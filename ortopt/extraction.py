@@ -75,15 +75,16 @@ class Part:
 def extract(
     model: Source,
     *,
-    inputs: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None,
+    inputs: str | Sequence[str] | None = None,
+    outputs: str | Sequence[str] | None = None,
     rename: Mapping[str, str] | str | None = None,
     cancellation: CancellationToken = NEVER,
 ) -> Part:
     """Extract the part of a model that computes some values from others.
 
     Args:
-        model: A path, the bytes of a file, a binary stream, an `onnx.ModelProto` or an `ir.Model`; it is not changed.
+        model: A path, the bytes of a file, a binary stream, an `onnx.ModelProto`, an `ir.Model` or what holds one, as
+            ``torch.onnx.ONNXProgram``; it is not changed.
         inputs: Names of values of the main graph that become inputs, weights among them; None for those of the model's
             inputs that are needed.
         outputs: Names of values of the main graph that become outputs; None for those of the model.
@@ -116,7 +117,7 @@ def extract(
     return part
 
 
-def _checked(what: str, names: Sequence[str]) -> tuple[str, ...]:
+def _checked(what: str, names: str | Sequence[str]) -> tuple[str, ...]:
     """The names, each once."""
     checked: tuple[str, ...] = Names().checked(what, names)
     if not checked:

@@ -8,7 +8,7 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any, ClassVar
 
 from ortopt.errors import UsageError
@@ -163,6 +163,18 @@ class Count(Kind):
         return [flag, str(value)] if flag.startswith("--") else [f"{flag}{value}"]
 
 
+class Level(Count):
+    """A level of optimization, 0 to 4; also a text: ``3``, ``O3``, ``-O3``."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 4)
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it is a level."""
+        number = re.fullmatch(r"(?:-?O)?(\d)", value, re.ASCII) if isinstance(value, str) else None
+        return super().checked(name, value if number is None else int(number[1]))
+
+
 LATEST = "latest"
 
 
@@ -172,12 +184,10 @@ class Opset(Kind):
     syntax = f"a number, {LATEST}"
 
     def checked(self, name: str, value: Any) -> Any:
-        """Check that it is a version."""
+        """Check that it is a version, also as text."""
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value)
         return value if value is None or value == LATEST else whole_number(name, value, least=1)
-
-    def parsed(self, flag: str, text: Any) -> Any:
-        """The number, or the word."""
-        return int(text) if isinstance(text, str) and text.isdecimal() else text
 
 
 class Size(Kind):
@@ -249,7 +259,9 @@ class Choice(Kind):
         self._kind = kind
 
     def checked(self, name: str, value: Any) -> Any:
-        """Check that it is one of the values."""
+        """Check that it is one of the values, or a member of the enumeration."""
+        if isinstance(value, self._kind):
+            return value
         if value not in self.values:
             raise UsageError(f"the {name} must be {' or '.join(self.values)}, not {value!r}")
         return self._kind(value)
@@ -260,17 +272,17 @@ class Choice(Kind):
 
 
 class Names(Kind):
-    """A list of names; on the command line separated by commas."""
+    """A list of names; as text, as on the command line, separated by commas."""
 
     is_list = True
 
     def checked(self, name: str, value: Any) -> Any:
-        """Check that it is a list."""
-        if isinstance(value, str):  # its letters would be taken for names
-            raise UsageError(f"{name} takes a list of names, not {value!r}")
-        names = tuple(value)
+        """Check that it is a list of names, or a text that is read as one."""
+        if isinstance(value, str):
+            return commas((value,))
+        names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, bytes) else (value,)
         if not all(isinstance(each, str) for each in names):
-            raise UsageError(f"{name} takes a list of names, not {value!r}")
+            raise UsageError(f"{name} takes names, not {value!r}")
         return names
 
     def parsed(self, flag: str, text: Any) -> Any:

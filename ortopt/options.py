@@ -21,6 +21,7 @@ from ortopt.option_kinds import (
     File,
     Files,
     Kind,
+    Level,
     Names,
     Opset,
     Paths,
@@ -159,7 +160,7 @@ def _option(default: Any, kind: Kind, flag: str, help_: str, *, metavar: str = "
 class Options:
     """Everything that shapes a run, apart from the model; `declarations` documents each attribute."""
 
-    level: int = _option(3, Count(0, 4), "-O", "Optimization level, 0 to 4.")
+    level: int = _option(3, Level(), "-O", "Optimization level, 0 to 4.")
     providers: tuple[str, ...] = _option(
         ("CPUExecutionProvider",),
         Names(),

@@ -34,7 +34,7 @@ LAYERS = (
     "api extraction",
     "runtime",
     "reporting measurement testing",
-    "regression",
+    "regression integrations",
     "cli",
 )
 """Lowest first; a module imports only from its own layer and from those below, for types too."""

@@ -1,4 +1,4 @@
-"""The Python blocks of the cookbook, and of the pages for users of other tools, run as they stand there."""
+"""The Python blocks of the cookbook, and of the pages about other tools, run as they stand there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ortopt.serialization.save import save
 from ortopt.testing import parse
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = [DOCS / "cookbook.md", *sorted((DOCS / "coming_from").glob("*.md"))]
+PAGES = [DOCS / "cookbook.md", DOCS / "integrations.md", *sorted((DOCS / "coming_from").glob("*.md"))]
 MODEL = "main (float[batch,8] x) => (float[batch,8] y) { a = Identity (x) y = Relu (a) }"
 DECODER = """main (int64[batch,seq] input_ids, int64[batch,total] attention_mask, float[batch,2,past,4] past_key)
     => (float[batch,seq,5] logits, float[batch,2,total,4] present_key)
@@ -38,5 +38,7 @@ BLOCKS = [
 def test_it_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(parse(MODEL), tmp_path / "model.onnx")
     save(parse(DECODER), tmp_path / "decoder.onnx")
+    (tmp_path / "bert_onnx").mkdir()
+    save(parse(MODEL), tmp_path / "bert_onnx" / "model.onnx")
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "block", "exec"), {"__name__": "block"})

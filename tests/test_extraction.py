@@ -52,6 +52,11 @@ def test_what_lies_between_stays() -> None:
     ] * 2
 
 
+def test_names_may_be_a_text_as_flags_have_them() -> None:
+    model = ortopt.extract(parse(CHAIN), inputs="a, z", outputs="c,b").model
+    assert (names(model.graph.inputs), names(model.graph.outputs)) == (["a", "z"], ["c", "b"])
+
+
 def test_inputs_are_those_of_the_model_that_are_needed() -> None:
     model = part(CHAIN, outputs="b")
     assert (ops(model), names(model.graph.inputs)) == (["Constant", "Mul", "Relu"], ["x"])
@@ -202,7 +207,7 @@ def test_an_input_needs_a_type() -> None:
 
 
 def test_an_empty_list_of_names_is_refused() -> None:
-    for names_ in ({"inputs": []}, {"outputs": []}, {"outputs": "y"}):
+    for names_ in ({"inputs": []}, {"outputs": []}, {"outputs": ""}, {"inputs": " ,", "outputs": "y"}):
         with pytest.raises(UsageError):
             ortopt.extract(parse(CHAIN), **names_)  # type: ignore[arg-type]
 

@@ -419,11 +419,16 @@ def test_free_dimensions_are_overridden_by_name_or_denotation_and_conflicts_are_
         optimize(parse(text), level=1, dims={"N": 1 << 63}, verify=False)
 
 
-def test_a_name_alone_is_no_list_of_names() -> None:
-    model = parse("main (float[N] x) => (float[N] y) { y = Relu (x) }")
-    for option in ("providers", "disable", "enable", "only"):
-        with pytest.raises(UsageError, match=f"{option} takes a list of names, not 'cpu'"):
-            optimize(model, **{option: "cpu"})  # type: ignore[arg-type]
+def test_a_text_is_read_as_the_flags_value_and_never_letter_by_letter() -> None:
+    model = parse("main (float[N] x) => (float[N] y) { a = Identity (x) y = Relu (a) }")
+    for option in ("disable", "enable", "only"):
+        with pytest.raises(UsageError, match="'nonsense'"):
+            optimize(model, **{option: "nonsense"})  # type: ignore[arg-type]
+    kept = optimize(model, disable="identity_elimination, cast_elimination", verify=False)
+    assert [node.op_type for node in kept.model.graph] == ["Identity", "Relu"]
+    for wrong in (5, [5], b"cpu"):
+        with pytest.raises(UsageError, match="providers takes names, not"):
+            optimize(model, providers=wrong)  # type: ignore[arg-type]
 
 
 def test_what_is_asked_for_by_name_runs_or_is_an_error() -> None:

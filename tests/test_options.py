@@ -21,7 +21,7 @@ from ortopt.cli.run_options import make_options as options_of_arguments
 from ortopt.errors import UsageError
 from ortopt.observers import Observer
 from ortopt.option_kinds import parse_size
-from ortopt.options import March, Options, Target, as_arguments, declarations
+from ortopt.options import March, Options, Target, TransformerLevel, as_arguments, declarations
 from ortopt.partition.settings import PartitionOptions
 from ortopt.system import memory
 from ortopt.testing import parse
@@ -167,22 +167,22 @@ def test_defaults_need_no_arguments() -> None:
 
 WRONG: dict[str, object] = {
     "level": 5,
-    "providers": "cpu",
+    "providers": "cpus",
     "target": "tflite",
     "opset": 0,
     "min_onnxruntime": "new",
     "dims": ["batch"],
     "input_shapes": {"x": 3},
     "rename": {"x": "z", "y": "z"},
-    "disable": "a",
-    "enable": "a",
-    "only": "a",
+    "disable": 1,
+    "enable": b"a",
+    "only": ["a", None],
     "limit": -1,
     "max_growth": "1 furlong",
     "steps": 0,
     "timeout": 0,
     "float16_tolerance": 0,
-    "keep_float32": "Softmax",
+    "keep_float32": ["Softmax"],  # of a run that computes in float32
 }
 
 
@@ -197,6 +197,20 @@ WRONG: dict[str, object] = {
         ("rename", "x=y", {"x": "y"}),
         ("max_growth", "10MB", 10**7),
         ("max_growth", "unlimited", sys.maxsize),
+        ("providers", "cpu", ("CPUExecutionProvider",)),
+        ("providers", "gpu, cpu,CPUExecutionProvider", ("CUDAExecutionProvider", "CPUExecutionProvider")),
+        ("providers", ["trt"], ("TensorrtExecutionProvider",)),
+        ("target", "onnx", Target.ONNX),
+        ("target", Target.ONNX, Target.ONNX),
+        ("march", March.NATIVE, March.NATIVE),
+        ("level", "2", 2),
+        ("level", "O2", 2),
+        ("level", "-O2", 2),
+        ("level", TransformerLevel.LEVEL2, 2),
+        ("opset", "18", 18),
+        ("opset", "latest", "latest"),
+        ("disable", "a, b@1", ("a", "b@1")),
+        ("only", "", ()),
     ],
 )
 def test_values_may_be_given_as_text(name: str, text: object, value: object) -> None:
@@ -209,6 +223,10 @@ def test_values_may_be_given_as_text(name: str, text: object, value: object) -> 
         *(("dims", text) for text in ("", "batch", "batch=", "=1", "batch=one", "batch=1,seq", "batch=-1", "a=1,a=2")),
         *(("input_shapes", text) for text in ("", "x", "=1", "x=1,", "x=1,two", "x=-1", "x=?")),
         *(("rename", text) for text in ("", "x", "x=", "=y")),
+        *(("providers", text) for text in ("", " , ", "cpu;cuda", "processor")),
+        *(("level", text) for text in ("", "5", "O", "O9", "33", "-1", "high")),
+        *(("opset", text) for text in ("", "0", "newest", "-1")),
+        *(("target", text) for text in ("", "Onnx", "tflite")),
     ],
 )
 def test_texts_that_make_no_sense_are_refused(name: str, text: str) -> None:
@@ -220,6 +238,11 @@ def test_texts_that_make_no_sense_are_refused(name: str, text: str) -> None:
 def test_values_that_make_no_sense_are_refused(name: str) -> None:
     with pytest.raises(UsageError):
         make_options(**{name: WRONG[name]})
+
+
+@pytest.mark.parametrize("names", ["cuda", "gpu,cpu", ("cuda", "CPUExecutionProvider")])
+def test_groups_read_providers_as_runs_do(names: str | tuple[str, ...]) -> None:
+    assert PartitionOptions(providers=names).candidates == ("CUDAExecutionProvider", "CPUExecutionProvider")
 
 
 def test_the_flags_of_the_pass_that_groups_have_its_options_and_defaults() -> None:

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from ortopt.analysis.needed_libraries import needed_libraries
 from ortopt.errors import MissingRuntimeError, UsageError
+from ortopt.option_kinds import commas
 
 CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
@@ -71,6 +72,19 @@ def normalize(name: str) -> str:
     nearest = difflib.get_close_matches(wanted, by_stem, n=3, cutoff=0.5)
     hint = f"; did you mean {', '.join(nearest)}?" if nearest else "; try cpu or cuda"
     raise UsageError(f"there is no execution provider named {name!r}{hint}")
+
+
+def full_names(names: str | Iterable[str]) -> tuple[str, ...]:
+    """The full names of execution providers, in order and each once.
+
+    Args:
+        names: Names as `normalize` takes them, or a text as ``--provider`` takes it: ``"cuda,cpu"``.
+
+    Raises:
+        UsageError: There is no such provider.
+    """
+    named = commas((names,)) if isinstance(names, str) else names
+    return tuple(dict.fromkeys(map(normalize, named)))
 
 
 @functools.cache

@@ -108,13 +108,13 @@ def _budget(flags: dict[str, Any]) -> MeasurementBudget:
     Raises:
         UsageError: A provider does not work here.
     """
-    from ortopt.analysis.providers import normalize, usable
+    from ortopt.analysis.providers import full_names, usable
     from ortopt.cli.run_options import checked_files
     from ortopt.errors import UsageError
     from ortopt.measurement.asking import MeasurementBudget
     from ortopt.option_kinds import commas
 
-    providers = tuple(dict.fromkeys(normalize(name) for name in commas(flags["providers"]) or ("cpu",)))
+    providers = full_names(commas(flags["providers"]) or ("cpu",))
     for provider in providers:
         works, reason = usable(provider)
         if not works:

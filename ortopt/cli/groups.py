@@ -53,7 +53,6 @@ def command(
     MODEL is a file, "-" for stdin, or zoo:NAME. The groups of a grouped model are shown as they are; a plain model is
     shown as -O4 would group it as it stands.
     """
-    from ortopt.analysis import providers as execution
     from ortopt.cli import files, models
     from ortopt.option_kinds import commas
     from ortopt.partition import partitioning, quotient
@@ -65,7 +64,7 @@ def command(
     if picture == files.STREAM and (as_json or dot):
         raise click.UsageError("only one of --json, --dot and --draw can go to stdout")
     options = PartitionOptions(
-        providers=tuple(execution.normalize(name) for name in commas(providers) or ("cpu",)),
+        providers=commas(providers) or ("cpu",),
         policy=group_policy,
         argument_limit=group_arg_limit,
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import os
-import shutil
 import sys
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,20 +20,14 @@ from ortopt.cli.interaction import warn
 from ortopt.cli.models import ZOO, is_folder
 from ortopt.cli.optimization import Run
 from ortopt.errors import OptimizationCancelled, OrtoptError, OutputError, UsageError
+from ortopt.integrations.companions import copy_companions
 from ortopt.options import Options
 from ortopt.regression.sources import below
 from ortopt.reporting import report, tables
-from ortopt.serialization.load import SOURCE_KEY, load
 from ortopt.terminal_text import one_line, quoted
 from ortopt.verification import start
 
 SCHEMA: Final = 1
-
-_COMPANIONS: Final = (".json", ".txt", ".model", ".jinja", ".spm", ".tiktoken", ".bpe", ".vocab")
-"""How the names of configurations and of tokenizers end."""
-
-_MARKS: Final = ("config.json", "ort_config.json", "model_index.json", "tokenizer_config.json", "tokenizer.json")
-"""What stands in a folder of Hugging Face's libraries."""
 
 _CODES: Final = (2, 3, 4)
 
@@ -183,44 +175,8 @@ def _one(work: Work, out: Path, options: Options, flags: Mapping[str, Any]) -> t
 def _copy_companions(works: Sequence[Work], out: Path) -> Iterator[str]:
     """Copy what stands beside the models of Hugging Face's folders; a line for each folder."""
     for root in dict.fromkeys(work.folder for work in works if work.folder is not None):
-        data = _external_data([work for work in works if work.folder == root])
-        for at, folders, names in os.walk(root):
-            folders[:] = sorted(name for name in folders if not name.startswith(".") and Path(at, name) != out)
-            if not any((root / name).is_file() or Path(at, name).is_file() for name in _MARKS):
-                continue
-            copied, refused = _copied(Path(at), sorted(names), root, out, data)
+        for at, copied, refused in copy_companions(root, out, [work.model for work in works if work.folder == root]):
             if copied:
                 yield f"copied beside the results from {one_line(at)}: {', '.join(map(one_line, copied))}"
             if refused:
                 warn(f"not copied, because they lead out of {root}: {', '.join(refused)}")
-
-
-def _copied(
-    at: Path, names: Sequence[str], root: Path, out: Path, data: frozenset[Path]
-) -> tuple[list[str], list[str]]:
-    """Copy the companions in one folder; their names, and those of links that lead elsewhere."""
-    copied, refused = [], []
-    for name in names:
-        source = at / name
-        if not name.endswith(_COMPANIONS) or name.startswith(".") or source.resolve() in data or not source.is_file():
-            continue
-        if not source.resolve().is_relative_to(root.resolve()):
-            refused.append(name)
-            continue
-        target = out / source.relative_to(root)
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
-        except OSError as error:
-            raise OutputError(f"cannot write {quoted(str(target))}: {error.strerror}") from error
-        copied.append(name)
-    return copied, refused
-
-
-def _external_data(works: Sequence[Work]) -> frozenset[Path]:
-    """The files that hold weights of the models, wherever they are."""
-    found: set[Path] = set()
-    for work in works:
-        with contextlib.suppress(OrtoptError):  # it could not be read before, either
-            found.update(Path(path).resolve() for path in load(work.model, checked=False).meta[SOURCE_KEY].data)
-    return frozenset(found)

@@ -48,7 +48,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
     from ortopt.verification import start
 
     click.get_current_context().with_resource(start.early())
-    from ortopt.analysis.providers import here, in_place_of, normalize
+    from ortopt.analysis.providers import full_names, here, in_place_of
     from ortopt.cli import arrays, files, models
     from ortopt.cli.interaction import answer, warn
     from ortopt.cli.run_options import checked_files
@@ -60,11 +60,11 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
 
     if original == result == files.STREAM:
         raise UsageError("only one of the models can come from stdin")
-    providers = [normalize(name) for name in commas(flags["providers"]) or ("cpu",)]
+    providers = full_names(commas(flags["providers"]) or ("cpu",))
     first, second = models.resolve(original), models.resolve(result)
     if absent := in_place_of(providers):
         warn(absent)
-    providers = list(here(providers))
+    providers = here(providers)
     sizes: Mapping[str, int] = named_sizes("--dim", flags["dims"])
     loaded, _ = [load(argument.source) for argument in (first, second)]  # errors name the broken file
     shapes = named_shapes("--input-shape", flags["input_shapes"])
@@ -77,7 +77,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
         seed=flags["seed"],
         sizes=sizes,
         interface=interface,
-        providers=list(dict.fromkeys(providers)),
+        providers=list(providers),
         timeout=flags["timeout"],
         rtol=flags["rtol"],
         atol=flags["atol"],

@@ -34,7 +34,7 @@ def make_options(**values: Any) -> Options:
         raise UsageError("give either a pipeline or a selection (only), not both")
     _check_half_precision(values)
     if "providers" in values:
-        values["providers"] = tuple(dict.fromkeys(map(execution.normalize, values["providers"])))
+        values["providers"] = execution.full_names(values["providers"])
         if not values["providers"]:
             raise UsageError("at least one execution provider is needed")
     providers = values.get("providers", default["providers"])

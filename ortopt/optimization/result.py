@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ortopt.instrumentation.lineage import Lineage
     from ortopt.optimization.half_precision_conversion import HalfPrecision
     from ortopt.optimization.missing_providers import NotShown
+    from ortopt.serialization.save import Saved
     from ortopt.verification.verify import Verification
 
 
@@ -197,19 +198,22 @@ class OptimizeResult:
         path: str | os.PathLike[str] | BinaryIO,
         *,
         external_data: Literal["auto", "inline", "copy", "reuse"] = "auto",
-    ) -> None:
+    ) -> Saved:
         """Write the model, atomically.
 
         Args:
             path: The file, whose ending chooses the format (.onnx, .ort, .json, .textproto), or a binary stream.
             external_data: Where weights go: inside the file, copied beside it, or left in the original's files.
 
+        Returns:
+            The files that were written, and their size.
+
         Raises:
             OutputError: If it cannot be written.
         """
         from ortopt.optimization.formats import save_as
 
-        save_as(self.model, path, external_data=external_data, provenance=self.provenance)
+        return save_as(self.model, path, external_data=external_data, provenance=self.provenance)
 
     def to_bytes(self) -> bytes:
         """The model as the bytes of a file, weights inside.
@@ -245,17 +249,10 @@ class OptimizeResult:
         return f"<OptimizeResult: {', '.join(parts)}>"
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
-        from ortopt.optimization import result_text
+        """What notebooks show (see `ortopt.notebook_html`)."""
+        from ortopt import notebook_html  # by its public name: what shows results stands above this layer
 
-        before, after = self.summary.before, self.summary.after
-        totals = {
-            "nodes": (before.nodes, after.nodes),
-            "initializers": (before.initializers, after.initializers),
-            "bytes of constants": (before.nbytes, after.nbytes),
-        }
-        ops = {op: (before.ops.get(op, 0), after.ops.get(op, 0)) for op in {*before.ops, *after.ops}}
-        return result_text.as_html(repr(self), totals, ops)
+        return notebook_html(self)
 
 
 def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:

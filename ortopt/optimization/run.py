@@ -32,6 +32,7 @@ from ortopt.optimization.result import CostRefusal, OptimizeResult, PassTotal, R
 from ortopt.optimization.transformation import Transformation
 from ortopt.optimization.user_rules import UserRules
 from ortopt.options import Numerics, Options
+from ortopt.serialization.load import held
 from ortopt.transformer import GraphTransformer
 
 if TYPE_CHECKING:
@@ -41,10 +42,11 @@ if TYPE_CHECKING:
     from ortopt.instrumentation.lineage import Lineage
     from ortopt.optimization.bisection import Blame
     from ortopt.optimization.missing_providers import NotShown
+    from ortopt.serialization.load import HoldsModel
     from ortopt.serialization.save import ExternalData, Saved
     from ortopt.verification.verify import Reference, Verification
 
-Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model"
+Source: TypeAlias = "str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model | HoldsModel"
 
 
 class Optimization:
@@ -101,7 +103,7 @@ class Optimization:
             self.observers += (CheckEach(token=self.token),)
         self.seconds: dict[str, float] = {}
         # A stream can be read once only, but verification needs the original again.
-        self._original: Source = source.read() if hasattr(source, "read") else source
+        self._original: Source = source.read() if hasattr(source, "read") else held(source)
         pipeline = Pipeline(self._original, options, self.selected)
         with self._timed("load"):  # whose end no deadline cuts: there is no model to return before
             self._transformation = Transformation(pipeline, self.observers, self.token)

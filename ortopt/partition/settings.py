@@ -32,8 +32,8 @@ class PartitionOptions:
     """How to partition.
 
     Attributes:
-        providers: Execution providers by ONNX Runtime's names, the preferred one first. The CPU provider is always the
-            last resort, as it is in every session of ONNX Runtime.
+        providers: Execution providers, the preferred one first: names, or a text as ``--provider`` takes it. The CPU
+            provider is always the last resort, as it is in every session of ONNX Runtime.
         policy: ``cost`` weighs sessions and device changes (`ortopt.partition.cost`); ``literal`` follows ONNX
             Runtime's lazy-tensor fuser step by step (`ortopt.partition.lazy_tensor_policy`).
         argument_limit: How many runtime values a group may take and give in all; weights do not count.
@@ -45,7 +45,7 @@ class PartitionOptions:
         predicate: Asked last, about every node and provider.
     """
 
-    providers: tuple[str, ...] = (CPU,)
+    providers: str | tuple[str, ...] = (CPU,)
     policy: Policy = "cost"
     argument_limit: int = ARGUMENT_LIMIT
     horizontal: bool = True
@@ -69,4 +69,4 @@ class PartitionOptions:
     @property
     def candidates(self) -> tuple[str, ...]:
         """The providers that a node is offered to, in order, the CPU provider among them."""
-        return tuple(dict.fromkeys((*map(execution.normalize, self.providers), CPU)))
+        return tuple(dict.fromkeys((*execution.full_names(self.providers), CPU)))

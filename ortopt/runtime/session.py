@@ -38,6 +38,7 @@ from ortopt.runtime.session_arguments import (
 )
 from ortopt.runtime.session_factory import SessionRequest, open_session
 from ortopt.runtime.values.conversion import adopt_dlpack_tensors
+from ortopt.serialization.load import held
 from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from ortopt.runtime.onnxruntime_interface.delegated_methods import RunnableSession, WholeSession
     from ortopt.runtime.onnxruntime_internals import NativeDevice, NativeVector
     from ortopt.runtime.specialization.export import Exported
+    from ortopt.serialization.load import HoldsModel
 
 _live: weakref.WeakSet[InferenceSession] = weakref.WeakSet()
 
@@ -69,13 +71,14 @@ class InferenceSession(DelegatedMethods):
     not survive a fork.
 
     Args:
-        path_or_bytes: A path, the bytes of a model, an ``onnx.ModelProto`` or an ``ir.Model``.
+        path_or_bytes: A path, the bytes of a model, an ``onnx.ModelProto``, an ``ir.Model``, or what holds one, as a
+            result of `optimize` and ``torch.onnx.ONNXProgram`` do.
         sess_options: ``onnxruntime.SessionOptions``. With several groups the intra-op threads are divided among them;
             ``ORT_PARALLEL`` runs groups that do not depend on each other at the same time, on the inter-op threads.
             (Off by default, as in ONNX Runtime: a group already uses all cores.)
         providers: Execution providers in order of preference: ONNX Runtime's names or ``"cpu"``, ``"cuda"``, alone or
-            with options. One that does not work here is an error, unless others follow it: then it is left out, with
-            a warning. None takes those that the groups were made for, and the CPU.
+            with options; or one text, ``"cuda,cpu"``. One that does not work here is an error, unless others follow
+            it: then it is left out, with a warning. None takes those that the groups were made for, and the CPU.
         provider_options: Options for each of the providers.
         run_type: ``"ort"``, ``"reference"`` (ONNX Runtime without optimization), ``"host"`` (``onnx.reference``) or
             ``"debug"`` (each group is run by the first two and compared); None asks ``ORTOPT_RUN_TYPE``.
@@ -113,7 +116,7 @@ class InferenceSession(DelegatedMethods):
 
     def __init__(
         self,
-        path_or_bytes: str | PathLike[str] | bytes | onnx.ModelProto | ir.Model,
+        path_or_bytes: str | PathLike[str] | bytes | onnx.ModelProto | ir.Model | HoldsModel,
         sess_options: onnxruntime.SessionOptions | None = None,
         providers: Providers | None = None,
         provider_options: Sequence[Mapping[str, Any]] | None = None,
@@ -136,6 +139,7 @@ class InferenceSession(DelegatedMethods):
         **kwargs: Any,
     ) -> None:
         check_installation()
+        path_or_bytes = held(path_or_bytes)
         check_source(path_or_bytes)
         settings = read_settings(run_type, rtol, atol, dump_folder)
         disabled, self._enable_fallback = read_onnxruntime_arguments(kwargs)
@@ -320,6 +324,12 @@ class InferenceSession(DelegatedMethods):
         return DecodeLoop(session, capacity, self._counters)
 
     # What runs the model
+
+    @property
+    def _model_path(self) -> str | None:
+        """The model's file, None without one; private to ONNX Runtime's session, and read of it by Optimum."""
+        source = self._request.source
+        return os.fspath(source) if isinstance(source, str | os.PathLike) else None
 
     def _alive(self) -> WholeSession | GroupedSession:
         """What runs the model, unless it must not be asked any more."""

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortopt.analysis.providers import normalize
 from ortopt.errors import UsageError
 from ortopt.evaluation.sessions import share_threads
+from ortopt.option_kinds import commas
 from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from ortopt.runtime.specialization.specializing import SpecializationPolicy
 
 
-Providers = Sequence[str | tuple[str, Mapping[str, Any]]]
-"""Execution providers that a caller names, alone or with options, in order of preference."""
+Providers = str | Sequence[str | tuple[str, Mapping[str, Any]]]
+"""Execution providers that a caller names, alone or with options, in order of preference; a text as the flag's."""
 
 
 def check_source(source: object) -> None:
@@ -149,9 +150,11 @@ def named_providers(
     """
     if provider_options is not None and not isinstance(provider_options, Sequence):
         raise ValueError("'provider_options' should be a sequence.")
+    if isinstance(providers, str):
+        providers = commas((providers,))
     if not providers:
         return None
-    if isinstance(providers, str) or not isinstance(providers, Sequence):
+    if not isinstance(providers, Sequence):
         raise ValueError("'providers' should be a sequence.")  # noqa: TRY004 -- ONNX Runtime's class
     if provider_options is not None:
         if len(providers) != len(provider_options):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
 
 import onnx
 import onnx_ir as ir
@@ -27,8 +27,17 @@ from ortopt.serialization.tensor_decoding import ExternalFiles
 from ortopt.serialization.wire import strip
 from ortopt.terminal_text import one_line, quoted
 
+
+class HoldsModel(Protocol):
+    """An object that holds a model, as ``torch.onnx.ONNXProgram``, which ``torch.onnx.export`` returns."""
+
+    @property
+    def model(self) -> ir.Model:
+        """The model."""
+
+
 if TYPE_CHECKING:
-    Source = str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model
+    Source = str | os.PathLike[str] | bytes | BinaryIO | onnx.ModelProto | ir.Model | HoldsModel
 
 SOURCE_KEY: Final = "ortopt.source"
 """Where `load` leaves an `Origin` in ``model.meta``."""
@@ -96,7 +105,7 @@ def load(
 
     Args:
         source: A path, a serialized model, a binary stream that is read to its end, a ``ModelProto`` or an ``ir.Model``
-            (cloned; its tensors are shared); or a file that is kept open.
+            (cloned; its tensors are shared), or what holds one (`held`); or a file that is kept open.
         token: Cancellation token.
         folder: Where the files of external data are; None for the folder of the model's file.
         checked: Whether nodes are compared with the specification too: ONNX Runtime does that anyway.
@@ -125,7 +134,23 @@ def load(
     return model
 
 
-def _loaded(source: Source | Kept, token: CancellationToken, files: ExternalFiles | None) -> ir.Model:
+def held(source: Any) -> Any:
+    """The model that an object holds, as ``torch.onnx.ONNXProgram`` does; what is no such object is returned as it is.
+
+    Args:
+        source: An object with an `ir.Model` as ``model``, or a ``ModelProto`` as ``model_proto``; or a model.
+    """
+    if isinstance(source, str | bytes | os.PathLike | onnx.ModelProto | ir.Model):
+        return source
+    model = getattr(source, "model", None)
+    if isinstance(model, ir.Model):
+        return model
+    proto = getattr(source, "model_proto", None)  # a whole copy: asked for only where there is nothing else
+    return proto if isinstance(proto, onnx.ModelProto) else source
+
+
+def _loaded(given: Source | Kept, token: CancellationToken, files: ExternalFiles | None) -> ir.Model:
+    source = held(given)
     if isinstance(source, Kept):
         return _parsed(source.open(), source.path, token, files or source.files)
     if isinstance(source, ir.Model):

@@ -370,6 +370,28 @@ def test_a_result_without_its_lineage_is_shown_alone(browser: Chromium, opened: 
     assert texts(browser, "figcaption")[0].startswith("Model")
 
 
+@pytest.mark.parametrize("hostile", [False, True])
+def test_a_notebook_shows_the_page_in_a_frame_that_cannot_reach_it(
+    browser: Chromium, tmp_path: Path, hostile: bool
+) -> None:
+    path = tmp_path / "notebook.html"
+    result = ortopt.optimize(rename(network(), HOSTILE) if hostile else network(), observers=[ortopt.Lineage()])
+    shown = f"<!DOCTYPE html><meta charset=utf-8><p id=cell>{result._repr_html_()}"
+    path.write_text(shown, encoding="utf-8")
+    browser.call("Page.navigate", {"url": path.as_uri()})
+    browser.wait("document.querySelector('iframe') !== null")
+    assert texts(browser, "tr:first-child td")[:3] == ["nodes", "32", str(result.summary.after.nodes)]
+    assert browser.run("document.querySelectorAll('script, img').length") == 0
+    assert browser.run("document.querySelector('iframe').contentDocument") is None
+    with browser.in_frame():
+        browser.wait("document.documentElement?.dataset.ready")
+        assert texts(browser, ".card strong")[0] == f"32 → {result.summary.after.nodes}"
+        assert browser.run("origin") == "null"
+        assert browser.run("(() => { try { return parent.document.title } catch (e) { return e.name } })()") == (
+            "SecurityError"
+        )
+
+
 def test_two_models_are_compared(browser: Chromium, opened: Opened) -> None:
     first, second = network(3), network(2)
     opened(diff_page(first, second, compare(first, second, "a.onnx", "b.onnx")))

@@ -65,17 +65,6 @@ def test_a_result_is_short_at_the_prompt() -> None:
     assert "not verified" in repr(unverified)
 
 
-def test_a_notebook_shows_a_table_of_text() -> None:
-    model = parse('<ir_version: 9, opset_import: ["": 17, "mine": 1]> ' + MODEL)
-    model.graph[0].domain, model.graph[0].op_type = "", "Identity"
-    shown = optimize(model, verify=False)._repr_html_()
-    assert "<td>Identity</td><td>1</td><td>0</td>" in shown
-    assert "Relu" not in shown, "what did not change is left out"
-    from ortopt.optimization.result_text import as_html
-
-    assert "<script>" not in as_html("<script>", {"<script>": (1, 2)}, {"<script>x": (1, 2)})
-
-
 def test_a_model_of_the_zoo_by_name() -> None:
     result = optimize("zoo:superres__ts13", level=1)
     assert result.verified

@@ -20,7 +20,7 @@ import onnxruntime
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from ortopt import InferenceSession, UsageError
+from ortopt import InferenceSession, UsageError, optimize
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.onnxruntime_internals import native
@@ -416,7 +416,7 @@ def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("providers", "provider_options", "message"),
     [
-        ("cpu", None, "should be a sequence"),
+        (5, None, "should be a sequence"),
         (["cpu"], [], "same length"),
         ([("cpu", {})], [{}], "Only string values"),
         ([("cpu", 1)], None, "either strings or"),
@@ -425,6 +425,37 @@ def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
 def test_provider_arguments_as_in_onnx_runtime(providers: Any, provider_options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         session(PLAIN, providers=providers, provider_options=provider_options)
+
+
+@pytest.mark.parametrize("text", [PLAIN, TWO_GROUPS], ids=["one session", "groups"])
+def test_what_others_read_of_a_session_though_it_is_private(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    save(parse(text), path)
+    options = onnxruntime.SessionOptions()
+    options.log_verbosity_level = 7
+    theirs = onnxruntime.InferenceSession(path, options)
+    for mine in (InferenceSession(path, options), InferenceSession(str(path), options)):
+        assert mine._model_path == theirs._model_path == str(path)
+        assert isinstance(mine._sess, type(theirs._sess))
+        assert mine._sess_options.log_verbosity_level == 7
+    assert InferenceSession(path.read_bytes())._model_path is None
+    with pytest.raises(AttributeError):
+        getattr(mine, "_nonsense")  # noqa: B009
+
+
+def test_a_session_of_what_holds_a_model() -> None:
+    mine = InferenceSession(optimize(parse(PLAIN), verify=False))
+    assert_array_equal(mine.run(None, {"x": floats(2, 4)})[0], session(PLAIN).run(None, {"x": floats(2, 4)})[0])
+
+
+def test_providers_as_text_are_read_as_the_flags_value() -> None:
+    for text in ("cpu", "CPU", " cpu,CPUExecutionProvider ,"):
+        assert session(PLAIN, providers=text).get_providers() == [CPU]
+    with pytest.raises(UsageError, match="no execution provider named 'cpus'; did you mean cpu"):
+        session(PLAIN, providers="cpus")
+    mine = session(PLAIN)
+    mine.set_providers("cpu", [{"arena_extend_strategy": "kSameAsRequested"}])
+    assert mine.get_providers() == [CPU]
 
 
 @pytest.mark.parametrize("run_type", ["ort", "host"])

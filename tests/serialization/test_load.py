@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +16,7 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from ortopt import semantics
+from ortopt import extract, optimize, semantics
 from ortopt.errors import InvalidModelError
 from ortopt.serialization.load import SOURCE_KEY, load
 from ortopt.serialization.mapped_tensors import MappedTensor
@@ -52,6 +55,31 @@ def test_large_tensors_are_views_of_the_file(tmp_path: Path) -> None:
     assert constant.raw.source is tensor.raw.source
     branch = loaded.graph[4].attributes["else_branch"].as_graph()
     assert np.array_equal(branch.initializers["v"].const_value.numpy(), models.WEIGHT + 1)
+
+
+@pytest.mark.parametrize(
+    "holding",
+    [
+        lambda model: SimpleNamespace(model=model),  # torch.onnx.ONNXProgram has it, too
+        lambda model: optimize(model, level=0, verify=False),
+        lambda model: extract(model, outputs=[output.name for output in model.graph.outputs]),
+    ],
+    ids=["any object", "a result", "a part"],
+)
+def test_what_holds_a_model_is_one_whose_weights_are_shared(holding: Callable[[ir.Model], Any]) -> None:
+    model = load(models.weights())
+    before, weights = to_bytes(model), {id(value.const_value) for value in model.graph.initializers.values()}
+    loaded = load(holding(model))
+    assert to_bytes(loaded) == before == to_bytes(model)
+    assert {id(value.const_value) for value in loaded.graph.initializers.values()} == weights
+
+
+def test_what_holds_protobuf_alone_is_a_model_and_what_holds_anything_else_is_none() -> None:
+    proto = models.weights()
+    assert to_bytes(load(SimpleNamespace(model_proto=proto))) == to_bytes(load(proto))  # type: ignore[arg-type]
+    for holder in (SimpleNamespace(model="text"), SimpleNamespace(model_proto=b""), None):
+        with pytest.raises(InvalidModelError):
+            load(holder)  # type: ignore[arg-type]
 
 
 def test_a_model_in_memory_is_copied_and_shares_its_tensors() -> None:

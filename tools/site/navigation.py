@@ -24,6 +24,7 @@ MENU: dict[str, dict[str, str]] = {
         "The report as data": "json.md",
         "Fusion groups": "groups.md",
         "The runtime": "runtime.md",
+        "torch, notebooks, Optimum, Olive": "integrations.md",
     },
     "Passes": {},
     "Python": {},

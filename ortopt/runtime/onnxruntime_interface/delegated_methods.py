@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ortopt.runtime.onnxruntime_internals import optional_attribute
+from ortopt.runtime.onnxruntime_internals import native_session, optional_attribute
 
 if TYPE_CHECKING:
     import onnxruntime
 
-    from ortopt.runtime.onnxruntime_internals import NativeDevice, NativeVector
+    from ortopt.runtime.onnxruntime_internals import NativeDevice, NativeSession, NativeVector
 
 
 class RunnableSession(Protocol):
@@ -96,6 +96,17 @@ class DelegatedMethods(ABC):
         Raises:
             UsageError: The session must not be used any more.
         """
+
+    # Private to ONNX Runtime's session, and read of it by others all the same: `onnxruntime.IOBinding`, Optimum.
+
+    @property
+    def _sess(self) -> NativeSession:
+        """The C++ session, for ``onnxruntime.IOBinding(session)``; of several groups, one that has their interface."""
+        return native_session(self._alive())
+
+    @property
+    def _sess_options(self) -> onnxruntime.SessionOptions:
+        return self.get_session_options()
 
     def get_inputs(self) -> list[onnxruntime.NodeArg]:
         """``onnxruntime.NodeArg`` of each input."""

@@ -20,6 +20,7 @@ from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature,
 from ortopt.runtime.onnxruntime_interface.output_memory import check_target, in_execution, placed, write
 from ortopt.runtime.onnxruntime_internals import (
     NativeDevice,
+    NativeSession,
     NativeValue,
     NativeVector,
     invalid_argument,
@@ -171,6 +172,8 @@ class GroupedSession(ManagementMethods):
         """Run the model from and to bound memory."""
         if session_of_binding(iobinding) is not self.signature.session:
             raise ValueError("IOBinding must be used with the session that created it.")
+        if not isinstance(iobinding, IOBinding):  # it does not tell what is bound
+            raise ValueError("A session of several groups takes what session.io_binding() returns.")  # noqa: TRY004
         if not iobinding.outputs:
             raise RuntimeError("Error in execution: At least one output should be requested.")
         for name in iobinding.outputs:
@@ -187,6 +190,10 @@ class GroupedSession(ManagementMethods):
                 check_target(target, self.signature.outputs[positions[name]], in_execution)
         results = self.execute(values, run_options)
         iobinding.finish({name: self._alone(results[i], i) for name, i in positions.items()})
+
+    @property
+    def _sess(self) -> NativeSession:
+        return self.signature.session
 
     def check(self, output_names: Iterable[str] | None, input_feed: Mapping[str, Any]) -> None:
         """Refuse a call as `run` would, without running anything."""

@@ -8,15 +8,32 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from numpy.testing import assert_array_equal
 
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
-from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, floats, session
+from tests.runtime.models import FUNCTION, HEADER, PLAIN, TWO_GROUPS, floats, session
 from tests.runtime.side_by_side import alike, both, value
 from tests.runtime.side_by_side import bound as made
 
 X = floats(2, 4)
+
+
+def test_onnx_runtimes_own_binding_is_made_of_any_session_and_used_by_one_that_is_whole() -> None:
+    """As Optimum does: ``onnxruntime.IOBinding(session)``."""
+    whole = session(PLAIN)
+    binding = onnxruntime.IOBinding(whole)
+    binding.bind_cpu_input("x", X)
+    binding.bind_output("y")
+    whole.run_with_iobinding(binding)
+    assert_array_equal(binding.copy_outputs_to_cpu()[0], whole.run(None, {"x": X})[0])
+    grouped = session(TWO_GROUPS)
+    foreign = onnxruntime.IOBinding(grouped)
+    with pytest.raises(ValueError, match=r"takes what session\.io_binding\(\) returns"):
+        grouped.run_with_iobinding(foreign)
+    with pytest.raises(ValueError, match="with the session that created it"):
+        grouped.run_with_iobinding(onnxruntime.IOBinding(session(TWO_GROUPS)))
 
 
 def run(one: Any, binding: Any) -> Any:

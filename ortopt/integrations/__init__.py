@@ -1,0 +1,1 @@
+"""ortopt inside of other tools: Hugging Face's Optimum, and Olive."""
