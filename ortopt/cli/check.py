@@ -72,7 +72,7 @@ def _options_of_runs(function: Any) -> Any:
 @click.option("--json", "json_file", metavar="FILE", help="Write the results as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Show failures only.")
 def command(zoo: tuple[str, ...], **flags: Any) -> None:
-    r"""Optimize and verify every model of a zoo, and compare with a baseline.
+    """Optimize and verify every model of a zoo, and compare with a baseline.
 
     ZOO is models, folders, patterns, a manifest (ortopt-zoo.toml) or zoo: for the models that come with ortopt.
 
@@ -83,7 +83,7 @@ def command(zoo: tuple[str, ...], **flags: Any) -> None:
 
     Exit codes: 0 as the baseline or better, 3 something is worse or a result differs, 2 a model cannot be read or run
     (of several the first of 2, 3), 1 usage; with --strict also 3 not verified, 4 a pass failed, 1 no such provider.
-    """
+    """  # noqa: D301 -- the character itself tells click to leave the lines as they are
     from ortopt.cli.check_run import check, merge
 
     given = {
