@@ -28,6 +28,7 @@ RUN_TYPES = ("ort", "reference", "host", "debug")
 @click.option("--inputs", metavar="FILE.npz", help="Input arrays by name.  [default: random inputs]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
+@run_option("dim_hints", help_="Sizes that symbolic dimensions are expected to have: inputs are drawn at the least.")
 @run_option("input_shapes", help_="The shape of a drawn input.")
 @run_option("providers")
 @run_option("custom_op_libraries")
@@ -69,7 +70,7 @@ def command(model: str, as_json: bool, **flags: Any) -> None:
     from ortopt.cli import arrays, files, models
     from ortopt.cli.interaction import answer, warn
     from ortopt.errors import UsageError
-    from ortopt.option_kinds import commas, named_shapes, named_sizes
+    from ortopt.option_kinds import commas, named_extents, named_shapes, named_sizes
     from ortopt.serialization.load import load
 
     if flags["export_specialized"] == files.STREAM:
@@ -90,7 +91,9 @@ def command(model: str, as_json: bool, **flags: Any) -> None:
         run = _Run(argument, commas(flags["providers"]), flags)
         sizes = named_sizes("--dim", flags["dims"])
         shapes = named_shapes("--input-shape", flags["input_shapes"])
-        outputs = run.first(arrays.candidates(argument, loaded, flags["inputs"], flags["seed"], sizes, shapes))
+        expected = named_extents("--dim-hint", flags["dim_hints"])
+        given, seed = flags["inputs"], flags["seed"]
+        outputs = run.first(arrays.candidates(argument, loaded, given, seed, sizes, shapes, expected))
         run.again(flags["repeat"] - 1)
     for text in dict.fromkeys(
         str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)
@@ -157,8 +160,8 @@ class _Run:
             UsageError: The user's inputs do not fit the model.
             InvalidModelError: It cannot be run on any.
         """
-        from ortopt.cli import arrays
         from ortopt.errors import InvalidModelError, OrtoptError, UsageError
+        from ortopt.measurement.inputs import HINT, UNFIT
 
         first: Exception | None = None
         for feeds, drawn in candidates:
@@ -168,10 +171,10 @@ class _Run:
             except (OrtoptError, MemoryError):
                 raise
             except Exception as error:  # as above
-                if not drawn and type(error).__name__ in arrays.UNFIT:
+                if not drawn and type(error).__name__ in UNFIT:
                     raise UsageError(f"the inputs do not fit {self._label}: {error}") from error
                 first = first or error
-        hint = f" ({arrays.HINT})" if drawn else ""
+        hint = f" ({HINT})" if drawn else ""
         raise InvalidModelError(f"{self._label} cannot be run: {first}{hint}") from first
 
     def again(self, times: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ortopt import registry
 from ortopt.regression import changed_model
-from ortopt.regression.facts import Facts
+from ortopt.regression.facts import Facts, latency_in_words, measured_alike
 from ortopt.regression.finding import MAX_NAMED, Finding, changes_of, difference_of_ops
 from ortopt.regression.thresholds import DEFAULTS, Threshold
 from ortopt.reporting.report import size
@@ -265,14 +265,17 @@ def _latency(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> 
     new, old = now.get("latency"), before.get("latency")
     if new is None:
         return
-    low, high = faster(1 / new["high"]), faster(1 / new["low"])
-    interval = f"{faster(1 / new['ratio'])} than the original (95 %: {low} to {high})".replace("fast than", "fast as")
+    told = f"latency: {latency_in_words(new)}"
     if old is None:
         if new["low"] > 1:
-            yield Finding("note", "latency", new["ratio"], None, None, f"latency: {interval}")
+            yield Finding("note", "latency", new["ratio"], None, None, told)
+        return
+    if not measured_alike(new, old):
+        says = f"{told}; the baseline's was measured at other sizes and is not compared (--update takes the new one)"
+        yield Finding("note", "latency", new["ratio"], old["ratio"], None, says)
         return
     limit = thresholds["latency"].limit(old["ratio"])
-    says = f"latency: {interval}, baseline {faster(1 / old['ratio'])}"
+    says = f"{told}; baseline: {faster(1 / old['ratio'])}"
     if new["low"] > limit:
         yield Finding("worse", "latency", new["ratio"], old["ratio"], limit, f"{says} (allowed: {faster(1 / limit)})")
     elif new["high"] < thresholds["latency"].floor(old["ratio"]):
