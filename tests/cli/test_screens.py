@@ -63,7 +63,7 @@ def screen(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> i
 def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures as of a slow, large model, without the processes that measure."""
     answer = {"open": 12.3456, "first": 1.23456, "calls": [0.1234567, 0.2345678], "anonymous": 10**9, "peak": 10**10}
-    monkeypatch.setattr(in_turns, "measure_once", lambda *_: answer)
+    monkeypatch.setattr(in_turns, "measure_once", lambda *_, **__: answer)
 
 
 @pytest.fixture
