@@ -13,7 +13,7 @@ from ortopt.cli.models import ModelArgument
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.measurement import profiling
 from ortopt.measurement.asking import MeasurementBudget
-from ortopt.measurement.inputs import attempts, stored_inputs
+from ortopt.measurement.inputs import attempts, in_words, stored_inputs
 from ortopt.options import Options
 from ortopt.reporting import profiles
 from ortopt.serialization.save import save
@@ -65,6 +65,7 @@ def profile(
         largest = found[-1]  # of a decoder the one that is given a text
         before, after = profiling.in_turns((original, optimized), largest.folder, budget)
     how = {**largest.as_dict(), "threads": budget.threads, "providers": list(budget.providers)}
+    how["measured_with"] = in_words(largest.as_dict(), budget.threads, budget.providers)
     return {**profiles.describe(before, after, result, listener), **how}
 
 

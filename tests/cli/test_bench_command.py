@@ -16,6 +16,7 @@ from ortopt.errors import InvalidModelError
 from ortopt.measurement.asking import MeasurementBudget
 from ortopt.measurement.in_turns import Figures, Version, measure_in_turns, require_original, timeline
 from ortopt.verification.input_sets import store_inputs
+from tests.reporting.test_page import data_of
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
 TEXTS = {
@@ -114,6 +115,24 @@ def test_a_profile_shows_where_the_time_goes(ortopt: Any, files: Path) -> None:
     assert "all kernels" in shown
     alone = json.loads(ortopt("bench", "plain.onnx", *arguments, "--levels", "0,4", "--json").stdout)
     assert alone["models"][0]["profile"]["result"] is None, "a grouped model has no profile of one session"
+
+
+def test_optimize_profiles_and_tunes_at_sizes_that_it_tells(ortopt: Any, files: Path) -> None:
+    (files / "image.onnx").write_bytes(onnx.parser.parse_model(IMAGE).SerializeToString())
+    reports = ("--no-verify", "--json", "r.json", "--html", "r.html")
+    done = ortopt("optimize", "image.onnx", "-o", "out.onnx", "--profile", "--tune", "--tune-seconds", 0, *reports)
+    said = " ".join(done.stdout.split())
+    assert measured_lines(said) == ["x float32[1, 3, 224, 224] (N=1, H=224, W=224)"]
+    assert re.search("measured against the original: .* at N=1, H=224, W=224", said)
+    data = json.loads((files / "r.json").read_text())
+    for one in (data["profile"], *data["tuning"]["measured_with"]):
+        assert one["sizes"] == {"N": 1, "H": 224, "W": 224}
+    page = data_of((files / "r.html").read_text())
+    assert page["report"]["profile"]["measured_with"] == data["profile"]["measured_with"]
+    np.savez(files / "x.npz", x=np.ones((2, 3, 5, 6), np.float32))
+    ortopt("optimize", "image.onnx", "-o", "out.onnx", "--profile", "--inputs", "x.npz", "--overwrite", *reports)
+    data = json.loads((files / "r.json").read_text())
+    assert data["profile"]["inputs"][0]["shape"] == [2, 3, 5, 6]
 
 
 GROUPED_BYTES = onnx.parser.parse_model(GROUPED).SerializeToString()
