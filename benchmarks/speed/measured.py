@@ -16,8 +16,9 @@ from benchmarks import graphs, tools
 from benchmarks.process import ROOT, measure
 from benchmarks.speed import results
 from benchmarks.speed.results import FLOOR, ORIGINAL, Result
-from ortopt.measurement.inputs import StoredInputs, stored_inputs
-from ortopt.measurement.pairs import BRIEF, compare
+from ortopt.errors import InvalidModelError
+from ortopt.measurement.inputs import StoredInputs, attempts, stored_inputs
+from ortopt.measurement.pairs import BRIEF
 from ortopt.serialization.load import load
 
 TOOLS = (results.OURS, "ort_extended", *tools.PEERS, tools.FUSIONS)
@@ -134,12 +135,10 @@ def _load(tool: str, path: Path, folder: Path, result: Result) -> None:
 
 def _inputs(source: Path, folder: Path) -> list[StoredInputs]:
     """Inputs that the original runs on, at each of its representative sizes."""
-    brief = dataclasses.replace(BRIEF, rounds=1, repeat=1, seconds=0.0)
-
-    def runs(inputs: Path) -> bool:
-        return compare(source, source, [inputs], brief) is not None
-
-    return list(stored_inputs(load(source), folder, runs, sizes={}))
+    try:
+        return stored_inputs(load(source), folder, attempts(source, BRIEF), sizes={})
+    except InvalidModelError:
+        return []
 
 
 def words(inputs: StoredInputs) -> str:

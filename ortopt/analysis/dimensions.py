@@ -73,6 +73,19 @@ def is_symbol(dim: Dim) -> str | None:
     return name if symbolic.substitute(dim, {name: 7}) == 7 else None
 
 
+def dimension_names(value_name: str, axis: int, dim: Dim) -> list[str]:
+    """The names by which an input's dimension is given a size: its symbols, or ``x[2]`` where it has no name.
+
+    Args:
+        value_name: The input's name.
+        axis: The dimension's axis.
+        dim: The dimension.
+    """
+    if isinstance(dim, int) or dim.value is not None:
+        return sorted(symbolic.symbols(dim))
+    return [f"{value_name}[{axis}]"]
+
+
 def summands(name: str, names: list[str]) -> list[str]:
     """The symbols whose sum an attention mask's length is, in the names that exporters give."""
     parts = name.split("_plus_") if "_plus_" in name else []

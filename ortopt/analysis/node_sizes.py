@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 
 import onnx_ir as ir
 
-from ortopt.analysis.dimensions import summands
+from ortopt.analysis.dimensions import dimension_names, summands
 from ortopt.graph import symbolic
 from ortopt.graph.facts import dims_of
 from ortopt.graph.symbolic import Dim
@@ -143,7 +143,8 @@ def representative_sizes(
     """Sizes of the symbolic dimensions of a model's inputs, several times where speed depends on them.
 
     The batch, the first dimension of an input, is 1. Symbols in dimensions of integer inputs count tokens; those that
-    occur in float inputs alone count positions of a cache where there are tokens, else rows, frames or samples.
+    occur in float inputs alone count positions of a cache where there are tokens, else rows, frames or samples. A
+    dimension without a name counts as a symbol named ``x[2]``, after its input and its axis.
 
     Args:
         model: The model.
@@ -210,8 +211,15 @@ def _at_chosen(model: ir.Model, given: Mapping[str, int]) -> list[dict[str, int]
 
 def _symbols_of_inputs(model: ir.Model) -> list[str]:
     """The symbols of the dimensions of all inputs that must be given, each once."""
-    shapes = (value.shape for value in model.graph.inputs if not value.is_initializer() and value.shape is not None)
-    return list(dict.fromkeys(name for shape in shapes for dim in shape for name in sorted(symbolic.symbols(dim))))
+    return list(
+        dict.fromkeys(
+            name
+            for value in model.graph.inputs
+            if not value.is_initializer() and value.shape is not None
+            for axis, dim in enumerate(value.shape)
+            for name in dimension_names(value.name or "", axis, dim)
+        )
+    )
 
 
 def _symbols(model: ir.Model) -> tuple[list[str], dict[str, int], set[str]]:
@@ -226,7 +234,7 @@ def _symbols(model: ir.Model) -> tuple[list[str], dict[str, int], set[str]]:
             continue
         rank = len(value.shape)
         for axis, dim in enumerate(value.shape):
-            within = symbolic.symbols(dim) & free
+            within = free.intersection(dimension_names(value.name or "", axis, dim))
             if axis == 0 and rank > 1:
                 batch |= within
             elif value.dtype is not None and value.dtype.is_integer():

@@ -1,28 +1,21 @@
-"""The arrays that a model takes and returns: drawn or read, written, and the first that it accepts."""
+"""The arrays that a model takes and returns: drawn or read at the sizes that the user gave, and written."""
 
 from __future__ import annotations
 
 import io
-import os
+import itertools
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx_ir as ir
 
     from ortopt.analysis.dimensions import Shapes
+    from ortopt.analysis.node_sizes import Extent
     from ortopt.cli.models import ModelArgument
-    from ortopt.measurement.asking import MeasurementBudget
-    from ortopt.measurement.in_turns import Version
     from ortopt.verification.inputs import Interface
-
-UNFIT: Final = frozenset({"ValueError", "InvalidArgument"})
-"""Classes of the errors that a session raises where an input is missing or does not fit."""
-
-HINT: Final = "on drawn inputs: --inputs gives it others"
 
 
 def candidates(
@@ -32,16 +25,18 @@ def candidates(
     seed: int,
     sizes: Mapping[str, int],
     shapes: Shapes | None = None,
+    expected: Mapping[str, Extent] | None = None,
 ) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Inputs to try, the most natural first, and whether they are drawn: the user's, the zoo's, or as `verify` draws.
+    """Inputs to try, the most natural first, and whether they are drawn: the user's, else at representative sizes.
 
     Args:
         argument: The model.
-        model: The loaded model.
+        model: The loaded model; it gets the sizes and the shapes.
         path: An .npz file of the user's, or None.
         seed: Seed of drawn inputs.
         sizes: Sizes of symbolic dimensions in drawn inputs.
         shapes: Shapes of drawn inputs.
+        expected: Sizes that the user expects.
 
     Raises:
         UsageError: A size is of no dimension, or an input cannot be drawn.
@@ -49,25 +44,49 @@ def candidates(
     """
     from ortopt.cli import models
     from ortopt.errors import UsageError
-    from ortopt.verification.draws import initial_draws
+    from ortopt.measurement import inputs
+    from ortopt.verification.inputs import Interface
 
-    interface, sizes = sized_interface(model, sizes, shapes or {}, path)
+    chosen = sized(model, sizes, shapes or {}, expected or {}, path)
     if path is not None:
         yield models.verification_inputs(path, argument, {}) or {}, False
         return
-    if argument.zoo is not None:
-        from ortopt import zoo
+    interface = Interface(model)
+    places, others = inputs.candidates(model, chosen, expected)
+    for i, way in enumerate((*itertools.chain.from_iterable(places), *others)):
+        try:
+            drawn = way.draw(interface, seed)
+        except UsageError:
+            if i == 0:
+                raise
+            continue  # some are large
+        yield drawn, True
 
-        yield zoo.inputs(argument.zoo, seed, sizes=sizes), True
-    if argument.zoo is None or sizes or shapes:
-        for i, how in enumerate(initial_draws()):
-            try:
-                drawn = interface.draw(seed=seed, sizes=sizes, how=how)
-            except UsageError:
-                if i == 0:
-                    raise
-                continue  # some are large
-            yield drawn, True
+
+def sized(
+    model: ir.Model, sizes: Mapping[str, int], shapes: Shapes, expected: Mapping[str, Extent], path: str | None
+) -> dict[str, int]:
+    """Give a model's inputs the sizes that are asked for; the sizes of its symbols, by name.
+
+    Args:
+        model: The model; changed in place.
+        sizes: Of ``--dim``, by the symbol's name.
+        shapes: Of ``--input-shape``, by the input's name; None is a size that stays as it is.
+        expected: Of ``--dim-hint``, by the symbol's name.
+        path: An .npz file of the user's, or None.
+
+    Raises:
+        UsageError: They would have no effect, or contradict the model or each other.
+    """
+    from ortopt.analysis.dimensions import check_names, override
+    from ortopt.errors import UsageError
+
+    _, chosen = sized_interface(model, sizes, shapes, path)
+    check_names(model, expected)
+    if expected and path is not None:
+        raise UsageError("--dim-hint gives sizes to random inputs: leave it out with --inputs")
+    override(model, chosen, shapes)
+    return dict(chosen)
 
 
 def sized_interface(
@@ -161,70 +180,3 @@ def _storable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if array.dtype.kind == "V":
         return array.view(f"u{array.itemsize}")
     return array
-
-
-def accepted(
-    label: str,
-    original: Version,
-    candidates: Iterable[tuple[Mapping[str, Any], bool]],
-    path: Path,
-    budget: MeasurementBudget,
-) -> dict[str, Any]:
-    """The first inputs that a model runs on; they are stored then.
-
-    Args:
-        label: The model, as the user named it.
-        original: The model.
-        candidates: From `ortopt.cli.candidates`.
-        path: The folder in which they are stored (`ortopt.verification.input_sets`).
-        budget: Where the model runs.
-
-    Raises:
-        UsageError: The user's do not fit it.
-        InvalidModelError: It runs on none.
-    """
-    import numpy as np
-
-    from ortopt.errors import InvalidModelError, UsageError
-    from ortopt.measurement.in_turns import Failure, attempt
-    from ortopt.verification.input_sets import store_inputs
-
-    first: Failure | None = None
-    for feeds, drawn in candidates:
-        for name, value in feeds.items():
-            if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufcOU":
-                raise UsageError(f"a measurement takes arrays of types that numpy has: input {name!r} is none")
-        store_inputs(dict(feeds), path)
-        failure = attempt(original, path, budget)
-        if failure is None:
-            return dict(feeds)
-        if not drawn and failure.kind in UNFIT:
-            raise UsageError(f"the inputs do not fit {label}: {failure.reason}")
-        first = first or failure
-        if not failure.opens or not drawn:
-            raise InvalidModelError(f"{label} cannot be run: {failure.reason}")
-    reason = "" if first is None else first.reason
-    raise InvalidModelError(f"{label} cannot be run: {reason} ({HINT})")
-
-
-def described(feeds: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The inputs, as data that json can write."""
-    return [
-        {"name": name, "dtype": "string" if value.dtype.kind in "OU" else str(value.dtype), "shape": list(value.shape)}
-        for name, value in feeds.items()
-    ]
-
-
-def in_words(inputs: Iterable[Mapping[str, Any]], threads: int, providers: Iterable[str]) -> str:
-    """What was measured with, for people.
-
-    Args:
-        inputs: From `described`.
-        threads: Threads within an op; 0 for ONNX Runtime's default.
-        providers: Full names.
-    """
-    sizes = ", ".join(f"{row['name']} {row['dtype']}{row['shape']}" for row in inputs) or "no inputs"
-    count = f"{threads} thread{'' if threads == 1 else 's'}"
-    if threads == 0:
-        count = f"ONNX Runtime's default number of threads ({os.cpu_count()} processors here)"
-    return f"measured with {sizes}; {count}; {', '.join(providers)}"

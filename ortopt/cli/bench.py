@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ortopt.instrumentation.explanation import Explanation
     from ortopt.measurement.asking import MeasurementBudget
     from ortopt.measurement.in_turns import Figures, Spread, Version
+    from ortopt.measurement.inputs import StoredInputs
 
 
 @click.command("bench", short_help="Time a model against what levels make of it.")
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
+@run_option("dim_hints")
 @run_option("input_shapes", help_="The shape of a drawn input.")
 @run_option("providers")
 @run_option("custom_op_libraries")
@@ -64,8 +66,9 @@ if TYPE_CHECKING:
 def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
     """Compare models with what -O3 makes of them under ONNX Runtime, and -O4 under ortopt.InferenceSession.
 
-    Each version is measured in processes of its own, in turn, on the same inputs: calls, creation, memory. Models of
-    one interface share a table. MODEL is a file, "-" for stdin, or zoo:NAME.
+    Each version is measured in processes of its own, in turn, on the same inputs: calls, creation, memory. Where sizes
+    are open, they are representative: a table for each way to call the model, e.g. with 16 and with 128 tokens. Models
+    of one interface share a table. MODEL is a file, "-" for stdin, or zoo:NAME.
     """
     from ortopt.cli import files, models
     from ortopt.errors import UsageError
@@ -88,11 +91,11 @@ def command(model_names: tuple[str, ...], as_json: bool, **flags: Any) -> None:
         files.check_not_read(outputs, {"external data of the model": models.external_data(loaded)})
         tables.setdefault(_interface(loaded), []).append(argument)
     rows = []
-    for number, together in enumerate(tables.values(), 1):
-        compared = _compared(together, levels, budget, flags)
+    measured = (table for together in tables.values() for table in _compared(together, levels, budget, flags))
+    for number, compared in enumerate(measured, 1):
         for row in compared:
             versions = [version.as_dict() for version in row["figures"]]
-            own = {"model": row["label"], "table": number, "inputs": row["inputs"], "versions": versions}
+            own = {"model": row["label"], "table": number, **row["place"], "versions": versions}
             rows.append({**own, "profile": row["profile"]})
         if not as_json:
             _show(compared, budget)
@@ -151,43 +154,62 @@ def _interface(model: ir.Model) -> object:
 
 def _compared(
     arguments: Sequence[ModelArgument], levels: tuple[int, ...], budget: MeasurementBudget, flags: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """For each of several models of one interface its versions' figures, all measured in turns."""
-    from ortopt.cli import arrays, files
+) -> Iterator[list[dict[str, Any]]]:
+    """For each way to call several models of one interface their versions' figures, all measured in turns."""
+    from ortopt.cli import files
     from ortopt.measurement.in_turns import measure_in_turns, require_original, timeline
-    from ortopt.option_kinds import named_shapes, named_sizes
-    from ortopt.serialization.load import load
     from ortopt.system.files import temporary_folder
 
-    sizes = named_sizes("--dim", flags["dims"])
-    shapes = named_shapes("--input-shape", flags["input_shapes"])
-    loaded = load(arguments[0].source)
-    candidates = arrays.candidates(arguments[0], loaded, flags["inputs"], flags["seed"], sizes, shapes)
     with temporary_folder("ortopt-bench-") as name:
         folder = Path(name)
-        inputs = folder / "inputs"
         originals = [_original(argument, folder / str(i)) for i, argument in enumerate(arguments)]
-        feeds = arrays.accepted(arguments[0].label, originals[0], candidates, inputs, budget)
+        places = _places(arguments[0], originals[0].path, folder / "inputs", budget, flags)
         made = [
-            _Made(argument, original, folder / str(i), feeds, budget, flags)
+            _Made(argument, original, folder / str(i), places[0].folder, budget, flags)
             for i, (argument, original) in enumerate(zip(arguments, originals, strict=True))
         ]
         versions = [one.version(level) for one in made for level in levels]
-        figures = measure_in_turns(versions, inputs, budget)
-        trace = timeline(figures, inputs, budget, folder) if flags["trace_file"] else None
-        require_original(figures)
-        profiles = [one.profile(inputs) if flags["profile"] else None for one in made]
-    if trace is not None:
-        files.write_text(flags["trace_file"], json.dumps(trace) + "\n")
-    return [
-        {
-            "label": one.argument.label,
-            "inputs": arrays.described(feeds),
-            "figures": figures[i * len(levels) : (i + 1) * len(levels)],
-            "profile": profile,
-        }
-        for i, (one, profile) in enumerate(zip(made, profiles, strict=True))
-    ]
+        for number, place in enumerate(places):
+            figures = measure_in_turns(versions, place.folder, budget)
+            if flags["trace_file"] and number == 0:
+                trace = timeline(figures, place.folder, budget, folder)
+                files.write_text(flags["trace_file"], json.dumps(trace) + "\n")
+            require_original(figures)
+            yield [
+                {
+                    "label": one.argument.label,
+                    "place": place.as_dict(),
+                    "figures": figures[i * len(levels) : (i + 1) * len(levels)],
+                    "profile": one.profile(place.folder) if flags["profile"] else None,
+                }
+                for i, one in enumerate(made)
+            ]
+
+
+def _places(
+    argument: ModelArgument, original: Path, folder: Path, budget: MeasurementBudget, flags: dict[str, Any]
+) -> list[StoredInputs]:
+    """The inputs to measure with: the user's, else some at each representative size."""
+    from ortopt.cli import arrays, models
+    from ortopt.measurement.inputs import attempts, stored_inputs
+    from ortopt.option_kinds import named_extents, named_shapes, named_sizes
+    from ortopt.serialization.load import load
+
+    sizes = named_sizes("--dim", flags["dims"])
+    shapes = named_shapes("--input-shape", flags["input_shapes"])
+    expected = named_extents("--dim-hint", flags["dim_hints"])
+    loaded = load(argument.source)
+    chosen = arrays.sized(loaded, sizes, shapes, expected, flags["inputs"])
+    return stored_inputs(
+        loaded,
+        folder,
+        attempts(original, budget),
+        sizes=chosen,
+        expected=expected,
+        given=None if flags["inputs"] is None else models.verification_inputs(flags["inputs"], argument, {}),
+        seed=flags["seed"],
+        label=argument.label,
+    )
 
 
 def _original(argument: ModelArgument, folder: Path) -> Version:
@@ -209,7 +231,7 @@ class _Made:
         argument: The model.
         original: Its original.
         folder: Where results are written.
-        feeds: The inputs that results are verified with.
+        inputs: A folder of stored inputs, with which results are verified.
         budget: Where they run.
         flags: The command's flags.
     """
@@ -219,14 +241,14 @@ class _Made:
         argument: ModelArgument,
         original: Version,
         folder: Path,
-        feeds: dict[str, Any],
+        inputs: Path,
         budget: MeasurementBudget,
         flags: dict[str, Any],
     ) -> None:
         self.argument = argument
         self._versions = {0: original}
         self._folder = folder
-        self._feeds = feeds
+        self._inputs = inputs
         self._budget = budget
         self._flags = flags
         self._latest: tuple[int, ir.Model, Explanation] | None = None
@@ -236,6 +258,8 @@ class _Made:
         from ortopt import api
         from ortopt.instrumentation.explanation import Explanation
         from ortopt.measurement.in_turns import GROUPED, Version
+        from ortopt.option_kinds import named_extents
+        from ortopt.verification.input_sets import inputs_from
 
         if level in self._versions:
             return self._versions[level]
@@ -246,7 +270,8 @@ class _Made:
             providers=self._budget.providers,
             custom_op_libraries=self._budget.libraries,
             verify=self._flags["verify"],
-            inputs=self._feeds,
+            inputs=inputs_from(self._inputs),
+            dim_hints=named_extents("--dim-hint", self._flags["dim_hints"]),
             strict=False,
             observers=[listener] if self._flags["profile"] else (),
         )
@@ -272,13 +297,14 @@ class _Made:
 
 
 def _show(compared: Sequence[dict[str, Any]], budget: MeasurementBudget) -> None:
-    from ortopt.cli import arrays
+    from ortopt.measurement.inputs import in_words
     from ortopt.reporting import profiles, report, tables
 
     out = report.console(sys.stdout)
     for row in compared:
         tables.say(out, row["label"])
-    tables.say(out, arrays.in_words(compared[0]["inputs"], budget.threads, budget.providers))
+    for line in in_words(compared[0]["place"], budget.threads, budget.providers):
+        tables.say(out, line)
     headers = ("version", "call, ms", "quartiles", "than the first", "open, s", "first call, ms", "memory", "peak")
     cells = [
         (

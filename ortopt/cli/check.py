@@ -34,6 +34,11 @@ def _options_of_runs(function: Any) -> Any:
     "--prune", is_flag=True, help="With --update: remove models from the baseline that this run does not have."
 )
 @_options_of_runs
+@click.option(
+    "--inputs",
+    metavar="FILE.npz",
+    help="Input arrays by name, to verify and to measure a single model with.  [default: random inputs]",
+)
 @click.option("--thorough", is_flag=True, help="Verify on many more input sets.")
 @click.option("--strict", is_flag=True, help="Also fail if a pass fails, or if a result cannot be verified.")
 @click.option("--latency", is_flag=True, help="Measure how fast each result runs compared with its original.")

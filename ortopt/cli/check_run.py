@@ -51,6 +51,8 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Mapping[str, str]
     said = _said(flags, given)
     selection = sources.cases(zoo, said)
     cases = selection.cases
+    if flags["inputs"] is not None and len({case.model for case in cases}) > 1:
+        raise UsageError("--inputs is for one model; a manifest names those of several")
     for text in selection.idle():
         warn(text)
     path = Path(flags["baseline"]) if flags["baseline"] else selection.baseline
@@ -171,6 +173,8 @@ def _said(flags: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
     said: dict[str, Any] = {"options": plain_options(options)} if options else {}
     if flags["thorough"]:
         said["thorough"] = True
+    if flags["inputs"] is not None:
+        said["inputs"] = flags["inputs"]
     return said
 
 
@@ -196,7 +200,8 @@ def _check_files(flags: Mapping[str, Any], baseline: Path | None, cases: Sequenc
             raise UsageError("--update needs the whole zoo: put the shards together with `ortopt check merge`")
         written["--baseline"] = str(baseline)
     models = [case.path for case in cases if case.path is not None]
-    read: dict[str, Any] = {"a model": models}
+    inputs = [case.settings.inputs for case in cases if case.settings.inputs]
+    read: dict[str, Any] = {"a model": models, "the inputs": inputs}
     if baseline is not None and not flags["update"]:
         read["the baseline"] = baseline
     files.check_outputs(written, read)

@@ -40,7 +40,8 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
         "--verbose and --quiet contradict each other": flags["verbose"] and flags["quiet"],
         "--keep-pass has no effect with --no-repair or --no-verify: leave them out": flags["keep_pass"]
         and not (flags["repair"] and verified),
-        "--inputs has no effect with --no-verify: leave out one of them": flags["inputs"] is not None and not verified,
+        "--inputs has no effect with --no-verify: leave out one of them": flags["inputs"] is not None
+        and not (verified or tuned or flags["profile"]),
         "--thorough has no effect with --no-verify: leave out one of them": flags["thorough"] and not verified,
         "--thorough uses random inputs, --inputs uses yours: leave out one of them": flags["thorough"]
         and flags["inputs"] is not None,
@@ -86,7 +87,7 @@ class Run:
         files.check_outputs(self._reports, {"the model": self._argument.path})
         self._check_dumps(path for path in (self._argument.path, flags["inputs"]) if path is not None)
         self._inputs = None
-        if flags["verify"]:
+        if flags["verify"] or flags["inputs"] is not None:
             self._inputs = models.verification_inputs(flags["inputs"], self._argument, options.dims)
         self._observe()
         self._tuning: Tuning | None = None

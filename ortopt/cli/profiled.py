@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU, usable
-from ortopt.cli import arrays
+from ortopt.cli import models
 from ortopt.cli.models import ModelArgument
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.measurement import profiling
 from ortopt.measurement.asking import MeasurementBudget
-from ortopt.measurement.in_turns import Version
+from ortopt.measurement.inputs import attempts, in_words, stored_inputs
 from ortopt.options import Options
 from ortopt.reporting import profiles
 from ortopt.serialization.save import save
@@ -54,29 +53,22 @@ def profile(
         folder = Path(name)
         original = argument.path or _saved(argument.source, folder / "original.onnx")
         optimized = path or _saved(result, folder / "result.onnx")
-        feeds = arrays.accepted(
-            argument.label,
-            Version(0, original),
-            _candidates(argument, result, inputs, options),
+        found = stored_inputs(
+            result,
             folder / "inputs",
-            budget,
+            attempts(original, budget),
+            sizes=options.dims,
+            expected=options.dim_hints,
+            given=models.verification_inputs(inputs, argument, {}) if inputs is not None else None,
+            label=argument.label,
         )
-        before, after = profiling.in_turns((original, optimized), folder / "inputs", budget)
-    how = {"inputs": arrays.described(feeds), "threads": budget.threads, "providers": list(budget.providers)}
+        largest = found[-1]  # of a decoder the one that is given a text
+        before, after = profiling.in_turns((original, optimized), largest.folder, budget)
+    how = {**largest.as_dict(), "threads": budget.threads, "providers": list(budget.providers)}
+    how["measured_with"] = in_words(largest.as_dict(), budget.threads, budget.providers)
     return {**profiles.describe(before, after, result, listener), **how}
 
 
 def _saved(model: Any, path: Path) -> Path:
     save(model, path)
     return path
-
-
-def _candidates(
-    argument: ModelArgument, result: ir.Model, inputs: str | None, options: Options
-) -> Iterable[tuple[Mapping[str, Any], bool]]:
-    """Inputs to try: of the sizes that the result has."""
-    if argument.zoo is None or inputs is not None:
-        return arrays.candidates(argument, result, inputs, 0, {})
-    from ortopt import zoo
-
-    return [(zoo.inputs(argument.zoo, sizes=options.dims), True)]

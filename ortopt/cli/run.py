@@ -1,7 +1,8 @@
-"""``ortopt run``: one model under `ortopt.InferenceSession`, what it gives and what it took."""
+"""``ortopt run``: one model under `ortopt.InferenceSession`, what its outputs hold and what it took."""
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
@@ -21,13 +22,16 @@ if TYPE_CHECKING:
     from ortopt.runtime.session import InferenceSession
 
 RUN_TYPES = ("ort", "reference", "host", "debug")
+_INPUTS, _OUTPUTS = 4, 12
+"""Inputs and outputs that are shown unless all are asked for: a decoder has dozens."""
 
 
-@click.command("run", short_help="Run a model; show outputs and what was counted.")
+@click.command("run", short_help="Run a model; show what its outputs hold.")
 @click.argument("model")
 @click.option("--inputs", metavar="FILE.npz", help="Input arrays by name.  [default: random inputs]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
+@run_option("dim_hints", help_="Sizes that symbolic dimensions are expected to have: inputs are drawn at the least.")
 @run_option("input_shapes", help_="The shape of a drawn input.")
 @run_option("providers")
 @run_option("custom_op_libraries")
@@ -57,11 +61,12 @@ RUN_TYPES = ("ort", "reference", "host", "debug")
     help="Write a model with the specialised groups, which any runtime can run.",
 )
 @click.option("--outputs", metavar="FILE.npz", help="Write the outputs by name.")
+@click.option("-v", "--verbose", is_flag=True, help="Show all inputs and outputs, and what the session counted.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--trace", "trace_file", metavar="FILE", help="Write a timeline of the run, for ui.perfetto.dev.")
 def command(model: str, as_json: bool, **flags: Any) -> None:
-    """Run a model, and show its outputs and what the session counted.
+    """Run a model, and show shape, dtype, extremes, mean and NaN of its outputs, and how long it took.
 
     MODEL is a file, "-" for stdin, or zoo:NAME, plain or grouped. Inputs that do not fit it are a usage error (1), a
     model that cannot be run is bad input (2), and with --run-type debug a group that differs is a wrong result (3).
@@ -69,7 +74,7 @@ def command(model: str, as_json: bool, **flags: Any) -> None:
     from ortopt.cli import arrays, files, models
     from ortopt.cli.interaction import answer, warn
     from ortopt.errors import UsageError
-    from ortopt.option_kinds import commas, named_shapes, named_sizes
+    from ortopt.option_kinds import commas, named_extents, named_shapes, named_sizes
     from ortopt.serialization.load import load
 
     if flags["export_specialized"] == files.STREAM:
@@ -90,7 +95,9 @@ def command(model: str, as_json: bool, **flags: Any) -> None:
         run = _Run(argument, commas(flags["providers"]), flags)
         sizes = named_sizes("--dim", flags["dims"])
         shapes = named_shapes("--input-shape", flags["input_shapes"])
-        outputs = run.first(arrays.candidates(argument, loaded, flags["inputs"], flags["seed"], sizes, shapes))
+        expected = named_extents("--dim-hint", flags["dim_hints"])
+        given, seed = flags["inputs"], flags["seed"]
+        outputs = run.first(arrays.candidates(argument, loaded, given, seed, sizes, shapes, expected))
         run.again(flags["repeat"] - 1)
     for text in dict.fromkeys(
         str(warning.message) for warning in caught if issubclass(warning.category, RuntimeWarning)
@@ -104,7 +111,8 @@ def command(model: str, as_json: bool, **flags: Any) -> None:
     if flags["trace_file"]:
         files.write_text(flags["trace_file"], json.dumps(run.session.trace()) + "\n")
     is_taken = files.STREAM in (flags["outputs"], flags["trace_file"])
-    answer(data, _show, as_json=as_json, stream=sys.stderr if is_taken else None)
+    show = functools.partial(_show, verbose=flags["verbose"])
+    answer(data, show, as_json=as_json, stream=sys.stderr if is_taken else None)
 
 
 class _Run:
@@ -159,8 +167,8 @@ class _Run:
             UsageError: The user's inputs do not fit the model.
             InvalidModelError: It cannot be run on any.
         """
-        from ortopt.cli import arrays
         from ortopt.errors import InvalidModelError, OrtoptError, UsageError
+        from ortopt.measurement.inputs import HINT, UNFIT
 
         first: Exception | None = None
         for feeds, drawn in candidates:
@@ -170,10 +178,10 @@ class _Run:
             except (OrtoptError, MemoryError):
                 raise
             except Exception as error:  # as above
-                if not drawn and type(error).__name__ in arrays.UNFIT:
+                if not drawn and type(error).__name__ in UNFIT:
                     raise UsageError(f"the inputs do not fit {self._label}: {error}") from error
                 first = first or error
-        hint = f" ({arrays.HINT})" if drawn else ""
+        hint = f" ({HINT})" if drawn else ""
         raise InvalidModelError(f"{self._label} cannot be run: {first}{hint}") from first
 
     def again(self, times: int) -> None:
@@ -200,6 +208,8 @@ class _Run:
         """What happened, as data that json can write."""
         import dataclasses
 
+        from ortopt.reporting import values
+
         first, *later = self._seconds
         low, middle, high = _quartiles(later)
         return {
@@ -207,8 +217,8 @@ class _Run:
             "model": self._label,
             "providers": self.session.get_providers(),
             "groups": [{"name": group.spec.name, "provider": group.provider} for group in self.session.groups],
-            "inputs": [_description(name, value) for name, value in self._feeds.items()],
-            "outputs": [_description(name, value) for name, value in outputs.items()],
+            "inputs": [row for name, value in self._feeds.items() for row in values.describe(name, value)],
+            "outputs": [row for name, value in outputs.items() for row in values.describe(name, value)],
             "seconds": {
                 "open": self._opened,
                 "first": first,
@@ -230,27 +240,28 @@ def _quartiles(samples: list[float]) -> list[float | None]:
     return [samples[0] if samples else None] * 3
 
 
-def _description(name: str, value: Any) -> dict[str, Any]:
-    """The type and shape of a value: an array, a list of arrays, a mapping or nothing."""
-    if isinstance(value, list | tuple):
-        return {"name": name, "dtype": f"sequence of {len(value)}", "shape": None}
-    if isinstance(value, dict):
-        return {"name": name, "dtype": f"map of {len(value)}", "shape": None}
-    if value is None:
-        return {"name": name, "dtype": "nothing", "shape": None}
-    dtype = "string" if value.dtype.kind in "OU" else str(value.dtype)
-    return {"name": name, "dtype": dtype, "shape": list(value.shape)}
+def _show(data: dict[str, Any], out: Console, *, verbose: bool = False) -> None:
+    """Print what came of a run.
 
+    Args:
+        data: What happened.
+        out: The console to print to.
+        verbose: Whether all inputs and outputs are shown, and what the session counted.
+    """
+    from ortopt.reporting import tables, values
 
-def _show(data: dict[str, Any], out: Console) -> None:
-    from ortopt.reporting import tables
-
-    rows = [
-        (kind, row["name"], row["dtype"], "" if row["shape"] is None else str(row["shape"]))
-        for kind in ("input", "output")
-        for row in data[f"{kind}s"]
+    rows = [(kind, row) for kind in ("input", "output") for row in data[f"{kind}s"]]
+    shown = [
+        (kind, row)
+        for kind, most in (("input", _INPUTS), ("output", _OUTPUTS))
+        for row in (data[f"{kind}s"] if verbose else data[f"{kind}s"][:most])
     ]
-    out.print(tables.table(("", "name", "type", "shape"), rows, text=4))
+    left_out = len(rows) - len(shown)
+    out.print(values.values_table(shown))
+    if left_out:
+        out.print(f"and {left_out} more inputs and outputs (-v)")
+    for line in values.small_values([row for kind, row in shown if kind == "output"]):
+        tables.say(out, line)
     out.print()
     seconds = data["seconds"]
     out.print(f"opened in {seconds['open']:.3f} s, first run {_milliseconds(seconds['first'])}")
@@ -265,10 +276,15 @@ def _show(data: dict[str, Any], out: Console) -> None:
     if data["exported"]:
         versions = ", ".join(data["exported"]["versions"])
         tables.say(out, f"wrote {data['exported']['path']}: {versions}")
-    counted = data["statistics"]
+    if verbose or data["groups"]:
+        tables.say(out, _counted(data["statistics"]))
+
+
+def _counted(statistics: dict[str, int]) -> str:
+    """What the session counted."""
     shown = ("runs", "group_runs", "hits", "misses", "compiles", "copies", "fallbacks")
-    rest = [name for name, count in counted.items() if count and name not in shown]
-    tables.say(out, ", ".join(f"{name.replace('_', ' ')} {counted[name]}" for name in (*shown, *rest)))
+    rest = [name for name, count in statistics.items() if count and name not in shown]
+    return ", ".join(f"{name.replace('_', ' ')} {statistics[name]}" for name in (*shown, *rest))
 
 
 def _where(data: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError
 from ortopt.measurement.asking import MeasurementBudget, ask
 
@@ -120,15 +121,18 @@ class Failure:
     kind: str = ""
 
 
-def attempt(version: Version, inputs: Path, budget: MeasurementBudget) -> Failure | None:
+def attempt(
+    version: Version, inputs: Path, budget: MeasurementBudget, token: CancellationToken = NEVER
+) -> Failure | None:
     """Run a version once; why it fails, or None.
 
     Args:
         version: The version.
         inputs: A folder of stored inputs (`ortopt.verification.input_sets`).
         budget: Where, and how long it may take.
+        token: Cancellation token.
     """
-    answer = measure_once(version, inputs, dataclasses.replace(budget, repeat=1, seconds=0.0))
+    answer = measure_once(version, inputs, dataclasses.replace(budget, repeat=1, seconds=0.0), token=token)
     if "error" not in answer:
         return None
     return Failure(answer["error"], answer.get("opens", False), answer.get("kind", ""))
@@ -158,7 +162,11 @@ def measure_in_turns(versions: Sequence[Version], inputs: Path, budget: Measurem
 
 
 def measure_once(
-    version: Version, inputs: Path, budget: MeasurementBudget, trace: Path | None = None
+    version: Version,
+    inputs: Path,
+    budget: MeasurementBudget,
+    trace: Path | None = None,
+    token: CancellationToken = NEVER,
 ) -> dict[str, Any]:
     """The answer of one process that measures a version; its ``error`` where it does not run.
 
@@ -167,6 +175,7 @@ def measure_once(
         inputs: A folder of stored inputs.
         budget: How much; ``rounds`` does not matter.
         trace: A file for a timeline.
+        token: Cancellation token.
     """
     order = {
         "models": [str(version.path)],
@@ -174,7 +183,7 @@ def measure_once(
         "grouped": version.level == GROUPED,
         "trace": None if trace is None else str(trace),
     }
-    (answer,) = ask("time", [order], budget)
+    (answer,) = ask("time", [order], budget, token)
     if "error" in answer:
         return answer
     return {**answer, "open": answer["open"][0], "first": answer["first"][0], "calls": answer["calls"][0][0]}

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ortopt.analysis.costs import HYSTERESIS
 from ortopt.analysis.providers import CPU
 from ortopt.cancellation import CancellationToken
-from ortopt.errors import OptimizationCancelled, OrtoptError
+from ortopt.errors import InvalidModelError, OptimizationCancelled, OrtoptError
 from ortopt.measurement.asking import MeasurementBudget
 from ortopt.measurement.choices import Choices, Declined, candidates, merged
-from ortopt.measurement.inputs import stored_inputs
+from ortopt.measurement.inputs import StoredInputs, attempts, stored_inputs
 from ortopt.measurement.pairs import BRIEF, Speed, compare
 from ortopt.observers import Observer
 from ortopt.optimization.kinds import new_optimization
@@ -69,7 +69,7 @@ class Tuning:
 
     Attributes:
         choices: What is best.
-        sizes: The sizes of the symbolic dimensions of each of the inputs.
+        inputs: What was measured with, at each of the sizes.
         steps: What was measured, in order.
         against_original: The speed of the best model compared with the original; None where that was not measured.
         unmeasured: Choices that there was no time for.
@@ -78,12 +78,17 @@ class Tuning:
     """
 
     choices: Choices
-    sizes: tuple[Mapping[str, int], ...] = ()
+    inputs: tuple[StoredInputs, ...] = ()
     steps: list[Step] = field(default_factory=list)
     against_original: tuple[Speed, ...] | None = None
     unmeasured: list[str] = field(default_factory=list)
     reason: str = ""
     seconds: float = 0.0
+
+    @property
+    def sizes(self) -> tuple[Mapping[str, int], ...]:
+        """The sizes of the open dimensions of each of the inputs."""
+        return tuple(stored.sizes for stored in self.inputs)
 
 
 def tune(
@@ -160,9 +165,10 @@ class _Tuner:
         if original is None:
             tuning.reason = "the original could not be loaded"
             return
-        self._draw(original, inputs)
-        if not self.inputs:
-            tuning.reason = "the original does not run here on any inputs that were drawn"
+        try:
+            self._draw(original, inputs)
+        except InvalidModelError as error:
+            tuning.reason = str(error)
             return
         declined = Declined()
         best = self._made(tuning.choices, declined)
@@ -230,18 +236,17 @@ class _Tuner:
 
     def _draw(self, original: _Model, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
         """Write inputs that the original runs on, at each of the sizes."""
-        brief = replace(self.budget, rounds=1, repeat=1, seconds=0.0)
-
-        def runs(folder: Path) -> bool:
-            return compare(original.path, original.path, [folder], brief, token=self.token) is not None
-
-        folder = self.folder / "inputs"
-        options = self.options
-        for stored in stored_inputs(
-            original.result.model, folder, runs, sizes=options.dims, expected=options.dim_hints, given=inputs
-        ):
-            self.inputs.append(stored.folder)
-            self.tuning.sizes = (*self.tuning.sizes, stored.sizes)
+        options, runs = self.options, attempts(original.path, self.budget, self.token)
+        found = stored_inputs(
+            original.result.model,
+            self.folder / "inputs",
+            runs,
+            sizes=options.dims,
+            expected=options.dim_hints,
+            given=inputs,
+        )
+        self.inputs += [stored.folder for stored in found]
+        self.tuning.inputs = tuple(found)
 
 
 def _mean(ratios: Iterable[float]) -> float:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ortopt import documents
 from ortopt.errors import InvalidModelError
-from ortopt.regression.facts import Facts, checked
+from ortopt.regression.facts import Facts, checked, measured_alike
 from ortopt.regression.thresholds import Threshold
 from ortopt.terminal_text import quoted
 
@@ -105,7 +105,9 @@ def _is_near(before: Facts, now: Facts, key: str, thresholds: Mapping[str, Thres
 
 
 def _has_clearly_changed(before: Facts, now: Facts) -> bool:
-    """Whether the intervals of two measurements of latency are apart."""
+    """Whether the intervals of two measurements of latency are apart, or they were made at other sizes."""
     old: Any = before["latency"]
     new: Any = now.get("latency")
-    return new is not None and (new["low"] > old["high"] or new["high"] < old["low"])
+    if new is None:
+        return False
+    return new["low"] > old["high"] or new["high"] < old["low"] or not measured_alike(new, old)

@@ -14,6 +14,7 @@ from ortopt.regression.thresholds import DEFAULTS, Threshold
 SPELLING = {
     "provider": "providers",
     "dim": "dims",
+    "dim_hint": "dim_hints",
     "input_shape": "input_shapes",
     "custom_op_library": "custom_op_libraries",
 }

@@ -21,6 +21,7 @@ from ortopt.regression.judgement import judge, skipped, unchanged, vanished
 from ortopt.regression.model_run import RESULT, Answer
 from ortopt.regression.pool import Job
 from ortopt.regression.results import Check, Result, accepted, sorted_by_name
+from ortopt.terminal_text import one_line
 
 
 class Runner(Protocol):
@@ -67,7 +68,7 @@ class Schedule:
     strict: bool = False
     shard: tuple[int, int] | None = None
     journal: Path | None = None
-    latency: Callable[[dict[str, Any], Path], dict[str, Any] | None] | None = None
+    latency: Callable[[dict[str, Any], Path], dict[str, Any]] | None = None
     versions: dict[str, str] = field(default_factory=versions)
 
 
@@ -163,11 +164,13 @@ class RunningCheck:
         assert self._plan.latency is not None
         path = self._results_of[case.name]
         self._watcher.begun(f"{case.name} (latency)")
-        latency = self._plan.latency(self._orders[case.name], path)
+        try:
+            answer["facts"]["latency"] = self._plan.latency(self._orders[case.name], path)
+        except OrtoptError as error:
+            reasons = answer["facts"].get("reasons", [])
+            answer["facts"]["reasons"] = [*reasons, one_line(f"its latency was not measured: {error}")]
         for file in path.parent.iterdir():
             file.unlink()
-        if latency is not None:
-            answer["facts"]["latency"] = latency
         if journal is not None:
             journal.add(case.order(), answer)
         self._judge(case, answer)

@@ -11,8 +11,8 @@ from ortopt import registry
 from ortopt.analysis.blocks import FAMILIES
 from ortopt.graph.index import op_key
 from ortopt.regression import changed_model
-from ortopt.regression.facts import Facts, times
-from ortopt.regression.finding import Finding, changes_of, difference_of_ops
+from ortopt.regression.facts import Facts, latency_in_words, measured_alike, times
+from ortopt.regression.finding import MAX_NAMED, Finding, changes_of, difference_of_ops
 from ortopt.regression.thresholds import DEFAULTS, Threshold
 from ortopt.reporting.report import size
 
@@ -277,11 +277,14 @@ def _latency(now: Facts, before: Facts, thresholds: Mapping[str, Threshold]) -> 
     new, old = now.get("latency"), before.get("latency")
     if new is None:
         return
-    low, high = times(new["low"]), times(new["high"])
-    says = f"latency {times(new['ratio'])} the original's (95 %: {low} to {high})"
+    says = f"latency {latency_in_words(new)}"
     if old is None:
         if new["low"] > 1:
             yield Finding("note", "latency", new["ratio"], None, None, says)
+        return
+    if not measured_alike(new, old):
+        says += "; the baseline's was measured at other sizes and is not compared (--update takes the new one)"
+        yield Finding("note", "latency", new["ratio"], old["ratio"], None, says)
         return
     limit = thresholds["latency"].limit(old["ratio"])
     says += f", baseline {times(old['ratio'])}"

@@ -15,7 +15,8 @@
                 raised
 ``result``      SHA-256 of the result
 ``seconds``     of optimizing and verifying; ``memory``: bytes at the worst moment
-``latency``     where it was measured: ``ratio`` of the result's time to the original's, ``low`` and ``high``
+``latency``     where it was measured: ``ratio`` of the result's time to the original's, ``low`` and ``high``; ``at``
+                has the same for each of the sizes
 ==============  ====================================================================================================
 """
 
@@ -29,7 +30,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypedDict
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias, TypedDict
 
 import onnx_ir as ir
 from msgspec import Meta
@@ -38,7 +39,7 @@ from ortopt.documents import Amount, Count, typed
 from ortopt.options import Options, as_arguments
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.semantics.domains import ML, TRAINING
-from ortopt.terminal_text import one_line
+from ortopt.terminal_text import faster, one_line
 
 Facts: TypeAlias = dict[str, Any]
 
@@ -62,11 +63,21 @@ class _Blocks(TypedDict):
     fused: Count
 
 
-class _Latency(TypedDict):
+class _Spread(TypedDict):
     ratio: _Ratio
     low: _Ratio
     high: _Ratio
+
+
+class _LatencyAt(_Spread):
+    sizes: dict[str, Count]
+    inputs: str
+    fallback: str | None
+
+
+class _Latency(_Spread):
     rounds: Count
+    at: NotRequired[list[_LatencyAt]]
 
 
 class _Facts(TypedDict, total=False):
@@ -237,6 +248,32 @@ def is_composite(op: str) -> bool:
         return True
     schema: Any = onnx.defs.get_schema(name, domain=domain)
     return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def latency_in_words(latency: Mapping[str, Any]) -> str:
+    """How long a result takes for its original's time, and at which sizes that was measured; of several, at each.
+
+    Args:
+        latency: The fact.
+    """
+    text = f"{times(latency['ratio'])} the original's (95 %: {times(latency['low'])} to {times(latency['high'])})"
+    places = latency.get("at", ())
+    if len(places) == 1:
+        text += f" at {_place(places[0])}"
+    elif places:
+        text += ": " + ", ".join(f"{times(one['ratio'])} at {_place(one)}" for one in places)
+    fallbacks = dict.fromkeys(one["fallback"] for one in places if one["fallback"])
+    return one_line("; ".join((text, *fallbacks)))
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    """The sizes of open dimensions, else the inputs' shapes."""
+    return ", ".join(f"{name}={size}" for name, size in row["sizes"].items()) or str(row["inputs"])
+
+
+def measured_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two latencies were measured at the same sizes, as far as they tell them."""
+    return [*map(_place, one.get("at", ()))] == [*map(_place, other.get("at", ()))]
 
 
 def _signature(value: ir.Value) -> str:

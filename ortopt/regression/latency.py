@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from ortopt import api
-from ortopt.errors import OrtoptError
+from ortopt.analysis.dimensions import override
+from ortopt.errors import InvalidModelError
 from ortopt.measurement.asking import MeasurementBudget
-from ortopt.measurement.in_turns import Version, attempt, measure_in_turns
+from ortopt.measurement.in_turns import Version, measure_in_turns
+from ortopt.measurement.inputs import StoredInputs, attempts, shapes_in_words, stored_inputs
 from ortopt.measurement.pairs import interval
+from ortopt.options import Options
 from ortopt.regression.facts import rounded
-from ortopt.verification.input_sets import store_inputs
+from ortopt.serialization.load import load
+from ortopt.serialization.save import save
+from ortopt.verification.inputs import read_inputs
 
 ROUNDS: Final = 9
 
@@ -52,45 +56,37 @@ class Latency:
         self._budget = MeasurementBudget(rounds=rounds, seconds=seconds, threads=threads)
         self._measure = measure
 
-    def __call__(self, order: Mapping[str, Any], result: Path) -> dict[str, Any] | None:
-        """The ratio with its interval; None where nothing can be measured.
+    def __call__(self, order: Mapping[str, Any], result: Path) -> dict[str, Any]:
+        """The ratio with its interval: of each round the geometric mean over all sizes; and the same at each size.
 
         Args:
             order: What was optimized.
             result: The result's file.
+
+        Raises:
+            OrtoptError: Nothing can be measured; why.
         """
+        options = api.make_options(**order["options"])
+        budget = dataclasses.replace(self._budget, providers=options.providers, libraries=options.custom_op_libraries)
         with tempfile.TemporaryDirectory(prefix="ortopt-check-") as folder:
-            inputs = Path(folder, "inputs")
-            original = _original(order)
-            if not self._can_run(order, original, inputs):
-                return None
-            options = api.make_options(**order["options"])
-            budget = dataclasses.replace(
-                self._budget, providers=options.providers, libraries=options.custom_op_libraries
-            )
-            ratios = self._measure((Version(0, original), Version(options.level, result)), inputs, budget)
-        if not ratios:
-            return None
-        low, median, high = map(rounded, interval(ratios))
-        return {"ratio": median, "low": low, "high": high, "rounds": len(ratios)}
-
-    def _can_run(self, order: Mapping[str, Any], original: Path, inputs: Path) -> bool:
-        """Store the first inputs that the original accepts."""
-        try:
-            for arrays in _candidates(order, original):
-                if not all(map(_is_plain, arrays.values())):
-                    continue
-                store_inputs(arrays, inputs)
-                if attempt(Version(0, original), inputs, self._budget) is None:
-                    return True
-        except OrtoptError:
-            return False
-        return False
+            original, places = _inputs(order, options, Path(folder), budget)
+            versions = Version(0, original), Version(options.level, result)
+            every = [self._measure(versions, place.folder, budget) for place in places]
+        if not all(every):
+            raise InvalidModelError("the original or the result does not run with the inputs of the measurement")
+        mean = [math.prod(ratios) ** (1 / len(ratios)) for ratios in zip(*every, strict=True)]
+        at = [{**_described(place), **_spread(ratios)} for place, ratios in zip(places, every, strict=True)]
+        return {**_spread(mean), "rounds": len(mean), "at": at}
 
 
-def _is_plain(array: Any) -> bool:
-    """Whether ONNX Runtime takes it as numpy has it."""
-    return isinstance(array, np.ndarray) and array.dtype.kind in "biufcU"
+def _spread(ratios: Sequence[float]) -> dict[str, float]:
+    low, median, high = map(rounded, interval(ratios))
+    return {"ratio": median, "low": low, "high": high}
+
+
+def _described(place: StoredInputs) -> dict[str, Any]:
+    """Where a ratio was measured; the inputs as a text: a decoder has dozens, and the facts have their names."""
+    return {**place.as_dict(), "inputs": shapes_in_words(place.inputs)}
 
 
 def _original(order: Mapping[str, Any]) -> Path:
@@ -101,27 +97,24 @@ def _original(order: Mapping[str, Any]) -> Path:
     return zoo.cached(order["zoo"])
 
 
-def _candidates(order: Mapping[str, Any], original: Path) -> Iterator[dict[str, Any]]:
-    """Inputs to try: those that are given, the zoo's, or such as verification draws."""
-    from ortopt.analysis.dimensions import sizes_of_symbols
-    from ortopt.serialization.load import load
-    from ortopt.verification.draws import initial_draws
-    from ortopt.verification.inputs import Interface
+def _inputs(
+    order: Mapping[str, Any], options: Options, folder: Path, budget: MeasurementBudget
+) -> tuple[Path, list[StoredInputs]]:
+    """The original, of the sizes that are asked for, and inputs: those of the manifest, else one at each of the sizes.
 
-    options = api.make_options(**order["options"])
-    sizes: Mapping[str, int] = options.dims
-    if order["inputs"] is not None:
-        from ortopt.verification.inputs import read_inputs
-
-        yield read_inputs(order["inputs"])
-        return
-    if order["zoo"] is not None:
-        from ortopt import zoo
-
-        yield dict(zoo.inputs(order["zoo"], sizes=sizes))
-        return
-    model, shapes = load(original), options.input_shapes
-    interface = Interface(model, shapes=shapes)
-    sizes = sizes_of_symbols(model, sizes, shapes)
-    for how in initial_draws():
-        yield dict(interface.draw(sizes=sizes, how=how))
+    Raises:
+        OrtoptError: The original runs on none.
+    """
+    original = _original(order)
+    model = load(original)
+    if override(model, options.dims, options.input_shapes):
+        original = folder / "original.onnx"
+        save(model, original)
+    return original, stored_inputs(
+        model,
+        folder / "inputs",
+        attempts(original, budget),
+        sizes=options.dims,
+        expected=options.dim_hints,
+        given=None if order["inputs"] is None else read_inputs(order["inputs"]),
+    )

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct, structs
 
 from ortopt import documents
 from ortopt.documents import Amount
-from ortopt.regression.facts import Facts, checked
+from ortopt.regression.facts import Facts, checked, latency_in_words
 from ortopt.regression.finding import Finding
 from ortopt.terminal_text import quoted
 
@@ -95,6 +95,8 @@ class Result:
         found = [finding.says for finding in self.findings if not kinds or finding.kind in kinds]
         told = " ".join(found)
         reasons = [reason for reason in self.facts.get("reasons", ()) if reason not in told]
+        if "latency" in self.facts and all(finding.fact != "latency" for finding in self.findings):
+            reasons.append(f"latency {latency_in_words(self.facts['latency'])}")
         return [*([self.error] if self.error else []), *found, *(reasons if not kinds or "note" in kinds else [])]
 
     def as_dict(self) -> dict[str, Any]:

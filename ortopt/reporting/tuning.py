@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortopt.measurement.choices import Choices
+from ortopt.measurement.inputs import OTHER_SIZES, place_in_words
 from ortopt.options import Options
 from ortopt.terminal_text import faster
 
@@ -27,6 +28,7 @@ def tuning_fields(options: Options, tuning: Tuning | None) -> dict[str, Any]:
 def _measured(tuning: Tuning) -> dict[str, Any]:
     return {
         "sizes": [dict(sizes) for sizes in tuning.sizes],
+        "measured_with": [stored.as_dict() for stored in tuning.inputs],
         "steps": [{"choice": step.choice, "kept": step.kept, "speeds": _speeds(step.speeds)} for step in tuning.steps],
         "against_original": None if tuning.against_original is None else _speeds(tuning.against_original),
         "unmeasured": list(tuning.unmeasured),
@@ -54,18 +56,17 @@ def tuning_lines(data: Mapping[str, Any] | None) -> Iterator[str]:
         return
     kept = [step for step in data["steps"] if step["kept"]]
     for step in kept:
-        yield f"tuned: {step['choice']} ({_said(step['speeds'], data['sizes'])})"
+        yield f"tuned: {step['choice']} ({_said(step['speeds'], data['measured_with'])})"
     if not kept:
         yield f"tuned: none of {len(data['steps'])} other choices was faster"
     if data["against_original"] is not None:
-        yield f"measured against the original: {_said(data['against_original'], data['sizes'])}"
+        yield f"measured against the original: {_said(data['against_original'], data['measured_with'])}"
+    for fallback in dict.fromkeys(one["fallback"] for one in data["measured_with"] if one["fallback"]):
+        yield f"measured, {OTHER_SIZES}: {fallback}"
     if data["unmeasured"]:
         yield f"not measured, for lack of time (--tune-seconds): {', '.join(data['unmeasured'])}"
 
 
-def _said(speeds: Sequence[Mapping[str, float]], sizes: Sequence[Mapping[str, int]]) -> str:
-    rows = []
-    for speed, size in zip(speeds, sizes, strict=True):
-        at = ", ".join(f"{name} {count}" for name, count in size.items())
-        rows.append(f"{faster(speed['median'])}{f' at {at}' if at else ''}")
-    return "; ".join(rows)
+def _said(speeds: Sequence[Mapping[str, float]], inputs: Sequence[Mapping[str, Any]]) -> str:
+    pairs = zip(speeds, inputs, strict=True)
+    return "; ".join(f"{faster(speed['median'])} at {place_in_words(one)}" for speed, one in pairs)

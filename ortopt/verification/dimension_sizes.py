@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ortopt.analysis.dimensions import summands
+from ortopt.analysis.dimensions import dimension_names, summands
 from ortopt.graph import symbolic
 from ortopt.verification.draws import Draw
 from ortopt.verification.model_inputs import ModelInput
@@ -18,7 +18,7 @@ class DimensionSizes:
 
     Args:
         inputs: All.
-        chosen: Sizes that the caller has chosen, by the symbol's name or a denotation.
+        chosen: Sizes that the caller has chosen, by the symbol's name or a denotation; ``x[2]`` is a dimension without.
         how: How the others are chosen.
         known: What they are instead, as far as that is known.
     """
@@ -64,6 +64,9 @@ class DimensionSizes:
             denotation = model_input.denotations[axis]
             if not isinstance(size, int) and denotation is not None and denotation in self._chosen:
                 size = self._chosen[denotation]
+            if not isinstance(size, int):
+                (name, *_) = dimension_names(model_input.name, axis, dim) or ("",)
+                size = self._chosen.get(name, size)
             if not isinstance(size, int):
                 size = self._open(axis, axis == len(model_input.dims) - 1)
             shape.append(max(size, 0))

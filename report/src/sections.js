@@ -206,5 +206,6 @@ export function profile(taken) {
   const row = ({ op, count: calls, ms, share }) => [op, calls ?? '', numeric(typeof ms === 'number' ? `${ms.toFixed(3)} ms` : ''),
     h('span', { class: 'share' }, s('svg', { viewBox: '0 0 100 8', preserveAspectRatio: 'none', 'aria-hidden': 'true' }, s('rect', { width: 100 * (share || 0), height: 8 })), `${(100 * (share || 0)).toFixed(1)} %`)];
   return section('profile', 'Profile', h('p', { class: 'quiet' }, 'Time under ONNX Runtime, by op.'),
+    (taken.measured_with || []).map((line) => h('p', null, line)),
     h('div', { class: 'columns' }, sides.map(([key, title]) => h('div', null, h('h3', null, title), table(['op', 'calls', 'time', 'share'], taken[key].map(row))))));
 }

@@ -16,6 +16,7 @@ from ortopt.errors import InvalidModelError
 from ortopt.measurement.asking import MeasurementBudget
 from ortopt.measurement.in_turns import Figures, Version, measure_in_turns, require_original, timeline
 from ortopt.verification.input_sets import store_inputs
+from tests.reporting.test_page import data_of
 
 HEAD = '<ir_version: 9, opset_import: ["": 17]>'
 TEXTS = {
@@ -116,6 +117,24 @@ def test_a_profile_shows_where_the_time_goes(ortopt: Any, files: Path) -> None:
     assert alone["models"][0]["profile"]["result"] is None, "a grouped model has no profile of one session"
 
 
+def test_optimize_profiles_and_tunes_at_sizes_that_it_tells(ortopt: Any, files: Path) -> None:
+    (files / "image.onnx").write_bytes(onnx.parser.parse_model(IMAGE).SerializeToString())
+    reports = ("--no-verify", "--json", "r.json", "--html", "r.html")
+    done = ortopt("optimize", "image.onnx", "-o", "out.onnx", "--profile", "--tune", "--tune-seconds", 0, *reports)
+    said = " ".join(done.stdout.split())
+    assert measured_lines(said) == ["x float32[1, 3, 224, 224] (N=1, H=224, W=224)"]
+    assert re.search("measured against the original: .* at N=1, H=224, W=224", said)
+    data = json.loads((files / "r.json").read_text())
+    for one in (data["profile"], *data["tuning"]["measured_with"]):
+        assert one["sizes"] == {"N": 1, "H": 224, "W": 224}
+    page = data_of((files / "r.html").read_text())
+    assert page["report"]["profile"]["measured_with"] == data["profile"]["measured_with"]
+    np.savez(files / "x.npz", x=np.ones((2, 3, 5, 6), np.float32))
+    ortopt("optimize", "image.onnx", "-o", "out.onnx", "--profile", "--inputs", "x.npz", "--overwrite", *reports)
+    data = json.loads((files / "r.json").read_text())
+    assert data["profile"]["inputs"][0]["shape"] == [2, 3, 5, 6]
+
+
 GROUPED_BYTES = onnx.parser.parse_model(GROUPED).SerializeToString()
 
 
@@ -135,6 +154,69 @@ def test_without_the_original_there_is_nothing_to_compare_with() -> None:
     require_original(every)
     with pytest.raises(InvalidModelError, match="-O4 does not run: it is broken"):
         require_original(every[1:])
+
+
+QUICK = ("--rounds", 1, "--repeat", 1, "--levels", "0", "--seconds", 0)
+IMAGE = f"{HEAD} main (float[N,3,H,W] x) => (float[N,3,H,W] y) {{ y = Neg (x) }}"
+TOKENS = f"{HEAD} main (int64[batch,seq] ids) => (int64[batch,seq] y) {{ y = Neg (ids) }}"
+
+
+def measured_lines(text: str) -> list[str]:
+    """What is said of the inputs of each table."""
+    return re.findall(r"measured with (.*?); ", " ".join(text.split()))
+
+
+def test_sizes_are_representative_and_stand_above_each_table(ortopt: Any, files: Path) -> None:
+    for name, text in {"image": IMAGE, "tokens": TOKENS}.items():
+        (files / f"{name}.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    done = ortopt("bench", "image.onnx", "tokens.onnx", *QUICK)
+    assert measured_lines(done.stdout) == [
+        "x float32[1, 3, 224, 224] (N=1, H=224, W=224)",
+        "ids int64[1, 16] (batch=1, seq=16)",
+        "ids int64[1, 128] (batch=1, seq=128)",
+    ]
+    rows = json.loads(ortopt("bench", "tokens.onnx", *QUICK, "--json").stdout)["models"]
+    assert [(row["model"], row["table"], row["sizes"], row["fallback"]) for row in rows] == [
+        ("tokens.onnx", 1, {"batch": 1, "seq": 16}, None),
+        ("tokens.onnx", 2, {"batch": 1, "seq": 128}, None),
+    ]
+    assert [row["inputs"] for row in rows] == [
+        [{"name": "ids", "dtype": "int64", "shape": [1, length]}] for length in (16, 128)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shapes"),
+    [
+        (("--dim", "seq=7"), [[1, 7]]),
+        (("--dim", "seq=7,batch=3"), [[3, 7]]),
+        (("--dim-hint", "seq=2..5"), [[1, 2], [1, 5]]),
+        (("--input-shape", "ids=4,9"), [[4, 9]]),
+        (("--inputs", "ids.npz"), [[3, 6]]),
+    ],
+)
+def test_sizes_of_the_user(ortopt: Any, files: Path, arguments: tuple[str, ...], shapes: list[list[int]]) -> None:
+    np.savez(files / "ids.npz", ids=np.ones((3, 6), np.int64))
+    (files / "tokens.onnx").write_bytes(onnx.parser.parse_model(TOKENS).SerializeToString())
+    rows = json.loads(ortopt("bench", "tokens.onnx", *QUICK, "--json", *arguments).stdout)["models"]
+    assert [row["inputs"][0]["shape"] for row in rows] == shapes
+
+
+def test_sizes_that_have_no_effect_are_a_usage_error(ortopt: Any, files: Path) -> None:
+    np.savez(files / "x.npz", x=np.ones((3, 4), np.float32))
+    for option in (("--dim", "N=1"), ("--dim-hint", "N=1"), ("--input-shape", "x=1,4")):
+        done = ortopt("bench", "plain.onnx", *QUICK, "--inputs", "x.npz", *option, code=1)
+        assert f"{option[0]} gives sizes to random inputs: leave it out with --inputs" in done.stderr
+    assert "no input has a dimension named M" in ortopt("bench", "plain.onnx", "--dim-hint", "M=1", code=1).stderr
+
+
+def test_other_sizes_are_told_where_the_model_refuses_the_usual_ones(ortopt: Any, files: Path) -> None:
+    text = f"""{HEAD} main (float[N,3,H,W] x) => (float[N,196608] y) {{
+        s = Constant <value_ints = [-1, 196608]> () y = Reshape (x, s) }}"""
+    (files / "fixed.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    said = ortopt("bench", "fixed.onnx", *QUICK).stdout
+    assert measured_lines(said) == ["x float32[1, 3, 256, 256] (N=1, H=256, W=256)"]
+    assert "not at all representative sizes: it does not run at N=1, H=224, W=224: " in " ".join(said.split())
 
 
 def test_inputs_are_tried_until_the_model_runs(ortopt: Any, files: Path) -> None:

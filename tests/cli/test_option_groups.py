@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -52,12 +53,32 @@ def test_all_options_are_shown_on_request_and_few_first(name: str) -> None:
         assert "-h, --help " in text
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_examples_in_a_help_stand_in_lines_of_their_own(name: str) -> None:
-    for line in shown(name, "--help").splitlines():
-        assert "\\b" not in line
-        assert line.count(f"ortopt {name} ") <= 1
-        assert len(line) <= 80
+def every_command(command: click.Command, *path: str) -> Iterator[tuple[str, ...]]:
+    """The names of a command and of all below it, each as they are typed."""
+    yield path
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            below = command.get_command(click.Context(command), name)
+            assert below is not None
+            yield from every_command(below, *path, name)
+
+
+@pytest.mark.parametrize("path", [*every_command(commands)], ids=lambda path: " ".join(path) or "ortopt")
+def test_help_is_rendered(path: tuple[str, ...]) -> None:
+    for flag in ("--help", *(["--help-all"] if path and path[0] in GROUPED else [])):
+        text = shown(*path, flag)
+        assert "\\" not in text, "markup of docstrings is not for people"
+        assert all(letter.isprintable() or letter == "\n" for letter in text)
+        assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_examples_of_check_stand_below_each_other() -> None:
+    lines = [line.strip() for line in shown("check", "--help").splitlines()]
+    at = lines.index("ortopt check models/ --baseline baseline.json --update    write a baseline")
+    assert lines[at + 1 : at + 3] == [
+        "ortopt check models/ --baseline baseline.json             compare with it",
+        "ortopt check merge 1.json 2.json                          put shards together",
+    ]
 
 
 def test_optimize_shows_a_dozen_first() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -47,11 +48,55 @@ def files(tmp_path: Path) -> Path:
 def test_a_table(ortopt: Any, files: Path) -> None:
     done = ortopt("run", "grouped.onnx", "--repeat", 4, "--dim", "N=3")
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert lines[1:4] == ["input x float32 [3, 4]", "output y float32 [3, 4]", "output t float32 [3, 4]"]
+    assert lines[0] == "name type shape min mean max"
+    for line, start in zip(lines[1:], ("input x float32 [3, 4]", "output y float32 [3, 4]", "output t"), strict=False):
+        assert re.fullmatch(rf"{re.escape(start)}.*( -?[\d.]+){{3}}", line)
     assert any(line.startswith("3 more runs: median ") and "quartiles" in line for line in lines)
     assert "3 groups on CPUExecutionProvider" in lines
     assert lines[-1].startswith("runs 4, group runs 12, hits 9, misses 3, compiles 3, copies 0, fallbacks 0")
     assert done.stderr == ""
+
+
+def test_what_a_plain_session_counted_is_shown_on_request(ortopt: Any, files: Path) -> None:
+    assert "compiles" not in ortopt("run", "plain.onnx").stdout
+    assert ortopt("run", "plain.onnx", "-v").stdout.splitlines()[-1].startswith("runs 1, group runs 0, hits 0")
+
+
+def test_outputs_are_shown_with_what_they_hold(ortopt: Any, files: Path) -> None:
+    np.savez(files / "x.npz", x=np.array([[1, -3, np.nan, 4], [np.inf, 2, -np.inf, np.nan]], np.float32))
+    lines = [" ".join(line.split()) for line in ortopt("run", "plain.onnx", "--inputs", "x.npz").stdout.splitlines()]
+    assert lines[0] == "name type shape min mean max not finite"
+    assert "output file float32 [2, 4] -4 -1 3 2 NaN, 2 inf" in lines
+    assert "file: -1, 3, nan, -4, -inf, -2, inf, nan" in lines
+    data = json.loads(ortopt("run", "plain.onnx", "--inputs", "x.npz", "--json").stdout)
+    (row,) = data["outputs"]
+    assert row["numbers"] == {"min": -4, "mean": -1, "max": 3, "nan": 2, "inf": 2}
+    assert row["values"] == [-1, 3, "nan", -4, "-inf", -2, "inf", "nan"]
+
+
+def test_inputs_have_representative_sizes_unless_others_are_asked_for(ortopt: Any, files: Path) -> None:
+    text = f"{HEAD} main (float[N,3,H,W] x) => (float[N,3,H,W] y) {{ y = Neg (x) }}"
+    (files / "image.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+
+    def shape(*arguments: object) -> list[int]:
+        found: list[int] = json.loads(ortopt("run", "image.onnx", "--json", *arguments).stdout)["inputs"][0]["shape"]
+        return found
+
+    assert shape() == [1, 3, 224, 224]
+    assert shape("--dim-hint", "H=32..64,W=32") == [1, 3, 32, 32]
+    assert shape("--dim", "H=5", "--input-shape", "x=2,_,_,7") == [2, 3, 5, 7]
+
+
+def test_a_decoder_does_not_fill_the_screen(ortopt: Any, files: Path) -> None:
+    names = [f"p{i}" for i in range(20)]
+    inputs = ", ".join(f"float[N,4] {name}" for name in names)
+    outputs = ", ".join(f"float[N,4] o{name}" for name in names)
+    nodes = " ".join(f"o{name} = Neg ({name})" for name in names)
+    text = f"{HEAD} main ({inputs}) => ({outputs}) {{ {nodes} }}"
+    (files / "many.onnx").write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    few, everything = (ortopt("run", "many.onnx", *more).stdout for more in ((), ("-v",)))
+    assert "and 24 more inputs and outputs (-v)" in few.splitlines()
+    assert (few.count("float32"), everything.count("float32")) == (16, 40)
 
 
 def test_a_shape_is_drawn(ortopt: Any, files: Path) -> None:
@@ -136,7 +181,7 @@ def test_a_trace_loads_and_has_every_compile_and_run(ortopt: Any, files: Path) -
 def test_a_trace_may_be_the_stream(ortopt: Any, files: Path) -> None:
     done = ortopt("run", "plain.onnx", "--trace", "-")
     assert len(json.loads(done.stdout)["traceEvents"]) == 3
-    assert "runs 1" in done.stderr
+    assert "one session on CPUExecutionProvider" in done.stderr
 
 
 def test_stdin_and_the_zoo(ortopt: Any, files: Path) -> None:

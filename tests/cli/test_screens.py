@@ -63,7 +63,7 @@ def screen(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> i
 def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures as of a slow, large model, without the processes that measure."""
     answer = {"open": 12.3456, "first": 1.23456, "calls": [0.1234567, 0.2345678], "anonymous": 10**9, "peak": 10**10}
-    monkeypatch.setattr(in_turns, "measure_once", lambda *_: answer)
+    monkeypatch.setattr(in_turns, "measure_once", lambda *_, **__: answer)
 
 
 @pytest.fixture
@@ -97,12 +97,12 @@ def test_a_profile_fits(screen: int) -> None:
 
     from ortopt.reporting import profiles
 
-    rows = [{"op": f"com.microsoft::Op{i}", "count": 1, "ms": 1234.5678 / (i + 1), "share": 0.1} for i in range(9)]
+    rows = [{"op": f"com.microsoft::Op{i}", "count": 1, "ms": 1234.5678 / (i + 1), "share": 0.1} for i in range(8)]
     reasons = [{"pass": "some_fusion", "count": 12, "reason": "no operand comes from " + "Conv or " * 20 + "Gemm"}]
     changed = [{"op": f"com.microsoft::Op{i}", "file": i, "loaded": 2 * i} for i in range(9)]
     data = {
         "original": rows, "result": rows[::-1], "fused_at_load": {"original": changed, "result": []},
-        "left": [{**rows[0], "nodes": 3, "reasons": reasons}],
+        "left": [{**rows[0], "nodes": 3, "reasons": reasons, "relevant": 1}],
     }  # fmt: skip
     stream = StringIO()
     profiles.show(data, report.console(stream))

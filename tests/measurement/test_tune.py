@@ -17,6 +17,7 @@ from ortopt.cli.group import commands
 from ortopt.errors import InvalidModelError, OptimizationCancelled
 from ortopt.measurement import tune as tuning_module
 from ortopt.measurement.choices import Choices, read_choices
+from ortopt.measurement.in_turns import Failure
 from ortopt.measurement.pairs import Speed
 from ortopt.measurement.tune import Tuning, tune
 from ortopt.serialization.save import save
@@ -54,6 +55,7 @@ def tuned(
         return tuple(Speed(speed - below, speed, speed + above, 1.0) for _ in inputs)
 
     monkeypatch.setattr(tuning_module, "compare", compare)
+    monkeypatch.setattr(tuning_module, "attempts", lambda *_: lambda _: None)
     return tune(parse(text), api.make_options(level=3), **more)
 
 
@@ -140,9 +142,10 @@ def test_an_interruption_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_original_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning_module, "compare", lambda *_, **__: None)
+    failure = Failure("it is refused", opens=True, kind="Fail")
+    monkeypatch.setattr(tuning_module, "attempts", lambda *_: lambda _: failure)
     tuning = tune(parse(MODEL), api.make_options(level=3))
-    assert "does not run here" in tuning.reason
+    assert tuning.reason.startswith("the original cannot be run: it is refused")
     assert tuning.choices == Choices(3, "default")
 
 
