@@ -22,6 +22,7 @@ from ortopt.graph import scope
 from ortopt.options import Numerics
 from ortopt.reporting import half_precision
 from ortopt.reporting.costs import fused_forms
+from ortopt.reporting.tables import THEME
 from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.serialization.load import SOURCE_KEY
 from ortopt.system.threads import BackgroundThread
@@ -264,9 +265,10 @@ def console(stream: IO[str]) -> Console:
         stream: stdout or stderr.
     """
     from rich.console import Console
+    from rich.theme import Theme
 
     width = None if stream.isatty() else PIPE_WIDTH
-    return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
+    return Console(file=stream, markup=False, emoji=False, highlight=False, width=width, theme=Theme(THEME))
 
 
 def import_early() -> None:

@@ -48,6 +48,17 @@ class Style:
     BAD: Final = "red"
 
 
+THEME: Final = {
+    "progress.elapsed": Style.PLAIN,
+    "progress.spinner": Style.GOOD,
+    "bar.back": Style.PLAIN,
+    "bar.complete": Style.GOOD,
+    "bar.finished": Style.GOOD,
+    "bar.pulse": Style.GOOD,
+}
+"""The styles of a console that rich has by name, of which its own are not all legible."""
+
+
 class FittingTable(Struct, frozen=True):
     """A table without lines; where the screen is too narrow for it, a paragraph for each row.
 

@@ -16,6 +16,7 @@ import pytest
 
 from ortopt import optimize
 from ortopt.errors import UsageError
+from ortopt.optimization.run import Optimization
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
@@ -299,6 +300,60 @@ def test_external_data_is_reused(ortopt: Any, tmp_path: Path) -> None:
     ortopt("optimize", "e.onnx", "--external-data", "reuse", "--no-verify")
     assert list(tmp_path.glob("*.data")) == [data]
     assert ops(tmp_path / "e.opt.onnx") == ["Add"]
+
+
+def test_weights_that_cannot_stay_where_they_are_are_copied_with_a_word(ortopt: Any, tmp_path: Path) -> None:
+    weights = ", ".join(["1"] * 512)
+    head = f"main (float[N,512] x) => (float[N,512] y) <float[512] w = {{{weights}}}>"
+    model = parse(f"{head} {{ i = Identity (x) y = Add (i, w) }}")
+    save(model, tmp_path / "inline.onnx", external_data="inline")
+    done = ortopt("optimize", "inline.onnx", "-o", "out.onnx", "--external-data", "reuse", "--no-verify")
+    (line,) = done.stderr.splitlines()
+    assert line == (
+        "ortopt: warning: external data: 2048 bytes of weights could not be reused, and were copied: the model holds"
+        " them in its own file, not beside it"
+    )
+    with pytest.warns(UserWarning, match="could not be reused, and were copied"):
+        optimize("inline.onnx", verify=False).save("again.onnx", external_data="reuse")
+    part = ortopt("extract", "inline.onnx", "--outputs", "y", "-o", "part.onnx", "--external-data", "reuse")
+    assert "could not be reused" in part.stderr
+    save(model, tmp_path / "beside.onnx", external_data="copy")
+    done = ortopt("optimize", "beside.onnx", "-o", "out.onnx", "--external-data", "reuse", "--no-verify")
+    assert done.stderr == ""
+    assert "written   out.onnx, 2.0 kB stay in the original's files" in done.stdout
+    arguments = ("optimize", "beside.onnx", "--external-data", "reuse", "--no-verify", "-q", "--json", "-")
+    data = json.loads(ortopt(*arguments).stdout)
+    assert data["output"]["reused"] == 2048
+    assert data["file_bytes"]["after"] > 2048
+
+
+@pytest.mark.parametrize("option", [("--dim", "N=0"), ("--input-shape", "x=0,8")])
+def test_sizes_with_which_nothing_is_computed_are_refused(ortopt: Any, model: Path, option: tuple[str, str]) -> None:
+    done = ortopt("optimize", model, *option, "--no-verify", code=1)
+    assert f"with {option[1]} no output has any element, and nothing is computed" in done.stderr
+
+
+def test_a_past_of_no_tokens_is_none_of_them(ortopt: Any, tmp_path: Path) -> None:
+    text = "main (float[past,2] p, float[seq,2] x) => (float[all,2] y) { i = Relu (x) y = Concat <axis = 0> (p, i) }"
+    save(parse(text), tmp_path / "past.onnx")
+    ortopt("optimize", "past.onnx", "-o", "out.onnx", "--dim", "past=0", "--no-verify")
+    assert "Concat" not in ops(tmp_path / "out.onnx")
+
+
+def test_warnings_beyond_a_screenful_are_counted_and_whole_with_v(
+    ortopt: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tuple(f"reason {number}: {'as we said ' * 12}" for number in range(9))
+    monkeypatch.setattr(Optimization, "_not_for_target", lambda _: told)
+    arguments = ("optimize", model, "--no-verify")
+    done = ortopt(*arguments)
+    *shown, last = done.stderr.splitlines()
+    assert re.fullmatch(r"and (\d) more warnings: -v", last)
+    assert int(last.split()[1]) + len(shown) == len(told)
+    folded = sum(-(-len(line) // 80) for line in (done.stderr + done.stdout).splitlines() if line) + 1
+    assert folded <= 24
+    assert len(ortopt(*arguments, "-v").stderr.splitlines()) == len(told)
+    assert len(ortopt(*arguments, "-q").stderr.splitlines()) == len(told)
 
 
 def test_provenance(report: Report, model: Path) -> None:
