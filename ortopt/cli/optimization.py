@@ -138,8 +138,8 @@ class Run:
         early = [str(one.message) for one in caught]
         if self._flags["verify"] and (absent := in_place_of(self._options.providers)):
             early.append(absent)
-        for text in early:  # at once: the run takes longer
-            warn(text)
+        for message in early:  # at once: the run takes longer
+            warn(message)
         try:
             with self._progress() as progress:
                 result, saved, error = self._work(progress)

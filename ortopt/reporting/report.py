@@ -304,10 +304,12 @@ def larger(data: Mapping[str, Any]) -> list[str]:
     clauses, constants = [], data["constant_bytes"]
     sizes = constants if None in data["file_bytes"].values() else data["file_bytes"]
     if (more := _growth(data["nodes"])) > 0:
-        others = "the conversion to 16 bits" if data["half_precision"] else "the conversion of the opset"
-        clauses.append(f"{more} nodes more: {_causes(data, 'nodes', more, str, others)}")
+        untold = more - sum(total["nodes"] for total in data["passes"])
+        conversion = "the conversion to 16 bits" if data["half_precision"] else "the conversion of the opset"
+        clauses.append(f"{more} nodes more: {_causes(data, 'nodes', more, str, {conversion: untold})}")
     if (more := _growth(sizes)) > 0 and size(sizes["before"]) != size(sizes["after"]):
-        others = "names, types and metadata"
+        untold = _growth(constants) - sum(total["bytes"] for total in data["passes"])
+        others = {"what no pass counts": untold, "names, types and metadata": more - _growth(constants)}
         clauses.append(f"{size(more)} more: {_causes(data, 'bytes', more, size, others)}")
     return clauses
 
@@ -316,14 +318,14 @@ def _growth(counts: Mapping[str, int]) -> int:
     return counts["after"] - counts["before"]
 
 
-def _causes(data: Mapping[str, Any], what: str, more: int, shown: Callable[[int], str], others: str) -> str:
-    """The passes that added most of something, in words; `others` is what else adds to it."""
-    rows = [(total["pass"], total[what]) for total in data["passes"]]
-    if (untold := more - sum(added for _, added in rows)) > 0:
-        rows.append((others, untold))
+def _causes(
+    data: Mapping[str, Any], what: str, more: int, shown: Callable[[int], str], others: Mapping[str, int]
+) -> str:
+    """The passes that added most of something, in words; `others` is what else adds to it, and how much."""
+    rows = [*((total["pass"], total[what]) for total in data["passes"]), *others.items()]
     first, *rest = sorted((row for row in rows if row[1] > 0), key=lambda row: (-row[1], row[0]))
     told = f"{first[0]} adds {shown(first[1])}{_what_for(first[0], data['options'])}"
-    told = first[0] if first == (others, more) else told
+    told = first[0] if first[0] in others and first[1] == more else told
     return ", ".join((told, *(f"{name} {shown(added)}" for name, added in rest[:1] if added >= _SHARE * more)))
 
 
