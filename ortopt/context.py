@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortopt.analysis import costs
 from ortopt.cancellation import CancellationToken
 from ortopt.framework import fusions, placement
-from ortopt.framework.workspace import ModelInRun
+from ortopt.framework.workspace import NO_GROWTH, ModelInRun
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor, TooLarge, detach_orphans, discard, new_nodes
 from ortopt.graph.index import op_key
@@ -108,7 +108,9 @@ class Context:
         self._workspace = workspace
         self._observers = observers
         self._rewrites = 0  # completed ones
+        self._growth = NO_GROWTH  # what they have added
         self._mark = workspace.version  # after the last completed one: a stopped run goes back to it
+        self._size = NO_GROWTH  # of the model there, once something is offered
         self._open: dict[tuple[ir.Node, ...], int] = {}  # accepted offers, with their numbers
         self._new: list[ir.Node] = []  # nodes added since
         self._changing: tuple[ir.Node, ...] | None = None  # the nodes of the change that is being made
@@ -230,11 +232,11 @@ class Context:
         Raises:
             OptimizationCancelled: If the run has been asked to stop.
         """
-        edit, offered = self.edit, [tuple(nodes) for nodes in batch]
+        offered = [tuple(nodes) for nodes in batch]
         if any(nodes not in self._open for nodes in offered):
             raise ValueError("a rewrite of the batch has not been accepted")
         self.cancellation.check()
-        self._mark = edit.version
+        self._set_mark()
         done, added = self._try(offered, change, None)
         for nodes, new in zip(offered, added or (), strict=True) if done else ():
             self._complete(nodes, _still_there(new))
@@ -265,7 +267,7 @@ class Context:
         if self._open:
             self._end_by_hand()  # one that was made by hand before has ended
             self._open.pop(nodes, None)  # offered again, it is the latest
-        self._mark = edit.version
+        self._set_mark()
         self.cancellation.check()
         if self._is_for_another_target(nodes, candidate) or self._is_elsewhere(nodes, candidate):
             return False
@@ -333,12 +335,16 @@ class Context:
             self._drop(nodes, candidate or next(iter(nodes), None), reason)
         return False, None
 
+    def _set_mark(self) -> None:
+        """All that was completed has been counted: a stopped run goes back to here."""
+        self._mark, self._size = self._workspace.version, self._workspace.size
+
     def _begin(self, nodes: tuple[ir.Node, ...], why: str, candidate: ir.Node | None) -> bool:
         """Whether a change is to be made now; if it has been accepted, it is not offered again."""
         if nodes not in self._open:
             return self.offer(nodes, why, candidate=candidate)
         self.cancellation.check()
-        self._mark = self.edit.version
+        self._set_mark()
         return True
 
     def _complete(self, nodes: tuple[ir.Node, ...], new: Sequence[ir.Node], numerics: Numerics | None = None) -> None:
@@ -347,7 +353,8 @@ class Context:
         self._new = []
         self._rewrites += 1
         self._workspace.state.numerics.add((self.transformer.name, numerics or self.transformer.numerics))
-        self._mark = self.edit.version
+        self._growth += self._workspace.size - self._size
+        self._set_mark()
         self._observers.rewrote(self.transformer, new, number)
 
     def _drop(self, nodes: tuple[ir.Node, ...], candidate: ir.Node | None, reason: Exception | None) -> None:
@@ -361,7 +368,7 @@ class Context:
         """Complete the latest open offer, if anything has been edited since the last rewrite."""
         if self._open and self._mark != self.edit.version:
             self._complete(next(reversed(self._open)), _still_there(self._new))
-        self._mark = self.edit.version
+        self._set_mark()
 
     def _end(self) -> None:
         """The transformer has returned: the open offers whose nodes have been removed were made as well."""

@@ -9,6 +9,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortopt.framework.fusions import Decision
+from ortopt.framework.workspace import NO_GROWTH, Growth
 from ortopt.transformer import GraphTransformer
 
 
@@ -27,6 +28,7 @@ class HistoryEntry:
         nodes_after: The graph's nodes after. The rules of one batch share a sweep, and these two figures.
         rewrites: Number of rewrites that it made.
         visits: Number of nodes that a rule was offered; 0 for other transformers.
+        growth: What its rewrites have added.
     """
 
     level: int
@@ -39,6 +41,7 @@ class HistoryEntry:
     nodes_after: int
     rewrites: int = 0
     visits: int = 0
+    growth: Growth = NO_GROWTH
 
 
 class RetryRequested(Exception):  # noqa: N818 -- a request, no error

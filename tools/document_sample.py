@@ -8,20 +8,18 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from textwrap import fill
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "README.md"
 MODEL = "zoo:bert_small__dyn20raw"
 COMMAND = f"ortopt optimize {MODEL} -o bert_small.opt.onnx"
-COLUMNS = 100
 _BLOCK = re.compile(
     r"(?<=<!-- sample, written by `python -m tools.document_sample` -->\n)```text\n.*?^```", re.M | re.S
 )
 
 
 def sample() -> str:
-    """What the command prints: the first table and the last paragraph."""
+    """What the command prints."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-m", *COMMAND.split()],
@@ -31,10 +29,7 @@ def sample() -> str:
             text=True,
             check=True,
         )
-    lines = [line.rstrip() for line in done.stdout.strip("\n").splitlines()]
-    blank = [number for number, line in enumerate(lines) if not line]
-    whole = [*lines[: blank[0]], "…", *lines[blank[-1] + 1 :]]
-    return "\n".join(fill(line, COLUMNS, subsequent_indent="  ") if len(line) > COLUMNS else line for line in whole)
+    return "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
 
 
 def shown() -> str:

@@ -34,10 +34,15 @@ class Requirement(Struct, frozen=True):
         onnxruntime: The first release of ONNX Runtime that reads it; None where ops of others leave that open.
         only_onnxruntime: Ops that the ONNX specification does not have, as ``com.microsoft::Gelu``; empty where any
             runtime that has the opset will do.
+        opset: Its opset of ai.onnx; None where it imports none.
+        because: What in it no older release reads: ``opset 23``, else the ops whose form is that new, else the IR
+            version.
     """
 
     onnxruntime: str | None
     only_onnxruntime: tuple[str, ...]
+    opset: int | None = None
+    because: tuple[str, ...] = ()
 
     @property
     def any_runtime(self) -> bool:
@@ -105,22 +110,31 @@ def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requiremen
         model: The model.
         token: Cancellation token.
     """
-    first = of_ir(model.ir_version)
+    by_opset, by_op = (0, 0), dict[str, Release]()
     own: set[str] = set()
     foreign: set[str] = set()
     bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
     for body in bodies:
         imports = body.opset_imports
         if "" in imports:
-            first = max(first, of_opset(imports[""]))
+            by_opset = max(by_opset, of_opset(imports[""]))
         for node in token.checked(body.all_nodes()):
-            version = imports.get(node.domain, 1)
+            version, op = imports.get(node.domain, 1), f"{node.domain or 'ai.onnx'}::{node.op_type}"
             if kernel_history.is_listed(node):
-                first = max(first, kernel_history.first_release(node, version))
+                by_op[op] = max(by_op.get(op, (0, 0)), kernel_history.first_release(node, version))
             if node.op_identifier() not in model.functions and not _is_official(node.domain, node.op_type, version):
                 known = node.domain == MICROSOFT or node.domain in STANDARD_DOMAINS
-                (own if known else foreign).add(f"{node.domain or 'ai.onnx'}::{node.op_type}")
-    return Requirement(None if foreign else shown(first), tuple(sorted({*own, *foreign})))
+                (own if known else foreign).add(op)
+    by_ir, opset = of_ir(model.ir_version), model.opset_imports.get("")
+    first = max(by_ir, by_opset, *by_op.values())
+    newest = max((body.opset_imports.get("", 0) for body in bodies), default=0)
+    because = (f"opset {newest}",) if by_opset == first else tuple(sorted(op for op in by_op if by_op[op] == first))
+    return Requirement(
+        None if foreign else shown(first),
+        tuple(sorted({*own, *foreign})),
+        opset,
+        because or (f"IR version {model.ir_version}",),
+    )
 
 
 def unmet(model: ir.Model, release: Release, token: CancellationToken = NEVER) -> list[str]:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _COLOURS: Final = {
-    **dict.fromkeys(EXIT_CODES, "red"),
-    Status.EXPECTED: "yellow",
-    Status.FIXED: "green",
-    Status.BETTER: "green",
+    **dict.fromkeys(EXIT_CODES, tables.Style.BAD),
+    Status.EXPECTED: tables.Style.WORSE,
+    Status.FIXED: tables.Style.GOOD,
+    Status.BETTER: tables.Style.GOOD,
 }
 _BAR: Final = 20
 _TIME: Final = 8
@@ -114,7 +114,7 @@ class Live(Lines):
             table.add_column(justify="right", no_wrap=True)
         table.add_column(justify="right", no_wrap=True, min_width=_TIME)
         for result in self._last:
-            style = _COLOURS.get(result.status, "dim")
+            style = _COLOURS.get(result.status, tables.Style.PLAIN)
             cells = [result.status.value, one_line(result.name), f"{result.seconds:.1f} s" if result.seconds else ""]
             if len(table.columns) > len(cells):
                 cells.insert(2, latency_of(result.facts))

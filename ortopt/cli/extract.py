@@ -40,7 +40,7 @@ def command(model: str, output: str, external_data: Any, as_json: bool, quiet: b
     "-" for stdin, or zoo:NAME.
     """
     from ortopt.cli import files, models
-    from ortopt.cli.interaction import answer
+    from ortopt.cli.interaction import answer, warn
     from ortopt.errors import UsageError
     from ortopt.extraction import extract
     from ortopt.option_kinds import commas, new_names
@@ -58,6 +58,8 @@ def command(model: str, output: str, external_data: Any, as_json: bool, quiet: b
     )
     files.check_not_read({"-o": output}, {"external data of the model": models.external_data(part.model)})
     saved = part.save(sys.stdout.buffer if output == files.STREAM else output, external_data=external_data)
+    if saved.not_reused:
+        warn(saved.not_reused)
     data = describe(part, saved, argument.label)
     if as_json or not quiet:
         answer(data, _show, as_json=as_json, stream=sys.stderr if output == files.STREAM else None)

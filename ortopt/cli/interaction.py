@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import sys
 import threading
@@ -37,9 +38,25 @@ def answer(data: Any, show: Callable[[Any, Console], None], *, as_json: bool, st
     show(data, report.console(stream or sys.stdout))
 
 
+def warning(message: object) -> str:
+    """What is printed for a warning: one line whatever it contains."""
+    return f"ortopt: warning: {one_line(message)}"
+
+
 def warn(message: object) -> None:
-    """Print a warning to stderr, as one line whatever it contains."""
-    click.echo(f"ortopt: warning: {one_line(message)}", err=True)
+    """Print a warning to stderr."""
+    tell(warning(message))
+
+
+def tell(line: str) -> None:
+    """Print a line to stderr: on a terminal broken between words where it must be, elsewhere as it is."""
+    if not sys.stderr.isatty():
+        click.echo(line, err=True)
+        return
+    from ortopt.reporting.tables import broken
+
+    for part in broken(line, shutil.get_terminal_size().columns):
+        click.echo(part, err=True)
 
 
 @contextlib.contextmanager

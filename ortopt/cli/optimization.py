@@ -7,7 +7,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from ortopt.analysis.providers import check_installation, in_place_of
 from ortopt.api import OptimizeResult, new_optimization
 from ortopt.cancellation import CancellationToken
 from ortopt.cli import files, models
-from ortopt.cli.interaction import cancels, warn
+from ortopt.cli.interaction import cancels, tell, warn, warning
 from ortopt.cli.models import MARK
 from ortopt.cli.progress import Progress
 from ortopt.errors import MissingRuntimeError, OptimizationCancelled, OrtoptError, UsageError, VerificationError
@@ -92,6 +92,7 @@ class Run:
         self._observe()
         self._tuning: Tuning | None = None
         self._seconds: dict[str, float] = {}
+        self._warnings: list[object] = []
         self.data: dict[str, Any] | None = None
 
     def _check_target(self) -> None:
@@ -132,9 +133,11 @@ class Run:
         Raises:
             OrtoptError: If it fails; the output file is as it was before.
         """
-        self._check_runtime()
+        early = self._told_of_the_runtime()
         if self._flags["verify"] and (absent := in_place_of(self._options.providers)):
-            warn(absent)
+            early.append(absent)
+        for message in early:  # at once: the run takes longer
+            warn(message)
         try:
             with self._progress() as progress:
                 result, saved, error = self._work(progress)
@@ -163,13 +166,14 @@ class Run:
         if self._flags["html_file"]:
             self._write_page(result, data)
         if error is not None:
-            for repair in data["repairs"]:
-                warn(report.describe_repair(repair))
+            for text in (*self._warnings, *map(report.describe_repair, data["repairs"])):
+                warn(text)
             raise error
-        self._show(result, data)
+        self._warn_of(result, data)
+        self._show(data, early)
 
-    def _check_runtime(self) -> None:
-        """Report what is wrong with the installed ONNX Runtime, or that there is none.
+    def _told_of_the_runtime(self) -> list[str]:
+        """What is wrong with the installed ONNX Runtime, or that there is none.
 
         Raises:
             MissingRuntimeError: There is none, and models have to run.
@@ -183,10 +187,8 @@ class Run:
                 raise
             if self._flags["verify"]:
                 raise MissingRuntimeError(f"{error}; or --no-verify, which runs nothing") from None
-            warn(f"{error}; without it, constants stay that only ONNX Runtime computes")
-            return
-        for warning in caught:
-            warn(str(warning.message))
+            return [f"{error}; without it, constants stay that only ONNX Runtime computes"]
+        return [str(one.message) for one in caught]
 
     def _work(self, progress: Progress | None) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
         if self._flags["tune"]:
@@ -227,8 +229,7 @@ class Run:
             )
         except VerificationError as differs:
             result, error = run.result(run.verification), differs
-        for text in run.warnings:
-            warn(text)
+        self._warnings += run.warnings
         return result, run.saved, error
 
     def _tune(self, progress: Progress | None) -> None:
@@ -281,30 +282,50 @@ class Run:
         except OptimizationCancelled:
             raise
         except OrtoptError as failure:
-            warn(f"there is no profile: {failure}")
+            self._warnings.append(f"there is no profile: {failure}")
             return None
         self._seconds["profile"] = time.perf_counter() - started
         return data
 
-    def _show(self, result: OptimizeResult, data: dict[str, Any]) -> None:
-        for failure in result.summary.failures:
-            warn(f"{failure}; the run went on without it")
-        for repair in data["repairs"]:
-            warn(report.describe_repair(repair))
+    def _warn_of(self, result: OptimizeResult, data: dict[str, Any]) -> None:
+        """Note what the user should know of a result that is written."""
+        told: list[object] = [f"{failure}; the run went on without it" for failure in result.summary.failures]
+        told += map(report.describe_repair, data["repairs"])
         if result.verification is not None and not result.verified:
-            warn(f"the result could not be verified: {result.verification.reason}")
+            told.append(f"the result could not be verified: {result.verification.reason}")
         half = result.half_precision
         if half is not None and half.error is not None and half.error > half.tolerance:
-            warn(f"16 bits change an output by {half.error:.2g} of its scale, and no layer in float32 helps")
+            told.append(f"16 bits change an output by {half.error:.2g} of its scale, and no layer in float32 helps")
         if result.stopped:
-            warn("stopped by the time limit; the result so far has been written")
-        if not self._flags["quiet"]:
-            out = report.console(self._report_stream)
-            from ortopt.reporting.tuning import tuning_lines
+            told.append("stopped by the time limit; the result so far has been written")
+        self._warnings += told
 
-            for line in tuning_lines(data["tuning"]):  # before the report, whose last line says it all
-                out.print(line, soft_wrap=True)
-            report.show(data, out, everything=self._flags["verbose"])
+    def _show(self, data: dict[str, Any], early: Sequence[str]) -> None:
+        """Print warnings and the report; by default no more of them than a screen holds.
+
+        Args:
+            data: The report as data.
+            early: Warnings that have been printed.
+        """
+        messages = [warning(text) for text in self._warnings]
+        out, short = report.console(self._report_stream), not (self._flags["quiet"] or self._flags["verbose"])
+        if short:
+            from ortopt.reporting import short_report
+
+            screen, messages = short_report.with_warnings(data, messages, [warning(text) for text in early], out)
+        for message in messages:
+            tell(message)
+        if short:
+            screen.show(out)
+            if data["profile"] is not None:
+                from ortopt.reporting import profiles
+
+                out.print()
+                profiles.show(data["profile"], out)
+        elif not self._flags["quiet"]:
+            from ortopt.reporting import long_report
+
+            long_report.show(data, out, everything=self._flags["verbose"] > 1)
 
     def _write_page(self, result: OptimizeResult, data: dict[str, Any]) -> None:
         from ortopt.reporting.page.pages import run_page

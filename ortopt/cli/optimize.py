@@ -69,7 +69,9 @@ from ortopt.cli.run_options import half_precision_options, make_options, run_opt
 )
 @click.option("--dump-dir", metavar="DIR", help="Write the model before and after each pass that changed it.")
 @click.option("--trace", "trace_file", metavar="FILE", help="Write a timeline of the run, for ui.perfetto.dev.")
-@click.option("-v", "--verbose", is_flag=True, help="Also list passes that changed nothing.")
+@click.option(
+    "-v", "--verbose", count=True, help="Show all of the report, with every op and pass; -vv: idle passes, too."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Show warnings and errors only, no report and no progress.")
 def command(models: tuple[str, ...], **flags: Any) -> None:
     """Optimize a model, verify the result against the original, and write it.

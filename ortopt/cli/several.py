@@ -23,7 +23,7 @@ from ortopt.errors import OptimizationCancelled, OrtoptError, OutputError, Usage
 from ortopt.integrations.companions import copy_companions
 from ortopt.options import Options
 from ortopt.regression.sources import below
-from ortopt.reporting import report, tables
+from ortopt.reporting import long_report, report, tables
 from ortopt.terminal_text import one_line, quoted
 from ortopt.verification import start
 
@@ -71,7 +71,9 @@ def optimize(arguments: Sequence[str], options: Options, **flags: Any) -> int:
         rows.append(row)
         codes.append(code)
         if not flags["quiet"] and not flags["verbose"] and code == 0:
-            tables.say(console, f"{one_line(work.model)}: {report.in_short(row)}, written: {one_line(work.target)}")
+            larger = "".join(f", larger: {why}" for why in row["larger"])
+            line = f"{one_line(work.model)}: {long_report.in_short(row)}{larger}, written: {one_line(work.target)}"
+            tables.say(console, line)
         gc.collect()  # which is off in a process of one command
     for line in _copy_companions(works, out):
         if not flags["quiet"]:
@@ -147,7 +149,7 @@ def _write_index(folder: Path, reports: Sequence[tuple[dict[str, Any], Path]]) -
 def _one(work: Work, out: Path, options: Options, flags: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """Optimize one model; its report as data, and its exit code."""
     own = {**flags, "output": str(work.target), "json_file": None, "quiet": not flags["verbose"]}
-    own["verbose"] = False
+    own["verbose"] = flags["verbose"]
     page = None if not flags["html_file"] else Path(flags["html_file"]) / _page(work, out)
     own["html_file"] = None if page is None else str(page)
     run: Run | None = None

@@ -31,6 +31,27 @@ class Misuse(Exception):  # noqa: N818 -- the author's, which the manager report
     """A transformer has done what its declarations rule out; the message says what, and what to do about it."""
 
 
+class Growth(Struct, frozen=True):
+    """What rewrites add to a model, less what they remove.
+
+    Attributes:
+        nodes: Number of nodes, those of subgraphs and functions included.
+        nbytes: Bytes of constants.
+    """
+
+    nodes: int
+    nbytes: int
+
+    def __add__(self, other: Growth) -> Growth:
+        return Growth(self.nodes + other.nodes, self.nbytes + other.nbytes)
+
+    def __sub__(self, other: Growth) -> Growth:
+        return Growth(self.nodes - other.nodes, self.nbytes - other.nbytes)
+
+
+NO_GROWTH = Growth(0, 0)
+
+
 class RunState(Struct, eq=False):
     """What a run keeps beside its model: one for all that work on the model, or on a clone of it.
 
@@ -89,6 +110,11 @@ class ModelInRun(abc.ABC):
     def version(self) -> int:
         """A point to which the model's editor can go back."""
 
+    @property
+    @abc.abstractmethod
+    def size(self) -> Growth:
+        """The nodes that the model has, and the bytes that edits have added to it; costs next to nothing."""
+
 
 class Workspace(ModelInRun):
     """A model, its editor, and the state that a run keeps about it.
@@ -124,6 +150,11 @@ class Workspace(ModelInRun):
     def version(self) -> int:
         """A point to which the editor can go back."""
         return self._edit.version
+
+    @property
+    def size(self) -> Growth:
+        """The nodes that the model has, and the bytes that edits have added to it."""
+        return Growth(self._edit.index.total_of_all(), self._edit.added_bytes)
 
     def refresh(self, token: CancellationToken = NEVER) -> None:
         """Infer everything about the model again, after edits that bypassed the editor."""
@@ -252,3 +283,8 @@ class CloneWorkspace(ModelInRun):
     def version(self) -> int:
         """There is nothing to go back to but the original."""
         return 0
+
+    @property
+    def size(self) -> Growth:
+        """Nobody counts edits past an editor: the workspace of the original does, when the clone is swapped in."""
+        return NO_GROWTH

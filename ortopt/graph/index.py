@@ -127,6 +127,10 @@ class OpIndex:
         """How many nodes of an op the model has."""
         return self._totals[op]
 
+    def total_of_all(self) -> int:
+        """How many nodes the model has; costs the same however many these are."""
+        return self._totals.total()
+
     def size(self, graph: ir.Graph) -> int:
         """How many nodes a graph has."""
         return sum(map(len, self._graphs[graph].values()))

@@ -27,7 +27,7 @@ from ortopt.optimization.half_precision_conversion import (
 )
 from ortopt.optimization.result import OptimizeResult, PassTotal, Summary
 from ortopt.optimization.run import Optimization, Source
-from ortopt.options import Options, TransformerLevel
+from ortopt.options import Numerics, Options, TransformerLevel
 from ortopt.transformer import GraphTransformer
 from ortopt.verification.runner import nbytes
 
@@ -203,11 +203,13 @@ def _together(before: Summary, behind: Summary, seconds: Mapping[str, float]) ->
         totals[total.transformer] = (
             total
             if one is None
-            else PassTotal(
-                total.transformer,
-                one.rewrites + total.rewrites,
-                one.seconds + total.seconds,
-                one.visits + total.visits,
+            else structs.replace(
+                total,
+                rewrites=one.rewrites + total.rewrites,
+                seconds=one.seconds + total.seconds,
+                visits=one.visits + total.visits,
+                numerics=Numerics.FINITE if one.numerics is Numerics.FINITE else total.numerics,
+                growth=one.growth + total.growth,
             )
         )
     with contextlib.suppress(KeyError):

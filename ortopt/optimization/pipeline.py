@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from ortopt.analysis import dimensions, releases
+from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.errors import UsageError
 from ortopt.framework.workspace import RunState, Workspace
+from ortopt.graph.facts import dims_of
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer
 from ortopt.optimization.declared_shapes import declare
@@ -86,7 +89,8 @@ class Pipeline:
             token: Cancellation token.
 
         Raises:
-            UsageError: If it has no such inputs or dimensions, or the sizes contradict each other.
+            UsageError: If it has no such inputs or dimensions, the sizes contradict each other, or they leave no output
+                an element.
         """
         model = self.original(token)
         releases.lower_ir_version(model, releases.least(self.options), token)
@@ -97,9 +101,29 @@ class Pipeline:
             model, [each for each in self.options.nonempty if not dimensions.matching(model, [each])]
         )
         if self.options.dims or self.options.input_shapes:
+            self._check_not_empty(token)
             self.resized = dimensions.override(model, self.options.dims, self.options.input_shapes)
         dimensions.check_names(model, self.options.dim_hints)
         return model
+
+    def _check_not_empty(self, token: CancellationToken) -> None:
+        """Refuse sizes of 0 with which nothing is computed: elsewhere 0 may stand for a size that is open.
+
+        A past of 0 tokens is none of them: it leaves the outputs elements.
+        """
+        dims, input_shapes = self.options.dims, self.options.input_shapes
+        asked = [f"{name}={size}" for name, size in dims.items() if size == 0]
+        asked += [f"{name}={','.join(map(str, shape))}" for name, shape in input_shapes.items() if 0 in shape]
+        if not asked:
+            return
+        model = self.original(token)
+        dimensions.override(model, dims, input_shapes)
+        infer_model(model, token)
+        if all(0 in (dims_of(value) or ()) for value in model.graph.outputs):
+            raise UsageError(
+                f"with {', '.join(asked)} no output has any element, and nothing is computed: leave it out, and the"
+                " size stays open"
+            )
 
     def manager(self, observers: Iterable[Observer], left_out: Collection[str]) -> GraphTransformerManager:
         """A manager of the selected transformers.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, BinaryIO, Literal
@@ -17,6 +18,7 @@ from ortopt.analysis.blocks import Block, BlockCount
 from ortopt.analysis.costs import Cost
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import TransformerError
+from ortopt.framework.workspace import NO_GROWTH, Growth
 from ortopt.graph import scope
 from ortopt.observers import HistoryEntry
 from ortopt.onnx_ir_internals import initializers_of
@@ -66,6 +68,7 @@ class PassTotal(Struct, frozen=True):
         visits: Number of nodes that a rule was offered.
         numerics: What it may do to numbers.
         error_bound: Its proven bound, in words, if its numerics are BOUNDED.
+        growth: What its rewrites have added to the model.
     """
 
     transformer: str
@@ -74,6 +77,7 @@ class PassTotal(Struct, frozen=True):
     visits: int
     numerics: Numerics = Numerics.EXACT
     error_bound: str = ""
+    growth: Growth = NO_GROWTH
 
 
 class SizeRefusal(Struct, frozen=True):
@@ -213,7 +217,9 @@ class OptimizeResult:
         """
         from ortopt.optimization.formats import save_as
 
-        return save_as(self.model, path, external_data=external_data, provenance=self.provenance)
+        saved = save_as(self.model, path, external_data=external_data, provenance=self.provenance)
+        if saved.not_reused:
+            warnings.warn(saved.not_reused, stacklevel=2)
 
     def to_bytes(self) -> bytes:
         """The model as the bytes of a file, weights inside.

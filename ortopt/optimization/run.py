@@ -22,10 +22,11 @@ from ortopt.analysis.load_time_fusions import slow_residuals
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, OptimizationCancelled, TransformerError, VerificationError
 from ortopt.framework import fusions
+from ortopt.framework.workspace import NO_GROWTH
 from ortopt.graph import scope
 from ortopt.graph.names import check_names, rename
 from ortopt.instrumentation.check_each import CheckEach
-from ortopt.observers import Observer
+from ortopt.observers import HistoryEntry, Observer
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import StopPointReached
 from ortopt.optimization.result import CostRefusal, OptimizeResult, PassTotal, Repair, SizeRefusal, Summary, figures
@@ -396,7 +397,8 @@ class Optimization:
         """What the caller should know of the result: what was asked for has a price, or is not all in our hands."""
         outcome = self.verification
         theirs = (outcome.not_as_deployed,) if outcome is not None and outcome.not_as_deployed else ()
-        return (*theirs, *self._unmet(), *self._not_for_target(), *self._prices())
+        copied = (self.saved.not_reused,) if self.saved is not None and self.saved.not_reused else ()
+        return (*theirs, *self._unmet(), *self._not_for_target(), *self._prices(), *copied)
 
     def _unmet(self) -> tuple[str, ...]:
         """Why the result is not for the oldest ONNX Runtime that was asked for."""
@@ -454,25 +456,23 @@ class Optimization:
         """
         self.name_interface()
         run = self._transformation
-        totals: dict[str, list[float]] = {}
+        entries: dict[str, list[HistoryEntry]] = {}
         for entry in run.manager.history:
-            total = totals.setdefault(entry.transformer, [0, 0.0, 0])
-            total[0] += entry.rewrites
-            total[1] += entry.seconds
-            total[2] += entry.visits
+            entries.setdefault(entry.transformer, []).append(entry)
         kinds = {chosen.transformer.name: chosen.transformer for chosen in run.pipeline.selected}
         finite = {name for name, numerics in run.state.numerics if numerics is Numerics.FINITE}  # for some matches
         passes = [
             PassTotal(
                 name,
-                int(t[0]),
-                t[1],
-                int(t[2]),
+                rewrites,
+                sum(one.seconds for one in own),
+                sum(one.visits for one in own),
                 Numerics.FINITE if name in finite else kinds[name].numerics,
                 kinds[name].error_bound,
+                sum((one.growth for one in own), NO_GROWTH),
             )
-            for name, t in totals.items()
-            if t[0]
+            for name, own in entries.items()
+            if (rewrites := sum(one.rewrites for one in own))
         ]
         passes.sort(key=lambda total: (-total.rewrites, total.transformer))
         summary = Summary(

@@ -39,7 +39,7 @@ from ortopt.documents import Amount, Count, typed
 from ortopt.options import Options, as_arguments
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.semantics.domains import ML, TRAINING
-from ortopt.terminal_text import faster, one_line
+from ortopt.terminal_text import one_line
 
 Facts: TypeAlias = dict[str, Any]
 

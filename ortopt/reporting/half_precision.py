@@ -37,6 +37,16 @@ def _number(error: float | None) -> float | str | None:
     return str(error) if error is not None and not math.isfinite(error) else error
 
 
+def in_short(data: Mapping[str, Any]) -> list[str]:
+    """How much of a model is in 16 bits, and at what error: clauses of one sentence.
+
+    Args:
+        data: From `as_data`; not None.
+    """
+    kept = [f"{len(data['kept'])} kept in float32 for that"] if data["kept"] else []
+    return [_counts(data), _measured(data), *kept]
+
+
 def lines(data: Mapping[str, Any] | None) -> Iterable[str]:
     """The lines for people.
 
@@ -45,20 +55,27 @@ def lines(data: Mapping[str, Any] | None) -> Iterable[str]:
     """
     if data is None:
         return
-    stay = sum(row["count"] for row in data["float32"])
-    yield f"{data['dtype']}: {data['nodes']} nodes, {stay} stay in float32, {data['casts']} Casts between them"
+    yield f"{data['dtype']}: {_counts(data)}"
     for row in sorted(data["float32"], key=lambda row: -row["count"])[:_SHOWN]:
         yield f"  {row['count']} {one_line(row['op'])}: {row['why']}"
-    if data["not_measured"]:
-        yield f"  not measured: {data['not_measured']}"
-    else:
-        yield f"  worst error {_shown(data['error'])} of a slice of an output, where {data['tolerance']:.2g} is allowed"
+    yield f"  {_measured(data)}"
     if data["kept"]:
         names = ", ".join(f"{row['op']} {quoted(row['node'])}" for row in data["kept"][:_SHOWN])
         more = len(data["kept"]) - _SHOWN
         names += f" and {more} more" if more > 0 else ""
         yield f"  kept in float32, error {_shown(data['error_before'])} before: {names}"
     yield "  the speed is a GPU's: on the CPU ONNX Runtime has few kernels of 16 bits, and casts around the others"
+
+
+def _counts(data: Mapping[str, Any]) -> str:
+    stay = sum(row["count"] for row in data["float32"])
+    return f"{data['nodes']} nodes, {stay} stay in float32, {data['casts']} Casts between them"
+
+
+def _measured(data: Mapping[str, Any]) -> str:
+    if data["not_measured"]:
+        return f"not measured: {data['not_measured']}"
+    return f"worst error {_shown(data['error'])} of a slice of an output, where {data['tolerance']:.2g} is allowed"
 
 
 def _shown(error: float | str) -> str:

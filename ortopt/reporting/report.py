@@ -1,4 +1,4 @@
-"""What a run did: as plain data for machines, and as tables for people."""
+"""What a run did, as plain data, and in sentences that several screens have."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import contextlib
 import dataclasses
 import enum
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import IO, TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -15,16 +14,15 @@ from msgspec import Struct
 import ortopt
 from ortopt.analysis import providers, targets
 from ortopt.analysis.blocks import FAMILIES
-from ortopt.analysis.costs import in_sizes
-from ortopt.analysis.releases import Requirement, parse_release
+from ortopt.analysis.releases import Requirement
 from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
 from ortopt.options import Numerics
 from ortopt.reporting import half_precision
-from ortopt.reporting.costs import fused_forms, table_in_words
-from ortopt.reporting.tables import FittingTable, say, table
+from ortopt.reporting.costs import fused_forms
+from ortopt.reporting.tables import THEME
 from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.serialization.load import SOURCE_KEY
 from ortopt.system.threads import BackgroundThread
@@ -74,17 +72,18 @@ def as_dict(
     """
     summary = result.summary
     origin, graph = result.model.meta.get(SOURCE_KEY), result.model.graph
-    return {
+    data = {
         "schema": SCHEMA,
         "ortopt": ortopt.__version__,
         "input": source,
         "output": None if saved is None else _output(saved),
         "options": None if options is None else plain(options),
         **_changes(summary.before, summary.after),
+        "opset": {"before": summary.required.opset, "after": summary.requires.opset},
         "replaceable_weights": sum(value.name in graph.initializers for value in graph.inputs),
         "requires": _requirements(summary.requires, summary.required),
         "runs_on": None if options is None else targets.described(options.target),
-        "file_bytes": {"before": origin and origin.nbytes, "after": saved and saved.nbytes},
+        "file_bytes": {"before": origin and origin.nbytes, "after": saved and saved.nbytes + saved.reused},
         "rewrites": summary.rewrites,
         "passes": _passes(result),
         "numerics": [
@@ -110,6 +109,7 @@ def as_dict(
         "profile": profile,
         "error": error,
     }
+    return data | {"larger": larger(data)}
 
 
 def _runtimes(result: OptimizeResult) -> list[str]:
@@ -132,6 +132,7 @@ def _requirements(requires: Requirement, required: Requirement) -> dict[str, Any
     return {
         "onnxruntime": requires.onnxruntime,
         "original": required.onnxruntime,
+        "because": list(requires.because),
         "any_runtime": requires.any_runtime,
         "ops": list(requires.only_onnxruntime),
     }
@@ -185,6 +186,7 @@ def _output(saved: Saved) -> dict[str, Any]:
     return {
         "path": None if saved.path is None else str(saved.path),
         "bytes": saved.nbytes,
+        "reused": saved.reused,
         "data": None if saved.data_path is None else str(saved.data_path),
     }
 
@@ -224,12 +226,15 @@ def _passes(result: OptimizeResult) -> list[dict[str, Any]]:
     totals: dict[str, dict[str, Any]] = {}
     for entry in result.history:
         total = totals.setdefault(
-            entry.transformer, {"pass": entry.transformer, "rewrites": 0, "seconds": 0.0, "runs": 0, "visits": 0}
+            entry.transformer,
+            {"pass": entry.transformer, "rewrites": 0, "seconds": 0.0, "runs": 0, "visits": 0, "nodes": 0, "bytes": 0},
         )
         total["rewrites"] += entry.rewrites
         total["seconds"] += entry.seconds
         total["runs"] += 1
         total["visits"] += entry.visits
+        total["nodes"] += entry.growth.nodes
+        total["bytes"] += entry.growth.nbytes
     return sorted(totals.values(), key=lambda total: (-total["rewrites"], total["pass"]))
 
 
@@ -260,9 +265,10 @@ def console(stream: IO[str]) -> Console:
         stream: stdout or stderr.
     """
     from rich.console import Console
+    from rich.theme import Theme
 
     width = None if stream.isatty() else PIPE_WIDTH
-    return Console(file=stream, markup=False, emoji=False, highlight=False, width=width)
+    return Console(file=stream, markup=False, emoji=False, highlight=False, width=width, theme=Theme(THEME))
 
 
 def import_early() -> None:
@@ -277,185 +283,58 @@ def import_early() -> None:
         BackgroundThread(load, "import of the report")
 
 
-def show(data: Mapping[str, Any], out: Console, *, everything: bool = False) -> None:
-    """Print a report.
+_SHARE = 0.05
+"""The part of a growth from which a second cause is told."""
 
-    Args:
-        data: From `as_dict`.
-        out: The console to print to.
-        everything: Whether passes that changed nothing are listed too.
-    """
-    out.print(_sizes(data))
-    out.print()
-    out.print(_ops(data["nodes"]["by_op"]))
-    out.print()
-    if data["passes"]:
-        out.print(_pass_table(data["passes"], everything))
-        out.print()
-    if data["profile"] is not None:
-        from ortopt.reporting import profiles
-
-        profiles.show(data["profile"], out)
-        out.print()
-    for line in _last_lines(data):
-        say(out, line)
+_WHAT_FOR = {
+    "folding": "computed ahead",
+    "unrolling": "written out",
+    "decomposition": "written out in simpler ops",
+    "inlining": "put in place of their calls",
+}
+"""By the last word of a pass's name, why what it makes is larger."""
 
 
-def _sizes(data: Mapping[str, Any]) -> FittingTable:
-    rows = [("nodes", *_change(data["nodes"])), ("initializers", *_change(data["initializers"]))]
-    if any(data["functions"].values()):
-        rows.append(("functions", *_change(data["functions"])))
-    rows.append(("constants", *_change(data["constant_bytes"], size)))
-    if None not in data["file_bytes"].values():
-        rows.append(("file", *_change(data["file_bytes"], size)))
-    return table(("", "before", "after", "change"), rows, styles=map(_colour, rows))
-
-
-def _ops(by_op: Mapping[str, Mapping[str, int]]) -> FittingTable:
-    def rank(item: tuple[str, Mapping[str, int]]) -> tuple[int, int, str]:
-        op, counts = item
-        return -abs(counts["after"] - counts["before"]), -counts["before"], op
-
-    rows = [(op, *_change(counts)) for op, counts in sorted(by_op.items(), key=rank)]
-    return table(("op", "before", "after", "change"), rows, styles=map(_colour, rows))
-
-
-def _colour(row: tuple[str, ...]) -> str:
-    """The style of a row by its change: less is green, more is yellow, the same is dim."""
-    return {"-": "green", "+": "yellow"}.get(row[-1][:1], "dim")
-
-
-def _change(counts: Mapping[str, int], shown: Any = str) -> tuple[str, str, str]:
-    difference = counts["after"] - counts["before"]
-    sign = "-" if difference < 0 else "+"
-    return shown(counts["before"]), shown(counts["after"]), f"{sign}{shown(abs(difference))}" if difference else ""
-
-
-_FINITE = "a NaN or an infinity may spread to its neighbours; finite numbers are rounded at most (--no-finite-math)"
-
-
-def _pass_table(passes: list[dict[str, Any]], everything: bool) -> FittingTable:
-    busy = [total for total in passes if total["rewrites"] or everything]
-    rows = [(total["pass"], total["rewrites"], f"{total['seconds']:.3f}") for total in busy]
-    idle = [total for total in passes if total not in busy]
-    if idle:
-        rows.append((f"({len(idle)} more, nothing to do)", 0, f"{sum(total['seconds'] for total in idle):.3f}"))
-    return table(("pass", "rewrites", "seconds"), rows)
-
-
-def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
-    for failure in data["failures"]:
-        where = f"level {failure['level']}, step {failure['step']}, graph {one_line(failure['graph'])}"
-        yield f"left out: {failure['pass']} failed at {where}: {failure['reason']}"
-    yield from _left(data["shape_arithmetic"])
-    if any(counts["after"][kind] for counts in data["blocks"].values() for kind in counts["after"]):
-        yield f"fused: {fused({name: counts['after'] for name, counts in data['blocks'].items()})}"
-    for repair in data["repairs"]:
-        yield f"repaired: {describe_repair(repair)}"
-    for refusal in data["too_large"]:
-        candidates = f"{refusal['count']} candidates of {refusal['pass']}"
-        growth = f"would have added {size(refusal['bytes'])}, more than --max-growth allows"
-        yield f"left as it was: {candidates} {growth}"
-    if replaceable := data["replaceable_weights"]:
-        what = "weights are inputs" if replaceable > 1 else "weight is an input"
-        told = "which a caller may replace; --freeze-initializers makes constants of them"
-        yield f"left as it was: {replaceable} {what}, too, {told}"
-    for row in data["numerics"]:
-        yield f"numbers: {row['pass']}: {row['error_bound'] or _FINITE}"
-    yield from half_precision.lines(data["half_precision"])
-    yield f"costs: {table_in_words(data['costs'])}{_expected(data['options'])}"
-    yield f"fixed point: {_fixed_point(data)}"
-    yield f"verification: {_verification(data)}"
-    yield from beside_verdict(data["verification"])
-    yield f"needs: {_needs(data['requires'])}"
-    if never_zero := (data["options"] or {}).get("nonempty"):
-        yield f"assumes: no size {', '.join(map(one_line, never_zero))} of an input is 0 (--nonempty)"
-    if there := data["runs_on"]:
-        yield f"for: {there['runtime']} (--target {there['target']}); what it runs {there['known']}"
-    yield "seconds: " + ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in data["seconds"].items())
-    output = data["output"]
-    if output is None:
-        yield f"written: nothing{': ' + data['error'] if data['error'] else ''}"
-        return
-    beside = f" with {one_line(output['data'])}" if output["data"] else ""
-    yield f"written: {one_line(output['path'] or 'stdout')}{beside}: {in_short(data)}"
-
-
-def _expected(options: Mapping[str, Any] | None) -> str:
-    """For which sizes forms were chosen, where the caller said so."""
-    expected = {} if options is None else options.get("dim_hints") or {}
-    return f", for {in_sizes({name: tuple(extent) for name, extent in expected.items()})}" if expected else ""
-
-
-def in_short(data: Mapping[str, Any]) -> str:
-    """What a run did in one line: nodes, size, whether the result is verified and how far, and what it needs.
+def larger(data: Mapping[str, Any]) -> list[str]:
+    """Why a result has more nodes or bytes than its original: a clause for each of the two; empty where it has not.
 
     Args:
         data: From `as_dict`.
     """
-    nodes, sizes = data["nodes"], data["file_bytes"]
-    bytes_ = " → ".join(size(sizes[key]) for key in ("before", "after") if sizes[key] is not None)
-    return ", ".join((f"{nodes['before']} → {nodes['after']} nodes", bytes_, _how_far(data), _needs_in_short(data)))
+    clauses, constants = [], data["constant_bytes"]
+    sizes = constants if None in data["file_bytes"].values() else data["file_bytes"]
+    if (more := _growth(data["nodes"])) > 0:
+        untold = more - sum(total["nodes"] for total in data["passes"])
+        conversion = "the conversion to 16 bits" if data["half_precision"] else "the conversion of the opset"
+        clauses.append(f"{more} nodes more: {_causes(data, 'nodes', more, str, {conversion: untold})}")
+    if (more := _growth(sizes)) > 0 and size(sizes["before"]) != size(sizes["after"]):
+        untold = _growth(constants) - sum(total["bytes"] for total in data["passes"])
+        others = {"what no pass counts": untold, "names, types and metadata": more - _growth(constants)}
+        clauses.append(f"{size(more)} more: {_causes(data, 'bytes', more, size, others)}")
+    return clauses
 
 
-def _how_far(data: Mapping[str, Any]) -> str:
-    """Whether a result is verified, and how far it may be off."""
-    outcome = data["verification"]
-    if outcome is None or not data["verified"]:
-        return "not verified"
-    names = [name.removesuffix("ExecutionProvider") for name in data["verified_on"]]
-    where = f"verified on {' and '.join(data['verified_with'])} ({', '.join(names)}"
-    worst = outcome["worst"]
-    if worst == 0 or not outcome["outputs"]:
-        return f"{where}; no difference)"
-    text = f"{where}; differs by at most {worst if isinstance(worst, str) else f'{worst:.1g}'} of an output's scale"
-    own = outcome["unrounded"] is not None and isinstance(worst, float) and worst > outcome["unrounded"]
-    return f"{text}, by steps of its own quantization)" if own else f"{text})"
+def _growth(counts: Mapping[str, int]) -> int:
+    return counts["after"] - counts["before"]
 
 
-def _needs_in_short(data: Mapping[str, Any]) -> str:
-    requires = data["requires"]
-    first, original = requires["onnxruntime"], requires["original"]
-    if first is None:
-        return f"needs a runtime that has {', '.join(map(one_line, requires['ops']))}"
-    newer = original is not None and parse_release(first) > parse_release(original)
-    before = f" (the original {original})" if newer else ""
-    what = "has standard ops only, ONNX Runtime" if requires["any_runtime"] else "by its ops it needs ONNX Runtime"
-    reads = " reads them" if requires["any_runtime"] else ""
-    ran = [parse_release(name.split()[-1]) for name in data["verified_with"] if name.startswith("ONNX Runtime")]
-    not_run = "; not run there" if ran and min(ran) > parse_release(first) else ""
-    return f"{what} ≥ {first}{reads}{before}{not_run}"
+def _causes(
+    data: Mapping[str, Any], what: str, more: int, shown: Callable[[int], str], others: Mapping[str, int]
+) -> str:
+    """The passes that added most of something, in words; `others` is what else adds to it, and how much."""
+    rows = [*((total["pass"], total[what]) for total in data["passes"]), *others.items()]
+    first, *rest = sorted((row for row in rows if row[1] > 0), key=lambda row: (-row[1], row[0]))
+    told = f"{first[0]} adds {shown(first[1])}{_what_for(first[0], data['options'])}"
+    told = first[0] if first[0] in others and first[1] == more else told
+    return ", ".join((told, *(f"{name} {shown(added)}" for name, added in rest[:1] if added >= _SHARE * more)))
 
 
-def fused(blocks: Mapping[str, Mapping[str, int]]) -> str:
-    """How many of the blocks of each family are one op, e.g. ``24 of 24 attention blocks, 49 of 49 normalizations``.
-
-    Args:
-        blocks: By family the numbers of blocks, ``fused`` and ``spelled_out``; families without any are left out.
-    """
-    parts = [
-        f"{count['fused']} of {count['fused'] + count['spelled_out']} {FAMILIES[name].title}"
-        for name, count in blocks.items()
-        if any(count.values())
-    ]
-    return ", ".join(parts)
-
-
-MAX_REASONS = 8
-"""How many reasons are shown why shape arithmetic is left; the data has all."""
-
-
-def _left(left: list[dict[str, Any]]) -> Iterable[str]:
-    """Why shape arithmetic is left, the most frequent reasons first."""
-    if not left:
-        return
-    reasons = Counter(node["why"] for node in left)
-    yield f"shape arithmetic: {len(left)} nodes are left"
-    for why, count in sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:MAX_REASONS]:
-        yield f"  {count}: {one_line(why)}"
-    if len(reasons) > MAX_REASONS:
-        others = sum(sorted(reasons.values())[:-MAX_REASONS])
-        yield f"  {others}: {len(reasons) - MAX_REASONS} other reasons (all of them with --json)"
+def _what_for(name: str, options: Mapping[str, Any] | None) -> str:
+    """Why what a pass makes is larger, in brackets."""
+    phrase = _WHAT_FOR.get(name.rpartition("_")[2], "")
+    if phrase == "computed ahead" and options is not None and (options["dims"] or options["input_shapes"]):
+        phrase += " for sizes that are fixed"
+    return f" ({phrase})" if phrase else ""
 
 
 def describe_repair(repair: Mapping[str, Any]) -> str:
@@ -478,38 +357,18 @@ def describe_rewrite(row: Mapping[str, Any]) -> str:
     return f"rewrite {row['rewrite']}{of} by {row['pass']} ({where})"
 
 
-def _fixed_point(data: Mapping[str, Any]) -> str:
-    if data["stopped"]:
-        return "not reached, stopped by the time limit"
-    if data["bound_reached"]:
-        levels = ", ".join(map(str, data["bound_reached"]))
-        return f"not reached, level {levels} ended at the bound of steps (see --steps) or of rewrites"
-    return "reached"
+def fused(blocks: Mapping[str, Mapping[str, int]]) -> str:
+    """How many of the blocks of each family are one op, e.g. ``24 of 24 attention blocks, 49 of 49 normalizations``.
 
-
-def _needs(requires: Mapping[str, Any]) -> str:
-    first, own = requires["onnxruntime"], ", ".join(map(one_line, requires["ops"]))
-    if first is None:
-        return f"a runtime that has {own}"
-    if requires["any_runtime"]:
-        return f"standard ops of its opset only (ONNX Runtime {first} or newer)"
-    return f"ONNX Runtime {first} or newer (for {own})"
-
-
-def _verification(data: Mapping[str, Any]) -> str:
-    outcome, options = data["verification"], data["options"]
-    if outcome is None:
-        return "not asked for"
-    parts = [outcome["status"]]
-    if outcome["outputs"]:
-        worst = outcome["worst"]
-        shown = worst if isinstance(worst, str) else f"{worst:.2g}"
-        parts.append(f"worst error {shown} of the scale of output {quoted(outcome['worst_output'])}")
-    if outcome["spread"]:
-        parts.append(spread_text(outcome["spread"]))
-    if options is not None and list(options["providers"]) != data["verified_on"]:
-        parts.append(f"on {', '.join(data['verified_on'])}, for {', '.join(options['providers'])}")
-    return ", ".join((*parts, *filter(None, (one_line(outcome["reason"]),))))
+    Args:
+        blocks: By family the numbers of blocks, ``fused`` and ``spelled_out``; families without any are left out.
+    """
+    parts = [
+        f"{count['fused']} of {count['fused'] + count['spelled_out']} {FAMILIES[name].title}"
+        for name, count in blocks.items()
+        if any(count.values())
+    ]
+    return ", ".join(parts)
 
 
 def spread_text(places: int) -> str:

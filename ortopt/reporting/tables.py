@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,38 @@ _SHORT: Final = 30
 """Columns of a cell that is not broken between words."""
 
 _UNBROKEN: Final = "\N{NO-BREAK SPACE}"
+
+_FIGURES: Final = re.compile(r"(?<=\d) (?=(?:B|kB|MB|GB|TB|s|ms)\b|%)|(?<=\w) (?=→)|(?<=→) ")
+"""The spaces in a figure: between a number and its unit, and around the arrow from one number to another."""
+
+
+class Style:
+    """What colours mean; all are legible on white and on black, so nothing is yellow, white or dim.
+
+    Attributes:
+        PLAIN: All that is as expected.
+        STRONG: Headings.
+        GOOD: Better than before.
+        WORSE: Worse than before, or in doubt.
+        BAD: Wrong.
+    """
+
+    PLAIN: Final = ""
+    STRONG: Final = "bold"
+    GOOD: Final = "green"
+    WORSE: Final = "magenta"
+    BAD: Final = "red"
+
+
+THEME: Final = {
+    "progress.elapsed": Style.PLAIN,
+    "progress.spinner": Style.GOOD,
+    "bar.back": Style.PLAIN,
+    "bar.complete": Style.GOOD,
+    "bar.finished": Style.GOOD,
+    "bar.pulse": Style.GOOD,
+}
+"""The styles of a console that rich has by name, of which its own are not all legible."""
 
 
 class FittingTable(Struct, frozen=True):
@@ -106,7 +139,7 @@ class FittingTable(Struct, frozen=True):
             if row[first]:
                 yield Text(row[first], style or "bold", overflow="fold")
             for line in broken(", ".join(cells), width, indent="  "):
-                yield Text(line.replace(_UNBROKEN, " "), style, overflow="fold")
+                yield Text(line, style, overflow="fold")
 
     def _as_words(self, column: int, cell: str) -> str:
         """A cell behind its header; together where it is short and no sentence."""
@@ -114,23 +147,27 @@ class FittingTable(Struct, frozen=True):
         return text if column == self.prose or len(text) > _SHORT else text.replace(" ", _UNBROKEN)
 
 
-def broken(line: str, width: int, indent: str = "") -> list[str]:
-    """A line in several, broken between words; a word that is longer than the screen stays whole here.
+def broken(line: str, width: int, indent: str = "", lines: int | None = None) -> list[str]:
+    """A line in several, broken between words and in no figure; a word longer than the screen stays whole here.
 
     Args:
         line: The line.
         width: The columns of the screen.
         indent: What the lines begin with; those after the first are indented as the line itself is, too.
+        lines: How many there may be: the end of a line that needs more is left out; None for any number.
     """
     own = line[: len(line) - len(line.lstrip())]
-    return textwrap.wrap(
-        line.strip(),
+    parts = textwrap.wrap(
+        _FIGURES.sub(_UNBROKEN, line.strip()),
         width,
         initial_indent=indent + own,
         subsequent_indent=indent + own,
         break_long_words=False,
         break_on_hyphens=False,
+        max_lines=lines,
+        placeholder=" … (-v)",
     )
+    return [part.replace(_UNBROKEN, " ") for part in parts]
 
 
 def table(

@@ -87,7 +87,7 @@ class _GraphRun(Struct):
             entries.append(
                 HistoryEntry(
                     step.level.value, step.number, transformer.name, label, modified,
-                    seconds, self.nodes_before, nodes_after, rewrites, figures.visits,
+                    seconds, self.nodes_before, nodes_after, rewrites, figures.visits, context._growth,
                 )
             )  # fmt: skip
         return entries
@@ -332,7 +332,7 @@ class BatchRunner:
         after = workspace.model.graph
         entry = HistoryEntry(
             step.level.value, step.number, transformer.name, label, modified,
-            time.perf_counter() - started, nodes_before, len(after), int(modified),
+            time.perf_counter() - started, nodes_before, len(after), int(modified), growth=context._growth,
         )  # fmt: skip
         self.history.append(entry)
         self._observers.after(entry, after)

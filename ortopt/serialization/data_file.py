@@ -46,7 +46,8 @@ class DataLayout:
         self._folder = folder
         self._reuse = reuse
         self._places: dict[object, int] = {}
-        self._reused: dict[int, str] = {}
+        self._locations: dict[int, str] = {}
+        self._staying: dict[object, int] = {}
         self.location = ""
         self.tensors: list[tuple[int, ir.TensorProtocol]] = []
         self.end = 0
@@ -61,9 +62,10 @@ class DataLayout:
         key: object = id(tensor)
         if isinstance(tensor, MappedTensor):
             source, offset = tensor.raw.source, tensor.raw.offset
-            if self._reuse and external and isinstance(source, MappedFile):
-                return Place(self._location_of(source), offset, nbytes)
             key = (id(source), offset, nbytes)
+            if self._reuse and external and isinstance(source, MappedFile):
+                self._staying[key] = nbytes
+                return Place(self._location_of(source), offset, nbytes)
         if key not in self._places:
             alignment = _PAGE if nbytes >= _LARGE else _ALIGNMENT
             self.end = -(-self.end // alignment) * alignment
@@ -72,8 +74,18 @@ class DataLayout:
             self.end += nbytes
         return Place(self.location, self._places[key], nbytes)
 
+    @property
+    def reused(self) -> int:
+        """Bytes of the tensors that stay in the files that they are in."""
+        return sum(self._staying.values())
+
+    @property
+    def copied(self) -> int:
+        """Bytes of the tensors that go to the file, and come from one."""
+        return sum(tensor.nbytes for _, tensor in self.tensors if isinstance(tensor, MappedTensor))
+
     def _location_of(self, source: MappedFile) -> str:
-        known = self._reused.get(id(source))
+        known = self._locations.get(id(source))
         if known is not None:
             return known
         if not source.is_at(source.path):
@@ -82,7 +94,7 @@ class DataLayout:
         if os.path.commonpath([folder, source.path]) != folder:
             raise OutputError(f"external data cannot be reused: {quoted(source.path)} is not below the output's folder")
         location = Path(source.path).relative_to(folder).as_posix()
-        self._reused[id(source)] = location
+        self._locations[id(source)] = location
         return location
 
     def write(self, file: TemporaryOutput, token: CancellationToken) -> str:

@@ -40,11 +40,25 @@ class Saved(NamedTuple):
         path: The model's file, or None for a stream.
         nbytes: Size of the model and of the data file that was written with it.
         data_path: The file of external data that was written, or None.
+        reused: Bytes of weights that stay in the files that they were loaded from.
+        copied: Bytes of weights of the original that were copied although they were to stay.
     """
 
     path: Path | None
     nbytes: int
     data_path: Path | None
+    reused: int = 0
+    copied: int = 0
+
+    @property
+    def not_reused(self) -> str:
+        """Why weights that were to stay in their files were copied, in words; empty where none were."""
+        if not self.copied:
+            return ""
+        return (
+            f"external data: {self.copied} bytes of weights could not be reused, and were copied: the model holds them"
+            " in its own file, not beside it"
+        )
 
 
 def to_bytes(model: ir.Model, *, provenance: bool = False) -> bytes:
@@ -202,7 +216,7 @@ class _Writer:
                 if data is not None and data_path is not None:
                     data.rename(data_path)
                 file.rename(path)
-        return Saved(path, size + layout.end, data_path)
+        return Saved(path, size + layout.end, data_path, layout.reused, layout.copied if reuse else 0)
 
 
 def _size(parts: list[Part]) -> int:

@@ -23,13 +23,12 @@ export function verdict(report) {
 
 export function summary(report) {
   const [kind, words] = verdict(report);
-  const { nodes, file_bytes: file, constant_bytes: constants, requires } = report;
+  const { nodes, file_bytes: file, constant_bytes: constants } = report;
   const sizes = [['nodes', ...change(nodes.before, nodes.after)], ['initializers', ...change(report.initializers.before, report.initializers.after)],
     ['constants', ...change(constants.before, constants.after, bytes)]];
   if (report.functions.before || report.functions.after) sizes.push(['functions', ...change(report.functions.before, report.functions.after)]);
   if (file.before !== null && file.after !== null) sizes.push(['file', ...change(file.before, file.after, bytes)]);
-  const needs = requires.onnxruntime === null ? `a runtime that has ${requires.ops.join(', ')}`
-    : requires.any_runtime ? `any runtime that has its opset (ONNX Runtime ${requires.onnxruntime} or newer)` : `ONNX Runtime ${requires.onnxruntime} or newer (for ${requires.ops.join(', ')})`;
+  const needs = needed(report);
   return section('summary', 'Summary',
     h('div', { class: 'cards' },
       card(`${count(nodes.before)} → ${count(nodes.after)}`, 'nodes'),
@@ -39,11 +38,21 @@ export function summary(report) {
       card(kind === 'good' ? 'verified' : kind === 'bad' ? 'failed' : 'not verified', words, kind)),
     h('div', { class: 'columns' },
       h('div', null, h('h3', null, 'Sizes'), table(['', 'before', 'after', 'change'], sizes),
+        (report.larger || []).map((why) => h('p', null, h('strong', null, 'Larger: '), why)),
         h('p', null, h('strong', null, 'Needs: '), needs),
         costs(report.costs),
         blocks(report.blocks)),
       h('div', null, h('h3', null, 'Nodes by op'), byOp(nodes.by_op))),
     options(report.options));
+}
+
+/** What the result needs to be loaded, and what in it needs that. */
+function needed({ requires, opset }) {
+  const because = (requires.because || []).join(', ');
+  const raised = opset && opset.before !== null && opset.before !== opset.after && because === `opset ${opset.after}` ? `, raised from ${opset.before}` : '';
+  if (requires.onnxruntime === null) return `a runtime that has ${requires.ops.join(', ')}`;
+  const first = `ONNX Runtime ${requires.onnxruntime} or newer${because && `, for ${because}${raised}`}`;
+  return requires.any_runtime ? `any runtime that has its opset (${first})` : `${first}; it has ops of ONNX Runtime's own: ${requires.ops.join(', ')}`;
 }
 
 function costs(decided) {
@@ -146,6 +155,7 @@ export function verification(report) {
     h('p', null, h('span', { class: `badge ${verdict(report)[0]}` }, verdict(report)[1]), report.verified_on?.length ? ` Run on ${report.verified_on.map((one) => one.replace('ExecutionProvider', '')).join(', ')}. ` : ' ',
       outcome.random ? 'Outputs are random: only types and shapes were compared. ' : '', outcome.seconds ? `It took ${seconds(outcome.seconds)}.` : ''),
     asDeployed(report),
+    elsewhere(outcome),
     rows.length ? table(['output', 'result', 'worst error', 'tolerance', 'own noise', 'absolute', 'relative', 'mean', 'worst element', 'remarks'], rows) : null,
     rows.length ? h('p', { class: 'quiet' }, 'Errors are relative to the scale of the output; “own noise” is how far the original’s own numbers move with rounding.') : null,
     repairs.length ? [h('h3', null, 'Repairs'), h('ul', null, repairs.map((one) => h('li', null, h('strong', null, one.pass), ` rewrite ${one.rewrite}: ${one.reason}; ${one.left_out === 'pass' ? 'the pass' : 'the rewrite'} was left out`)))] : null);
@@ -164,6 +174,13 @@ function asDeployed({ verification: outcome, half_precision: half }) {
   const why = !known && !reason && half ? ' It was compared as copies that compute in float32 and are rounded.' : null;
   return [h('p', { class: 'deployed' }, h('strong', null, 'As deployed: '), h('span', { class: `badge ${kind}` }, words), why),
     reason ? h('p', { class: 'deployed' }, h('span', { class: 'badge unknown' }, 'warning'), ` ${reason}`) : null];
+}
+
+/** How the result compares on the other runtimes that were asked for. */
+function elsewhere({ elsewhere: runtimes }) {
+  const said = (agrees) => (agrees === null ? ['unknown', 'not compared'] : agrees ? ['good', 'also run there, and agrees'] : ['bad', 'differs']);
+  return (runtimes || []).map(({ runtime, agrees, reason }) => h('p', { class: 'elsewhere' }, h('strong', null, `On ${runtime}: `),
+    h('span', { class: `badge ${said(agrees)[0]}` }, said(agrees)[1]), reason ? ` ${reason}` : null));
 }
 
 export function left(data, link) {

@@ -151,6 +151,39 @@ def test_it_says_why_rounded_copies_are_not_run_as_they_are_deployed(browser: Ch
     assert texts(browser, ".deployed")[0].endswith("It was compared as copies that compute in float32 and are rounded.")
 
 
+def test_it_says_how_the_result_does_on_other_runtimes(browser: Chromium, opened: Opened) -> None:
+    opened(deployed_page())
+    assert texts(browser, ".elsewhere") == []
+    rows = [
+        ("OpenVINO 2025.3", True, ""),
+        ("ONNX Runtime 1.20.1", False, HOSTILE),
+        ("onnxruntime-web 1.22", None, "no"),
+    ]
+    opened(deployed_page(elsewhere=[{"runtime": name, "agrees": agrees, "reason": why} for name, agrees, why in rows]))
+    first, second, third = texts(browser, ".elsewhere")
+    assert first == "On OpenVINO 2025.3: also run there, and agrees"
+    assert second.startswith("On ONNX Runtime 1.20.1: differs </script><script>alert(1)")
+    assert third == "On onnxruntime-web 1.22: not compared no"
+    classes = browser.run("[...document.querySelectorAll('.elsewhere .badge')].map((e) => e.className)")
+    assert classes == ["badge good", "badge bad", "badge unknown"]
+
+
+def test_it_says_what_the_result_needs_and_why_it_is_larger(browser: Chromium, opened: Opened) -> None:
+    why = "7 nodes more: some_decomposition adds 9 (written out in simpler ops)"
+    requires = {
+        "onnxruntime": "1.23",
+        "original": "1.12",
+        "any_runtime": False,
+        "because": ["opset 23"],
+        "ops": ["a::B"],
+    }
+    opened(deployed_page(report={"larger": [why], "requires": requires, "opset": {"before": 17, "after": 23}}))
+    said = texts(browser, "#summary p")
+    assert f"Larger: {why}" in said
+    needs = "Needs: ONNX Runtime 1.23 or newer, for opset 23, raised from 17; it has ops of ONNX Runtime's own: a::B"
+    assert needs in said
+
+
 def test_a_repair_names_the_pass_and_the_signal(browser: Chromium, opened: Opened) -> None:
     repair = {"pass": "gelu_fusion", "rewrite": 3, "reason": KILLED, "left_out": "pass"}
     opened(deployed_page(report={"repairs": [repair]}))

@@ -115,7 +115,9 @@ def test_what_is_expected_decides(model: Path) -> None:
 
 
 def test_the_report_names_the_table_and_what_was_expected(model: Path) -> None:
-    done = invoke("optimize", "m.onnx", "out.onnx", "--no-verify", "--dim-hint", "seq=1..64", "--html", "page.html")
+    done = invoke(
+        "optimize", "m.onnx", "out.onnx", "--no-verify", "--dim-hint", "seq=1..64", "--html", "page.html", "-v"
+    )
     assert f"costs: {costs.shipped().name} (sha256 {costs.shipped().digest[:16]}), for seq 1 to 64" in done.output
     found = re.search(r'id="data">([^<]*)</script>', Path("page.html").read_text(encoding="utf-8"))
     assert found

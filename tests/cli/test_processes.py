@@ -102,7 +102,7 @@ def test_from_stdin_to_stdout(model: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     made = onnx.load_from_string(done.stdout)
     assert sorted(node.op_type for node in made.graph.node) == ["Gemm", "Relu"]
-    assert b"written: stdout" in done.stderr
+    assert b"\nwritten   stdout\n" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
@@ -202,7 +202,7 @@ def test_a_terminal_gets_a_live_line_that_goes_away(model: Path, tmp_path: Path)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert b"load" in said
-    assert b"written: " in out
+    assert b"\nwritten " in out
     assert b"\x1b" not in out
 
 

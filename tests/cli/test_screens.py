@@ -10,9 +10,11 @@ from typing import IO, Any
 import onnx
 import pytest
 from rich.console import Console
+from rich.theme import Theme
 
 from ortopt.measurement import in_turns
 from ortopt.reporting import report
+from ortopt.reporting.tables import THEME, Style
 
 WIDTHS = (60, 80, 120)
 NAME = "a_layer_with_a_rather_long_name.that_must_stay_whole"
@@ -23,9 +25,11 @@ TEXT = f"""<ir_version: 9, opset_import: ["": 17]> main (float[N,8] x) => (float
     y = Add (m, b)
 }}"""
 CONTROL = re.compile(r"\x1b\[[?0-9;]*[a-zA-Z]")
+SGR = re.compile(r"\x1b\[([0-9;]*)m")
 MODEL = "model.onnx"
 COMMANDS: dict[str, tuple[object, ...]] = {
     "optimize": ("optimize", MODEL, "-o", "out.onnx", "-v"),
+    "optimize short": ("optimize", MODEL, "-o", "out.onnx"),
     "optimize several": ("optimize", MODEL, "zoo:superres__ts13", "-o", "out", "--no-verify"),
     "check": ("check", MODEL),
     "verify": ("verify", MODEL, MODEL),
@@ -89,6 +93,47 @@ def test_it_fits(ortopt: Any, files: Path, screen: int, command: str) -> None:
     whole = {"explain": f"{NAME}.Add"}.get(command)
     if whole is not None and len(whole) < screen:
         assert whole in text
+
+
+LEGIBLE = {"0", "1", "31", "32", "35"}
+"""Codes of styles that are read on white and on black: none, bold, red, green, magenta; no yellow, white, dim."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_its_colours_are_legible_on_white_and_on_black(
+    ortopt: Any, files: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def console(stream: IO[str]) -> Console:
+        return Console(
+            file=stream, markup=False, emoji=False, highlight=False, width=100, force_terminal=True,
+            color_system="truecolor", legacy_windows=False, theme=Theme(THEME),
+        )  # fmt: skip
+
+    monkeypatch.setattr(report, "console", console)
+    done = ortopt(*COMMANDS[command])
+    codes = {code for found in SGR.findall(done.stdout + done.stderr) for code in found.split(";")}
+    assert codes <= LEGIBLE
+    if command in ("optimize", "optimize short"):
+        assert codes > {"0", "1"}
+
+
+def test_the_colours_of_progress_and_of_the_check_are_legible_on_white_and_on_black() -> None:
+    from io import StringIO
+
+    from rich.color import Color
+
+    from ortopt.cli.check_display import _COLOURS
+
+    out = report.console(StringIO())
+    legible = {None, *map(Color.parse, ("red", "green", "magenta"))}
+    by_rich = ("progress.elapsed", "progress.spinner", "bar.complete", "bar.finished", "bar.pulse", "table.header")
+    own = {getattr(Style, name) for name in vars(Style) if name.isupper()}
+    assert set(_COLOURS.values()) <= own
+    for name in (*by_rich, *own):
+        style = out.get_style(name)
+        assert style.color in legible
+        assert style.bgcolor is None
+        assert not style.dim
 
 
 @pytest.mark.parametrize("screen", WIDTHS, indirect=True)

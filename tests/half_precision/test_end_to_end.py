@@ -303,6 +303,7 @@ def test_the_report_says_what_became_of_it(tmp_path: Path) -> None:
     save(overflowing(), path)
     arguments = [
         "optimize",
+        "-v",
         "-O0",
         str(path),
         "-o",

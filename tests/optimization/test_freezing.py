@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from ortopt import optimize
-from ortopt.reporting import report
+from ortopt.reporting import long_report, report
 
 pytestmark = pytest.mark.usefixtures("models_run_here")
 
@@ -31,7 +31,7 @@ def model() -> onnx.ModelProto:
 
 def lines(result: object) -> str:
     out = report.console(io.StringIO())
-    report.show(report.as_dict(result), out)  # type: ignore[arg-type]
+    long_report.show(report.as_dict(result), out)  # type: ignore[arg-type]
     return out.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -24,7 +24,7 @@ from ortopt.serialization import data_file, output_files
 from ortopt.serialization import save as saving
 from ortopt.serialization.load import load
 from ortopt.serialization.mapped_tensors import MappedTensor
-from ortopt.serialization.save import save, to_bytes
+from ortopt.serialization.save import Saved, save, to_bytes
 from tests.serialization import models
 
 
@@ -47,7 +47,7 @@ def names(folder: Path) -> list[str]:
 
 def test_inline_weights_stay_inline(source: Path, tmp_path: Path) -> None:
     saved = save(load(source), tmp_path / "out.onnx")
-    assert saved == (tmp_path / "out.onnx", (tmp_path / "out.onnx").stat().st_size, None)
+    assert saved == Saved(tmp_path / "out.onnx", (tmp_path / "out.onnx").stat().st_size, None)
     assert onnx.load(tmp_path / "out.onnx") == onnx.load(source)
     assert names(tmp_path) == ["in", "out.onnx"]
 

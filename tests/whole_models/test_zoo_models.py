@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import subprocess
@@ -17,12 +18,16 @@ import onnxruntime as ort
 import pytest
 
 from ortopt import optimize, zoo
+from ortopt.optimization.result import OptimizeResult
 from ortopt.options import GROWTH_SHARE, MEGABYTE
+from ortopt.reporting.report import as_dict, size
+from ortopt.reporting.short_report import MAX_LINES, screen
 from ortopt.serialization.load import load
-from ortopt.serialization.save import to_bytes
-from ortopt.verification.comparison import Comparison
+from ortopt.serialization.save import Saved, to_bytes
+from ortopt.verification.comparison import Comparison, OutputRow
 from ortopt.verification.quantizers import quantizers
 from ortopt.verification.tolerances import tolerances
+from ortopt.verification.verdict import Verification
 from ortopt.verification.verify import verify
 from tests.processors import saturates
 from tests.whole_models.new_names import check_new_names
@@ -140,6 +145,7 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
         target = tmp_path / f"{level}.onnx"
         result.save(target, external_data="inline")
         written = Written(target)
+        check_report(name, result, written.nbytes)
         if written.digest in seen:
             continue
         seen.add(written.digest)
@@ -164,6 +170,33 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
         assert to_bytes(again.model) == target.read_bytes(), f"-O{level} on its own result"
     if name in SKELETONS:
         check_downstream(original.path, tmp_path)
+
+
+def check_report(name: str, result: OptimizeResult, nbytes: int) -> None:
+    """Check that the report of a result, with warnings above it, is a screenful, and says why what has grown has."""
+    row = OutputRow("a_long_name_of_an_output", 1e-6, 1e-4, True)
+    outcome = Verification(
+        "verified", worst=1e-6, worst_output=row.name, outputs=(row,), input_sets=5, as_deployed=True
+    )
+    result = dataclasses.replace(result, verification=outcome, verified_on=("CPUExecutionProvider",))
+    data = as_dict(result, source=name, saved=Saved(Path(f"{name}.opt.onnx"), nbytes, None))
+    nodes, file = data["nodes"], data["file_bytes"]
+    added = sum(total["nodes"] for total in data["passes"])
+    assert added == nodes["after"] - nodes["before"], "every node that comes or goes is some pass's"
+    has_larger_file = nbytes > file["before"] and size(nbytes) != size(file["before"])
+    assert len(data["larger"]) == (nodes["after"] > nodes["before"]) + has_larger_file
+    for width in (60, 80, 120):
+        shown = screen(data, width, above=6)
+        lines = [*(f"{label:10}{text}" for label, text, _ in shown.rows), *shown.hint]
+        assert len(shown) <= MAX_LINES - 6, lines
+        assert max(map(len, lines)) <= width
+        assert {label for label, _, _ in shown.rows} >= {"nodes", "file", "verified", "needs", "left", "written"}
+
+
+@pytest.mark.parametrize("name", sorted({*zoo.names()} - {*TESTED}))
+def test_the_reports_of_the_others_are_screenfuls(name: str, tmp_path: Path) -> None:
+    result = optimize(zoo.grow(name, tmp_path / "original.onnx"), verify=False)
+    check_report(name, result, len(result.to_bytes()))
 
 
 HASHES = """
