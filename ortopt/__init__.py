@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ortopt.runtime.decoding.decode_loop import DecodeLoop
     from ortopt.runtime.session import InferenceSession
     from ortopt.transformer import GraphTransformer
+    from ortopt.verification.verify import verify
 
 _HOMES = {
     "CancellationToken": "cancellation",
@@ -68,6 +69,7 @@ _HOMES = {
     "defer_sympy": "_deferred_sympy",
     "extract": "extraction",
     "optimize": "api",
+    "verify": "verification.verify",
 }
 
 
@@ -115,4 +117,5 @@ __all__ = [
     "defer_sympy",
     "extract",
     "optimize",
+    "verify",
 ]

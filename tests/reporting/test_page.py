@@ -16,11 +16,11 @@ import pytest
 
 import ortopt
 from ortopt.instrumentation.graph_snapshot import SCOPES_KEY, GraphSnapshot, SnapshotTaker
+from ortopt.instrumentation.module_paths import common, paths
 from ortopt.reporting.model_diff import compare
 from ortopt.reporting.page import folding
 from ortopt.reporting.page.document import SCRIPT, STYLE, asset, document
 from ortopt.reporting.page.folding import Folding, fold
-from ortopt.reporting.page.module_paths import common, paths
 from ortopt.reporting.page.pages import diff_page, index_page, page_of, write_page
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse

@@ -8,8 +8,8 @@ from typing import Any
 
 from ortopt.instrumentation.graph_snapshot import GraphSnapshot
 from ortopt.instrumentation.lineage import KnownNode, RecordedRewrite
+from ortopt.instrumentation.module_paths import paths
 from ortopt.reporting.page.folding import Folding, fold
-from ortopt.reporting.page.module_paths import paths
 
 
 def describe_graphs(
