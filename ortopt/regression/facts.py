@@ -16,6 +16,7 @@
 ``result``      SHA-256 of the result
 ``seconds``     of optimizing and verifying; ``memory``: bytes at the worst moment
 ``latency``     where it was measured: ``ratio`` of the result's time to the original's, ``low`` and ``high``
+``layers``      where the result differs, and it was asked for: the first value that does, and the error by layer
 ==============  ====================================================================================================
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ortopt.reporting.tables import say, table
-from ortopt.terminal_text import quoted
+from ortopt.terminal_text import one_line, quoted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +93,8 @@ def first_in_words(row: LayerRow) -> str:
     """
     ops = row.op if row.op == row.result_op else f"{row.op}, in B {row.result_op}"
     made = f" of {row.made_by}" if row.made_by else ""
-    return f"{quoted(row.value)} ({ops}{made}): {row.error.detail}"
+    layer = f"; layer {one_line(row.layer)}" if row.layer else ""
+    return f"{quoted(row.value)} ({ops}{made}{layer}): {row.error.detail}"
 
 
 def _named(names: Sequence[str]) -> str:

@@ -588,5 +588,10 @@ class RenderedReference(Reference):
         model = result if isinstance(result, ir.Model) else load(result, self._token)
         return super().compare(self._rendering(model), **more)
 
+    def layers(self, result: Source, outcome: Verification) -> Layers | None:
+        """Compare the values of a copy of a result; see `Reference`."""
+        model = result if isinstance(result, ir.Model) else load(result, self._token)
+        return super().layers(self._rendering(model), outcome)
+
 
 __all__ = ["DEPLOYED", "Reference", "Verification", "verify"]

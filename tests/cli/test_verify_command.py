@@ -196,7 +196,7 @@ def test_the_first_layer_that_differs(ortopt: Any, chains: Path) -> None:
     lines = done.stdout.splitlines()
     assert "layers: 4 of the 4 values that B computes are compared with A's (4 by name, 0 by origin)" in done.stdout
     (first,) = (line for line in lines if line.startswith("the first that differs: "))
-    assert first.startswith("the first that differs: 'b' (Tanh, in B Sin): ")
+    assert first.startswith("the first that differs: 'b' (Tanh, in B Sin; layer net/block.0): ")
     assert "  it is computed from 'a': no difference there" in lines
     layers = [line.split() for line in lines if line.startswith("net/block.")]
     assert [(cells[0], cells[2:4]) for cells in layers] == [("net/block.0", ["2", "1"]), ("net/block.1", ["2", "2"])]
