@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ortopt.runtime.decoding.decode_loop import DecodeLoop
     from ortopt.runtime.session import InferenceSession
     from ortopt.transformer import GraphTransformer
+    from ortopt.verification.verify import verify
 
 _HOMES = {
     "CancellationToken": "cancellation",
@@ -72,6 +73,7 @@ _HOMES = {
     "extract": "extraction",
     "notebook_html": "reporting.notebook",
     "optimize": "api",
+    "verify": "verification.verify",
 }
 
 
@@ -121,4 +123,5 @@ __all__ = [
     "extract",
     "notebook_html",
     "optimize",
+    "verify",
 ]

@@ -43,7 +43,8 @@ class MatchResult(Protocol):
     """The result of a match: at least the nodes that are removed, the root among them.
 
     Where the rewrite also replaces results of other nodes than the root, an attribute ``replaced`` holds these values:
-    they may be used elsewhere.
+    they may be used elsewhere. Where values in between that stay, or are replaced, are not equal to what they were, and
+    the rewrite makes up for that further down, an attribute ``changed`` holds these.
     """
 
     @property
@@ -58,11 +59,13 @@ class Match(Struct, frozen=True):
         nodes: The nodes that are replaced, the root among them.
         build: Builds what replaces them.
         replaced: Results of other nodes than the root that the rewrite replaces too.
+        changed: Values that are not equal to what they were: see `MatchResult`.
     """
 
     nodes: tuple[ir.Node, ...]
     build: Callable[[], Replacement]
     replaced: tuple[ir.Value, ...] = ()
+    changed: tuple[ir.Value, ...] = ()
 
     @classmethod
     def ending_in(cls, y: ir.Value, nodes: Iterable[ir.Node], build: Callable[[], ir.Node]) -> Match:
@@ -429,6 +432,7 @@ class RuleDriver:
         replacements: dict[ir.Value, ir.Value] = {}
 
         def build() -> Mapping[ir.Value, ir.Value]:
+            context.edit.set_changed(getattr(found, "changed", ()))  # before new nodes read what they read
             replacements.update(_built(rule, found, root))
             _check_replaced(nodes, root, replacements)
             return replacements

@@ -15,7 +15,7 @@ from ortopt.errors import InvalidModelError, UsageError
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
-from ortopt.verification.verify import outputs_of
+from ortopt.verification.runner import outputs_of
 
 CHAIN = """
 main (float[N,4] x, float[N,4] z) => (float[N,4] y, float[N,2] v) {

@@ -298,7 +298,7 @@ class _Made:
 
 def _show(compared: Sequence[dict[str, Any]], budget: MeasurementBudget) -> None:
     from ortopt.measurement.inputs import in_words
-    from ortopt.reporting import profiles, report, tables
+    from ortopt.reporting import layer_times, profiles, report, tables
 
     out = report.console(sys.stdout)
     for row in compared:
@@ -326,6 +326,7 @@ def _show(compared: Sequence[dict[str, Any]], budget: MeasurementBudget) -> None
             tables.say(out, f"where the time of {row['label']} goes:", "bold")
             profiles.show(row["profile"], out)
             out.print()
+    layer_times.show([(row["label"], row["profile"]) for row in compared], out)
 
 
 def _cells(figures: Figures, *, is_first: bool) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ def _options_of_runs(function: Any) -> Any:
     help="Input arrays by name, to verify and to measure a single model with.  [default: random inputs]",
 )
 @click.option("--thorough", is_flag=True, help="Verify on many more input sets.")
+@click.option("--layers", is_flag=True, help="Name the first intermediate value that differs where a result differs.")
 @click.option("--strict", is_flag=True, help="Also fail if a pass fails, or if a result cannot be verified.")
 @click.option("--latency", is_flag=True, help="Measure how fast each result runs compared with its original.")
 @click.option(

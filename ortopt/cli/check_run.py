@@ -171,8 +171,7 @@ def _said(flags: Mapping[str, Any], given: Collection[str]) -> dict[str, Any]:
     }
     api.make_options(**options)
     said: dict[str, Any] = {"options": plain_options(options)} if options else {}
-    if flags["thorough"]:
-        said["thorough"] = True
+    said |= {name: True for name in ("thorough", "layers") if flags[name]}
     if flags["inputs"] is not None:
         said["inputs"] = flags["inputs"]
     return said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from ortopt.verification.comparison import OutputRow
     from ortopt.verification.verify import Verification
+
+_MAX_OUTPUTS: Final = 3
+"""Outputs that are shown beside layers."""
 
 
 @click.command("verify", short_help="Compare two models on the same inputs.")
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 @click.option(
     "--timeout", type=Finite(min=0, min_open=True), metavar="SECONDS", help="Give up after this time, with exit code 2."
 )
+@click.option("--layers", is_flag=True, help="Compare intermediate values, too: where B begins to differ from A.")
+@click.option("-v", "--verbose", is_flag=True, help="With --layers: show all values that are compared.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
@@ -85,9 +90,10 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
         finite_math=flags["finite_math"],
         libraries=checked_files(flags["custom_op_libraries"]),
         runtimes=[runtimes.find(text) for text in flags["verify_with"]],
+        layers=flags["layers"],
     )
     data = describe(outcome, first.label, second.label, providers)
-    answer(data, lambda _, out: _show(outcome, out), as_json=as_json)
+    answer(data, lambda _, out: _show(outcome, out, is_verbose=flags["verbose"]), as_json=as_json)
     if outcome.status in ("impossible", "not shown"):
         raise InvalidModelError(f"the models could not be compared: {outcome.reason}")
     if outcome.status == "differs":
@@ -114,16 +120,20 @@ def describe(outcome: Verification, original: str, result: str, providers: Seque
     }
 
 
-def _show(outcome: Verification, out: Console) -> None:
-    from ortopt.reporting import report, tables
+def _show(outcome: Verification, out: Console, *, is_verbose: bool) -> None:
+    from ortopt.reporting import layers, report, tables
 
     headers = ["output", "agrees", "worst element", "absolute", "relative", "of scale", "allowed", "noise"]
-    rows = [_cells(row) for row in outcome.outputs]
-    if any(row.zeros for row in outcome.outputs):
+    is_short = outcome.layers is not None and not is_verbose
+    outputs = _worst(outcome.outputs) if is_short else outcome.outputs
+    rows = [_cells(row) for row in outputs]
+    if any(row.zeros for row in outputs):
         headers.append("zeros of the other sign")
-        rows = [(*cells, str(row.zeros)) for cells, row in zip(rows, outcome.outputs, strict=True)]
+        rows = [(*cells, str(row.zeros)) for cells, row in zip(rows, outputs, strict=True)]
     if rows:
         out.print(tables.table(headers, rows, text=3))
+        if len(outputs) < len(outcome.outputs):
+            tables.say(out, f"{len(outcome.outputs) - len(outputs)} more outputs with smaller errors (-v shows all)")
         out.print()
     sets = f"{outcome.input_sets} input set{'' if outcome.input_sets == 1 else 's'}"
     reason = f", {outcome.reason}" if outcome.status == "verified" and outcome.reason else ""
@@ -132,6 +142,14 @@ def _show(outcome: Verification, out: Console) -> None:
         tables.say(out, f"{report.spread_text(outcome.spread)} (--no-finite-math allows none)")
     for line in report.beside_verdict(report.plain(outcome)):
         tables.say(out, line)
+    if outcome.layers is not None:
+        layers.show(outcome.layers, out, every=is_verbose)
+
+
+def _worst(rows: Sequence[OutputRow]) -> list[OutputRow]:
+    """The few outputs that differ most, in their order."""
+    chosen = sorted(rows, key=lambda row: (row.agrees, -row.worst))[:_MAX_OUTPUTS]
+    return [row for row in rows if row in chosen]
 
 
 def _cells(row: OutputRow) -> tuple[str, ...]:

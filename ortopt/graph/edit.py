@@ -13,8 +13,9 @@ from ortopt.graph.detached import constant, detach_orphans, discard, is_detached
 from ortopt.graph.heritage import origins_by_node
 from ortopt.graph.model_edits import ModelEdits
 from ortopt.graph.names import follows_node, set_name
-from ortopt.graph.node_edits import Accept
+from ortopt.graph.node_edits import Accept, set_meta
 from ortopt.graph.order import in_order, is_sorted
+from ortopt.graph.provenance import MAX_VALUES, VALUES_KEY, values_of
 from ortopt.graph.refusal import Code, Conflict
 from ortopt.graph.symbolic import canonical, is_known
 from ortopt.onnx_ir_internals import first_use, get_meta, initializers_of, use_count
@@ -108,6 +109,7 @@ class Editor(ModelEdits):
         graph, fresh = scope.graph_of(before), set(nodes)
         self._inherit(nodes, origin, origins_by_node(replacements, nodes, origin or self.offered))
         for old, new in replacements.items():
+            self._stand_for(old, new)
             if new.producer() in fresh and not follows_node(old):
                 set_name(new, self._set_aside(old))
         self._insert(nodes, before)
@@ -129,7 +131,7 @@ class Editor(ModelEdits):
         if is_output:  # the interface: what the model declares, or leaves open, stays to the letter, and proves nothing
             known = _better_shape(facts.shape_of(new), facts.shape_of(old))
             self.set_type(new, old.type or new.type, old.shape)
-            self._log.record(_set_fact, new, facts.SHAPE, new.meta.get(facts.SHAPE))
+            self._log.record(set_meta, new, facts.SHAPE, new.meta.get(facts.SHAPE))
             facts.set_better_shape(new, None if known is None else known.dims)
         elif not new.is_graph_output() and not new.is_graph_input():  # what is declared for those stays too
             shape = _better_shape(new.shape, old.shape)
@@ -148,6 +150,26 @@ class Editor(ModelEdits):
         name = value.name
         self.rename(value, self.fresh_name(name or "replaced"))
         return name
+
+    def _stand_for(self, old: ir.Value, new: ir.Value) -> None:
+        """Record in place of which of the original's values a new value is, beside those of before."""
+        had = get_meta(new, VALUES_KEY)
+        names = tuple(dict.fromkeys((*values_of(new), *values_of(old))))[:MAX_VALUES]
+        if names and had not in (names, ()) and not is_detached_constant(new):
+            new.meta[VALUES_KEY] = names
+            self._log.record(set_meta, new, VALUES_KEY, had)
+
+    def set_changed(self, values: Iterable[ir.Value]) -> None:
+        """Record that values are none of the original's any more, nor what takes their place: others make up for it.
+
+        Args:
+            values: Values of the model.
+        """
+        for value in values:
+            had = get_meta(value, VALUES_KEY)
+            if had != ():
+                value.meta[VALUES_KEY] = ()
+                self._log.record(set_meta, value, VALUES_KEY, had)
 
     def _settle_constant(self, graph: ir.Graph, old: ir.Value, new: ir.Value, before: ir.Node) -> ir.Value:
         """Place a constant under the old value's name (an initializer renamed later would move to the end)."""
@@ -169,7 +191,7 @@ class Editor(ModelEdits):
         for key in (annotation, facts.CLAIM):
             if get_meta(old, key) is not None and key not in new.meta:
                 new.meta[key] = old.meta[key]
-                self._log.record(_set_fact, new, key, None)
+                self._log.record(set_meta, new, key, None)
         if not old.metadata_props and not old.doc_string:
             return
         self._log.record(_restore_value, new, dict(new.metadata_props), new.doc_string)
@@ -414,13 +436,6 @@ def _restore_value(value: ir.Value, metadata: dict[str, str], doc_string: str | 
     value.metadata_props.clear()
     value.metadata_props.update(metadata)
     value.doc_string = doc_string
-
-
-def _set_fact(value: ir.Value, key: str, fact: object | None) -> None:
-    if fact is None:
-        value.meta.pop(key, None)
-    else:
-        value.meta[key] = fact
 
 
 def _replace_list(values: MutableSequence[ir.Value], by: Sequence[ir.Value]) -> None:

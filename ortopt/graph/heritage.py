@@ -8,7 +8,7 @@ from typing import Final
 import onnx_ir as ir
 
 from ortopt.graph import module_scopes, scope
-from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY, origins_of, take_origins
+from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY, VALUES_KEY, origins_of, take_origins
 from ortopt.graph.scoped_names import common_scope, scoped_name
 
 MAX_DIVIDED: Final = 64
@@ -49,7 +49,8 @@ class Heritage:
             modules = module_scopes.joined(self._metadata, node.name or node.op_type, node.op_type)
             for entries in (modules, *self._metadata):
                 for key, text in entries.items():
-                    node.metadata_props.setdefault(key, text)
+                    if key != VALUES_KEY:  # an earlier run's, of the origin's own outputs
+                        node.metadata_props.setdefault(key, text)
         node.doc_string = node.doc_string or self._doc_string
 
 

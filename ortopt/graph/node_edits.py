@@ -15,6 +15,7 @@ from ortopt.graph.detached import constant, detach, is_detached_constant
 from ortopt.graph.heritage import heritages
 from ortopt.graph.index import OpIndex
 from ortopt.graph.names import NameRegistry, set_name
+from ortopt.graph.provenance import VALUES_KEY, values_of
 from ortopt.graph.refusal import Conflict
 from ortopt.graph.reinference import Reinference, infers_alike
 from ortopt.graph.scoped_names import constant_name
@@ -147,6 +148,9 @@ class NodeEdits:
         old = value.name
         if old == name:
             return
+        if get_meta(value, VALUES_KEY) is None and (names := values_of(value)):
+            value.meta[VALUES_KEY] = names
+            self._log.record(set_meta, value, VALUES_KEY, None)
         set_name(value, name)
         if name is not None:
             self._names.register(name)
@@ -585,6 +589,14 @@ def replace_back(old: ir.Value, uses: Collection[Usage]) -> None:
     """Let nodes use a value again at the positions where they did."""
     for node, position in uses:
         replace_input(node, position, old)
+
+
+def set_meta(value: ir.Value, key: str, content: object | None) -> None:
+    """Set what is known of a value under a key; None is nothing."""
+    if content is None:
+        value.meta.pop(key, None)
+    else:
+        value.meta[key] = content
 
 
 def _set_type(value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:

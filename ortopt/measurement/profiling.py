@@ -7,17 +7,21 @@ import dataclasses
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import onnx_ir as ir
+
 from ortopt.errors import InvalidModelError
 from ortopt.measurement.asking import MeasurementBudget, ask
+from ortopt.measurement.node_layers import layers_by_node
 from ortopt.semantics.op_traits import CONTROL_FLOW
 from ortopt.serialization.load import SOURCE_KEY, load
 from ortopt.system.files import temporary_folder
 
 _MAX_ROUNDS: Final = 3
+_KERNEL: Final = "_kernel_time"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,12 +50,14 @@ class Profile:
         file: Node count by op in the file.
         loaded: Node count by op after ONNX Runtime has loaded and optimized it; empty where it does not tell.
         calls: How many calls were recorded.
+        layers: Milliseconds in a call by layer, in the order of the file; the empty text is what stands in none.
     """
 
     ops: tuple[OpTime, ...]
     file: Mapping[str, int]
     loaded: Mapping[str, int]
     calls: int
+    layers: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def ms(self) -> float:
@@ -107,10 +113,14 @@ def profile(path: Path, inputs: Path, budget: MeasurementBudget) -> Profile:
         (answer,) = ask("profile", [order], budget)
         if "error" in answer:
             raise InvalidModelError(f"it cannot be profiled: {answer['error']}")
-        counts = _ops(loaded) if loaded.is_file() else {}
+        made = _readable(loaded) if loaded.is_file() else None
+        counts = {} if made is None else _count(made)
         events = json.loads(Path(answer["profile"]).read_text(encoding="utf-8"))
-    each = [by_op(rows) for rows in by_call(events)[answer["warm_up"] :]]
-    return Profile(_times(typical(each), counts), _count(model), counts, len(each))
+        layers = layers_by_node(model, made)
+    calls = by_call(events)[answer["warm_up"] :]
+    nodes = typical([by_node(rows) for rows in calls])
+    times = _times(typical([by_op(rows) for rows in calls]), counts)
+    return Profile(times, _count(model), counts, len(calls), _by_layer(nodes, layers))
 
 
 def by_call(events: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -146,7 +156,20 @@ def by_op(events: Iterable[dict[str, Any]]) -> dict[str, list[float]]:
     Args:
         events: Of a profile, in ONNX Runtime's format.
     """
-    kernels = [row for row in events if row.get("cat") == "Node" and row["name"].endswith("_kernel_time")]
+    return _own_times(events, lambda row: str(row["args"]["op_name"]))
+
+
+def by_node(events: Iterable[dict[str, Any]]) -> dict[str, list[float]]:
+    """The same for each node, by its name.
+
+    Args:
+        events: Of a profile, in ONNX Runtime's format.
+    """
+    return _own_times(events, lambda row: str(row["name"]).removesuffix(_KERNEL))
+
+
+def _own_times(events: Iterable[dict[str, Any]], key: Callable[[dict[str, Any]], str]) -> dict[str, list[float]]:
+    kernels = [row for row in events if row.get("cat") == "Node" and row["name"].endswith(_KERNEL)]
     kernels.sort(key=lambda row: (row["tid"], row["ts"], -row["dur"]))
     found: dict[str, list[float]] = {}
     around: list[dict[str, Any]] = []
@@ -154,8 +177,8 @@ def by_op(events: Iterable[dict[str, Any]]) -> dict[str, list[float]]:
         while around and (around[-1]["tid"] != row["tid"] or around[-1]["ts"] + around[-1]["dur"] < row["ts"]):
             around.pop()
         if around and around[-1]["ts"] + around[-1]["dur"] >= row["ts"] + row["dur"] and _has_body(around[-1]):
-            found[around[-1]["args"]["op_name"]][1] -= row["dur"]
-        count = found.setdefault(row["args"]["op_name"], [0, 0.0])
+            found[key(around[-1])][1] -= row["dur"]
+        count = found.setdefault(key(row), [0, 0.0])
         count[0] += 1
         count[1] += row["dur"]
         around.append(row)
@@ -166,12 +189,21 @@ def _has_body(row: dict[str, Any]) -> bool:
     return row["args"]["op_name"] in CONTROL_FLOW
 
 
-def _ops(path: Path) -> dict[str, int]:
-    """Node count by op in what ONNX Runtime has written; empty where it cannot be read."""
+def _by_layer(nodes: Mapping[str, Sequence[float]], layers: Mapping[str, str]) -> dict[str, float]:
+    """Milliseconds by layer, in the order of the file."""
+    found = dict.fromkeys(layers.values(), 0.0)
+    for name, (_, microseconds) in nodes.items():
+        layer = layers.get(name, "")
+        found[layer] = found.get(layer, 0.0) + microseconds / 1e3
+    return found
+
+
+def _readable(path: Path) -> ir.Model | None:
+    """What ONNX Runtime has written; None where it cannot be read."""
     try:
-        return _count(load(path, checked=False))
+        return load(path, checked=False)
     except InvalidModelError:
-        return {}
+        return None
 
 
 def _count(model: Any) -> dict[str, int]:

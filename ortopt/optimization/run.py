@@ -136,6 +136,7 @@ class Optimization:
         *,
         verify: bool | Literal["thorough"] = True,
         require_verified: bool = False,
+        layers: bool = False,
         inputs: Mapping[str, np.ndarray] | None = None,
         save_to: str | os.PathLike[str] | BinaryIO | None = None,
         external_data: ExternalData = "auto",
@@ -147,6 +148,7 @@ class Optimization:
         Args:
             verify: Whether to run the result against the original, and how thoroughly.
             require_verified: Whether a result that could not be verified is an error.
+            layers: Whether intermediate values are compared, too, where the result differs: `verification` has them.
             inputs: Inputs to verify with.
             save_to: The file or stream that the result is written to.
             external_data: Where its weights go.
@@ -174,7 +176,7 @@ class Optimization:
                 if verify:
                     left = self._original_as_result  # what is not verified may be wrong: the original is not
                     with phase("verify"):
-                        outcome = self.verify(inputs)
+                        outcome = self.verify(inputs, layers=layers)
                     if require_verified and (unmet := self._unmet()):
                         raise VerificationError(f"{unmet[0]} (--strict)")
                     if require_verified and outcome.status != "verified":
@@ -254,11 +256,12 @@ class Optimization:
             with self.reference(self._inputs, (execution.CPU,)) as reference:
                 check_sizes(reference, self._transformation.pipeline, (execution.CPU,), self.token)
 
-    def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> Verification:
+    def verify(self, inputs: Mapping[str, np.ndarray] | None = None, *, layers: bool = False) -> Verification:
         """Run the result against the original under ONNX Runtime without optimization, and repair it if it differs.
 
         Args:
             inputs: Inputs by name; seeded ones if None.
+            layers: Whether intermediate values are compared, too, where they differ.
 
         Returns:
             How they compare.
@@ -278,6 +281,8 @@ class Optimization:
                 repairer = Repairer(self._transformation, reference, self.repairs, self.token)
                 outcome = repairer.verified()
                 not_repaired = repairer.not_repaired
+                if layers and outcome.status == "differs":
+                    outcome = dataclasses.replace(outcome, layers=reference.layers(self.model, outcome))
         self.verification = outcome
         if outcome.status == "differs":
             raise VerificationError(f"the result differs from the original: {outcome.reason}{not_repaired}")

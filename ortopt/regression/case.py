@@ -29,6 +29,7 @@ class Settings:
         options: Arguments of `ortopt.api.make_options`, by name.
         inputs: An .npz file to verify with; empty for drawn inputs.
         thorough: Whether many more input sets are verified.
+        layers: Whether intermediate values are compared, too, where a result differs.
         thresholds: How much worse each figure may be.
         expected_failure: Why the model is known to fail; empty if it is not.
         accepted_changes: Why it may be worse if its file or its options have changed; empty if it may not.
@@ -39,6 +40,7 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
     inputs: str = ""
     thorough: bool = False
+    layers: bool = False
     thresholds: Mapping[str, Threshold] = field(default_factory=lambda: DEFAULTS)
     expected_failure: str = ""
     accepted_changes: str = ""
@@ -90,6 +92,7 @@ class Case:
             "options": plain_options(self.settings.options),
             "inputs": self.settings.inputs or None,
             "thorough": self.settings.thorough,
+            **({"layers": True} if self.settings.layers else {}),
         }
 
 

@@ -17,6 +17,7 @@
 ``seconds``     of optimizing and verifying; ``memory``: bytes at the worst moment
 ``latency``     where it was measured: ``ratio`` of the result's time to the original's, ``low`` and ``high``; ``at``
                 has the same for each of the sizes
+``layers``      where the result differs, and it was asked for: the first value that does, and the error by layer
 ==============  ====================================================================================================
 """
 

@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeAlias, cast
+from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast
 
 from ortopt import api
 from ortopt.errors import InvalidModelError, OrtoptError, VerificationError
 from ortopt.measurement.child import memory as memory_of_process
 from ortopt.regression import facts as of_facts
 from ortopt.reporting import report
+from ortopt.reporting.layers import first_in_words
 from ortopt.serialization.load import SOURCE_KEY
 from ortopt.serialization.save import INLINE_LIMIT, save
 from ortopt.system import memory
@@ -97,11 +98,26 @@ def _run(order: Mapping[str, Any], facts: of_facts.Facts) -> None:
         if order.get("hash", facts["model"]) != facts["model"]:
             raise InvalidModelError(f"{source}: it is not the model that was asked for")
         facts["options"] = of_facts.options_text(options)
-        result = run.run(verify="thorough" if order["thorough"] else True, inputs=_inputs(order))
+        thoroughly: Literal["thorough", True] = "thorough" if order["thorough"] else True
+        try:
+            result = run.run(verify=thoroughly, inputs=_inputs(order), layers=order.get("layers", False))
+        except VerificationError:
+            facts |= _layers(run)
+            raise
         data = report.as_dict(result, options=options)
         facts |= of_facts.facts_of(data, run.model, options)
         facts |= _written(run, order.get("result"))
         facts["reasons"] = _reasons(data)
+
+
+def _layers(run: api.Optimization) -> of_facts.Facts:
+    """Where a result begins to differ, if that was asked for: the figures, and a sentence."""
+    found = None if run.verification is None else run.verification.layers
+    if found is None:
+        return {}
+    figures = {name: value for name, value in report.plain(found).items() if name != "rows"}
+    first = "none that could be compared" if found.first is None else first_in_words(found.first)
+    return {"layers": figures, "reasons": [one_line(f"the first intermediate value that differs: {first}")]}
 
 
 def _reasons(data: Mapping[str, Any]) -> list[str]:

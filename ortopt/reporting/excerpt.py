@@ -13,7 +13,8 @@ from ortopt.graph import scope
 from ortopt.graph.symbolic import INVENTED
 from ortopt.semantics import same_constant, subgraphs
 from ortopt.serialization.load import load
-from ortopt.verification.verify import outputs_of, verify
+from ortopt.verification.runner import outputs_of
+from ortopt.verification.verify import verify
 
 if TYPE_CHECKING:
     import onnx

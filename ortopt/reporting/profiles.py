@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ortopt.graph import scope
 from ortopt.graph.refusal import Code
 from ortopt.measurement.profiling import OpTime, Profile
-from ortopt.reporting import reasons
+from ortopt.reporting import layer_times, reasons
 from ortopt.reporting.tables import say, table
 from ortopt.terminal_text import faster, node_name, one_line
 
@@ -53,6 +53,7 @@ def describe(
     both = {"original": original, "result": result}
     return {
         **{name: None if one is None else [dataclasses.asdict(row) for row in one.ops] for name, one in both.items()},
+        "layers": layer_times.joined(original.layers, None if result is None else result.layers),
         "fused_at_load": {name: None if one is None else _changed_at_load(one) for name, one in both.items()},
         "left": [] if result is None or model is None or listener is None else _left(result, model, listener),
     }

@@ -24,7 +24,8 @@ from ortopt.reporting.excerpt import around, section, storable
 from ortopt.reporting.weight_noise import replace_weights
 from ortopt.serialization.save import save
 from ortopt.terminal_text import one_line, quoted
-from ortopt.verification.verify import Verification, outputs_of, verify
+from ortopt.verification.runner import outputs_of
+from ortopt.verification.verify import Verification, verify
 
 if TYPE_CHECKING:
     from ortopt.optimization.bisection import Blame

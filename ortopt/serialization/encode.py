@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OutputError
-from ortopt.graph.provenance import MAX_ORIGINS, ORIGIN_KEY, PASS_KEY
+from ortopt.graph.provenance import MAX_ORIGINS, ORIGIN_KEY, PASS_KEY, VALUES_KEY, values_text
 from ortopt.onnx_ir_internals import (
     attributes_of,
     get_meta,
@@ -338,14 +338,15 @@ def _float(number: float) -> bytes:
 
 
 def _provenance(node: ir.Node) -> dict[str, str]:
-    meta = meta_of(node)
+    meta, values = meta_of(node), values_text(node)
+    told = {VALUES_KEY: values} if values else {}
     if not meta or PASS_KEY not in meta:
-        return {}
+        return told
     author, names = meta[PASS_KEY], meta.get(ORIGIN_KEY, ())
     origins = ", ".join(names[:MAX_ORIGINS])
     if len(names) > MAX_ORIGINS:
         origins += f", … ({len(names)} in all)"
-    return {PASS_KEY: str(author), ORIGIN_KEY: origins}
+    return {PASS_KEY: str(author), ORIGIN_KEY: origins, **told}
 
 
 _PLAIN_ATTRIBUTES: Final[dict[ir.AttributeType, Callable[[Any], bytes]]] = {

@@ -9,6 +9,7 @@ from typing import Literal
 
 from ortopt.terminal_text import quoted
 from ortopt.verification.comparison import OutputRow, worst_of
+from ortopt.verification.layer_rows import Layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Verification:
         not_as_deployed: Why it was not, or what these optimizations break of the original, too.
         where: Where it differs: empty without optimizations, else as `Reference.compare` takes it.
         elsewhere: How it compares on other runtimes that were asked for.
+        layers: How intermediate values compare; None where that was not asked for, or the original does not run.
     """
 
     status: Literal["verified", "differs", "not shown", "impossible"]
@@ -71,6 +73,7 @@ class Verification:
     not_as_deployed: str = ""
     where: str = ""
     elsewhere: tuple[Elsewhere, ...] = ()
+    layers: Layers | None = None
 
 
 def verdict_of(

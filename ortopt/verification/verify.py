@@ -29,17 +29,19 @@ import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU, check_installation, usable
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.errors import UsageError, VerificationError
+from ortopt.errors import UsageError
 from ortopt.serialization.load import load
 from ortopt.system.files import temporary_folder
 from ortopt.system.threads import BackgroundThread
 from ortopt.verification.deployed import DEFAULTS, FURTHER_SECONDS, PREFIX, DeployedModels, DeployedRun, on, ordinary
 from ortopt.verification.doubtful_outputs import STEPS_CAP
-from ortopt.verification.input_sets import in_memory, inputs_from
+from ortopt.verification.input_sets import inputs_from
 from ortopt.verification.inputs import Inputs, Interface, Recorded
+from ortopt.verification.layer_rows import Layers
+from ortopt.verification.layers import LayerComparison
 from ortopt.verification.near_ties import NearTies, with_given_places
 from ortopt.verification.perturbed_outputs import PerturbedCopies
-from ortopt.verification.process import Deadline, WorkerError
+from ortopt.verification.process import Deadline
 from ortopt.verification.randomness import GivenValues
 from ortopt.verification.reference_outputs import OriginalFacts, ReferenceOutputs, run_original
 from ortopt.verification.result_comparison import ResultComparison, load_failure
@@ -47,7 +49,6 @@ from ortopt.verification.runner import ModelRunner, Source, nbytes
 from ortopt.verification.start import Runtime
 from ortopt.verification.verdict import Elsewhere, Verification
 from ortopt.verification.without_rounding import UnavailableError, WithoutRounding
-from ortopt.verification.worker import restore
 
 _EARLY_BYTES: Final = 1 << 28
 """Bytes of weights from which the original is not run early."""
@@ -79,6 +80,7 @@ def verify(
     in_process: bool = False,
     libraries: Sequence[str] = (),
     runtimes: Sequence[Runtime] = (),
+    layers: bool = False,
 ) -> Verification:
     """Run both models on the same inputs and compare.
 
@@ -103,6 +105,8 @@ def verify(
             stop it. For models that one has written oneself; nothing is run as it is deployed.
         libraries: Shared libraries of ops that the models need.
         runtimes: Other runtimes on which the result must agree, too (`ortopt.verification.runtimes`).
+        layers: Whether intermediate values are compared, too: `Verification.layers` has them. They do not change the
+            verdict.
 
     Raises:
         UsageError: A provider does not work here, ``inputs`` lacks an input of the model, or ``inputs`` and
@@ -123,7 +127,8 @@ def verify(
         libraries=libraries,
         runtimes=runtimes,
     ) as reference:
-        return reference.compare(result, timeout=timeout, spreading=finite_math)
+        outcome = reference.compare(result, timeout=timeout, spreading=finite_math)
+        return dataclasses.replace(outcome, layers=reference.layers(result, outcome)) if layers else outcome
 
 
 class _Question(NamedTuple):
@@ -328,6 +333,27 @@ class Reference:
         else:
             verification = reference
         return dataclasses.replace(verification, seconds=time.monotonic() - start)
+
+    def layers(self, result: Source, outcome: Verification) -> Layers | None:
+        """Compare the intermediate values of the result that was compared last; None where the original does not run.
+
+        They are compared on the first input set on which it differs, else on the first.
+
+        Args:
+            result: The result.
+            outcome: How its outputs compare.
+        """
+        reference = self._outputs
+        if not isinstance(reference, ReferenceOutputs):
+            return None
+        if self._given_values is not None:
+            result, _ = self._given_values.of(result if isinstance(result, ir.Model) else load(result, self._token))
+        reference = reference.only(None, [next(iter(self._differing), min(reference.sets))])
+        has_steps = outcome.unrounded is not None and outcome.status != "differs"
+        comparing = LayerComparison(
+            self._runner, self._original, result, reference, self._token, spreading=self._spreading, has_steps=has_steps
+        )
+        return comparing.run()
 
     def run(self) -> Verification | None:
         """Run the original, unless it has run: the verdict that it does not, with the reason; None where it does.
@@ -565,38 +591,10 @@ class RenderedReference(Reference):
         model = result if isinstance(result, ir.Model) else load(result, self._token)
         return super().compare(self._rendering(model), **more)
 
-
-def outputs_of(
-    model: Source, inputs: Inputs, *, providers: Sequence[str] = (CPU,), timeout: float | None = None
-) -> dict[str, Any]:
-    """Run one model, in a process of its own, without optimization.
-
-    Args:
-        model: A path or a model.
-        inputs: Arrays by name.
-        providers: Full names; the CPU provider is the last resort.
-        timeout: Seconds; None gives it time by its size.
-
-    Returns:
-        The outputs by name; bfloat16 and the like as their bits.
-
-    Raises:
-        VerificationError: It cannot be loaded or run.
-    """
-    with temporary_folder("ortopt-run-") as name:
-        runner = ModelRunner(Path(name), tuple(dict.fromkeys((*providers, CPU))))
-        runner.deadline = None if timeout is None else Deadline(timeout)
-        try:
-            with runner.worker(model, "model") as worker:
-                input_set = runner.attempt(worker, inputs)
-                names = worker.names
-        except WorkerError as error:
-            raise VerificationError(str(error)) from error
-        finally:
-            runner.close()
-        return {
-            name: in_memory(restore(input_set.target, row)) for name, row in zip(names, input_set.rows, strict=True)
-        }
+    def layers(self, result: Source, outcome: Verification) -> Layers | None:
+        """Compare the values of a copy of a result; see `Reference`."""
+        model = result if isinstance(result, ir.Model) else load(result, self._token)
+        return super().layers(self._rendering(model), outcome)
 
 
-__all__ = ["DEPLOYED", "Reference", "Verification", "outputs_of", "verify"]
+__all__ = ["DEPLOYED", "Reference", "Verification", "verify"]

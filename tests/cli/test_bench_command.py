@@ -110,6 +110,7 @@ def test_a_profile_shows_where_the_time_goes(ortopt: Any, files: Path) -> None:
     assert {row["op"] for row in profile["original"]} == {"Neg", "Relu"}
     assert {row["op"] for row in profile["result"]} <= {"Neg", "Relu"}
     assert profile["fused_at_load"]["original"] is not None
+    assert [row["layer"] for row in profile["layers"]] == [""]
     shown = ortopt("bench", "plain.onnx", *arguments, "--levels", "0,3").stdout
     assert "where the time of plain.onnx goes:" in shown
     assert "all kernels" in shown
@@ -133,6 +134,20 @@ def test_optimize_profiles_and_tunes_at_sizes_that_it_tells(ortopt: Any, files: 
     ortopt("optimize", "image.onnx", "-o", "out.onnx", "--profile", "--inputs", "x.npz", "--overwrite", *reports)
     data = json.loads((files / "r.json").read_text())
     assert data["profile"]["inputs"][0]["shape"] == [2, 3, 5, 6]
+
+
+def test_the_time_of_two_models_by_layer(ortopt: Any, files: Path) -> None:
+    for name, op in (("first", "Exp"), ("second", "Tanh")):
+        text = f"{HEAD} main (float[N,4] x) => (float[N,4] y) {{ h = {op} (x) y = Neg (h) }}"
+        model = onnx.parser.parse_model(text)
+        for number, node in enumerate(model.graph.node):
+            node.name = f"/net/block.{number}/{node.op_type}"
+        (files / f"{name}.onnx").write_bytes(model.SerializeToString())
+    arguments = ("--rounds", 1, "--repeat", 1, "--threads", 1, "--no-verify", "--levels", 0, "--profile")
+    lines = [line.split() for line in ortopt("bench", "first.onnx", "second.onnx", *arguments).stdout.splitlines()]
+    start = lines.index(["layer", "first.onnx,", "ms", "second.onnx,", "ms", "change"])
+    assert [line[0] for line in lines[start + 1 : start + 3]] == ["net/block.0", "net/block.1"]
+    assert all(float(cell) > 0 for line in lines[start + 1 : start + 3] for cell in line[1:3])
 
 
 GROUPED_BYTES = onnx.parser.parse_model(GROUPED).SerializeToString()

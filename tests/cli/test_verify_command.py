@@ -176,3 +176,63 @@ def test_the_limit_reaches_the_process_that_runs_models(
         "the result is loaded as people deploy it, too"
     )
     assert all(memory.LEAST <= model["memory"] < 9_000_000_000 for model in models)
+
+
+CHAIN = "main (float[N,4] x) => (float[N,4] y) {{ a = Relu (x) b = {op} (a) c = Add (b, b) y = Neg (c) }}"
+
+
+@pytest.fixture
+def chains(tmp_path: Path) -> Path:
+    for name, op in (("tanh", "Tanh"), ("sin", "Sin")):
+        model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {CHAIN.format(op=op)}')
+        for number, node in enumerate(model.graph.node):
+            node.name = f"/net/block.{number // 2}/{node.op_type}"
+        (tmp_path / f"{name}.onnx").write_bytes(model.SerializeToString())
+    return tmp_path
+
+
+def test_the_first_layer_that_differs(ortopt: Any, chains: Path) -> None:
+    done = ortopt("verify", "tanh.onnx", "sin.onnx", "--layers", code=3)
+    lines = done.stdout.splitlines()
+    assert "layers: 4 of the 4 values that B computes are compared with A's (4 by name, 0 by origin)" in done.stdout
+    (first,) = (line for line in lines if line.startswith("the first that differs: "))
+    assert first.startswith("the first that differs: 'b' (Tanh, in B Sin; layer net/block.0): ")
+    assert "  it is computed from 'a': no difference there" in lines
+    layers = [line.split() for line in lines if line.startswith("net/block.")]
+    assert [(cells[0], cells[2:4]) for cells in layers] == [("net/block.0", ["2", "1"]), ("net/block.1", ["2", "2"])]
+    assert len(lines) <= 24
+
+
+def test_all_layers(ortopt: Any, chains: Path) -> None:
+    lines = ortopt("verify", "tanh.onnx", "sin.onnx", "--layers", "-v", code=3).stdout.splitlines()
+    (start,) = (number for number, line in enumerate(lines) if line.startswith("value "))
+    assert lines[start].split()[:5] == ["value", "op", "module", "type", "differs"]
+    cells = [re.split(r"\s{3,}", line.strip()) for line in lines[start + 1 : start + 5]]
+    assert [row[:2] for row in cells] == [["a", "Relu"], ["b", "Tanh → Sin"], ["c", "Add"], ["y", "Neg"]]
+    assert [row[4] for row in cells[1:]] == ["first", "yes", "yes"]
+    assert cells[0][2:4] == ["net/block.0", "float[N, 4]"]
+
+
+def test_layers_as_data(ortopt: Any, chains: Path) -> None:
+    data = json.loads(ortopt("verify", "tanh.onnx", "sin.onnx", "--layers", "--json", code=3).stdout)["layers"]
+    assert [row["value"] for row in data["rows"]] == ["a", "b", "c", "y"]
+    assert data["first"] == data["rows"][1]
+    assert (data["first"]["begins"], data["first"]["joined_by"], data["first"]["error"]["agrees"]) == (
+        True, "name", False,
+    )  # fmt: skip
+    assert data["agreeing"] == ["a"]
+    assert [row["differing"] for row in data["by_layer"]] == [1, 2]
+    assert json.loads(ortopt("verify", "tanh.onnx", "tanh.onnx", "--json").stdout)["layers"] is None
+
+
+def test_layers_do_not_change_the_exit_code(ortopt: Any, chains: Path) -> None:
+    done = ortopt("verify", "tanh.onnx", "tanh.onnx", "--layers")
+    assert "no value differs" in done.stdout.splitlines()
+    other = onnx.load(chains / "tanh.onnx")
+    other.graph.node[1].output[0] = "t"
+    other.graph.node.insert(2, onnx.helper.make_node("Add", ["t", "t"], ["b"]))
+    other.graph.node[3].op_type = "Identity"
+    other.graph.node[3].input[:] = ["b"]
+    onnx.save(other, chains / "moved.onnx")
+    done = ortopt("verify", "tanh.onnx", "moved.onnx", "--layers")
+    assert "1 value differs, and what is computed from it agrees: 'b'" in done.stdout.splitlines()

@@ -11,6 +11,7 @@ import pytest
 from ortopt.errors import InvalidModelError
 from ortopt.measurement import profiling
 from ortopt.measurement.asking import MeasurementBudget
+from ortopt.measurement.node_layers import layers_by_node
 from ortopt.measurement.profiling import OpTime, Profile, by_call, by_op, typical
 from ortopt.serialization.save import save
 from ortopt.testing import parse
@@ -43,6 +44,38 @@ def test_events_belong_to_the_call_that_they_lie_in() -> None:
 def test_one_slow_call_changes_nothing() -> None:
     assert typical([{"Add": [1, 5.0]}, {"Add": [1, 900.0]}, {"Add": [1, 6.0]}]) == {"Add": [1, 6.0]}
     assert typical([{"Add": [1, 5.0]}, {}, {}]) == {"Add": [0, 0.0]}
+
+
+def test_time_by_layer(tmp_path: Path) -> None:
+    """What ONNX Runtime makes of several nodes stands where the last of them stood."""
+    text = """main (float[2,4] x, float[4,4] w, float[4] b) => (float[2,4] y) {
+        m = MatMul (x, w) a = Add (m, b) r = Relu (a) t = Tanh (r) y = Sigmoid (t) }"""
+    model = parse(text)
+    names = [
+        "/net/block.0/MatMul",
+        "/net/block.0/Add",
+        "/net/block.1/act/Relu",
+        "/net/block.1/Tanh",
+        "/net/block.1/Sigmoid",
+    ]
+    for node, name in zip(model.graph, names, strict=True):
+        node.name = name
+    save(model, tmp_path / "m.onnx")
+    arrays = {"x": np.ones((2, 4), np.float32), "w": np.ones((4, 4), np.float32), "b": np.ones(4, np.float32)}
+    store_inputs(arrays, tmp_path / "in")
+    seen = profiling.profile(tmp_path / "m.onnx", tmp_path / "in", BUDGET)
+    assert list(seen.layers) == ["net/block.0", "net/block.1"]
+    assert seen.layers["net/block.0"] == 0
+    assert sum(seen.layers.values()) == pytest.approx(sum(row.ms for row in seen.ops), rel=0.5)
+
+
+def test_the_layer_of_a_new_node_is_that_of_its_origins() -> None:
+    model = parse("main (float[4] x) => (float[4] y) { a = Relu (x) b = Tanh (a) y = Neg (b) }")
+    for node, name in zip(model.graph, ("/a/b.1/Relu", "/z/z/New", "/z/z/Other"), strict=True):
+        node.name = name
+    model.graph[1].metadata_props.update({"ortopt.pass": "p", "ortopt.origin": "/a/b.1/c/Mul, /a/b.1/d/Add"})
+    model.graph[2].metadata_props.update({"ortopt.pass": "p", "ortopt.origin": "/a/b.1/Mul, /a/b.2/Add"})
+    assert layers_by_node(model, None) == {"/a/b.1/Relu": "a/b.1", "/z/z/New": "a/b.1", "/z/z/Other": "z/z"}
 
 
 def test_a_model_is_profiled_and_what_is_fused_at_load_is_told(tmp_path: Path) -> None:

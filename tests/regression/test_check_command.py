@@ -12,7 +12,10 @@ import pytest
 
 from ortopt.cli import check_run
 from ortopt.regression.latency import Latency
+from ortopt.serialization.save import save
+from ortopt.testing import parse
 from tests.regression.conftest import Failing, Inexact, More, Wrong
+from tests.reporting.test_page import data_of
 
 BASE = ("zoo", "--baseline", "b.json")
 
@@ -312,6 +315,29 @@ def test_a_result_that_differs_is_not_in_a_baseline(check: Any, zoo: Path, passe
     said = check("zoo", "--update", code=3).stdout
     assert "relu.onnx: differs: the result differs from the original" in said
     assert "zoo/relu.onnx" not in json.loads((zoo / "b.json").read_text())["models"]
+
+
+def test_the_first_layer_that_differs_is_in_all_reports(check: Any, zoo: Path, passes: Any) -> None:
+    passes(Wrong)
+    text = "main (float[N,8] x) => (float[N,8] y) { r = Relu (x) y = Exp (r) }"
+    model = parse(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    model.graph[0].name = "/net/block.0/Relu"
+    save(model, zoo / "relu.onnx")
+    (zoo / "ortopt-zoo.toml").write_text("[defaults]\nrepair = false\n")
+    reports = ("--json", "r.json", "--markdown", "r.md", "--html", "r.html", "--junit", "r.xml")
+    said = check("zoo", "--layers", *reports, code=3).stdout
+    told = "the first intermediate value that differs: 'r' (Relu, in B Neg of wrong; layer net/block.0): "
+    assert told in said.replace("\n", " ")
+    row = models()["relu.onnx"]
+    layers = row["facts"]["layers"]
+    assert (row["status"], layers["first"]["value"], layers["first"]["made_by"]) == ("differs", "r", "wrong")
+    assert [(layer["layer"], layer["differing"]) for layer in layers["by_layer"]] == [("net/block.0", 2)]
+    assert "rows" not in layers
+    assert "layers" not in models()["abs.onnx"]["facts"]
+    assert "the first intermediate value that differs: 'r'" in Path("r.md").read_text()
+    assert "the first intermediate value that differs: 'r'" in Path("r.xml").read_text()
+    assert any(told in line for one in data_of(Path("r.html").read_text())["rows"] for line in one["says"])
+    assert "intermediate" not in check("zoo", code=3).stdout
 
 
 def test_models_that_are_not_named_stay_in_the_baseline(check: Any, baseline: Path, zoo: Path) -> None:

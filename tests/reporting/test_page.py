@@ -18,11 +18,11 @@ import ortopt
 from ortopt.graph.module_scopes import SCOPES_KEY
 from ortopt.graph.scoped_names import common
 from ortopt.instrumentation.graph_snapshot import GraphSnapshot, SnapshotTaker
+from ortopt.instrumentation.module_paths import paths
 from ortopt.reporting.model_diff import compare
 from ortopt.reporting.page import folding
 from ortopt.reporting.page.document import SCRIPT, STYLE, asset, document
 from ortopt.reporting.page.folding import Folding, fold
-from ortopt.reporting.page.module_paths import paths
 from ortopt.reporting.page.pages import diff_page, index_page, page_of, write_page
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes

@@ -27,7 +27,8 @@ from ortopt.system.child_processes import GREETING, Outcome, answers_in, end, ru
 from ortopt.testing import parse
 from ortopt.verification import start as verification_start
 from ortopt.verification.input_sets import store_inputs
-from ortopt.verification.verify import outputs_of, verify
+from ortopt.verification.runner import outputs_of
+from ortopt.verification.verify import verify
 
 MODEL = "main (float[N,4] x) => (float[N,4] y) { y = Relu (x) }"
 

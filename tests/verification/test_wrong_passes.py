@@ -135,7 +135,7 @@ def test_random_ops_give_given_values(text: str) -> None:
 
 def test_given_values_look_random() -> None:
     from ortopt.verification.randomness import GivenValues
-    from ortopt.verification.verify import outputs_of
+    from ortopt.verification.runner import outputs_of
 
     model = of("y = RandomNormalLike <mean = 3.0, scale = 2.0> (x)")
     given = GivenValues(model).original

@@ -29,6 +29,7 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention.reading import (
     above_result,
     behind_keys,
+    changed_below,
     check_has_keys,
     check_read_by_it_alone,
     may_have_biased_values,
@@ -68,7 +69,8 @@ class KeyBiasElimination(RewriteRule[Match]):
         _, differs_along = _axes(bias, keys, block.keys)
         alike = not set(differs_along) & set(block.positions)
         need(alike, "what is added is not the same at each position", bias)
-        return Match((root,), lambda: keys if is_sum else ops.copied(root, root.inputs[:2]))
+        changed = changed_below(root.outputs[0], (), as_keys=True)
+        return Match((root,), lambda: keys if is_sum else ops.copied(root, root.inputs[:2]), changed=changed)
 
 
 class ValueBiasFolding(RewriteRule[Match]):
@@ -107,7 +109,10 @@ class ValueBiasFolding(RewriteRule[Match]):
         bias = layer.bias_with(row)
         replaced = (total.outputs[0], root.outputs[0])
         return Match(
-            (total, root), lambda: dict(zip(replaced, (values, _with_bias(root, bias)), strict=True)), replaced
+            (total, root),
+            lambda: dict(zip(replaced, (values, _with_bias(root, bias)), strict=True)),
+            replaced,
+            changed_below(total.outputs[0], (root,), as_keys=False),
         )
 
 

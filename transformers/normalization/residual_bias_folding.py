@@ -31,7 +31,7 @@ from ortopt.graph.match import (
 from ortopt.linear.layer import ending_in, linear
 from ortopt.linear.weights import rounded, row_product
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.attention.reading import behind_keys, reading
+from ortopt.patterns.attention.reading import behind_keys, changed_below, reading
 from ortopt.rule import NEWEST_OPSET, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
@@ -64,6 +64,11 @@ class MovedBias(Struct, frozen=True):
     rest: ir.Value
     shift: np.ndarray
     layers: tuple[Layer, ...]
+
+    @property
+    def changed(self) -> tuple[ir.Value, ...]:
+        """The normalization's result, and what is computed from it before the layers' biases."""
+        return changed_below(self.nodes[2].outputs[0], self.nodes, as_keys=True)
 
     @property
     def replaced(self) -> tuple[ir.Value, ...]:

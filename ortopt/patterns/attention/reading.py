@@ -6,7 +6,7 @@ add up to 1 in each row: none with a past, and none whose scores are bent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -36,7 +36,9 @@ from ortopt.views.axes import Axis, Group, View, all_above, all_below, leaves
 _OWN_OP = "MultiHeadAttention"
 _MOVES = (*sorted(RESHAPING), "Identity", "Transpose")
 _ON_SCORES = (*_MOVES, "Add", "Div", "Max", "Mul", "Softmax", "Sub", "Tanh", "Where")
+_SOFTMAXES = ("Softmax", "Attention", _OWN_OP)
 _MAX_NODES = 24
+_MAX_CHANGED = 64
 _LONGEST = 8
 
 
@@ -95,6 +97,25 @@ def behind_keys(value: ir.Value) -> ir.Node:
     if at is None or not softmax or not is_product(at):
         raise Absent("no Softmax comes after", node)
     return at
+
+
+def changed_below(value: ir.Value, ends: Collection[ir.Node], *, as_keys: bool) -> tuple[ir.Value, ...]:
+    """A value whose bias goes, and all that is computed from it before something makes up for that.
+
+    Args:
+        value: The value.
+        ends: Nodes that make up for it.
+        as_keys: Whether a softmax, and an op for the whole attention, make up for it too: they read it as keys.
+    """
+    found, pending = {value: None}, [value]
+    while pending and len(found) < _MAX_CHANGED:
+        for user in users(pending.pop()):
+            if user in ends or (as_keys and user.op_type in _SOFTMAXES):
+                continue
+            new = [output for output in user.outputs if output not in found]
+            found.update(dict.fromkeys(new))
+            pending += new
+    return tuple(found)
 
 
 def above_result(value: ir.Value) -> ir.Node:

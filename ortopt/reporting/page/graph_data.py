@@ -9,8 +9,8 @@ from typing import Any
 from ortopt.graph.scoped_names import Path
 from ortopt.instrumentation.graph_snapshot import GraphSnapshot
 from ortopt.instrumentation.lineage import KnownNode, RecordedRewrite
+from ortopt.instrumentation.module_paths import paths, paths_of_new
 from ortopt.reporting.page.folding import Folding, fold
-from ortopt.reporting.page.module_paths import paths, paths_of_new
 
 
 def describe_graphs(
