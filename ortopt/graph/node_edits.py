@@ -23,6 +23,7 @@ from ortopt.graph.undo_log import UndoLog
 from ortopt.onnx_ir_internals import (
     Usage,
     attributes_of,
+    get_meta,
     previous_node,
     replace_input,
     set_outputs,

@@ -64,7 +64,7 @@ class HalfPrecisionOptimization(Optimization):
         super().__init__(
             source, before, transformers=self._transformers, observers=self._given_observers, cancellation=cancellation
         )
-        self._named = NamedNodes(super().model, options.keep_float32)
+        self._kept = NamedNodes(super().model, options.keep_float32)
 
     @property
     def model(self) -> ir.Model:
@@ -94,23 +94,23 @@ class HalfPrecisionOptimization(Optimization):
             UsageError: If nothing in the model is, or was made from, what shall stay in float32.
         """
         super().transform()
-        self._named.among(super().model)  # what names nothing is said before anything is verified
+        self._kept.among(super().model)  # what names nothing is said before anything is verified
         if not self._is_verified:
             self._convert(None, measured=False)
 
-    def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> Verification:
+    def verify(self, inputs: Mapping[str, np.ndarray] | None = None, *, layers: bool = False) -> Verification:
         """Verify, convert, apply the levels again, and verify that against the converted model."""
-        outcome = super().verify(inputs)
+        outcome = super().verify(inputs, layers=layers)
         self._convert(inputs, measured=True)
         assert self._behind is not None
-        behind = self._behind.verify(self._inputs_behind(inputs))
+        behind = self._behind.verify(self._inputs_behind(inputs), layers=layers)
         self.verification = behind if outcome.status == "verified" else outcome
         return self.verification
 
     def _convert(self, inputs: Mapping[str, np.ndarray] | None, *, measured: bool) -> None:
         with self._timed("convert"):
             token = self.token.with_timeout(None)
-            conversion = HalfPrecisionConversion(super().model, self._asked, self._named, token)
+            conversion = HalfPrecisionConversion(super().model, self._asked, self._kept, token)
             if measured:
                 conversion.measure(inputs)
             converted, self.half_precision = conversion.result()

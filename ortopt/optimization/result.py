@@ -220,6 +220,7 @@ class OptimizeResult:
         saved = save_as(self.model, path, external_data=external_data, provenance=self.provenance)
         if saved.not_reused:
             warnings.warn(saved.not_reused, stacklevel=2)
+        return saved
 
     def to_bytes(self) -> bytes:
         """The model as the bytes of a file, weights inside.

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from ortopt.optimization.result import OptimizeResult
+from ortopt.reporting.long_report import in_short
 from ortopt.reporting.page.pages import run_page
-from ortopt.reporting.report import as_dict, in_short, size
+from ortopt.reporting.report import as_dict, size
 from ortopt.serialization.load import SOURCE_KEY
 from ortopt.terminal_text import one_line
 
