@@ -355,6 +355,14 @@ def test_ortopt_itself_installs_no_onnxruntime() -> None:
     assert not [text for text in DECLARED["dependencies"] if "onnxruntime" in text]
 
 
+def test_demo_and_tests_install_the_build_that_the_platform_has() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "\nRUNTIME ?= gpu\n" in makefile
+    for environment, extras in (("VENV", "$(RUNTIME)"), ("VENV_TEST", "dev,$(RUNTIME)"), ("VENV_TEST", "cuda")):
+        installs = rf"^\$\({environment}\)/\.\w+:.*\n(?:\t.*\n)*\t.*--editable '\.\[{re.escape(extras)}\]'$"
+        assert re.search(installs, makefile, re.MULTILINE), extras
+
+
 def test_python_that_resolves_but_has_not_been_run_is_not_claimed() -> None:
     allowed = SpecifierSet(DECLARED["requires-python"])
     assert [minor for minor in range(9, 20) if f"3.{minor}" in allowed] == [11, 12, 13, 14]

@@ -265,7 +265,8 @@ def runtime() -> dict[str, Any]:
 
         available = onnxruntime.get_available_providers()
     except Exception as error:  # two distributions that have overwritten each other fail in many ways
-        return {"version": None, "providers": [], "error": f"it does not load: {type(error).__name__}: {error}"}
+        told = too_old(installed_version()) or f"it does not load: {type(error).__name__}: {error}"
+        return {"version": None, "providers": [], "error": told}
     return {"version": onnxruntime.__version__, "providers": available, "error": None}
 
 

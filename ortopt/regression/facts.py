@@ -137,13 +137,12 @@ def versions(costs: Iterable[str | None] = (None,)) -> dict[str, str]:
         costs: The files of the tables; None is the one that ships.
     """
     from ortopt.analysis.cost_tables import table_of
+    from ortopt.analysis.providers import installed_version
     from ortopt.reporting import reproducer
 
-    known = reproducer.versions()
-    packages = {"onnxruntime-gpu": "onnxruntime"}
-    kept = {packages.get(name, name): version for name, version in known.items()}
+    known = reproducer.versions() | {"onnxruntime": installed_version()}  # whichever distribution has brought it
     tables = {f"{table.name} {table.digest[:16]}" for table in map(table_of, costs)}
-    found: dict[str, str] = {name: kept[name] for name in ("ortopt", "onnx", "onnx-ir", "onnxruntime") if name in kept}
+    found = {name: known[name] for name in ("ortopt", "onnx", "onnx-ir", "onnxruntime") if known.get(name)}
     return {**found, "costs": ", ".join(sorted(tables))}
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt._version import __version__
+from ortopt.analysis.providers import distributions, installed_version
 from ortopt.api import Optimization
 from ortopt.errors import OrtoptError, OutputError, TransformerError, VerificationError
 from ortopt.options import Options, as_arguments
@@ -173,7 +174,7 @@ def _fails(model: ir.Model, options: Options) -> bool:
     return False
 
 
-PACKAGES = ("onnx", "onnx-ir", "numpy", "onnxruntime", "onnxruntime-gpu")
+PACKAGES = ("onnx", "onnx-ir", "numpy")
 
 
 def check_folder(path: Path) -> None:
@@ -252,9 +253,10 @@ def _plain(value: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """The versions of what took part."""
+    """The versions of what took part; ONNX Runtime by the names of its builds, or by its own where none is known."""
     known = {"ortopt": __version__, "python": platform.python_version(), "platform": platform.platform()}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             known[package] = importlib.metadata.version(package)
-    return known
+    own = {"onnxruntime": installed_version()} if installed_version() else {}
+    return known | (distributions() or own)

@@ -82,6 +82,26 @@ def test_a_wheel_that_names_tensorrt_needs_its_libraries(monkeypatch, there):
     assert reason == "ok" if there else "nvinfer" in reason and "nvonnxparser" in reason
 
 
+@pytest.mark.parametrize("present", [(), ("onnxruntime",), ("onnxruntime-openvino",)])
+def test_a_build_without_cuda_is_to_be_removed_before_the_one_with_it(monkeypatch, present):
+    import onnxruntime
+
+    monkeypatch.setattr(providers, "_cuda_devices", lambda: (1, ""))
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CPU])
+    monkeypatch.setattr(providers, "distributions", lambda: dict.fromkeys(present, "1"))
+    works, reason = usable.__wrapped__(CUDA)
+    assert not works
+    removed = f"pip uninstall -y {present[0]} && " if present else ""
+    assert reason == f"this onnxruntime has no CUDA provider ({removed}pip install 'ortopt[gpu]')"
+
+
+def test_without_onnxruntime_no_provider_works(monkeypatch):
+    monkeypatch.setattr(providers, "_installed", lambda: None)
+    monkeypatch.setattr(providers, "_cuda_devices", lambda: (1, ""))
+    assert usable.__wrapped__(CUDA) == (False, providers.MISSING)
+    assert usable.__wrapped__("OpenVINOExecutionProvider") == (False, providers.MISSING)
+
+
 @pytest.fixture
 def _fresh():
     check_installation.cache_clear()

@@ -11,9 +11,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 
 from ortopt.analysis import providers
+from ortopt.regression import facts
+from ortopt.reporting import reproducer
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,6 +75,15 @@ def test_info_names_what_is_installed(ortopt: Any, installed: dict[str, str]) ->
     done = ortopt("info", "--versions")
     assert "onnxruntime 1.30.0, onnxruntime-gpu 1.31.0" in done.stdout
     assert "installed over each other" in done.stderr
+
+
+@pytest.mark.parametrize("build", ["onnxruntime", "onnxruntime-openvino", ""])
+def test_a_baseline_knows_the_release_whichever_build_has_brought_it(installed: dict[str, str], build: str) -> None:
+    if build:
+        installed[build] = "1.30.0"
+    assert facts.versions()["onnxruntime"] == onnxruntime.__version__
+    assert reproducer.versions()[build or "onnxruntime"] == ("1.30.0" if build else onnxruntime.__version__)
+    assert not {"onnxruntime-gpu"} & reproducer.versions().keys()
 
 
 def test_each_run_says_it(ortopt: Any, model: Path, installed: dict[str, str]) -> None:
