@@ -251,7 +251,9 @@ def _verified(data: Mapping[str, Any]) -> Row:
     if not data["verified"]:
         reason = one_line(outcome["reason"])
         return Row("verified", (f"no: {outcome['status']}{f', {reason}' if reason else ''}",), Style.WORSE)
-    names = ", ".join(name.removesuffix("ExecutionProvider") for name in data["verified_on"])
+    wanted = [] if data["options"] is None else data["options"]["providers"]
+    absent = [f"not {name}" for name in wanted if name not in data["verified_on"]]
+    names = ", ".join(name.removesuffix("ExecutionProvider") for name in (*data["verified_on"], *absent))
     sets = f"{outcome['input_sets']} {'sets' if outcome['input_sets'] != 1 else 'set'} of inputs"
     deployed = ", with and without its own optimizations" if outcome["as_deployed"] else ""
     clauses = [f"on {sets} by {data['verified_with'][0]} ({names}){deployed}", _difference(outcome)]

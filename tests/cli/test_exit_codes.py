@@ -103,7 +103,7 @@ def test_a_provider_that_is_missing_is_told_and_the_result_verified_on_the_cpu(o
         assert "results are verified on CPUExecutionProvider" in done.stderr
         data = json.loads(Path("r.json").read_text())
         assert (data["verified"], data["verified_on"], data["not_shown"]) == (True, ["CPUExecutionProvider"], None)
-        assert "on CPUExecutionProvider, for" in done.stdout
+        assert "(CPU, not CANN)" in done.stdout
     assert "does not work here" not in ortopt("optimize", model, "--provider", "cann", "--no-verify").stderr
 
 
