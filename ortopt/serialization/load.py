@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 SOURCE_KEY: Final = "ortopt.source"
 """Where `load` leaves an `Origin` in ``model.meta``."""
 
+_SOURCES: Final = (
+    "models are paths, bytes, streams, a ModelProto, an onnx_ir.Model, and what torch.onnx.export(..., dynamo=True)"
+    " returns"
+)
+
 _MAX_BYTES: Final = 2**31 - 1
 """What protobuf can read; a stream that goes on longer is no model."""
 
@@ -164,6 +169,8 @@ def _loaded(given: Source | Kept, token: CancellationToken, files: ExternalFiles
         return _parsed(bytes(source), None, token, files)
     if isinstance(source, str | os.PathLike):
         return _parsed(MappedFile(source), os.fspath(source), token, files)
+    if not hasattr(source, "read"):
+        raise InvalidModelError(f"an object of type {type(source).__name__} is none; {_SOURCES}")
     return _parsed(_read_stream(source, token), None, token, files)
 
 

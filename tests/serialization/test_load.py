@@ -78,7 +78,8 @@ def test_what_holds_protobuf_alone_is_a_model_and_what_holds_anything_else_is_no
     proto = models.weights()
     assert to_bytes(load(SimpleNamespace(model_proto=proto))) == to_bytes(load(proto))  # type: ignore[arg-type]
     for holder in (SimpleNamespace(model="text"), SimpleNamespace(model_proto=b""), None):
-        with pytest.raises(InvalidModelError):
+        kind = type(holder).__name__
+        with pytest.raises(InvalidModelError, match=f"an object of type {kind} is none; models are paths, .*export"):
             load(holder)  # type: ignore[arg-type]
 
 

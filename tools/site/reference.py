@@ -17,6 +17,7 @@ MODULES = {
     "ortopt.cancellation": "stopping a run",
     "ortopt.adapters": "passes of onnx-ir, rules of onnxscript",
     "ortopt.testing": "tests of passes",
+    "ortopt.integrations.optimum": "folders that Optimum has exported",
 }
 """The public modules, and what each is about."""
 

@@ -30,9 +30,11 @@ def test_onnx_runtimes_own_binding_is_made_of_any_session_and_used_by_one_that_i
     assert_array_equal(binding.copy_outputs_to_cpu()[0], whole.run(None, {"x": X})[0])
     grouped = session(TWO_GROUPS)
     foreign = onnxruntime.IOBinding(grouped)
-    with pytest.raises(ValueError, match=r"takes what session\.io_binding\(\) returns"):
+    told = r"takes what session\.io_binding\(\) returns"
+    unknown = "with the session that created it"  # which bindings of older releases do not tell
+    with pytest.raises(ValueError, match=f"{told}|{unknown}"):
         grouped.run_with_iobinding(foreign)
-    with pytest.raises(ValueError, match="with the session that created it"):
+    with pytest.raises(ValueError, match=unknown):
         grouped.run_with_iobinding(onnxruntime.IOBinding(session(TWO_GROUPS)))
 
 
