@@ -64,8 +64,9 @@ class Candidate(Struct, frozen=True):
         return interface.draw(seed=seed, sizes=self.sizes, how=self.how)
 
     def drawn_sizes(self, interface: Interface) -> dict[str, int]:
-        """The sizes of all open dimensions with a name, as they are drawn."""
-        return {**interface.sizes(self.sizes, self.how), **self.sizes}
+        """The sizes of all open dimensions with a name, as they are drawn, without those that are sums of others."""
+        drawn = interface.sizes(self.sizes, self.how)
+        return {**self.sizes, **{name: drawn[name] for name in interface.free_symbols if name not in self.sizes}}
 
 
 class StoredInputs(Struct, frozen=True):

@@ -189,8 +189,9 @@ def _brief(reason: str) -> str:
 
 def _changes(changed: Sequence[Mapping[str, Any]]) -> str:
     """What ONNX Runtime makes of a file: the ops that it adds, and how many nodes go."""
+    every = [row["op"] for row in changed]
     made = [row for row in changed if row["loaded"] > row["file"]]
-    names = [f"{row['loaded'] - row['file']} {_short(row['op'], ())}" for row in made[:_AT_LOAD]]
+    names = [f"{row['loaded'] - row['file']} {_short(row['op'], every)}" for row in made[:_AT_LOAD]]
     more = len(made) - _AT_LOAD
     names += [f"nodes of {more} other op{'' if more == 1 else 's'}"] if more > 0 else []
     gone = sum(row["file"] - row["loaded"] for row in changed if row["loaded"] < row["file"])

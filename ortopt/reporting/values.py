@@ -82,8 +82,8 @@ def values_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> FittingTable:
     Args:
         rows: What each is (``input``, ``output``), and from `describe`.
     """
-    headers = ("", "name", "type", "shape", "min", "mean", "max", "not finite")
-    cells: list[tuple[str, ...]] = [_cells(kind, row) for kind, row in rows]
+    headers: tuple[str, ...] = ("", "name", "type", "shape", "min", "mean", "max", "not finite")
+    cells = [_cells(kind, row) for kind, row in rows]
     if not any(row[-1] for row in cells):
         headers, cells = headers[:-1], [row[:-1] for row in cells]
     return table(headers, cells, text=4, spare=("mean",))

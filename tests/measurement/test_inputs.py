@@ -150,4 +150,5 @@ def test_inputs_of_the_zoo_are_valid_at_representative_sizes(name: str, tmp_path
     if name == "gpt2_past__ts17":
         decode = {row["name"]: row["shape"] for row in stored[0].inputs}
         assert decode["attention_mask"] == [1, 129]
+        assert place_in_words(stored[0].as_dict()) == "batch=1, seq=1, past=128"
         assert decode["past_key_values_0_key"][2] == 128
