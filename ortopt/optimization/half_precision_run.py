@@ -93,12 +93,12 @@ class HalfPrecisionOptimization(Optimization):
         if not self._is_verified:
             self._convert(None, measured=False)
 
-    def verify(self, inputs: Mapping[str, np.ndarray] | None = None) -> Verification:
+    def verify(self, inputs: Mapping[str, np.ndarray] | None = None, *, layers: bool = False) -> Verification:
         """Verify, convert, apply the levels again, and verify that against the converted model."""
-        outcome = super().verify(inputs)
+        outcome = super().verify(inputs, layers=layers)
         self._convert(inputs, measured=True)
         assert self._behind is not None
-        behind = self._behind.verify(self._inputs_behind(inputs))
+        behind = self._behind.verify(self._inputs_behind(inputs), layers=layers)
         self.verification = behind if outcome.status == "verified" else outcome
         return self.verification
 
