@@ -30,7 +30,8 @@ HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "Tuning on this machine": ("tune", "tune_seconds", "tune_threads", "choices_file"),
     "What it may cost": ("max_growth", "timeout", "max_memory", "jobs"),
     "Verification": (
-        *("verify", "verify_with", "strict", "thorough", "rtol", "atol", "repair", "keep_pass", "inputs", "check_each"),
+        *("verify", "verify_with", "strict", "thorough", "layers", "rtol", "atol", "repair", "keep_pass", "inputs"),
+        "check_each",
     ),
     "Regression check": (
         *("baseline", "update", "prune", "latency", "latency_rounds", "threads", "shard", "resume", "changed_since"),

@@ -122,6 +122,7 @@ def describe(outcome: Verification, original: str, result: str, providers: Seque
 
 def _show(outcome: Verification, out: Console, *, is_verbose: bool) -> None:
     from ortopt.reporting import layers, report, tables
+    from ortopt.verification.verify import DEPLOYED
 
     headers = ["output", "agrees", "worst element", "absolute", "relative", "of scale", "allowed", "noise"]
     is_short = outcome.layers is not None and not is_verbose
@@ -144,6 +145,9 @@ def _show(outcome: Verification, out: Console, *, is_verbose: bool) -> None:
         tables.say(out, line)
     if outcome.layers is not None:
         layers.show(outcome.layers, out, every=is_verbose)
+        if outcome.where:
+            where = "ONNX Runtime's own optimizations" if outcome.where == DEPLOYED else outcome.where
+            tables.say(out, f"the outputs differ with {where} only: intermediate values are compared without")
 
 
 def _worst(rows: Sequence[OutputRow]) -> list[OutputRow]:

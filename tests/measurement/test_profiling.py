@@ -51,15 +51,9 @@ def test_time_by_layer(tmp_path: Path) -> None:
     text = """main (float[2,4] x, float[4,4] w, float[4] b) => (float[2,4] y) {
         m = MatMul (x, w) a = Add (m, b) r = Relu (a) t = Tanh (r) y = Sigmoid (t) }"""
     model = parse(text)
-    names = [
-        "/net/block.0/MatMul",
-        "/net/block.0/Add",
-        "/net/block.1/act/Relu",
-        "/net/block.1/Tanh",
-        "/net/block.1/Sigmoid",
-    ]
+    names = ("0/MatMul", "0/Add", "1/act/Relu", "1/Tanh", "1/Sigmoid")
     for node, name in zip(model.graph, names, strict=True):
-        node.name = name
+        node.name = f"/net/block.{name}"
     save(model, tmp_path / "m.onnx")
     arrays = {"x": np.ones((2, 4), np.float32), "w": np.ones((4, 4), np.float32), "b": np.ones(4, np.float32)}
     store_inputs(arrays, tmp_path / "in")

@@ -13,8 +13,8 @@ import pytest
 
 import ortopt
 from ortopt import zoo
-from ortopt.graph.provenance import VALUES_KEY, Record, record_of
-from ortopt.rule import Forwarded
+from ortopt.graph.provenance import VALUES_KEY, Record, record_of, values_of
+from ortopt.rule import Forwarded, Match, RewriteRule
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save, to_bytes
 from ortopt.system import memory
@@ -287,13 +287,62 @@ def test_files(tmp_path: Path) -> None:
     assert outcome.layers.first.value == "r"
 
 
-def test_a_network_by_its_layers() -> None:
+class Refused(RewriteRule[Match]):
+    """A value is called changed by a rewrite that is taken back."""
+
+    roots = ("Tanh",)
+
+    def match(self, root: ir.Node) -> Match:
+        def build() -> ir.Node:
+            return ir.node("Shape", list(root.inputs))  # of another type
+
+        return Match((root,), build, changed=(root.outputs[0],))
+
+
+def test_what_is_taken_back_has_changed_nothing() -> None:
+    result = ortopt.optimize(parse(MODEL), transformers=[Refused()], only=["refused"], verify=False).model
+    (tanh,) = (node for node in result.graph if node.op_type == "Tanh")
+    assert values_of(tanh.outputs[0]) == ("t",)
+    assert VALUES_KEY not in tanh.outputs[0].meta
+
+
+class Moved(RewriteRule[Match]):
+    """A factor of 2 is moved past Relu."""
+
+    roots = ("Neg",)
+
+    def match(self, root: ir.Node) -> Match:
+        total = root.inputs[0].producer()
+        double = total.inputs[0].producer()
+        t = double.inputs[0]
+        replaced = (double.outputs[0], root.outputs[0])
+
+        def build() -> dict[ir.Value, ir.Value]:
+            other = ir.node("Identity", [t]).outputs[0]
+            rest = ir.node("Add", [total.outputs[0], t]).outputs[0]
+            return {replaced[0]: other, replaced[1]: ir.node("Neg", [rest]).outputs[0]}
+
+        return Match((double, root), build, replaced, (double.outputs[0], total.outputs[0]))
+
+
+def test_what_a_rewrite_calls_changed_is_not_compared(tmp_path: Path) -> None:
+    """In memory and in a file; the node that stays is not taken for what it was, either."""
+    result = ortopt.optimize(parse(MODEL), transformers=[Moved()], only=["moved"], limit=1, provenance=True)
+    result.save(tmp_path / "moved.onnx")
+    for source in (result.model, tmp_path / "moved.onnx"):
+        found = layers_of(parse(MODEL), source)
+        assert [row.value for row in found.rows] == ["p", "s", "r", "t", "y"]
+        assert found.first is None
+
+
+def test_a_network_by_its_layers(tmp_path: Path) -> None:
     """Biases move past some values of this one: these are no longer what they were, and are recorded so."""
     path = zoo.cached("bert_small__ts17")
-    result = ortopt.optimize(path, verify=False).model
-    found = layers_of(path, result, inputs=zoo.inputs("bert_small__ts17"))
+    result = ortopt.optimize(path, verify=False, provenance=True)
+    result.save(tmp_path / "result.onnx")
+    found = layers_of(path, tmp_path / "result.onnx", inputs=zoo.inputs("bert_small__ts17"))
     assert found.first is None
-    assert len(found.rows) > len(result.graph) / 3
+    assert len(found.rows) > len(result.model.graph) / 3
     assert [row.layer for row in found.by_layer] == [
         "m/bert", *(f"m/bert/encoder/layer.{number}" for number in range(4)), "m/classifier",
     ]  # fmt: skip
