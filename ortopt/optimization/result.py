@@ -18,6 +18,7 @@ from ortopt.analysis.costs import Cost
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
+from ortopt.interface.ports import PortChange
 from ortopt.observers import HistoryEntry
 from ortopt.onnx_ir_internals import initializers_of
 from ortopt.optimization.replay import NumberedRewrite
@@ -173,6 +174,7 @@ class OptimizeResult:
         half_precision: What became of a conversion to 16 bits; None if none was asked for.
         verified_on: The providers that the verification ran on; empty without one.
         not_shown: What of the model could not be run here, because a provider is not here; None where all of it was.
+        interface: The inputs and outputs that are others than those of the original, as was asked for.
     """
 
     model: ir.Model
@@ -186,6 +188,7 @@ class OptimizeResult:
     half_precision: HalfPrecision | None = None
     verified_on: tuple[str, ...] = ()
     not_shown: NotShown | None = None
+    interface: tuple[PortChange, ...] = ()
 
     @property
     def verified(self) -> bool:

@@ -25,6 +25,7 @@ from ortopt.framework import fusions
 from ortopt.graph import scope
 from ortopt.graph.names import check_names, rename
 from ortopt.instrumentation.check_each import CheckEach
+from ortopt.interface.ports import changed
 from ortopt.observers import Observer
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import StopPointReached
@@ -105,7 +106,7 @@ class Optimization:
         pipeline = Pipeline(self._original, options, self.selected)
         with self._timed("load"):  # whose end no deadline cuts: there is no model to return before
             self._transformation = Transformation(pipeline, self.observers, self.token)
-            self.before = figures(self.model, self.token.with_timeout(None))
+            self.before = pipeline.figures or figures(self.model, self.token.with_timeout(None))
             self.required = releases.requirement(self.model, self.token.with_timeout(None))
         check_names(self.model, options.rename, self.token.with_timeout(None))
         pipeline.original_bytes = self.before.nbytes
@@ -162,6 +163,7 @@ class Optimization:
         """
         with contextlib.closing(self):
             self.is_thorough = verify == "thorough"
+            inputs = self._given(inputs)
             if verify:
                 self.begin_verification(inputs)
             left: Callable[[], OptimizeResult] = self.result
@@ -206,7 +208,7 @@ class Optimization:
             inputs: As `verify` takes them.
         """
         self._inputs = inputs
-        fixed = self.options.dims or self.options.input_shapes
+        fixed = self.options.dims or self.options.input_shapes or self._transformation.pipeline.changes
         readable = self._transformation.pipeline.is_readable
         if fixed or not readable or not isinstance(self._original, str | os.PathLike):
             return
@@ -275,6 +277,12 @@ class Optimization:
                 repairer = Repairer(self._transformation, reference, self.repairs, self.token)
                 outcome = repairer.verified()
                 not_repaired = repairer.not_repaired
+            if outcome.status != "differs" and self._transformation.pipeline.changes:
+                from ortopt.optimization.adapter_check import check_adapters
+
+                check_adapters(
+                    reference, self._transformation.pipeline, execution.here(self.options.providers), self.token
+                )
         self.verification = outcome
         if outcome.status == "differs":
             raise VerificationError(f"the result differs from the original: {outcome.reason}{not_repaired}")
@@ -333,7 +341,7 @@ class Optimization:
         """
         from ortopt.optimization.repair import Repairer
 
-        with self._timed("verify"), self.reference(inputs) as reference:
+        with self._timed("verify"), self.reference(self._given(inputs)) as reference:
             repairer = Repairer(self._transformation, reference, self.repairs, self.token)
             self.verification = repairer.compared()
             return repairer.blame(self.verification) if self.verification.status == "differs" else None
@@ -362,9 +370,10 @@ class Optimization:
         interface: Interface | None = None
         dims, shapes = self.options.dims, self.options.input_shapes
         sizes = dict(dims)
-        readable = self._transformation.pipeline.is_readable
-        if dims or shapes or not readable or not isinstance(original, str | os.PathLike):
-            source = self._transformation.pipeline.original(self.token.with_timeout(None))
+        pipeline = self._transformation.pipeline
+        is_as_filed = pipeline.is_readable and not (dims or shapes or pipeline.changes)
+        if not is_as_filed or not isinstance(original, str | os.PathLike):
+            source = pipeline.original(self.token.with_timeout(None))
             if dims or shapes:
                 interface = Interface(source, self.token.with_timeout(None), shapes)
                 sizes = dimensions.sizes_of_symbols(source, dims, shapes)
@@ -394,6 +403,16 @@ class Optimization:
         outcome = self.verification
         theirs = (outcome.not_as_deployed,) if outcome is not None and outcome.not_as_deployed else ()
         return (*theirs, *self._unmet(), *self._not_for_target(), *self._prices())
+
+    def _given(self, inputs: Mapping[str, np.ndarray] | None) -> Mapping[str, np.ndarray] | None:
+        """Inputs that were given for the original, as the result takes them."""
+        changes = self._transformation.pipeline.changes
+        if inputs is None or not changes:
+            return inputs
+        given = dict(inputs)
+        for change in changes:
+            given = change.given(given)
+        return type(inputs)(given)  # type: ignore[call-arg]
 
     def _unmet(self) -> tuple[str, ...]:
         """Why the result is not for the oldest ONNX Runtime that was asked for."""
@@ -489,6 +508,7 @@ class Optimization:
             self.model, run.manager.history, summary, verification, self.stopped, tuple(self.repairs),
             self.options.provenance, self._lineage(), None,
             () if verification is None else execution.here(self.options.providers), self.not_shown,
+            changed(run.pipeline.ports, self.model, self.options),
         )  # fmt: skip
 
     def _lineage(self) -> Lineage | None:

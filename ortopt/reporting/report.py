@@ -21,9 +21,11 @@ from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
+from ortopt.interface.ports import as_data
 from ortopt.options import Numerics
 from ortopt.reporting import half_precision
 from ortopt.reporting.costs import fused_forms, table_in_words
+from ortopt.reporting.interface import changes
 from ortopt.reporting.tables import FittingTable, say, table
 from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.serialization.load import SOURCE_KEY
@@ -95,6 +97,7 @@ def as_dict(
         "failures": [_failure(error) for error in summary.failures],
         "shape_arithmetic": shape_arithmetic(result),
         "repairs": [_repair(repair) for repair in result.repairs],
+        "interface": as_data(result.interface),
         "half_precision": half_precision.as_data(result.half_precision),
         "costs": fused_forms(result, options),
         "too_large": [_size_refusal(refusal) for refusal in summary.too_large],
@@ -362,6 +365,7 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         yield f"left as it was: {replaceable} {what}, too, {told}"
     for row in data["numerics"]:
         yield f"numbers: {row['pass']}: {row['error_bound'] or _FINITE}"
+    yield from (f"interface: {line}" for line in changes(data["interface"]))
     yield from half_precision.lines(data["half_precision"])
     yield f"costs: {table_in_words(data['costs'])}{_expected(data['options'])}"
     yield f"fixed point: {_fixed_point(data)}"

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import onnx_ir as ir
 
+from ortopt.analysis.providers import CPU
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.errors import OptimizationCancelled
+from ortopt.errors import OptimizationCancelled, VerificationError
 from ortopt.evaluation.raw_tensors import MemoryPlace, Place
 from ortopt.serialization.save import save
 from ortopt.serialization.scan import external_files
 from ortopt.serialization.stored_weights import StoredWeights
-from ortopt.verification.input_sets import InputSet, elements, is_finite, store_inputs
+from ortopt.system.files import temporary_folder
+from ortopt.verification.input_sets import InputSet, elements, in_memory, is_finite, store_inputs
 from ortopt.verification.inputs import Inputs
-from ortopt.verification.process import Deadline, InProcessWorker, Worker
+from ortopt.verification.process import Deadline, InProcessWorker, Worker, WorkerError
 from ortopt.verification.start import Runtime
+from ortopt.verification.worker import restore
 
 Source: TypeAlias = str | os.PathLike[str] | ir.Model
 """A model, or the path of its file."""
@@ -148,3 +151,42 @@ def nbytes(source: Source) -> int:
     path = Path(source)
     files = {path, *external_files(path)}
     return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def outputs_of(
+    model: Source,
+    inputs: Inputs,
+    *,
+    providers: Sequence[str] = (CPU,),
+    timeout: float | None = None,
+    libraries: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Run one model, in a process of its own, without optimization.
+
+    Args:
+        model: A path or a model.
+        inputs: Arrays by name.
+        providers: Full names; the CPU provider is the last resort.
+        timeout: Seconds; None gives it time by its size.
+        libraries: Shared libraries of ops that the model needs.
+
+    Returns:
+        The outputs by name; bfloat16 and the like as their bits.
+
+    Raises:
+        VerificationError: It cannot be loaded or run.
+    """
+    with temporary_folder("ortopt-run-") as name:
+        runner = ModelRunner(Path(name), tuple(dict.fromkeys((*providers, CPU))), libraries=tuple(libraries))
+        runner.deadline = None if timeout is None else Deadline(timeout)
+        try:
+            with runner.worker(model, "model") as worker:
+                input_set = runner.attempt(worker, inputs)
+                names = worker.names
+        except WorkerError as error:
+            raise VerificationError(str(error)) from error
+        finally:
+            runner.close()
+        return {
+            name: in_memory(restore(input_set.target, row)) for name, row in zip(names, input_set.rows, strict=True)
+        }

@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,21 +29,22 @@ import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU, check_installation, usable
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.errors import UsageError, VerificationError
+from ortopt.errors import UsageError
 from ortopt.serialization.load import load
 from ortopt.system.files import temporary_folder
 from ortopt.system.threads import BackgroundThread
+from ortopt.verification.comparison import Comparison
 from ortopt.verification.deployed import DEFAULTS, FURTHER_SECONDS, PREFIX, DeployedModels, DeployedRun, on, ordinary
 from ortopt.verification.doubtful_outputs import STEPS_CAP
 from ortopt.verification.input_sets import in_memory, inputs_from
 from ortopt.verification.inputs import Inputs, Interface, Recorded
 from ortopt.verification.near_ties import NearTies, with_given_places
 from ortopt.verification.perturbed_outputs import PerturbedCopies
-from ortopt.verification.process import Deadline, WorkerError
+from ortopt.verification.process import Deadline
 from ortopt.verification.randomness import GivenValues
 from ortopt.verification.reference_outputs import OriginalFacts, ReferenceOutputs, run_original
 from ortopt.verification.result_comparison import ResultComparison, load_failure
-from ortopt.verification.runner import ModelRunner, Source, nbytes
+from ortopt.verification.runner import ModelRunner, Source, nbytes, outputs_of
 from ortopt.verification.start import Runtime
 from ortopt.verification.verdict import Elsewhere, Verification
 from ortopt.verification.without_rounding import UnavailableError, WithoutRounding
@@ -541,6 +542,23 @@ class Reference:
         assert isinstance(self._outputs, ReferenceOutputs)
         return inputs_from(self._outputs.sets[number].source)
 
+    def kept_runs(self, most: int) -> Iterator[tuple[Inputs, dict[tuple[str, str], Any], Comparison]]:
+        """The first ordinary input sets that the original has run on.
+
+        Args:
+            most: How many, at most.
+
+        Yields:
+            The inputs, the outputs by name and type in ONNX's spelling, and how outputs are compared.
+        """
+        if not isinstance(self._outputs, ReferenceOutputs):
+            return
+        kept = self._outputs
+        keys = list(zip(kept.names, kept.types, strict=True))
+        for one in [each for each in kept.sets.values() if each.is_ordinary][:most]:
+            arrays = [in_memory(restore(one.target, row)) for row in one.rows]
+            yield inputs_from(one.source), dict(zip(keys, arrays, strict=True)), kept.comparison
+
 
 class RenderedReference(Reference):
     """An original and results that are compared as copies: of what ONNX Runtime has no kernels for here.
@@ -561,39 +579,6 @@ class RenderedReference(Reference):
         """Compare a copy of a result; see `Reference`."""
         model = result if isinstance(result, ir.Model) else load(result, self._token)
         return super().compare(self._rendering(model), **more)
-
-
-def outputs_of(
-    model: Source, inputs: Inputs, *, providers: Sequence[str] = (CPU,), timeout: float | None = None
-) -> dict[str, Any]:
-    """Run one model, in a process of its own, without optimization.
-
-    Args:
-        model: A path or a model.
-        inputs: Arrays by name.
-        providers: Full names; the CPU provider is the last resort.
-        timeout: Seconds; None gives it time by its size.
-
-    Returns:
-        The outputs by name; bfloat16 and the like as their bits.
-
-    Raises:
-        VerificationError: It cannot be loaded or run.
-    """
-    with temporary_folder("ortopt-run-") as name:
-        runner = ModelRunner(Path(name), tuple(dict.fromkeys((*providers, CPU))))
-        runner.deadline = None if timeout is None else Deadline(timeout)
-        try:
-            with runner.worker(model, "model") as worker:
-                input_set = runner.attempt(worker, inputs)
-                names = worker.names
-        except WorkerError as error:
-            raise VerificationError(str(error)) from error
-        finally:
-            runner.close()
-        return {
-            name: in_memory(restore(input_set.target, row)) for name, row in zip(names, input_set.rows, strict=True)
-        }
 
 
 __all__ = ["DEPLOYED", "Reference", "Verification", "outputs_of", "verify"]
