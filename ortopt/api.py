@@ -66,6 +66,7 @@ def optimize(
     drop_outputs: Sequence[str] = (),
     int32_inputs: bool = False,
     image_inputs: str | Mapping[str, str | Mapping[str, object]] | None = None,
+    dynamic_batch: str | None = None,
     disable: Sequence[str] = (),
     enable: Sequence[str] = (),
     only: Sequence[str] = (),
@@ -147,6 +148,8 @@ def optimize(
             some of ``layout`` (``"nchw"`` or ``"nhwc"``), ``dtype`` (``"float32"`` or ``"uint8"``), ``scale``, ``mean``
             and ``std`` (a number, or one for each channel). The result computes ``(image * scale - mean) / std`` and
             transposes itself; what folds into the first convolution costs nothing.
+        dynamic_batch: Make a fixed batch symbolic, and call it so, where every op is proven to allow it. The batch is
+            the first dimension of the first input that has a fixed one, and of the others where it is as large.
         disable: Passes to leave out: NAME, or NAME@LEVEL at one level only.
         enable: Passes to add that are off by default.
         only: Run these passes only.

@@ -277,6 +277,14 @@ class Options:
         "Images as they are decoded: NHWC, uint8, not normalized.",
         metavar="NAME=HOW",
     )
+    dynamic_batch: str | None = _option(
+        None,
+        Text(),
+        "--dynamic-batch",
+        "Make a fixed batch symbolic, and call it so, where every op is proven to allow it.",
+        metavar="NAME",
+        says="as it is",
+    )
     disable: tuple[str, ...] = _option(
         (), Names(), "--disable", "Passes to leave out: NAME, or NAME@LEVEL at one level only.", metavar="A,B"
     )

@@ -129,6 +129,7 @@ OPTIONS = Options(
     keep_outputs=("y", "z*"),
     drop_outputs=("z1",),
     int32_inputs=True,
+    dynamic_batch="N",
     image_inputs={"a=b": ImageInput("nhwc", "uint8", (1 / 255,), (0.5, 0.25, 0.125), (0.1,)), "c": ImageInput()},
     disable=("cast_elimination@1",),
     enable=("matmul_add_fusion",),

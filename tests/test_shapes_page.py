@@ -30,6 +30,7 @@ main (float[batch,3,224,224] pixel_values, float[batch,seq] mask) => (float[a,b]
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save(parse(MODEL), "model.onnx")
+    save(parse("main (float[1,3] x) => (float[1,3] y) { y = Relu (x) }"), "fixed.onnx")
 
 
 def blocks(language: str) -> list[str]:

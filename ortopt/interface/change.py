@@ -33,6 +33,10 @@ class InterfaceChange:
         """What the model gives after the change, from what those calls give."""
         return results[0]
 
+    def variants(self, inputs: Arrays) -> list[Arrays]:
+        """Inputs after the change, in the place of those that were drawn, that show whether it is right."""
+        return [inputs]
+
     def given(self, inputs: Arrays) -> Arrays:
         """Inputs that a caller has for the model before the change, as it takes them afterwards.
 
@@ -60,3 +64,16 @@ def adapted(changes: Sequence[InterfaceChange], run: Callable[[Arrays], Arrays],
     results = [adapted(earlier, run, call) for call in calls or ()]
     known = [result for result in results if result is not None]
     return last.outputs(known) if known and len(known) == len(results) else None
+
+
+def variants(changes: Sequence[InterfaceChange], inputs: Arrays) -> list[Arrays]:
+    """What is run to show that changes are right, in the place of inputs that were drawn.
+
+    Args:
+        changes: The changes.
+        inputs: As they are given after them.
+    """
+    found = [inputs]
+    for change in changes:
+        found = [other for each in found for other in change.variants(each)]
+    return found

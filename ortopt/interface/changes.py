@@ -13,7 +13,13 @@ from ortopt.terminal_text import quoted
 
 def are_asked(options: Options) -> bool:
     """Whether options ask for changes that the model itself must have before a run; new names come behind it."""
-    return bool(options.keep_outputs or options.drop_outputs or options.int32_inputs or options.image_inputs)
+    return bool(
+        options.keep_outputs
+        or options.drop_outputs
+        or options.int32_inputs
+        or options.image_inputs
+        or options.dynamic_batch
+    )
 
 
 def change(model: ir.Model, options: Options, token: CancellationToken = NEVER) -> tuple[InterfaceChange, ...]:
@@ -29,7 +35,9 @@ def change(model: ir.Model, options: Options, token: CancellationToken = NEVER) 
 
     Raises:
         UsageError: If one does not fit the model.
+        InvalidModelError: If the model does not allow one.
     """
+    from ortopt.interface.batch import DynamicBatch
     from ortopt.interface.images import Images
     from ortopt.interface.int32_inputs import Int32Inputs
     from ortopt.interface.outputs import FewerOutputs
@@ -44,4 +52,8 @@ def change(model: ir.Model, options: Options, token: CancellationToken = NEVER) 
         made.append(Images(model, options.image_inputs, token))
     if options.int32_inputs:
         made.append(Int32Inputs(model, token))
+    if options.dynamic_batch:
+        if options.input_shapes:
+            raise UsageError("dynamic_batch needs the sizes of the file: give input_shapes in a run of their own")
+        made.append(DynamicBatch(model, options.dynamic_batch, token))
     return tuple(made)

@@ -39,17 +39,19 @@ class Insertion:
         self._nodes.append(node)
         return node.outputs[0]
 
-    def finish(self, readers: Sequence[tuple[ir.Node, int]], result: ir.Value) -> None:
-        """Put the nodes first in the graph, and let what has read the input read their result.
+    def finish(self, readers: Sequence[tuple[ir.Node, int]], result: ir.Value, before: ir.Node | None = None) -> None:
+        """Put the nodes into the graph, and let what has read the input read their result.
 
         Args:
             readers: The uses of the input before there were new nodes: nodes, and which of their inputs.
             result: The result of the last node.
+            before: The node before which they stand; the first one if None.
         """
         for node, index in readers:
             node.replace_input_with(index, result)
-        first = next(iter(self._graph), None)
+        first = before or next(iter(self._graph), None)
         if first is None:
             self._graph.extend(self._nodes)
         else:
             self._graph.insert_before(first, self._nodes)
+        self._nodes = []

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ortopt.analysis import dimensions
+from ortopt.analysis.providers import CPU
 from ortopt.errors import VerificationError
-from ortopt.interface.change import Arrays, adapted
-from ortopt.terminal_text import one_line
-from ortopt.verification.runner import outputs_of
+from ortopt.interface.change import adapted, variants
+from ortopt.system.files import temporary_folder
+from ortopt.terminal_text import one_line, quoted
+from ortopt.verification.runner import ModelRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ortopt.cancellation import CancellationToken
     from ortopt.optimization.pipeline import Pipeline
+    from ortopt.verification.comparison import OutputRow
     from ortopt.verification.verify import Reference
 
 _SETS: Final = 2
@@ -34,19 +41,26 @@ def check_adapters(
     Raises:
         VerificationError: If the outputs differ, or the original does not run.
     """
-    original = pipeline.resized_only(token)
-    libraries = pipeline.options.custom_op_libraries
+    original, changed = pipeline.unchanged(token), pipeline.original(token)
+    for model in (original, changed) if pipeline.options.input_shapes else ():
+        dimensions.override(model, {}, pipeline.options.input_shapes)
+    names = tuple(dict.fromkeys((*providers, CPU)))
+    with temporary_folder("ortopt-adapters-") as folder:
+        runner = ModelRunner(Path(folder), names, token, libraries=pipeline.options.custom_op_libraries)
+        with contextlib.closing(runner):
+            for drawn, outputs, comparison in reference.kept_runs(_SETS):
+                for inputs in variants(pipeline.changes, drawn):
+                    expected = adapted(pipeline.changes, functools.partial(runner.outputs, original), inputs)
+                    if expected is not None:
+                        got = runner.outputs(changed, inputs)
+                        _check([comparison.of(name, type_, expected[name], got[name]) for name, type_ in outputs])
 
-    def run(inputs: Arrays) -> Arrays:
-        return outputs_of(original, inputs, providers=providers, libraries=libraries)
 
-    for inputs, outputs, comparison in reference.kept_runs(_SETS):
-        expected = adapted(pipeline.changes, run, inputs)
-        if expected is None:
-            continue
-        for (name, type_), got in outputs.items():
-            row = comparison.of(name, type_, expected[name], got)
-            if not row.agrees:
-                raise VerificationError(
-                    f"with other inputs and outputs, the model differs from the original: {one_line(row.detail)}"
-                )
+def _check(rows: Iterable[OutputRow]) -> None:
+    """Refuse outputs that differ."""
+    for row in rows:
+        if not row.agrees:
+            raise VerificationError(
+                "with other inputs and outputs, the model differs from the original:"
+                f" output {quoted(row.name)}: {one_line(row.detail)}"
+            )

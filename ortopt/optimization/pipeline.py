@@ -105,17 +105,6 @@ class Pipeline:
             self.changes = changes.change(model, self.options, token)
         return model
 
-    def resized_only(self, token: CancellationToken = NEVER) -> ir.Model:
-        """Load the original with the sizes that are asked for, its inputs and outputs otherwise as they are.
-
-        Args:
-            token: Cancellation token.
-        """
-        model = self.unchanged(token)
-        if self.options.input_shapes:
-            dimensions.override(model, {}, self.options.input_shapes)
-        return model
-
     def load(self, token: CancellationToken = NEVER) -> ir.Model:
         """Load the original, its inputs in the sizes that are asked for.
 
