@@ -67,6 +67,7 @@ _HOMES = {
     "VerificationError": "errors",
     "defer_sympy": "_deferred_sympy",
     "extract": "extraction",
+    "merge_decoders": "merging",
     "optimize": "api",
 }
 
@@ -114,5 +115,6 @@ __all__ = [
     "VerificationError",
     "defer_sympy",
     "extract",
+    "merge_decoders",
     "optimize",
 ]

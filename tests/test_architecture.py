@@ -31,7 +31,7 @@ LAYERS = (
     "discovery registry runner manager instrumentation",
     "verification zoo",
     "optimization",
-    "api extraction",
+    "api extraction merging",
     "runtime",
     "reporting measurement testing",
     "regression",
