@@ -15,6 +15,7 @@ SPELLING = {
     "provider": "providers",
     "dim": "dims",
     "input_shape": "input_shapes",
+    "image_input": "image_inputs",
     "custom_op_library": "custom_op_libraries",
 }
 """Options whose flag is in the singular."""
