@@ -62,6 +62,11 @@ def optimize(
     input_shapes: str | Mapping[str, str | Sequence[int | None]] | None = None,
     value_info: bool = False,
     rename: str | Mapping[str, str] | None = None,
+    keep_outputs: Sequence[str] = (),
+    drop_outputs: Sequence[str] = (),
+    int32_inputs: bool = False,
+    image_inputs: str | Mapping[str, str | Mapping[str, object]] | None = None,
+    dynamic_batch: str | None = None,
     disable: str | Sequence[str] = (),
     enable: str | Sequence[str] = (),
     only: str | Sequence[str] = (),
@@ -138,6 +143,16 @@ def optimize(
         value_info: Write what is known of all values' types and shapes. Otherwise only what the model states is
             written, corrected.
         rename: New names of inputs and outputs. Until the model is written, all is called as in the original.
+        keep_outputs: Outputs that stay; the others go, and what serves only them. ``*`` in a name stands for any text.
+            Inputs stay, so that callers give what they gave.
+        drop_outputs: Outputs to leave out, and what serves only them. Likewise; those that `keep_outputs` keeps, too.
+        int32_inputs: Make inputs of int64 inputs of int32. Those that have a default stay.
+        image_inputs: Images as they are decoded: NHWC, uint8, not normalized. By input a text, as the flag takes it, or
+            some of ``layout`` (``"nchw"`` or ``"nhwc"``), ``dtype`` (``"float32"`` or ``"uint8"``), ``scale``, ``mean``
+            and ``std`` (a number, or one for each channel). The result computes ``(image * scale - mean) / std`` and
+            transposes itself; what folds into the first convolution costs nothing.
+        dynamic_batch: Make a fixed batch symbolic, and call it so, where every op is proven to allow it. The batch is
+            the first dimension of the first input that has a fixed one, and of the others where it is as large.
         disable: Passes to leave out: NAME, or NAME@LEVEL at one level only.
         enable: Passes to add that are off by default.
         only: Run these passes only.

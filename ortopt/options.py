@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ortopt.interface_options import ImageInput, ImageInputs
 from ortopt.option_kinds import (
     Choice,
     Count,
@@ -257,6 +258,33 @@ class Options:
     value_info: bool = _option(False, Switch(), "--value-info", "Write what is known of all values' types and shapes.")
     rename: Mapping[str, str] = _option(
         dict, Renames(), "--rename", "New names of inputs and outputs.", metavar="OLD=NEW"
+    )
+    keep_outputs: tuple[str, ...] = _option(
+        (),
+        Names(),
+        "--keep-outputs",
+        "Outputs that stay; the others go, and what serves only them.",
+        metavar="A,B",
+        says="all",
+    )
+    drop_outputs: tuple[str, ...] = _option(
+        (), Names(), "--drop-outputs", "Outputs to leave out, and what serves only them.", metavar="A,B"
+    )
+    int32_inputs: bool = _option(False, Switch(), "--int32-inputs", "Make inputs of int64 inputs of int32.")
+    image_inputs: Mapping[str, ImageInput] = _option(
+        dict,
+        ImageInputs(),
+        "--image-input",
+        "Images as they are decoded: NHWC, uint8, not normalized.",
+        metavar="NAME=HOW",
+    )
+    dynamic_batch: str | None = _option(
+        None,
+        Text(),
+        "--dynamic-batch",
+        "Make a fixed batch symbolic, and call it so, where every op is proven to allow it.",
+        metavar="NAME",
+        says="as it is",
     )
     disable: tuple[str, ...] = _option(
         (), Names(), "--disable", "Passes to leave out: NAME, or NAME@LEVEL at one level only.", metavar="A,B"

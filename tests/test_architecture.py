@@ -20,18 +20,18 @@ from tests.passes import example_files
 ROOT = Path(__file__).parents[1]
 
 LAYERS = (
-    "errors option_kinds options cancellation terminal_text _version",
+    "errors option_kinds interface_options options cancellation terminal_text _version",
     "documents system semantics onnx_ir_internals",
     "graph ops",
     "serialization analysis views",
     "evaluation",
     "transformer context observers rule adapters framework",
-    "patterns linear transpose partition opset_conversion half_precision",
+    "patterns linear transpose partition opset_conversion half_precision interface",
     "transformers",
     "discovery registry runner manager instrumentation",
     "verification zoo",
     "optimization",
-    "api extraction",
+    "api extraction merging",
     "runtime",
     "reporting measurement testing",
     "regression integrations",

@@ -22,6 +22,7 @@ main (float[N,8] x) => (float[N,4] y) <float[8,4] w, float[4] b> {
 ATTENTION = """
 main (float[2,4,8] q, float[2,8,4] k, float[2,4,8] v) => (float[2,4,8] y) {
     s = MatMul (q, k) p = Softmax (s) y = MatMul (p, v) }"""
+DECODER = "main (float[N] x) => (float[N] y) { y = Relu (x) }"
 ARGUMENTS = {
     "optimize": ["model.onnx", "-q", "--json", "-"],
     "check": ["model.onnx", "-q", "--json", "-"],
@@ -35,6 +36,7 @@ ARGUMENTS = {
     "explain layout": ["model.onnx", "--json"],
     "groups": ["model.onnx", "--json"],
     "extract": ["model.onnx", "--outputs", "m", "-o", "part.onnx", "--json"],
+    "merge-decoders": ["decoder.onnx", "with_past.onnx", "-o", "merged.onnx", "--json"],
     "info": ["model.onnx", "--json"],
     "passes": ["--json"],
     "costs show": ["--json"],
@@ -79,6 +81,8 @@ def test_the_fields_are_those(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     command, *subject = name.split()
     write_table(tmp_path / "mine.json")
     save(parse(ATTENTION if "attention" in subject else text), tmp_path / "model.onnx")
+    save(parse(DECODER), tmp_path / "decoder.onnx")
+    save(parse(DECODER.replace("x)", "x, float[N] p)", 1)), tmp_path / "with_past.onnx")
     words = (
         [*ARGUMENTS[name][:1], *subject, *ARGUMENTS[name][1:]] if command == "explain" else [*subject, *ARGUMENTS[name]]
     )

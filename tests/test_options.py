@@ -19,6 +19,7 @@ from ortopt.cli.optimize import command as optimize_command
 from ortopt.cli.run_options import HALF_PRECISION
 from ortopt.cli.run_options import make_options as options_of_arguments
 from ortopt.errors import UsageError
+from ortopt.interface_options import ImageInput
 from ortopt.observers import Observer
 from ortopt.option_kinds import parse_size
 from ortopt.options import March, Options, Target, TransformerLevel, as_arguments, declarations
@@ -127,6 +128,11 @@ OPTIONS = Options(
     input_shapes={"x": (1, None, 224), "s": (), "t:0": (2,)},
     value_info=True,
     rename={"x": "pixels", "a=b": "c"},
+    keep_outputs=("y", "z*"),
+    drop_outputs=("z1",),
+    int32_inputs=True,
+    dynamic_batch="N",
+    image_inputs={"a=b": ImageInput("nhwc", "uint8", (1 / 255,), (0.5, 0.25, 0.125), (0.1,)), "c": ImageInput()},
     disable=("cast_elimination@1",),
     enable=("matmul_add_fusion",),
     only=("matmul_add_fusion", "cast_elimination"),

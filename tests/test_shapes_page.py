@@ -30,6 +30,18 @@ main (float[batch,3,224,224] pixel_values, float[batch,seq] mask) => (float[a,b]
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save(parse(MODEL), "model.onnx")
+    save(parse("main (float[1,3] x) => (float[1,3] y) { y = Relu (x) }"), "fixed.onnx")
+    save(
+        parse("""main (int64[batch,seq] ids) => (float[batch,seq,2] logits, float[batch,seq,2] present_key)
+            <float[3,2] w = {1,2,3,4,5,6}> { present_key = Gather (w, ids) logits = Relu (present_key) }"""),
+        "decoder_model.onnx",
+    )
+    save(
+        parse("""main (int64[batch,1] ids, float[batch,past,2] past_key_values_key) =>
+            (float[batch,1,2] logits, float[batch,total,2] present_key) <float[3,2] w = {1,2,3,4,5,6}> {
+            key = Gather (w, ids) present_key = Concat <axis = 1> (past_key_values_key, key) logits = Relu (key) }"""),
+        "decoder_with_past_model.onnx",
+    )
 
 
 def blocks(language: str) -> list[str]:

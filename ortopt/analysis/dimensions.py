@@ -52,7 +52,7 @@ def override(model: ir.Model, dims: Mapping[str, int], shapes: Shapes | None = N
             _substitute(value, chosen)
     changed = frozenset(value.name or "" for value, shape in given.items() if _put(value, shape, declared[value]))
     if changed:
-        _forget_computed_shapes(model)
+        forget_computed_shapes(model)
     return changed
 
 
@@ -239,7 +239,7 @@ def _set_dims(value: ir.Value, sizes: Mapping[int, Dim]) -> None:
     value.shape = ir.Shape(dims, denotations=[shape.get_denotation(axis) for axis in range(len(dims))])
 
 
-def _forget_computed_shapes(model: ir.Model) -> None:
+def forget_computed_shapes(model: ir.Model) -> None:
     """Drop what a model declares of the shapes of all values but its inputs and initializers."""
     kept = set(model.graph.inputs)
     for graph in scope.graphs(model):

@@ -29,6 +29,7 @@ COMMANDS = (
     "explain",
     "groups",
     "extract",
+    "merge-decoders",
     "info",
     "passes",
     "costs",
@@ -54,7 +55,7 @@ class LazyGroup(click.Group):
         """A command by name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"ortopt.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"ortopt.cli.{cmd_name.replace('-', '_')}").command
         if COMPLETE in os.environ:
             from ortopt.cli.completion import prepare
 

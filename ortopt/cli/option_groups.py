@@ -16,8 +16,11 @@ FIRST: Final = frozenset(
 
 HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "Model and result": (
-        *("output", "overwrite", "dims", "input_shapes", "rename", "external_data", "value_info", "provenance"),
+        *("output", "overwrite", "dims", "input_shapes", "external_data", "value_info", "provenance"),
         *("custom_op_libraries", "keep_functions", "freeze_initializers", "nonempty"),
+    ),
+    "Inputs and outputs of the result": (
+        *("rename", "keep_outputs", "drop_outputs", "int32_inputs", "image_inputs", "dynamic_batch"),
     ),
     "What runs the result": (
         *("providers", "target", "opset", "min_onnxruntime", "march", "for_threads", "dim_hints"),

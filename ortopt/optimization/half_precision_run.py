@@ -31,6 +31,12 @@ from ortopt.options import Numerics, Options, TransformerLevel
 from ortopt.transformer import GraphTransformer
 from ortopt.verification.runner import nbytes
 
+NO_CHANGES: Final[dict[str, Any]] = {
+    **{"opset": None, "dims": {}, "input_shapes": {}, "rename": {}},
+    **{"keep_outputs": (), "drop_outputs": (), "int32_inputs": False, "image_inputs": {}, "dynamic_batch": None},
+}
+"""Options that change what a model is before the conversion, or what it is called behind it, and so only once."""
+
 _LARGE: Final = 1 << 30
 """Bytes of weights in 16 bits from which a model does not run as it is."""
 
@@ -117,7 +123,7 @@ class HalfPrecisionOptimization(Optimization):
         limit = self._asked.limit
         if limit is not None:
             limit = max(0, limit - self._transformation.state.offered)
-        options = dataclasses.replace(self._asked, opset=None, dims={}, input_shapes={}, limit=limit, timeout=None)
+        options = dataclasses.replace(self._asked, limit=limit, timeout=None, **NO_CHANGES)
         self._behind = _RunBehind(
             converted,
             options,

@@ -14,10 +14,14 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.framework.workspace import RunState, Workspace
 from ortopt.graph.facts import dims_of
+from ortopt.interface import changes
+from ortopt.interface.change import InterfaceChange
+from ortopt.interface.ports import Port, ports_of
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer
 from ortopt.optimization.declared_shapes import declare
 from ortopt.optimization.growth_record import allowed_growth
+from ortopt.optimization.result import ModelFigures, figures
 from ortopt.options import Options, TransformerLevel
 from ortopt.registry import Selected
 from ortopt.serialization import load_time_names, shadowed_names, sparse_tensors
@@ -60,6 +64,9 @@ class Pipeline:
         resized: The inputs of which a fixed size has changed; known once the original has been loaded.
         nonempty: The dimensions of the inputs that are never 0, as the caller says; likewise.
         is_readable: Whether the ONNX Runtime here reads the original's IR version, likewise.
+        changes: How its inputs and outputs have been changed, likewise.
+        ports: What they are in its file, likewise.
+        figures: The size of what its file holds, likewise, if that is another than what is optimized.
     """
 
     def __init__(self, source: Source, options: Options, selected: Sequence[Selected]) -> None:
@@ -70,8 +77,11 @@ class Pipeline:
         self.resized: frozenset[str] = frozenset()
         self.nonempty: frozenset[str] = frozenset()
         self.is_readable = True
+        self.changes: tuple[InterfaceChange, ...] = ()
+        self.ports: tuple[Port, ...] = ()
+        self.figures: ModelFigures | None = None
 
-    def original(self, token: CancellationToken = NEVER) -> ir.Model:
+    def unchanged(self, token: CancellationToken = NEVER) -> ir.Model:
         """Load the original as it is, in an IR version that is read here, whatever becomes of its file meanwhile.
 
         Args:
@@ -80,6 +90,24 @@ class Pipeline:
         model = load(self._source, token)
         self.is_readable = model.ir_version <= releases.newest_ir(releases.installed())
         releases.lower_ir_version(model, releases.installed(), token)
+        return model
+
+    def original(self, token: CancellationToken = NEVER) -> ir.Model:
+        """Load the original, with the inputs and outputs that are asked for: what results are compared with.
+
+        Args:
+            token: Cancellation token.
+
+        Raises:
+            UsageError: If it cannot have them.
+        """
+        model = self.unchanged(token)
+        if not self.ports:
+            self.ports = ports_of(model)
+        if changes.are_asked(self.options):
+            if self.figures is None:
+                self.figures = figures(model, token)
+            self.changes = changes.change(model, self.options, token)
         return model
 
     def load(self, token: CancellationToken = NEVER) -> ir.Model:

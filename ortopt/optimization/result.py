@@ -20,6 +20,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import TransformerError
 from ortopt.framework.workspace import NO_GROWTH, Growth
 from ortopt.graph import scope
+from ortopt.interface.ports import PortChange
 from ortopt.observers import HistoryEntry
 from ortopt.onnx_ir_internals import initializers_of
 from ortopt.optimization.replay import NumberedRewrite
@@ -178,6 +179,7 @@ class OptimizeResult:
         half_precision: What became of a conversion to 16 bits; None if none was asked for.
         verified_on: The providers that the verification ran on; empty without one.
         not_shown: What of the model could not be run here, because a provider is not here; None where all of it was.
+        interface: The inputs and outputs that are others than those of the original, as was asked for.
     """
 
     model: ir.Model
@@ -191,6 +193,7 @@ class OptimizeResult:
     half_precision: HalfPrecision | None = None
     verified_on: tuple[str, ...] = ()
     not_shown: NotShown | None = None
+    interface: tuple[PortChange, ...] = ()
 
     @property
     def verified(self) -> bool:

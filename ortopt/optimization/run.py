@@ -26,6 +26,7 @@ from ortopt.framework.workspace import NO_GROWTH
 from ortopt.graph import scope
 from ortopt.graph.names import check_names, rename
 from ortopt.instrumentation.check_each import CheckEach
+from ortopt.interface.ports import changed
 from ortopt.observers import HistoryEntry, Observer
 from ortopt.optimization.pipeline import Pipeline
 from ortopt.optimization.replay import StopPointReached
@@ -108,7 +109,7 @@ class Optimization:
         pipeline = Pipeline(self._original, options, self.selected)
         with self._timed("load"):  # whose end no deadline cuts: there is no model to return before
             self._transformation = Transformation(pipeline, self.observers, self.token)
-            self.before = figures(self.model, self.token.with_timeout(None))
+            self.before = pipeline.figures or figures(self.model, self.token.with_timeout(None))
             self.required = releases.requirement(self.model, self.token.with_timeout(None))
         check_names(self.model, options.rename, self.token.with_timeout(None))
         pipeline.original_bytes = self.before.nbytes
@@ -167,6 +168,7 @@ class Optimization:
         """
         with contextlib.closing(self):
             self.is_thorough = verify == "thorough"
+            inputs = self._given(inputs)
             if verify:
                 self.begin_verification(inputs)
             left: Callable[[], OptimizeResult] = self.result
@@ -211,7 +213,7 @@ class Optimization:
             inputs: As `verify` takes them.
         """
         self._inputs = inputs
-        fixed = self.options.dims or self.options.input_shapes
+        fixed = self.options.dims or self.options.input_shapes or self._transformation.pipeline.changes
         readable = self._transformation.pipeline.is_readable
         if fixed or not readable or not isinstance(self._original, str | os.PathLike):
             return
@@ -283,6 +285,12 @@ class Optimization:
                 not_repaired = repairer.not_repaired
                 if layers and outcome.status == "differs":
                     outcome = dataclasses.replace(outcome, layers=reference.layers(self.model, outcome))
+            if outcome.status != "differs" and self._transformation.pipeline.changes:
+                from ortopt.optimization.adapter_check import check_adapters
+
+                check_adapters(
+                    reference, self._transformation.pipeline, execution.here(self.options.providers), self.token
+                )
         self.verification = outcome
         if outcome.status == "differs":
             raise VerificationError(f"the result differs from the original: {outcome.reason}{not_repaired}")
@@ -341,7 +349,7 @@ class Optimization:
         """
         from ortopt.optimization.repair import Repairer
 
-        with self._timed("verify"), self.reference(inputs) as reference:
+        with self._timed("verify"), self.reference(self._given(inputs)) as reference:
             repairer = Repairer(self._transformation, reference, self.repairs, self.token)
             self.verification = repairer.compared()
             return repairer.blame(self.verification) if self.verification.status == "differs" else None
@@ -370,9 +378,10 @@ class Optimization:
         interface: Interface | None = None
         dims, shapes = self.options.dims, self.options.input_shapes
         sizes = dict(dims)
-        readable = self._transformation.pipeline.is_readable
-        if dims or shapes or not readable or not isinstance(original, str | os.PathLike):
-            source = self._transformation.pipeline.original(self.token.with_timeout(None))
+        pipeline = self._transformation.pipeline
+        is_as_filed = pipeline.is_readable and not (dims or shapes or pipeline.changes)
+        if not is_as_filed or not isinstance(original, str | os.PathLike):
+            source = pipeline.original(self.token.with_timeout(None))
             if dims or shapes:
                 interface = Interface(source, self.token.with_timeout(None), shapes)
                 sizes = dimensions.sizes_of_symbols(source, dims, shapes)
@@ -404,6 +413,16 @@ class Optimization:
         theirs = (outcome.not_as_deployed,) if outcome is not None and outcome.not_as_deployed else ()
         copied = (self.saved.not_reused,) if self.saved is not None and self.saved.not_reused else ()
         return (*theirs, *self._unmet(), *self._not_for_target(), *self._prices(), *copied)
+
+    def _given(self, inputs: Mapping[str, np.ndarray] | None) -> Mapping[str, np.ndarray] | None:
+        """Inputs that were given for the original, as the result takes them."""
+        changes = self._transformation.pipeline.changes
+        if inputs is None or not changes:
+            return inputs
+        given = dict(inputs)
+        for change in changes:
+            given = change.given(given)
+        return type(inputs)(given)  # type: ignore[call-arg]
 
     def _unmet(self) -> tuple[str, ...]:
         """Why the result is not for the oldest ONNX Runtime that was asked for."""
@@ -497,6 +516,7 @@ class Optimization:
             self.model, run.manager.history, summary, verification, self.stopped, tuple(self.repairs),
             self.options.provenance, self._lineage(), None,
             () if verification is None else execution.here(self.options.providers), self.not_shown,
+            changed(run.pipeline.ports, self.model, self.options),
         )  # fmt: skip
 
     def _lineage(self) -> Lineage | None:

@@ -16,6 +16,7 @@ SPELLING = {
     "dim": "dims",
     "dim_hint": "dim_hints",
     "input_shape": "input_shapes",
+    "image_input": "image_inputs",
     "custom_op_library": "custom_op_libraries",
 }
 """Options whose flag is in the singular."""

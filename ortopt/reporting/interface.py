@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import onnx_ir as ir
 
 from ortopt.graph.facts import shape_of
-from ortopt.graph.symbolic import is_invented, is_known
+from ortopt.interface.ports import dims, port
 from ortopt.reporting.tables import table
-from ortopt.terminal_text import one_line
+from ortopt.terminal_text import one_line, quoted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,34 +28,51 @@ def described(value: ir.Value) -> dict[str, Any]:
     Args:
         value: The value.
     """
-    shape = None if value.shape is None else _dims(value.shape)
-    return {"name": value.name, "type": None if value.type is None else str(value.type), "shape": shape}
+    one = port(value)
+    return {"name": one.name, "type": one.type, "shape": None if one.shape is None else list(one.shape)}
 
 
 def inferred_shape(value: ir.Value) -> Dims | None:
     """What is known of the shape of an input or output that has been inferred, and else what its file declares."""
     proven = shape_of(value)
-    declared = None if value.shape is None else _dims(value.shape)
+    declared = None if value.shape is None else list(dims(value.shape))
     if proven is None:
         return declared
-    dims = _dims(proven)
-    if declared is None or len(declared) != len(dims):
-        return dims
-    return [claim if dim is None else dim for claim, dim in zip(declared, dims, strict=True)]
+    inferred = list(dims(proven))
+    if declared is None or len(declared) != len(inferred):
+        return inferred
+    return [claim if dim is None else dim for claim, dim in zip(declared, inferred, strict=True)]
 
 
-def _dims(shape: ir.Shape) -> Dims:
-    return [
-        dim if isinstance(dim, int) else None if not is_known(dim) or is_invented(dim) else dim.value
-        for dim in shape.dims
-    ]
-
-
-def shape_text(dims: Dims | None) -> str:
+def shape_text(shape: Dims | None) -> str:
     """A shape for people."""
-    if dims is None:
+    if shape is None:
         return "unknown rank"
-    return f"[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"
+    return f"[{', '.join('?' if dim is None else str(dim) for dim in shape)}]"
+
+
+def changes(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What has become of inputs and outputs, a line each.
+
+    Args:
+        rows: ``interface`` of a report.
+    """
+    for row in rows:
+        before, after = row["before"], row["after"]
+        name = f"{row['kind']} {quoted(before['name'])}"
+        if after is None:
+            yield f"{name} is left out"
+            continue
+        parts = [f"is called {quoted(after['name'])}"] if after["name"] != before["name"] else []
+        if (after["type"], after["shape"]) != (before["type"], before["shape"]):
+            parts.append(f"is {_declared(after)}, was {_declared(before)}")
+        if row["left"]:
+            parts.append(f"goes through {', '.join(row['left'])}")
+        yield f"{name} {', '.join(parts)}"
+
+
+def _declared(one: Mapping[str, Any]) -> str:
+    return f"{one['type'] or 'unknown'} {shape_text(one['shape'])}"
 
 
 def show(out: Console, data: Mapping[str, Any]) -> None:

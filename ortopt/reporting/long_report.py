@@ -10,6 +10,7 @@ from ortopt.analysis.costs import in_sizes
 from ortopt.analysis.releases import parse_release
 from ortopt.reporting import half_precision
 from ortopt.reporting.costs import table_in_words
+from ortopt.reporting.interface import changes
 from ortopt.reporting.report import beside_verdict, describe_repair, fused, size, spread_text
 from ortopt.reporting.tables import FittingTable, Style, say, table
 from ortopt.reporting.tuning import tuning_lines
@@ -106,6 +107,7 @@ def _last_lines(data: Mapping[str, Any]) -> Iterable[str]:
         yield f"left as it was: {replaceable} {what}, too, {told}"
     for row in data["numerics"]:
         yield f"numbers: {row['pass']}: {row['error_bound'] or _FINITE}"
+    yield from (f"interface: {line}" for line in changes(data["interface"]))
     yield from half_precision.lines(data["half_precision"])
     yield f"costs: {table_in_words(data['costs'])}{_expected(data['options'])}"
     undone = not_done(data)

@@ -19,6 +19,7 @@ from ortopt.analysis.shape_demand import Demand, demands
 from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
+from ortopt.interface.ports import as_data
 from ortopt.options import Numerics
 from ortopt.reporting import half_precision
 from ortopt.reporting.costs import fused_forms
@@ -94,6 +95,7 @@ def as_dict(
         "failures": [_failure(error) for error in summary.failures],
         "shape_arithmetic": shape_arithmetic(result),
         "repairs": [_repair(repair) for repair in result.repairs],
+        "interface": as_data(result.interface),
         "half_precision": half_precision.as_data(result.half_precision),
         "costs": fused_forms(result, options),
         "too_large": [_size_refusal(refusal) for refusal in summary.too_large],

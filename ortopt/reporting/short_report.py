@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 
 from ortopt.analysis.blocks import FAMILIES
 from ortopt.reporting import half_precision
+from ortopt.reporting.interface import changes
 from ortopt.reporting.long_report import (
     assumption,
     because,
@@ -217,6 +218,8 @@ def _rows(data: Mapping[str, Any]) -> Iterator[Row]:
         yield Row("larger", tuple(data["larger"]), Style.WORSE, 2)
     yield _verified(data)
     yield Row("needs", tuple(_needs(data)))
+    if data["interface"]:
+        yield Row("interface", tuple(changes(data["interface"])))
     if data["numerics"]:
         yield Row("numbers", tuple(_numbers(data["numerics"])))
     if data["half_precision"]:

@@ -141,6 +141,29 @@ class ModelRunner:
         input_set.finite = is_finite(inputs)
         return input_set
 
+    def outputs(self, model: Source, inputs: Inputs) -> dict[str, Any]:
+        """Run a model, without optimization.
+
+        Args:
+            model: A path or a model.
+            inputs: Arrays by name.
+
+        Returns:
+            The outputs by name; bfloat16 and the like as their bits.
+
+        Raises:
+            VerificationError: It cannot be loaded or run.
+        """
+        try:
+            with self.worker(model, "model") as worker:
+                input_set = self.attempt(worker, inputs)
+                names = worker.names
+        except WorkerError as error:
+            raise VerificationError(str(error)) from error
+        return {
+            name: in_memory(restore(input_set.target, row)) for name, row in zip(names, input_set.rows, strict=True)
+        }
+
 
 def nbytes(source: Source) -> int:
     """About how large a model is: its files, or its weights."""
@@ -154,7 +177,11 @@ def nbytes(source: Source) -> int:
 
 
 def outputs_of(
-    model: Source, inputs: Inputs, *, providers: Sequence[str] = (CPU,), timeout: float | None = None
+    model: Source,
+    inputs: Inputs,
+    *,
+    providers: Sequence[str] = (CPU,),
+    timeout: float | None = None,
 ) -> dict[str, Any]:
     """Run one model, in a process of its own, without optimization.
 
@@ -173,14 +200,5 @@ def outputs_of(
     with temporary_folder("ortopt-run-") as name:
         runner = ModelRunner(Path(name), tuple(dict.fromkeys((*providers, CPU))))
         runner.deadline = None if timeout is None else Deadline(timeout)
-        try:
-            with runner.worker(model, "model") as worker:
-                input_set = runner.attempt(worker, inputs)
-                names = worker.names
-        except WorkerError as error:
-            raise VerificationError(str(error)) from error
-        finally:
-            runner.close()
-        return {
-            name: in_memory(restore(input_set.target, row)) for name, row in zip(names, input_set.rows, strict=True)
-        }
+        with contextlib.closing(runner):
+            return runner.outputs(model, inputs)

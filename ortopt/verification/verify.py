@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,9 +33,10 @@ from ortopt.errors import UsageError
 from ortopt.serialization.load import load
 from ortopt.system.files import temporary_folder
 from ortopt.system.threads import BackgroundThread
+from ortopt.verification.comparison import Comparison
 from ortopt.verification.deployed import DEFAULTS, FURTHER_SECONDS, PREFIX, DeployedModels, DeployedRun, on, ordinary
 from ortopt.verification.doubtful_outputs import STEPS_CAP
-from ortopt.verification.input_sets import inputs_from
+from ortopt.verification.input_sets import in_memory, inputs_from
 from ortopt.verification.inputs import Inputs, Interface, Recorded
 from ortopt.verification.layer_rows import Layers
 from ortopt.verification.layers import LayerComparison
@@ -45,10 +46,11 @@ from ortopt.verification.process import Deadline
 from ortopt.verification.randomness import GivenValues
 from ortopt.verification.reference_outputs import OriginalFacts, ReferenceOutputs, run_original
 from ortopt.verification.result_comparison import ResultComparison, load_failure
-from ortopt.verification.runner import ModelRunner, Source, nbytes
+from ortopt.verification.runner import ModelRunner, Source, nbytes, outputs_of
 from ortopt.verification.start import Runtime
 from ortopt.verification.verdict import Elsewhere, Verification
 from ortopt.verification.without_rounding import UnavailableError, WithoutRounding
+from ortopt.verification.worker import restore
 
 _EARLY_BYTES: Final = 1 << 28
 """Bytes of weights from which the original is not run early."""
@@ -570,6 +572,23 @@ class Reference:
         assert isinstance(self._outputs, ReferenceOutputs)
         return inputs_from(self._outputs.sets[number].source)
 
+    def kept_runs(self, most: int) -> Iterator[tuple[Inputs, dict[tuple[str, str], Any], Comparison]]:
+        """The first ordinary input sets that the original has run on.
+
+        Args:
+            most: How many, at most.
+
+        Yields:
+            The inputs, the outputs by name and type in ONNX's spelling, and how outputs are compared.
+        """
+        if not isinstance(self._outputs, ReferenceOutputs):
+            return
+        kept = self._outputs
+        keys = list(zip(kept.names, kept.types, strict=True))
+        for one in [each for each in kept.sets.values() if each.is_ordinary][:most]:
+            arrays = [in_memory(restore(one.target, row)) for row in one.rows]
+            yield inputs_from(one.source), dict(zip(keys, arrays, strict=True)), kept.comparison
+
 
 class RenderedReference(Reference):
     """An original and results that are compared as copies: of what ONNX Runtime has no kernels for here.
@@ -597,4 +616,4 @@ class RenderedReference(Reference):
         return super().layers(self._rendering(model), outcome)
 
 
-__all__ = ["DEPLOYED", "Reference", "Verification", "verify"]
+__all__ = ["DEPLOYED", "Reference", "Verification", "outputs_of", "verify"]

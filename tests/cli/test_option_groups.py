@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterator
 
@@ -13,13 +12,18 @@ from click.testing import CliRunner
 from ortopt.cli.group import COMMANDS, commands
 from ortopt.cli.option_groups import FIRST, HEADINGS, GroupedCommand
 
-GROUPED = [
-    name for name in COMMANDS if isinstance(importlib.import_module(f"ortopt.cli.{name}").command, GroupedCommand)
-]
+
+def command_of(name: str) -> click.Command:
+    command = commands.get_command(click.Context(commands), name)
+    assert command is not None
+    return command
+
+
+GROUPED = [name for name in COMMANDS if isinstance(command_of(name), GroupedCommand)]
 
 
 def options_of(name: str) -> list[click.Option]:
-    params = importlib.import_module(f"ortopt.cli.{name}").command.params
+    params = command_of(name).params
     return [param for param in params if isinstance(param, click.Option)]
 
 
@@ -37,7 +41,7 @@ def test_every_heading_has_each_of_its_options_once() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands_with_many_options_are_grouped(name: str) -> None:
-    command = importlib.import_module(f"ortopt.cli.{name}").command
+    command = command_of(name)
     assert isinstance(command, GroupedCommand) or len(command.params) <= 20
 
 

@@ -83,6 +83,23 @@ class CastChainElimination(RewriteRule[Match]):
         return Match((root,), lambda: ir.Node("", "Cast", [x], attributes))
 
 
+class IndexCastElimination(RewriteRule[Match]):
+    """``Gather(x, Cast(i))`` → ``Gather(x, i)`` where the indices i are of int32; so for other ops that take both."""
+
+    levels = (TransformerLevel.LEVEL1,)
+    roots = ("Gather", "GatherElements", "ScatterElements")
+    opsets = (TYPE_IS_A_NUMBER_FROM, NEWEST_OPSET)
+
+    def match(self, root: ir.Node) -> Match:
+        """Indices that are cast from int32 to int64; the cast may have other users, and stays for them."""
+        x, index = inputs(root, 2)
+        (narrow,) = inputs(producer(index, *sorted(CASTS)), 1)
+        need(dtype(narrow) == TYPE.INT32 and dtype(index) == TYPE.INT64, "no int32 becomes int64", index)
+        attributes = plain_attributes(root).values()
+        operands = [x, narrow, *root.inputs[2:]]
+        return Match((root,), lambda: ir.Node("", root.op_type, operands, attributes))
+
+
 def _holds(wide: ir.DataType, narrow: ir.DataType) -> bool:
     """Whether a type has each number of another."""
     if wide == narrow:

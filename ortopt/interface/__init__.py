@@ -1,0 +1,1 @@
+"""Other inputs and outputs of a model on request, each with the exact adapter to the original."""
