@@ -131,7 +131,8 @@ class Run:
         Raises:
             OrtoptError: If it fails; the output file is as it was before.
         """
-        self._check_runtime()
+        for text in self._check_runtime():
+            warn(text)
         if self._flags["verify"] and (absent := in_place_of(self._options.providers)):
             warn(absent)
         try:
@@ -167,8 +168,8 @@ class Run:
             raise error
         self._show(result, data)
 
-    def _check_runtime(self) -> None:
-        """Report what is wrong with the installed ONNX Runtime, or that there is none.
+    def _check_runtime(self) -> list[str]:
+        """What to warn of: what is wrong with the installed ONNX Runtime, or that there is none.
 
         Raises:
             MissingRuntimeError: There is none, and models have to run.
@@ -182,10 +183,8 @@ class Run:
                 raise
             if self._flags["verify"]:
                 raise MissingRuntimeError(f"{error}; or --no-verify, which runs nothing") from None
-            warn(f"{error}; without it, constants stay that only ONNX Runtime computes")
-            return
-        for warning in caught:
-            warn(str(warning.message))
+            return [f"{error}; without it, constants stay that only ONNX Runtime computes"]
+        return [str(warning.message) for warning in caught]
 
     def _work(self, progress: Progress | None) -> tuple[OptimizeResult, Saved | None, VerificationError | None]:
         if self._flags["tune"]:
