@@ -224,8 +224,8 @@ def _rows(data: Mapping[str, Any]) -> Iterator[Row]:
         yield Row("numbers", tuple(_numbers(data["numerics"])))
     if data["half_precision"]:
         yield Row(data["half_precision"]["dtype"], tuple(half_precision.in_short(data["half_precision"])))
-    if tuned := [line.removeprefix("tuned: ") for line in tuning_lines(data.get("tuning"))]:
-        yield Row("tuned", tuple(sorted(tuned, key=lambda line: not line.startswith("measured"))))
+    if tuned := tuple(_tuned(data.get("tuning"))):
+        yield Row("tuned", tuned, kept=2)
     for label, clauses in (("fused", _fused(data)), ("fewer", _fewer(data)), ("left", _left(data))):
         if told := tuple(clauses):
             yield Row(label, told)
@@ -301,6 +301,15 @@ def _needs(data: Mapping[str, Any]) -> Iterator[str]:
         yield f"for {there['runtime']} (--target {there['target']})"
 
 
+def _tuned(tuning: Mapping[str, Any] | None) -> Iterator[str]:
+    """What tuning has found: first what came of it, and how much there was no time for."""
+    lines = [line.removeprefix("tuned: ") for line in tuning_lines(tuning)]
+    yield from (line for line in lines if line.startswith("measured"))
+    if tuning is not None and tuning["unmeasured"]:
+        yield f"{len(tuning['unmeasured'])} not measured, for lack of time (--tune-seconds)"
+    yield from (line for line in lines if not line.startswith(("measured", "not measured")))
+
+
 def _numbers(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     finite = [row["pass"] for row in rows if not row["error_bound"]]
     if finite:
@@ -323,7 +332,8 @@ def _fused(data: Mapping[str, Any]) -> Iterator[str]:
     for name, counts in data["blocks"].items():
         if (count := counts["after"]["fused"] - counts["before"]["fused"]) > 0:
             counted.append(_FUSIONS[name])
-            yield f"{count} {FAMILIES[name].title}"
+            title = FAMILIES[name].title
+            yield f"{count} {title if count > 1 else title.removesuffix('s')}"
     others = [
         total
         for total in data["passes"]

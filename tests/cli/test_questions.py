@@ -288,8 +288,11 @@ def test_blocks_are_counted_where_there_are_any(ortopt: Any, model: Path, attent
     }
     assert "fused" not in ortopt("info", model).stdout
     said = ortopt("optimize", attention, "-o", attention.with_name("out.onnx")).stdout
-    assert "fused: 1 of 2 attention blocks\n" in said
-    assert "fused:" not in ortopt("optimize", model, "-o", model.with_name("out.onnx")).stdout
+    assert "\nfused     1 attention block" in said
+    assert "1 of 2 attention blocks in several ops (ortopt explain MODEL attention)" in " ".join(said.split())
+    verbose = ortopt("optimize", attention, "-v", "-o", attention.with_name("out.onnx")).stdout
+    assert "fused: 1 of 2 attention blocks\n" in verbose
+    assert "attention" not in ortopt("optimize", model, "-o", model.with_name("out.onnx")).stdout
 
 
 @pytest.mark.parametrize("command", [["explain", "identity_elimination"], ["bisect"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -185,7 +186,7 @@ def test_the_command_tunes_and_replays(tmp_path: Path, monkeypatch: pytest.Monke
     )
     assert done.exit_code == 0, done.output
     assert "measured against the original: " in done.output
-    assert "not measured, for lack of time (--tune-seconds): " in done.output
+    assert re.search(r"\d not measured, for lack of time \(--tune-seconds\)", " ".join(done.output.split()))
     replayed = runner.invoke(commands, ["optimize", "model.onnx", "-o", "b.onnx", "--choices", "report.json"])
     assert replayed.exit_code == 0, replayed.output
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
