@@ -66,6 +66,7 @@ def joined(metadata: Iterable[Mapping[str, str]], name: str, op: str) -> dict[st
     """
     given = list(metadata)
     entries: dict[str, str] = {}
+    depth: int | None = None  # layers are of one class, and different modules
     for key, read, write, own in (
         (SCOPES_KEY, read_list, _list_text, name),
         (CLASSES_KEY, read_list, _list_text, op),
@@ -77,7 +78,9 @@ def joined(metadata: Iterable[Mapping[str, str]], name: str, op: str) -> dict[st
         if len(texts) == 1:
             entries[key] = texts[0]
         elif paths:
-            entries[key] = write((*common(path[:-1] for path in paths), own))
+            shared = common(path[:-1] for path in paths)[:depth]
+            depth = len(shared) if depth is None else depth
+            entries[key] = write((*shared, own))
     return entries
 
 

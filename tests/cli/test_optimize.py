@@ -371,6 +371,13 @@ def test_provenance_of_a_result_that_python_saves(model: Path, tmp_path: Path) -
         assert any(node.metadata_props for node in onnx.load(tmp_path / "p.onnx").graph.node) == asked
 
 
+def test_what_stays_in_float32_has_to_match_something(ortopt: Any, model: Path) -> None:
+    asked = ("optimize", model, "--float16", "--no-verify", "-q", "--keep-float32")
+    ortopt(*asked, "MatMul")
+    done = ortopt(*asked, "MatMul,*layer.7/*", code=1)
+    assert "keep_float32 has '*layer.7/*', which matches nothing" in done.stderr
+
+
 def test_keep_functions(report: Report, model: Path) -> None:
     text = """<ir_version: 10, opset_import: ["" : 17, "pkg" : 1]>
         main (float[N] x) => (float[N] y) { y = pkg.Twice (x) }
