@@ -218,6 +218,8 @@ def _rows(data: Mapping[str, Any]) -> Iterator[Row]:
         yield Row("larger", tuple(data["larger"]), Style.WORSE, 2)
     yield _verified(data)
     yield Row("needs", tuple(_needs(data)))
+    if assumed := assumption(data):
+        yield Row("assumes", (assumed,))
     if data["interface"]:
         yield Row("interface", tuple(changes(data["interface"])))
     if data["numerics"]:
@@ -295,8 +297,6 @@ def _needs(data: Mapping[str, Any]) -> Iterator[str]:
             yield f"has {some(sorted(unnamed))}"
     if f"opset {opset['after']}" not in requires["because"] and opset["before"] != opset["after"]:
         yield f"opset {opset['after']}, raised from {opset['before']}"
-    if assumed := assumption(data):
-        yield assumed
     if there := data["runs_on"]:
         yield f"for {there['runtime']} (--target {there['target']})"
 

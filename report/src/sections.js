@@ -40,10 +40,19 @@ export function summary(report) {
       h('div', null, h('h3', null, 'Sizes'), table(['', 'before', 'after', 'change'], sizes),
         (report.larger || []).map((why) => h('p', null, h('strong', null, 'Larger: '), why)),
         h('p', null, h('strong', null, 'Needs: '), needs),
+        ports(report.interface || []),
         costs(report.costs),
         blocks(report.blocks)),
       h('div', null, h('h3', null, 'Nodes by op'), byOp(nodes.by_op))),
     options(report.options));
+}
+
+/** What has become of inputs and outputs. */
+function ports(rows) {
+  if (!rows.length) return null;
+  const declared = ({ type, shape }) => `${type || 'unknown'} [${shape === null ? '…' : shape.map((size) => size ?? '?').join(', ')}]`;
+  const cell = (one) => (one ? `${one.name}: ${declared(one)}` : 'left out');
+  return [h('h3', null, 'Inputs and outputs'), table(['', 'before', 'after', 'goes through'], rows.map((row) => [row.kind, cell(row.before), cell(row.after), row.left.join(', ')]))];
 }
 
 /** What the result needs to be loaded, and what in it needs that. */
