@@ -253,3 +253,11 @@ def get_meta(owner: ir.Node | ir.Value, key: str) -> Any:
     """``owner.meta.get(key)``; no dictionary is made, and nothing is raised and caught where there is no such key."""
     meta = owner._metadata
     return None if meta is None else meta.data.get(key)
+
+
+def set_meta(owner: ir.Node | ir.Value, key: str, content: object | None) -> None:
+    """Set what is known of a node or value under a key; None is nothing."""
+    if content is None:
+        owner.meta.pop(key, None)
+    else:
+        owner.meta[key] = content

@@ -13,12 +13,12 @@ from ortopt.graph.detached import constant, detach_orphans, discard, is_detached
 from ortopt.graph.heritage import origins_by_node
 from ortopt.graph.model_edits import ModelEdits
 from ortopt.graph.names import follows_node, set_name
-from ortopt.graph.node_edits import Accept, set_meta
+from ortopt.graph.node_edits import Accept
 from ortopt.graph.order import in_order, is_sorted
 from ortopt.graph.provenance import MAX_VALUES, VALUES_KEY, values_of
 from ortopt.graph.refusal import Code, Conflict
 from ortopt.graph.symbolic import canonical, is_known
-from ortopt.onnx_ir_internals import first_use, get_meta, initializers_of, use_count
+from ortopt.onnx_ir_internals import first_use, get_meta, initializers_of, set_meta, use_count
 
 
 class TooLarge(Conflict):

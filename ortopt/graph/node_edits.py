@@ -26,6 +26,7 @@ from ortopt.onnx_ir_internals import (
     get_meta,
     previous_node,
     replace_input,
+    set_meta,
     set_outputs,
     unlink,
     use_count,
@@ -590,14 +591,6 @@ def replace_back(old: ir.Value, uses: Collection[Usage]) -> None:
     """Let nodes use a value again at the positions where they did."""
     for node, position in uses:
         replace_input(node, position, old)
-
-
-def set_meta(value: ir.Value, key: str, content: object | None) -> None:
-    """Set what is known of a value under a key; None is nothing."""
-    if content is None:
-        value.meta.pop(key, None)
-    else:
-        value.meta[key] = content
 
 
 def _set_type(value: ir.Value, type_: ir.TypeProtocol | None, shape: ir.Shape | None) -> None:

@@ -192,7 +192,7 @@ class _RunBehind(Optimization):
         if self._rounded is None:
             return super().reference(inputs, providers)
         dtype = self._rounded.dtype
-        from ortopt.verification.verify import RenderedReference
+        from ortopt.verification.rendered_reference import RenderedReference
 
         def copy(model: ir.Model) -> ir.Model:
             return rounded_copy(model, dtype, self.token.with_timeout(None))

@@ -95,8 +95,9 @@ class Result:
         found = [finding.says for finding in self.findings if not kinds or finding.kind in kinds]
         told = " ".join(found)
         reasons = [reason for reason in self.facts.get("reasons", ()) if reason not in told]
-        if "latency" in self.facts and all(finding.fact != "latency" for finding in self.findings):
-            reasons.append(f"latency {latency_in_words(self.facts['latency'])}")
+        measured = self.facts.get("latency", {})
+        if measured.get("at") and all(finding.fact != "latency" for finding in self.findings):
+            reasons.append(f"latency {latency_in_words(measured)}")
         return [*([self.error] if self.error else []), *found, *(reasons if not kinds or "note" in kinds else [])]
 
     def as_dict(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -588,32 +588,6 @@ class Reference:
         for one in [each for each in kept.sets.values() if each.is_ordinary][:most]:
             arrays = [in_memory(restore(one.target, row)) for row in one.rows]
             yield inputs_from(one.source), dict(zip(keys, arrays, strict=True)), kept.comparison
-
-
-class RenderedReference(Reference):
-    """An original and results that are compared as copies: of what ONNX Runtime has no kernels for here.
-
-    Args:
-        rendering: Makes the copy of a model, which is nothing that anybody deploys.
-        original: The original.
-        **more: As `Reference` takes them.
-    """
-
-    _is_deployable = False
-
-    def __init__(self, rendering: Callable[[ir.Model], ir.Model], original: ir.Model, **more: Any) -> None:
-        super().__init__(rendering(original), **more)
-        self._rendering = rendering
-
-    def compare(self, result: Source, **more: Any) -> Verification:
-        """Compare a copy of a result; see `Reference`."""
-        model = result if isinstance(result, ir.Model) else load(result, self._token)
-        return super().compare(self._rendering(model), **more)
-
-    def layers(self, result: Source, outcome: Verification) -> Layers | None:
-        """Compare the values of a copy of a result; see `Reference`."""
-        model = result if isinstance(result, ir.Model) else load(result, self._token)
-        return super().layers(self._rendering(model), outcome)
 
 
 __all__ = ["DEPLOYED", "Reference", "Verification", "outputs_of", "verify"]

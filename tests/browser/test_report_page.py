@@ -184,6 +184,23 @@ def test_it_says_what_the_result_needs_and_why_it_is_larger(browser: Chromium, o
     assert needs in said
 
 
+def test_it_says_what_has_become_of_inputs_and_outputs(browser: Chromium, opened: Opened) -> None:
+    opened(deployed_page())
+    assert "Inputs and outputs" not in texts(browser, "#summary h3")
+    image = {"name": "pixels", "type": "FLOAT", "shape": ["N", 3, None]}
+    rows = [
+        {"kind": "input", "before": image, "after": image | {"type": "UINT8"}, "left": ["Transpose", "Cast"]},
+        {"kind": "output", "before": {"name": HOSTILE, "type": None, "shape": None}, "after": None, "left": []},
+    ]
+    opened(deployed_page(report={"interface": rows}))
+    assert "Inputs and outputs" in texts(browser, "#summary h3")
+    said = " ".join(texts(browser, "#summary table"))
+    assert "pixels: FLOAT [N, 3, ?]" in said
+    assert "pixels: UINT8 [N, 3, ?]" in said
+    assert "Transpose, Cast" in said
+    assert f"{' '.join(HOSTILE.split())}: unknown […]" in " ".join(said.split())
+
+
 def test_a_repair_names_the_pass_and_the_signal(browser: Chromium, opened: Opened) -> None:
     repair = {"pass": "gelu_fusion", "rewrite": 3, "reason": KILLED, "left_out": "pass"}
     opened(deployed_page(report={"repairs": [repair]}))
@@ -468,7 +485,13 @@ def test_the_worst_models_of_a_check_are_on_top(browser: Chromium, opened: Opene
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [600, 1400])
 def test_a_check_can_be_read_at_any_width(browser: Chromium, opened: Opened, width: int, theme: str) -> None:
-    facts = {"nodes": 12_345, "size": 1_500_000_000, "error": 1.2e-6, "latency": {"ratio": 0.8}, "rewrites": {"a": 1}}
+    facts = {
+        "nodes": 12_345,
+        "size": 1_500_000_000,
+        "error": 1.2e-6,
+        "latency": {"ratio": 0.8, "low": 0.7, "high": 0.9},
+        "rewrites": {"a": 1},
+    }
     name = f"models/{'a_long_name_' * 8}.onnx"
     says = "the outputs are NaN everywhere, and more is said of this one than has room in a line of a narrow window"
     browser.size(width, 850)

@@ -160,7 +160,7 @@ def test_the_trace_of_a_failed_run_is_written(ortopt: Any, model: Path) -> None:
 def test_cancelled_is_130(
     ortopt: Any, model: Path, monkeypatch: pytest.MonkeyPatch, phase: str, error: type[BaseException]
 ) -> None:
-    def cancelled(*_: object) -> None:
+    def cancelled(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(api.Optimization, phase, cancelled)

@@ -273,7 +273,6 @@ def test_the_result_of_no_conversion_has_no_record() -> None:
         {"float16_io": True},
         {"keep_float32": ["Relu"]},
         {"float16": True, "float16_tolerance": 0},
-        {"float16": True, "keep_float32": "Relu"},
     ],
     ids=str,
 )

@@ -140,7 +140,7 @@ def test_together_with_other_changes_and_sizes(tmp_path: Path) -> None:
     image = "pixels=nhwc,uint8,scale=1/255"
     flags = ["--dynamic-batch", "N", "--image-input", image, "--drop-outputs", "states", "--dim-hint", "N=1..8"]
     out = tmp_path / "out.onnx"
-    done = CliRunner().invoke(commands, ["optimize", str(tmp_path / "model.onnx"), str(out), *flags])
+    done = CliRunner().invoke(commands, ["optimize", str(tmp_path / "model.onnx"), str(out), *flags, "-v"])
     assert done.exit_code == 0, done.output
     assert "interface: input 'pixels' is UINT8 [N, 8, 8, 3], was FLOAT [1, 3, 8, 8]" in done.output
     assert "interface: output 'scores' is FLOAT [N, 5], was FLOAT [1, 5]" in done.output

@@ -279,7 +279,7 @@ def test_the_command_line_and_the_report(tmp_path: Path) -> None:
     save(model(), tmp_path / "model.onnx")
     flags = ["--image-input", IMAGE, "--int32-inputs", "--drop-outputs", "more", "--rename", "words=vectors"]
     arguments = ["optimize", str(tmp_path / "model.onnx"), str(tmp_path / "out.onnx"), *flags]
-    done = CliRunner().invoke(commands, [*arguments, "--json", str(tmp_path / "report.json")])
+    done = CliRunner().invoke(commands, [*arguments, "-v", "--json", str(tmp_path / "report.json")])
     assert done.exit_code == 0, done.output
     lines = [line for line in done.output.splitlines() if line.startswith("interface: ")]
     assert lines == [

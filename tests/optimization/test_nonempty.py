@@ -14,7 +14,7 @@ import pytest
 from ortopt import optimize, zoo
 from ortopt.errors import UsageError
 from ortopt.options import Options
-from ortopt.reporting import report
+from ortopt.reporting import long_report, report
 from ortopt.testing import parse
 from ortopt.verification.verify import Reference
 
@@ -34,7 +34,7 @@ def test_no_branch_asks_for_them(names: tuple[str, ...]) -> None:
     assert (counted["If"], counted["Size"], counted["Attention"]) == (0, 0, 2)
     data = report.as_dict(result, options=Options(nonempty=names))
     out: Any = report.console(io.StringIO())
-    report.show(data, out)
+    long_report.show(data, out)
     assert f"no size {', '.join(names)} of an input is 0" in " ".join(out.file.getvalue().split())
 
 

@@ -330,13 +330,13 @@ class Unsteady(WrongRelu):
         self.done = False
 
     def rewrite(self, found: Any) -> ir.Node:
-        node = ir.node("Relu" if self.done else "Neg", [found.value], name="told")
+        node = ir.node("Relu" if self.done else "Neg", [found.value], doc_string="told")
         self.done = True
         return node
 
     def match(self, root: ir.Node) -> Any:
         found = super().match(root)
-        if root.name == "told":
+        if root.doc_string == "told":
             scope.of(root.graph)
             from ortopt.graph.match import Refusal
 

@@ -101,7 +101,7 @@ def test_a_slower_result_is_a_regression_where_the_interval_says_so(
     check(*only)
     ratios[:] = [1.0, 0.98, 1.02, 1.0, 1.01, 1.3, 0.97, 1.0, 1.0]
     said = check(*only, "--markdown", "r.md", code=3).stdout
-    assert "latency 1.00× the original's (95 %: 0.98× to 1.02×), baseline 0.80× (allowed: 0.84×)" in said
+    assert "latency 1.00× the original's (95 %: 0.98× to 1.02×) at N=1, baseline 0.80× (allowed: 0.84×)" in said
     assert " | 1.00× | " in Path("r.md").read_text()
     ratios[:] = [0.5, 0.51, 0.49] * 3
     assert "zoo/relu.onnx: better" in check(*only).stdout

@@ -72,9 +72,10 @@ def crowded(data: dict[str, Any]) -> dict[str, Any]:
             "not_measured": None, "error": 0.1, "tolerance": 0.2, "kept": [], "error_before": 0.3,
         },
         "tuning": {
-            "reason": "", "sizes": [{"batch": 1, "seq": 128}], "unmeasured": ["a", "b"], "seconds": 1.0,
+            "reason": "", "unmeasured": ["a", "b"], "seconds": 1.0,
             "steps": [{"choice": f"without p{n}", "kept": True, "speeds": [{"median": 1.5}]} for n in range(9)],
             "against_original": [{"median": 2.0}],
+            "measured_with": [{"sizes": {"batch": 1, "seq": 128}, "inputs": [], "fallback": "f " * 99}],
         },
         "requires": {"onnxruntime": "1.23", "original": "1.12", "any_runtime": False, "because": ["opset 23"],
                      "ops": [f"com.microsoft::Op{n}" for n in range(9)]},

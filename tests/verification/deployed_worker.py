@@ -1,9 +1,9 @@
 """A worker whose ONNX Runtime has faults of its own, which only its optimizations show: by names of nodes.
 
-It stands in for `ortopt.verification.worker`. A model that has a node of one of these names, loaded with optimizations,
-ends the process (``segfaults``), never comes to an end (``hangs``), is refused (``is_refused``), or gives other numbers
-(``is_wrong``: twice what it should). With ``_in_16_bits`` behind its name, a node does so only with a weight of
-float16.
+It stands in for `ortopt.verification.worker`. A model that has a node of one of these names, or with it as its
+description, loaded with optimizations, ends the process (``segfaults``), never comes to an end (``hangs``), is refused
+(``is_refused``), or gives other numbers (``is_wrong``: twice what it should). With ``_in_16_bits`` behind it, a node
+does so only with a weight of float16.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class _Doubled:
 def _names(graph: onnx.GraphProto) -> set[str]:
     half = {tensor.name for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT16}
     return {
-        node.name.removesuffix(IN_16_BITS)
+        text.removesuffix(IN_16_BITS)
         for node in graph.node
-        if not node.name.endswith(IN_16_BITS) or not half.isdisjoint(node.input)
+        for text in (node.name, node.doc_string)
+        if not text.endswith(IN_16_BITS) or not half.isdisjoint(node.input)
     }
 
 

@@ -129,37 +129,40 @@ def test_a_model_with_random_ops_is_loaded_itself_too() -> None:
 # -- repaired
 
 
-class Renaming(RewriteRule[Forwarded]):
-    """Name a Relu as no optimization of ONNX Runtime bears."""
+NAME = "wrong_description"
 
-    name = "wrong_name"
+
+class Describing(RewriteRule[Forwarded]):
+    """Describe a Relu as no optimization of ONNX Runtime bears."""
+
+    name = NAME
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Relu",)
     fault = "segfaults"
 
     def match(self, root: ir.Node) -> Forwarded:
-        need(root.name != self.fault, "it has the name already")
+        need(root.doc_string != self.fault, "it is described so already")
         return Forwarded((root,), inputs(root, 1)[0])
 
     def rewrite(self, found: Forwarded) -> ir.Node:
-        return ir.node("Relu", [found.value], name=self.fault)
+        return ir.node("Relu", [found.value], doc_string=self.fault)
 
 
-def renaming(fault: str) -> Renaming:
-    rule = Renaming()
+def describing(fault: str) -> Describing:
+    rule = Describing()
     rule.fault = fault
     return rule
 
 
 def optimized(fault: str, **more: Any) -> OptimizeResult:
-    return optimize(parse(MODEL), transformers=[renaming(fault)], only=["wrong_name", "identity_elimination"], **more)
+    return optimize(parse(MODEL), transformers=[describing(fault)], only=[NAME, "identity_elimination"], **more)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_pass_that_enables_a_fault_is_named_and_left_out(fault: str) -> None:
     result = optimized(fault)
     (repair,) = result.repairs
-    assert repair.rewrite.transformer == "wrong_name"
+    assert repair.rewrite.transformer == NAME
     assert FAULTS[fault] in repair.reason
     assert [node.op_type for node in result.model.graph] == ["Relu", "Tanh"]
     assert result.verification is not None
@@ -194,12 +197,14 @@ def test_probes_for_a_fault_of_the_optimizations_run_nothing_without_them(monkey
 
 def test_the_rewrite_can_be_blamed() -> None:
     run = Optimization(
-        parse(MODEL), make_options(only=["wrong_name", "identity_elimination"]), transformers=[renaming("segfaults")]
+        parse(MODEL),
+        make_options(only=[NAME, "identity_elimination"]),
+        transformers=[describing("segfaults")],
     )
     run.transform()
     blame = run.blame()
     assert blame is not None
-    assert blame.culprit.rewrite.transformer == "wrong_name"
+    assert blame.culprit.rewrite.transformer == NAME
     assert "SIGSEGV" in blame.culprit.verification.reason
 
 

@@ -17,7 +17,8 @@ from ortopt.graph.match import need
 from ortopt.rule import Match
 from ortopt.testing import parse
 from ortopt.verification import runtimes
-from ortopt.verification.verify import RenderedReference, verify
+from ortopt.verification.rendered_reference import RenderedReference
+from ortopt.verification.verify import verify
 
 MODEL = "main (float[2,3] x) => (float[2,3] y) { a = Relu (x) y = Neg (a) }"
 
@@ -102,29 +103,29 @@ def test_what_the_runtime_breaks_of_the_original_too_is_not_the_results_fault(tm
     assert there.reason.startswith("ONNX Runtime 1.2.3 changes the original, too: ")
 
 
-class Renaming(RewriteRule[ir.Value]):
-    """Name a Relu as the broken runtime does not bear."""
+class Describing(RewriteRule[ir.Value]):
+    """Describe a Relu as the broken runtime does not bear."""
 
-    name = "wrong_name"
+    name = "wrong_description"
     levels = (TransformerLevel.LEVEL1,)
     roots = ("Relu",)
 
     def match(self, root: ir.Node) -> Match:
-        need(root.name != "Wrong", "it has the name already")
-        return Match((root,), lambda: ir.node("Relu", list(root.inputs), name="Wrong"))
+        need(root.doc_string != "Wrong", "it is described so already")
+        return Match((root,), lambda: ir.node("Relu", list(root.inputs), doc_string="Wrong"))
 
 
 def test_a_pass_that_enables_it_is_left_out(tmp_path: Path) -> None:
     python = broken(tmp_path, NEGATED)
-    result = optimize(parse(MODEL), transformers=[Renaming()], level=1, verify_with=[python])
+    result = optimize(parse(MODEL), transformers=[Describing()], level=1, verify_with=[python])
     assert result.verified
-    assert [repair.rewrite.transformer for repair in result.repairs] == ["wrong_name"]
+    assert [repair.rewrite.transformer for repair in result.repairs] == ["wrong_description"]
 
 
 def test_without_repair_it_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(VerificationError, match=r"on ONNX Runtime 1\.2\.3"):
         optimize(
-            parse(MODEL), transformers=[Renaming()], level=1, verify_with=[broken(tmp_path, NEGATED)], repair=False
+            parse(MODEL), transformers=[Describing()], level=1, verify_with=[broken(tmp_path, NEGATED)], repair=False
         )
 
 

@@ -165,14 +165,14 @@ class WrongShape(RewriteRule[Forwarded]):
     """Relu becomes a Relu whose result is said to have another shape."""
 
     def match(self, root: ir.Node) -> Forwarded:
-        if root.name == "told":
+        if root.doc_string == "told":
             inputs(root, 7)  # refuses
         return Forwarded((root,), inputs(root, 1)[0])
 
     roots = ("Relu",)
 
     def rewrite(self, found: Forwarded) -> ir.Node:
-        return ir.node("Relu", [found.value], name="told")
+        return ir.node("Relu", [found.value], doc_string="told")
 
 
 class Tears(GraphTransformer):
@@ -192,7 +192,7 @@ class TearsInARule(RewriteRule[Forwarded]):
     roots = ("Tanh",)
 
     def match(self, root: ir.Node) -> Forwarded:
-        need(root.name != "told", "it was")
+        need(root.doc_string != "told", "it was")
         return Forwarded((root,), inputs(root, 1)[0])
 
     def rewrite(self, found: Forwarded) -> ir.Node:
@@ -203,7 +203,7 @@ class TearsInARule(RewriteRule[Forwarded]):
         assert torn is not None
         assert torn.graph is not None
         torn.graph.remove(torn)
-        return ir.node("Tanh", [found.value], name="told")
+        return ir.node("Tanh", [found.value], doc_string="told")
 
 
 class Nearly(RewriteRule[Forwarded]):
@@ -339,12 +339,12 @@ class Hidden(RewriteRule[Forwarded]):
     """A node becomes others that give the same for most inputs; `changed` makes them."""
 
     def match(self, root: ir.Node) -> Forwarded:
-        need(root.name != "told", "it was")
+        need(root.doc_string != "told", "it was")
         return Forwarded((root,), inputs(root, len(root.inputs))[0])
 
     def rewrite(self, found: Forwarded) -> ir.Node:
         new = self.changed(found)
-        new.name = "told"
+        new.doc_string = "told"
         return new
 
     def changed(self, found: Forwarded) -> ir.Node:

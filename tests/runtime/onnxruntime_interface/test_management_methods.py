@@ -231,13 +231,19 @@ def test_profiles_of_specialised_groups_and_of_none(tmp_path: Path) -> None:
 def test_other_providers(text: str) -> None:
     mine = session(text, trace=True)
     expected = mine.run(None, {"x": X})
-    for providers, options in ((["cpu"], None), (["CPUExecutionProvider"], [{}]), ([("cpu", {})], None), (None, None)):
+    for providers, options in (
+        (["cpu"], None),
+        ("cpu", None),
+        (["CPUExecutionProvider"], [{}]),
+        ([("cpu", {})], None),
+        (None, None),
+    ):
         mine.set_providers(providers, options)
         assert mine.get_providers() == ["CPUExecutionProvider"]
         for one, other in zip(expected, mine.run(None, {"x": X}), strict=True):
             assert_allclose(one, other, rtol=1e-6)
-    assert mine.statistics.runs == 5
-    for wrong in (["nonsense"], "cpu", [("cpu", 1)]):
+    assert mine.statistics.runs == 6
+    for wrong in (["nonsense"], "nonsense", [("cpu", 1)]):
         with pytest.raises((UsageError, ValueError)):
             mine.set_providers(wrong)
     with pytest.raises(ValueError, match="same length"):
