@@ -22,6 +22,7 @@ from ortopt.graph import scope
 from ortopt.options import Options
 from ortopt.semantics import STANDARD_DOMAINS
 from ortopt.semantics.domains import MICROSOFT
+from ortopt.serialization.opset_imports import METADATA_FROM_IR
 from ortopt.terminal_text import node_name
 
 _DATA: Final = Path(__file__).parent / "data" / "onnxruntime-releases.json"
@@ -198,7 +199,9 @@ def needed_ir_version(model: ir.Model, token: CancellationToken = NEVER) -> int:
 
 
 def lower_ir_version(model: ir.Model, release: Release, token: CancellationToken = NEVER) -> None:
-    """Give a model the IR version that a release reads, where nothing in it needs a later one.
+    """Give a model that a release does not read the IR version that it needs itself, if that is an earlier one.
+
+    It stays one in which nodes have metadata, if the release reads such.
 
     Args:
         model: The model, which changes.
@@ -207,7 +210,8 @@ def lower_ir_version(model: ir.Model, release: Release, token: CancellationToken
     """
     newest = newest_ir(release)
     if model.ir_version > newest:
-        model.ir_version = min(model.ir_version, max(newest, needed_ir_version(model, token)))
+        needed = max(needed_ir_version(model, token), min(newest, METADATA_FROM_IR))
+        model.ir_version = min(model.ir_version, needed)
 
 
 _is_official = functools.cache(kernels.is_official)
