@@ -257,8 +257,8 @@ def _numbered(name: str) -> Iterator[str]:
 
 def _rename_inside(graph: ir.Graph, taken: set[str | None], suffix: str) -> None:
     """Give values of a branch names that the graph around it does not have."""
-    inside = {value for below in scope.below(graph) for node in below for value in node.outputs}
-    inside.update(value for below in scope.below(graph) if below is not graph for value in below.inputs)
+    inside = dict.fromkeys(value for below in scope.below(graph) for node in below for value in node.outputs)
+    inside |= dict.fromkeys(value for below in scope.below(graph) if below is not graph for value in below.inputs)
     names = {value.name for value in inside}
     for value in inside:
         if value.name and value.name in taken:
