@@ -126,4 +126,4 @@ def test_a_model_is_exported_in_one_line(folder: Path) -> None:
         command = [sys.executable, *arguments]
         done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-    assert "verified on ONNX Runtime" in " ".join(done.stdout.split())
+    assert "by ONNX Runtime" in " ".join(done.stdout.split())

@@ -147,7 +147,7 @@ def test_a_runtime_that_is_there_stays(
     environment.install(requirement(archives, "wheel"))
     assert environment.runtime() == KEPT
     environment.run(environment.python, "-c", MODEL)
-    assert f"verified on ONNX Runtime {KEPT}" in " ".join(environment.ortopt("optimize", "model.onnx").split())
+    assert f"by ONNX Runtime {KEPT}" in " ".join(environment.ortopt("optimize", "model.onnx").split())
     assert f"onnxruntime {KEPT}" in environment.ortopt("info", "--versions")
 
 
