@@ -127,7 +127,8 @@ def _check_rows_stay_apart(node: ir.Node, row: ir.Value, behind: int) -> None:
     operands = inputs(node, len(node.inputs))
     others = [value for value in operands if value is not row]
     if is_op(node, "MatMul", "Gemm"):
-        need(operands[0] is row and behind > 0 and rank(operands[1]) == 2, "it is no product of rows", node)
+        is_of_rows = operands[0] is row and row not in operands[1:] and behind > 0 and rank(operands[1]) == 2
+        need(is_of_rows, "it is no product of rows", node)
         if is_op(node, "Gemm"):
             plain_attributes(node)
             gemm = ops.Gemm(node)

@@ -164,14 +164,16 @@ def _check_indices(value: ir.Value, count: int) -> None:
             break
         if is_op(node, "Clip"):
             _, low, high = (optional(node, place) for place in range(3))
-            if low is not None and high is not None and 0 <= scalar(low) <= scalar(high) < count:
-                return
-        elif is_op(node, "TopK", "ArgMax", "ArgMin"):
+            is_within = low is not None and high is not None and 0 <= scalar(low) <= scalar(high) < count
+            need(is_within, "an index may be of no matrix", node)  # it may take one out that was
+            return
+        if is_op(node, "TopK", "ArgMax", "ArgMin"):
             (of,) = inputs(node, 1)
             (size,) = need_fixed(dims(of)[ops.OneAxis(node).axis :][:1], "the axis has no fixed size", of)
-            need(value is node.outputs[-1] and size <= count, "there are more places than matrices", node)
+            is_place = node.outputs.index(value) == (1 if is_op(node, "TopK") else 0)
+            need(is_place and size <= count, "there are more places than matrices", node)
             return
-        elif not is_op(node, *MOVING, *CASTS):
+        if not is_op(node, *MOVING, *CASTS):
             break
         (value,) = inputs(node, 1)
     raise Refusal("an index may be of no matrix", value)
