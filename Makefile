@@ -27,7 +27,7 @@ BIN = $(VENV)/bin
 TEST = $(VENV_TEST)/bin
 DEMO = bert_small__dyn20raw
 
-.PHONY: help demo docs test test-versions test-integrations runtimes lint format bench bench-real bench-decode bench-groups abuse scale zoo zoo-baseline reach exports test-browser bench-report report-assets fuzz fuzz-groups fuzz-shapes fuzz-chains mutants code-mutants foreign faults fuzz-loader gpu bench-gpu manifest wheel release-check clean
+.PHONY: help demo docs test test-versions test-integrations runtimes lint format bench bench-real abuse scale zoo zoo-baseline reach exports test-browser report-assets fuzz fuzz-groups fuzz-shapes fuzz-chains mutants code-mutants foreign faults fuzz-loader gpu bench-gpu manifest wheel release-check clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -65,22 +65,11 @@ format: $(VENV_TEST)/.installed ## let ruff format and repair the sources
 	$(TEST)/ruff check --fix .
 	$(TEST)/ruff format .
 
-bench: $(VENV_TEST)/.bench ## ortopt beside its peers on the zoo; BENCH="--models A,B --repeat 3" and SPEED="--models A,B --seconds 600" narrow it
-	$(TEST)/python -m benchmarks.bench $(BENCH)
-	$(TEST)/python -m benchmarks.speed $(SPEED)
-	$(TEST)/python -m benchmarks.half_precision
+bench: $(VENV_TEST)/.bench ## all of docs/benchmarks.md, ortopt beside its peers; BENCH="--models A,B --parts files,speed" prints a part
+	$(TEST)/python -m benchmarks.page $(BENCH)
 
 bench-real: $(VENV_TEST)/.bench ## ortopt beside its peers on your own networks: MODELS=FOLDER; SPEED="--seconds 600" narrows it
 	$(TEST)/python -m benchmarks.speed --models $(or $(MODELS),$(error MODELS names a folder of .onnx files)) $(SPEED)
-
-bench-decode: $(VENV_TEST)/.installed ## decode loops: ONNX Runtime's run and IOBinding, -O3, shared buffers; BENCH="--models A,B" narrows it
-	$(TEST)/python -m benchmarks.decode $(BENCH)
-
-bench-groups: $(VENV_TEST)/.installed ## groups against plain ONNX Runtime: calls, memory, creation
-	$(TEST)/python -m benchmarks.sessions $(BENCH)
-
-bench-report: $(VENV_TEST)/.installed ## size of the report's page, and how fast a Chromium shows it
-	$(TEST)/python -m benchmarks.report $(BENCH)
 
 bench-kernels: $(VENV_TEST)/.installed ## what forms cost on this machine: a table of costs; BENCH="--threads 1,2 --seconds 600"
 	$(TEST)/python -m benchmarks.kernels $(BENCH)

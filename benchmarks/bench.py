@@ -184,16 +184,14 @@ def write(rows: Sequence[Row], plan: Plan, out: Path) -> None:
     facts: dict[str, Any] = {"machine": machine(), "versions": tools.versions(), "repeat": plan.repeat}
     facts["rows"] = [asdict(row) for row in rows]
     (out / "bench.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    (out / "bench.md").write_text(report(rows, facts), encoding="utf-8")
+    (out / "bench.md").write_text(f"# Benchmark\n\n{headline(facts)}\n{report(rows)}", encoding="utf-8")
 
 
-def report(everything: Sequence[Row], facts: Mapping[str, Any]) -> str:
-    """The tables as one Markdown page."""
+def report(everything: Sequence[Row]) -> str:
+    """All tables, as Markdown."""
     light = [row for row in everything if _is_light(row.model)]
     rows = [row for row in everything if not _is_light(row.model)]
     parts = [
-        "# Benchmark\n",
-        headline(facts),
         "## Seconds\n",
         seconds_table(rows),
         "## Peak memory, MB resident\n",
@@ -350,7 +348,7 @@ def _cell(row: Row | None, cell: Callable[[Row], str]) -> str:
 
 
 def main() -> None:
-    """Read the command line, measure, print where the tables are."""
+    """Read the command line, measure, print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=__doc__.splitlines()[0])
     parser.add_argument("--models", default="all", help="names by commas, `skeletons`, `light` or `all` (default all)")
     parser.add_argument("--tools", default=",".join(tools.ALL), help=f"names by commas (default {','.join(tools.ALL)})")
@@ -371,8 +369,8 @@ def main() -> None:
         zoo.skeleton(name)  # refuses what it does not know before an hour is spent
     whole = tuple(name for name in models if not _is_light(name))
     light = tuple(filter(_is_light, models))
-    run(Plan(whole, wanted, options.repeat, options.latency, options.timeout, light), options.out.resolve())
-    print((options.out / "bench.md").read_text(encoding="utf-8"))
+    rows = run(Plan(whole, wanted, options.repeat, options.latency, options.timeout, light), options.out.resolve())
+    print(report(rows))
 
 
 if __name__ == "__main__":

@@ -124,14 +124,13 @@ def write(points: Sequence[Point], repeat: int, out: Path) -> None:
     saved = {**facts, "points": [asdict(point) for point in points]}
     out.mkdir(parents=True, exist_ok=True)
     (out / "scale.json").write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
-    (out / "scale.md").write_text(report(points, facts), encoding="utf-8")
+    (out / "scale.md").write_text(f"# Cost against size\n\n{headline(facts)}\n{report(points)}", encoding="utf-8")
 
 
-def report(points: Sequence[Point], facts: Mapping[str, Any]) -> str:
-    """The tables as one Markdown page."""
-    parts = ["# Cost against size\n", headline(facts), points_table(points)]
+def report(points: Sequence[Point]) -> str:
+    """All tables, as Markdown."""
     exponents = exponents_table(points)
-    return "\n".join([*parts, *(["## Exponents of nodes\n", exponents] if exponents else [])])
+    return "\n".join([points_table(points), *(["### Exponents of nodes\n", exponents] if exponents else [])])
 
 
 def points_table(points: Sequence[Point]) -> str:
@@ -220,7 +219,7 @@ def main() -> None:
     for point in chain.from_iterable(runs):
         points.append(point)
         write(points, options.repeat, options.out)  # what has been measured is never lost
-    print((options.out / "scale.md").read_text(encoding="utf-8"))
+    print(report(points))
     if steep := too_steep(points):
         sys.exit(f"with an exponent above {MAX_EXPONENT}, or not done: {', '.join(steep)}")
 

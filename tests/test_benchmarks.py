@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from benchmarks import (
     graphs,
     half_precision,
     latency,
+    page,
     scale,
     shapes,
     tools,
@@ -260,8 +262,7 @@ def _rows() -> list[bench.Row]:
 
 
 def test_the_report() -> None:
-    text = bench.report(_rows(), FACTS)
-    assert "Abacus, 2 cores, 4 GiB" in text
+    text = bench.report(_rows())
     assert "| m | 1.00 | 4.00 | 2.00 | crashed | 0.500 |" in text
     assert "Geometric mean of ortopt / fastest peer: 0.500; worst 0.500 on m." in text
     assert "| m | 10 | 4 | 6 | 7 | crashed |" in text
@@ -350,11 +351,46 @@ def test_scale_tables() -> None:
         for tool, cost in (("ortopt", 0.002), ("ort_extended_lean", 0.001))
     ]
     points.append(scale.Point("wide", 1000, 4000, "ortopt", outcome="timed out after 5 s"))
-    text = scale.report(points, FACTS)
+    text = scale.report(points)
     assert "| chain | 1000 | 0.00400 | ortopt | 2.00 | 2.00 | 1.00 |" in text
     assert "| wide | 1000 | 0.00400 | ortopt | timed out after 5 s | - | - |" in text
     assert "| chain | ortopt | 1.00 | 1.00 | 1.00 |" in text
     assert "| wide | ortopt | 1" not in text
+
+
+def test_all_figures_go_between_the_pages_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "page.md"
+    names = ("measured", "files", "speed")
+    text.write_text("".join(f"of {name}\n<!-- {name} -->\nold\n<!-- end of {name} -->\n" for name in names))
+    parts = {"files": page.Part(("tables",)), "speed": page.Part(("tables",), is_markdown=False)}
+    monkeypatch.setattr(page, "PARTS", parts)
+    monkeypatch.setattr(page, "run", lambda part, models: f"{'as' if part.is_markdown else 'plain'} {models}")
+    page.main(["--page", str(text), "--models", "m"])
+    assert "as m\n\nplain m" in capsys.readouterr().out
+    assert text.read_text().count("old") == len(names)
+    for _ in range(2):  # once more: the marks are still there
+        page.main(["--page", str(text)])
+    assert "old" not in text.read_text()
+    assert re.search(r"<!-- measured -->\n\n\d{4}-\d\d-\d\d: .*\d cores", text.read_text())
+    assert "of speed\n<!-- speed -->\n\nplain \n\n<!-- end of speed -->\n" in text.read_text()
+
+
+def test_a_page_without_a_part_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 places for speed"):
+        page.filled("<!-- files -->\n<!-- end of files -->\n", {"speed": "1"})
+
+
+def test_the_page_has_a_place_for_every_part() -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.filled(text, dict.fromkeys([*page.PARTS, "measured"], "new")).count("\nnew\n") == len(page.PARTS) + 1
+
+
+def test_a_part_runs_as_its_own_command() -> None:
+    assert page.run(page.Part(("tables",), is_markdown=False), "") == "```text\n\n```"
+    with pytest.raises(SystemExit, match="half_precision --wrong ended with 2"):
+        page.run(page.Part(("half_precision", "--wrong"), takes_models=False), "")
 
 
 def test_scale_measures_a_file(tmp_path: Path) -> None:

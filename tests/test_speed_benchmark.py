@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import graphs
 from benchmarks.speed import __main__ as command
-from benchmarks.speed import floor, measured, page, results, tables, turns
+from benchmarks.speed import floor, measured, results, tables, turns
 from benchmarks.speed.results import FLOOR, ORIGINAL, OTHER_FLOOR, REACHABLE, Quartiles, Result, Timing
 from ortopt import zoo
 from ortopt.verification.input_sets import store_inputs
@@ -334,31 +334,6 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     data = json.loads((tmp_path / "out" / "speed.json").read_text())
     assert [one["model"] for one in data["results"]] == ["original", "same"]
     assert "| original | seq 1 |" in (tmp_path / "out" / "speed.md").read_text()
-
-
-def test_a_run_goes_into_the_page(two: list[Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = {"cpu": "Abacus", "cores": 2, "memory_gib": 4, "system": "Linux", "python": "3.13.0", "load": 0.5}
-    data = {"machine": facts, "versions": {"onnx": "1.0"}, "repeat": 3, "plan": {"threads": [1]}}
-    (tmp_path / "speed.json").write_text(json.dumps(data | {"results": [one.as_dict() for one in two]}))
-    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
-    (tmp_path / "page.md").write_text(
-        "before\n<!-- speed, written by `python -m benchmarks.speed.page` -->\nold\n<!-- end of speed -->\nbehind\n"
-    )
-    monkeypatch.setattr(sys, "argv", ["page", str(tmp_path)])
-    page.main()
-    page.main()  # once more: the marks are still there
-    text = (tmp_path / "page.md").read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("<!-- end of speed -->\nbehind\n")
-    assert "old" not in text
-    assert text.count("### 1 thread, CPU time of the thread") == 1
-    (tmp_path / "page.md").write_text("no marks")
-    with pytest.raises(SystemExit):
-        page.main()
-
-
-def test_the_page_has_its_marks() -> None:
-    assert len(page.PART.findall(page.PAGE.read_text(encoding="utf-8"))) == 1
 
 
 def test_models_are_members_of_the_zoo_files_or_folders(models: dict[str, str]) -> None:

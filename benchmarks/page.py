@@ -1,0 +1,134 @@
+"""Renews all figures of docs/benchmarks.md in one go: `python -m benchmarks.page` (`make bench`).
+
+One benchmark runs after the other, each as its own command, and what they print goes between the page's marks,
+``<!-- NAME -->`` and ``<!-- end of NAME -->``. The page is written once all of them are done, with one date: no two of
+its tables are of different versions. With ``--models`` or ``--parts`` the figures are printed only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from benchmarks import tools
+from benchmarks.process import ROOT
+from benchmarks.tables import machine
+
+PAGE: Final = ROOT / "docs" / "benchmarks.md"
+
+
+class Part(NamedTuple):
+    """A benchmark whose output stands on the page.
+
+    Attributes:
+        command: Its module below `benchmarks`, and its arguments.
+        takes_models: Whether ``--models`` narrows it.
+        is_markdown: Whether it prints Markdown; else it is shown as it is.
+    """
+
+    command: tuple[str, ...]
+    takes_models: bool = True
+    is_markdown: bool = True
+
+
+PARTS: Final = {
+    "files": Part(("bench", "--no-latency", "--repeat", "2")),
+    "speed": Part(("speed",)),
+    "half precision": Part(("half_precision",)),
+    "reach": Part(("reach",), is_markdown=False),
+    "verification": Part(("verification",)),
+    "report": Part(("report", "--repeat", "3")),
+    "decode": Part(("decode", "--rounds", "5"), takes_models=False),
+    "groups": Part(("sessions", "--pairs", "4"), takes_models=False, is_markdown=False),
+    "check": Part(("regression", "--parts", "jobs,many,overhead"), takes_models=False),
+    "scale": Part(("scale", "--repeat", "1"), takes_models=False),
+}
+
+_SINCE: Final = "measured"
+"""The mark of the line that says when and with what."""
+
+
+def run(part: Part, models: str) -> str:
+    """The Markdown of a benchmark, which runs now.
+
+    Args:
+        part: The benchmark.
+        models: Names in the zoo, by commas; empty for all.
+
+    Raises:
+        SystemExit: It failed.
+    """
+    narrowed = ["--models", models] if models and part.takes_models else []
+    module, *arguments = part.command
+    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments, *narrowed]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(part.command)} ended with {done.returncode}")
+    text = done.stdout.strip("\n")
+    return text if part.is_markdown else f"```text\n{text}\n```"
+
+
+def circumstances(day: datetime.date, load: float) -> str:
+    """The line that says when everything was measured, where, and with which versions.
+
+    Args:
+        day: The day on which it began.
+        load: The average load of the machine before it began.
+    """
+    here = machine()
+    versions = ", ".join(f"{name} {version}" for name, version in tools.versions().items())
+    return (
+        f"{day}: {here['cpu']}, {here['cores']} cores, {here['memory_gib']} GiB, {here['system']}, "
+        f"Python {here['python']}, load {load} before. {versions}."
+    )
+
+
+def filled(page: str, figures: Mapping[str, str]) -> str:
+    """A page with other figures between its marks.
+
+    Args:
+        page: The page.
+        figures: The Markdown for each mark.
+
+    Raises:
+        ValueError: A mark is not there exactly once.
+    """
+    for name, text in figures.items():
+        marks = re.compile(rf"(?<=<!-- {re.escape(name)} -->\n).*?(?=<!-- end of {re.escape(name)} -->)", re.S)
+        literal = text.replace("\\", r"\\")
+        page, written = marks.subn(f"\n{literal}\n\n", page)
+        if written != 1:
+            raise ValueError(f"the page has {written} places for {name}")
+    return page
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the command line, run the benchmarks, write the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__.splitlines()[0])
+    parser.add_argument("--parts", default=",".join(PARTS), help="names by commas (default all)")
+    parser.add_argument("--models", default="", help="names in the zoo by commas (default all)")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page that is written")
+    options = parser.parse_args(arguments)
+    chosen = options.parts.split(",")
+    if unknown := sorted(set(chosen) - set(PARTS)):
+        parser.error(f"no part is named {', '.join(unknown)}")
+    day, load = datetime.datetime.now(tz=datetime.UTC).date(), float(machine()["load"])
+    figures = {_SINCE: circumstances(day, load)}
+    for name in chosen:
+        print(name, file=sys.stderr, flush=True)
+        figures[name] = run(PARTS[name], options.models)
+    if options.models or set(chosen) != set(PARTS):
+        print("\n\n".join(figures.values()))
+        return
+    options.page.write_text(filled(options.page.read_text(encoding="utf-8"), figures), encoding="utf-8")
+    print(f"{options.page} is written")
+
+
+if __name__ == "__main__":
+    main()
