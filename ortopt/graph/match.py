@@ -11,7 +11,7 @@ match is run again with the next (see `ortopt.graph.backtracking`). So a match m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -34,7 +34,7 @@ from ortopt.graph.constants import (
     small_array,
     tensor_of,
 )
-from ortopt.graph.refusal import ONLY_DECLARED, Absent, Code, Refusal, need, need_present
+from ortopt.graph.refusal import ONLY_DECLARED, Absent, Code, Refusal, need, need_known, need_present
 from ortopt.graph.walk import Question, walk
 from ortopt.onnx_ir_internals import attributes_of, first_use, use_count
 from ortopt.semantics.op_traits import MOVING
@@ -92,7 +92,7 @@ def opset(node: ir.Node, domain: str | None = None) -> int:
     return version
 
 
-def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> bool:
+def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> TypeGuard[ir.Node]:
     """Whether a node is one of some ops.
 
     Args:
@@ -510,6 +510,7 @@ __all__ = [
     "need",
     "need_float",
     "need_float32",
+    "need_known",
     "need_present",
     "only_user",
     "operand_constant",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
@@ -68,12 +70,12 @@ class Scaling(Struct, frozen=True):
         return np.asarray(RANGES[self.integers][1] - self.zero_point)
 
 
-def is_quantizer(node: ir.Node | None) -> bool:
+def is_quantizer(node: ir.Node | None) -> TypeGuard[ir.Node]:
     """Whether a node is a QuantizeLinear, of either domain."""
     return node is not None and semantics.key(node) in semantics.QUANTIZERS
 
 
-def is_dequantizer(node: ir.Node | None) -> bool:
+def is_dequantizer(node: ir.Node | None) -> TypeGuard[ir.Node]:
     """Whether a node is a DequantizeLinear, of either domain."""
     return node is not None and semantics.key(node) in semantics.DEQUANTIZERS
 

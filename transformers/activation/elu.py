@@ -24,6 +24,7 @@ from ortopt.graph.match import (
     need,
     need_float,
     need_float32,
+    need_known,
     only_user,
     plain_attributes,
     producer,
@@ -108,9 +109,7 @@ class SeluFusion(RewriteRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """One number, by which an Elu's result is multiplied or divided."""
-        scaled = scaled_below(root.outputs[0])
-        need(scaled is not None, "it is not multiplied by one number", root)
-        assert scaled is not None
+        scaled = need_known(scaled_below(root.outputs[0]), "it is not multiplied by one number", root)
         (x,) = inputs(root, 1)
         need_float(x)
         need(SMALLEST <= scaled.factor <= LARGEST, "the factor is out of range", root)

@@ -22,6 +22,7 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     need_float,
+    need_known,
     opset,
     users,
 )
@@ -87,9 +88,7 @@ class HardSigmoidFusion(_GateFusion):
         need(len(gate.nodes) > 1 or gate.height != 1, "nothing scales or shifts what is clamped", root)
         nodes, y = gate.nodes, root.outputs[0]
         if gate.height != 1:
-            below = scaled_below(y)
-            need(below is not None, "the upper bound is not 1", root)
-            assert below is not None
+            below = need_known(scaled_below(y), "the upper bound is not 1", root)
             need(is_near(gate.height * below.factor, 1.0, dtype(y)), "the upper bound is not 1", root)
             nodes, y = (*nodes, *below.nodes), below.value
         need_single(gate.x)
@@ -146,8 +145,7 @@ def _product(value: ir.Value, readings: list[Gate]) -> Product:
         gate, scale, scaling = _x_of(other_operand(user, value), readings)
         nodes += [*scaling, user]
         factor, value = factor * scale, user.outputs[0]
-    if gate is None:
-        raise Refusal("it is not multiplied by what it is computed from", value)
+    gate = need_known(gate, "it is not multiplied by what it is computed from", value)
     return Product(tuple(nodes), gate, value, factor)
 
 

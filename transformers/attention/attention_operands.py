@@ -20,6 +20,7 @@ from ortopt.graph.match import (
     is_used,
     is_used_once,
     need,
+    need_known,
     optional,
     plain_attributes,
     producer,
@@ -93,9 +94,9 @@ class GroupQueryOperandFolding(RewriteRule[Match]):
         query = root.inputs[0]
         if query is None or not is_op(query.producer(), "Split"):
             return _embedded(root)
-        split = _split_into(inputs(root, 3))
-        if split is None:
-            raise Refusal("queries, keys and values are not the parts of one value", root)
+        split = need_known(
+            _split_into(inputs(root, 3)), "queries, keys and values are not the parts of one value", root
+        )
         return Match((split, root), lambda: _of_operands(root, [split.inputs[0], None, None, *root.inputs[3:]]))
 
 

@@ -197,7 +197,6 @@ def _before_moves(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
     moves: list[ir.Node] = []
     node = value.producer()
     while is_op(node, *MOVERS) and len(moves) < MAX_MOVES:
-        assert node is not None
         moves.append(node)
         value = node.inputs[0] or value
         node = value.producer()

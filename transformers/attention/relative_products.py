@@ -108,8 +108,7 @@ class RelativeKeyConversion(RewriteRule[Match]):
         need(len(terms.terms) == 2, "it is no product of two operands", root)
         gather, place = _lookup(root)
         x, pairs = (terms.terms[1 - place], terms.terms[place])
-        value = root.inputs[1 - place]
-        assert value is not None
+        value = inputs(root, 2)[1 - place]
         need_float(value)
         by_row, is_turned = _roles(x, pairs, terms.result, root)
         need(same_dim(dims(value)[-2], dims(gather.outputs[0])[0]), "an operand may be broadcast", value)

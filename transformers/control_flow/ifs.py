@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, attribute, inputs, is_op, need, tensor_of
+from ortopt.graph.match import Refusal, attribute, inputs, is_op, need, need_known, tensor_of
 from ortopt.graph.structural_keys import graph_key
 from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import TransformerLevel
@@ -41,8 +41,7 @@ def _taken(node: ir.Node) -> ir.Graph:
         holds = bool(np.asarray(tensor.numpy()).reshape(-1)[0])
     name = "then_branch" if holds else "else_branch"
     branch: ir.Graph | None = attribute(node, name, None)
-    if branch is None:
-        raise Refusal(f"it has no {name}", node)
+    branch = need_known(branch, f"it has no {name}", node)
     need(not branch.inputs, "the branch has inputs", node)
     need(len(branch.outputs) >= len(node.outputs), "the branch has too few results", node)
     return branch

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortopt import ops
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOATS, dtype, inputs, is_op, is_used_once, need, tensor_of, users
+from ortopt.graph.match import FLOATS, dtype, inputs, is_op, is_used_once, need, need_known, tensor_of, users
 from ortopt.linear.channels import affine_above, composed, normalization
 from ortopt.linear.folding import LinearFolding
 from ortopt.linear.layer import CONVOLUTIONS, Folded, linear
@@ -104,8 +104,7 @@ class MulConvFusion(LinearFolding):
         need(not _is_half_of_gelu(scaling.x), "runtimes recognise GELU by the factor", scaling.node)
         layer = linear(root)
         need(is_used_once(layer.weight), "the weights are used elsewhere", layer.weight)
-        factors = layer.effect_of(scaling).scale
-        assert factors is not None
+        factors = need_known(layer.effect_of(scaling).scale, "it scales nothing", root)
         need(bool((factors != 0).all()), "a factor is 0", scaling.number)
         need_near(1.0, (np.abs(factors),), layer.kind, scaling.number)
         weight = scaled(layer.weight, layer.beside(factors, of_outputs=False))

@@ -18,6 +18,7 @@ from ortopt.graph.match import (
     is_constant,
     is_op,
     need,
+    need_known,
     opset,
     optional,
     plain_attributes,
@@ -101,8 +102,7 @@ def _check_coordinates(root: ir.Node) -> None:
 
 def _check_sizes(root: ir.Node, x: ir.Value, sizes: ir.Value) -> None:
     shape, known = dims(x), contents(sizes)
-    if known is None:
-        raise Refusal("the sizes are not known", sizes)
+    known = need_known(known, "the sizes are not known", sizes)
     axes = ops.Resize(root).axes
     need(len(axes) == len(known), "the axes do not fit", root)
     same = all(same_dim(size, shape[axis]) for size, axis in zip(known, axes, strict=True))
@@ -185,8 +185,7 @@ def _whole_scales(root: ir.Node, x: ir.Value) -> tuple[int, ...]:
         numbers = [int(scale) for scale in listed]
     else:
         known = None if sizes is None else contents(sizes)
-        if known is None:
-            raise Refusal("the sizes are not known", root)
+        known = need_known(known, "the sizes are not known", root)
         need(len(known) == len(axes), "the axes do not fit", root)
         numbers = [_times(shape[axis], size, root) for axis, size in zip(axes, known, strict=True)]
     need(len(numbers) == len(axes), "the axes do not fit", root)

@@ -110,7 +110,6 @@ def slots_of(mask: ir.Value) -> Slots:
     """
     one_hot, order = mask.producer(), tuple(range(MASK_RANK))
     if is_op(one_hot, "Transpose"):
-        assert one_hot is not None
         order = ops.Transpose(one_hot).order
         one_hot = inputs(one_hot, 1)[0].producer()
     if one_hot is None or not is_op(one_hot, "OneHot"):
@@ -158,7 +157,6 @@ def _coordinate(value: ir.Value, found: ir.Value) -> int:
     need(len(node.outputs) == MASK_RANK - 1, "it holds several coordinates", node)
     above = whole.producer()
     if is_op(above, "Transpose"):
-        assert above is not None
         whole = inputs(above, 1)[0]
     need(whole is found, "it holds no coordinates", node)
     return place

@@ -12,7 +12,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.signs import is_never_below_zero
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOATS, INTEGERS, dims, dtype, is_constant, is_never_zero, need, opset
+from ortopt.graph.match import FLOATS, INTEGERS, dims, dtype, inputs, is_constant, is_never_zero, need, opset
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.einsum import Equation, Operand, Step, equation_of, product_of
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -70,8 +70,7 @@ class EinsumDecomposition(RewriteRule[Arrangement]):
 def _single(root: ir.Node, equation: Equation) -> Arrangement:
     (letters,) = equation.terms
     summed = Operand(letters).without([each for each in letters if each not in equation.result], "ReduceSum")
-    (value,) = root.inputs
-    assert value is not None
+    (value,) = inputs(root, 1)
     return Arrangement((root,), ((value, summed.ordered(equation.result).steps),))
 
 

@@ -192,9 +192,7 @@ def _check_step(step: ir.Node, before: int, behind: int) -> None:
 def _path_to(value: ir.Value) -> tuple[list[ir.Node], ir.Value]:
     """The nodes above a value that only move its axes, in order of computation, and what they move."""
     path: list[ir.Node] = []
-    while len(path) < LONGEST_PATH and is_op(value.producer(), *RESHAPING, "Transpose"):
-        node = value.producer()
-        assert node is not None
+    while len(path) < LONGEST_PATH and is_op(node := value.producer(), *RESHAPING, "Transpose"):
         path.insert(0, node)
         value = inputs(node, 1)[0]
     return path, value

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph import symbolic
-from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, optional, plain_attributes
+from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, need_known, optional, plain_attributes
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
@@ -58,8 +58,7 @@ class UnrolledProductMerging(RewriteRule[Match]):
         values = inputs(root, len(root.inputs))
         need(len(values) > 1, "it joins nothing", root)
         to = ops.Concat(root).axis_of(RANK) if len(dims(root.outputs[0])) == RANK else None
-        if to is None:
-            raise Refusal("it gives no sequence of rows", root)
+        to = need_known(to, "it gives no sequence of rows", root)
         steps = [_step(value, to) for value in values]
         split = steps[0].part.producer()
         if split is None or not is_op(split, "Split"):
@@ -67,8 +66,7 @@ class UnrolledProductMerging(RewriteRule[Match]):
         parts = [step.part for step in steps]
         need(parts == list(split.outputs), "its operands are not all the steps, in their order", root)
         need(all(step.product == steps[0].product for step in steps), "the products are not the same", root)
-        x = split.inputs[0]
-        assert x is not None
+        (x,) = inputs(split, 1)
         of = ops.Split(split).axis_of(len(dims(x, RANK)))
         for step in steps:
             rows = step.nodes[0].outputs[0]  # what was reshaped to a matrix

@@ -27,6 +27,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_known,
     opset,
     optional,
     producer,
@@ -157,9 +158,7 @@ class GatherToSliceFusion(RewriteRule[Block]):
         if root.op_type == "GatherND":
             return _by_coordinates(root, x, indices)
         place = ops.Gather(root).axis
-        progression = linear(indices)
-        if progression is None:
-            raise Refusal("the indices are not known", indices)
+        progression = need_known(linear(indices), "the indices are not known", indices)
         if counts_up(progression, dims(x)[place]):
             return _all_of(root, x)
         if len(progression.moving) > 1:
@@ -301,9 +300,7 @@ def _reshaped(root: ir.Node, matrix: Sequence[Dim]) -> tuple[tuple[ir.Node, ...]
             break
         nodes.append(user)
         result = user.outputs[0]
-    if path is None:
-        raise Refusal("the result is another cut of the elements", root)
-    return path
+    return need_known(path, "the result is another cut of the elements", root)
 
 
 def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> Block:

@@ -5,7 +5,7 @@ import onnx_ir as ir
 from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Refusal, dims, inputs, is_used, need, opset, same_dim, shape_of, users
+from ortopt.graph.match import dims, inputs, is_used, need, need_known, opset, same_dim, shape_of, users
 from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.views.index_map import identity, part_along
@@ -120,9 +120,7 @@ class TileElimination(Elimination):
     def match(self, root: ir.Node) -> Forwarded:
         """Repeats that are known and all 1."""
         x, repeats = inputs(root, 2)
-        known = contents(repeats)
-        if known is None:
-            raise Refusal("the repeats are not known", repeats)
+        known = need_known(contents(repeats), "the repeats are not known", repeats)
         need(all(same_dim(count, 1) for count in known), "it repeats something, or takes nothing", repeats)
         return Forwarded((root,), x)
 

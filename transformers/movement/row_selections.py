@@ -114,8 +114,7 @@ def _product(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:
 def _sum(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:
     """All rows, which nothing else reads, plus one."""
     table = inputs(selection, 1)[0]
-    rows = next(value for value in root.inputs if value is not number)
-    assert rows is not None
+    rows = next(value for value in inputs(root, 2) if value is not number)
     need(is_used_once(table) and is_used_once(selection.outputs[0]), "the rows are used elsewhere", table)
     need(is_used_once(rows), "the rows are used elsewhere", rows)
     shape = static_dims(number)

@@ -25,6 +25,7 @@ from ortopt.graph.match import (
     is_constant,
     is_op,
     need,
+    need_known,
     producer,
     same_dim,
     users,
@@ -97,11 +98,8 @@ class ScatterConcatConversion(RewriteRule[Match]):
 
 def _before(node: ir.Node) -> ir.Node:
     """The assignment before another."""
-    assert node.inputs[0] is not None
-    before = node.inputs[0].producer()
-    need(before is not None and is_op(before, "ScatterND"), "places stay as they are", node)
-    assert before is not None
-    return before
+    before = inputs(node, 1)[0].producer()
+    return need_known(before if is_op(before, "ScatterND") else None, "places stay as they are", node)
 
 
 def _following(root: ir.Node) -> ir.Node | None:
@@ -231,9 +229,7 @@ def _to_places(node: ir.Node, x: ir.Value, updates: ir.Value) -> Assignment:
 
 def _first(part: ir.Value, place: int, shape: tuple[Dim, ...]) -> int:
     """Where a part of the indices begins to count along one axis, which it names for each element."""
-    counted = linear(part)
-    if counted is None:
-        raise Refusal("the indices do not count", part)
+    counted = need_known(linear(part), "the indices do not count", part)
     need(symbolic.same_shape(counted.dims, (*shape, 1)), "the indices may be for a part", part)
     alone = all(axis == place or same_dim(stride, 0) for axis, stride in enumerate(counted.strides))
     need(alone, "an index is not for one axis", part)

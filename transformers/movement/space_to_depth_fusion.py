@@ -19,6 +19,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_known,
     optional,
     tensor_of,
     users,
@@ -112,9 +113,11 @@ def _blocks(root: ir.Node) -> tuple[ir.Value, int, tuple[int, ...]]:
 def _offsets(operands: Sequence[ir.Value], size: int) -> tuple[ir.Value, list[tuple[int, int]]]:
     """The value that all operands are blocks of, and for each block its first row and its first column."""
     known = [{found.source: found for found in maps(operand, MAX_MOVES)} for operand in operands]
-    source = next((value for value in known[0] if all(value in one for one in known)), None)
-    if source is None:
-        raise Refusal("the blocks come from several values", operands[0])
+    source = need_known(
+        next((value for value in known[0] if all(value in one for one in known)), None),
+        "the blocks come from several values",
+        operands[0],
+    )
     offsets = []
     for operand, one in zip(operands, known, strict=True):
         found = one[source]

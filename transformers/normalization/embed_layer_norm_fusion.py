@@ -158,7 +158,6 @@ def _lookup(term: ir.Value, shape: tuple[Dim, ...]) -> Lookup | None:
     node = term.producer()
     if not is_op(node, "Gather"):
         return None
-    assert node is not None
     table, ids = inputs(node, 2)
     try:
         rows, hidden = dims(table, 2)
@@ -202,12 +201,10 @@ def _is_never_negative(value: ir.Value) -> Question[ir.Value, bool]:
         return bool((array_of(value) >= 0).all())
     node = value.producer()
     if is_op(node, "Range"):
-        assert node is not None
         start, delta = node.inputs[0], node.inputs[2]
         return is_constant(start) and is_constant(delta) and scalar(start) >= 0 and scalar(delta) > 0
     if not is_op(node, "Cast", *MOVES):
         return False
-    assert node is not None
     source = node.inputs[0]
     widened = not is_op(node, "Cast") or (source is not None and source.dtype == ir.DataType.INT32)
     return widened and source is not None and (yield source)

@@ -23,6 +23,7 @@ from ortopt.graph.match import (
     dtype,
     is_never_zero,
     need,
+    need_known,
     optional,
     plain_attributes,
 )
@@ -95,17 +96,13 @@ def _floats(root: ir.Node, before: Scale, op: str, attributes: Sequence[ir.Attr]
 
 
 def _integers(root: ir.Node) -> ir.Value:
-    value = optional(root, 0)
-    if value is None:
-        raise Refusal("its operand is left out", root)
-    return value
+    return need_known(optional(root, 0), "its operand is left out", root)
 
 
 def _scale(root: ir.Node, first: int) -> Scale:
     """A scale, and the zero point that follows."""
     number, given = optional(root, first), optional(root, first + 1)
-    if number is None:
-        raise Refusal("its scale is left out", root)
+    number = need_known(number, "its scale is left out", root)
     scale = array_of(number)
     zero = np.zeros((), np.uint8) if given is None else array_of(given)
     need(scale.dtype == np.float32 and scale.size == 1 and zero.size == 1, "there are several scales", root)

@@ -17,6 +17,7 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     dtype,
+    inputs,
     is_constant,
     is_op,
     is_used,
@@ -227,8 +228,7 @@ def _made_unsigned(node: ir.Node, shifted: dict[ir.Value, ir.Value]) -> ir.Node:
     operands = list(node.inputs)
     attributes = ops.changed(node.attributes.values(), output_dtype=None)
     if is_quantizer(node) or is_dequantizer(node):
-        scale = operands[1]
-        assert scale is not None
+        scale = inputs(node, 2)[1]
         zero = np.asarray(scaling(node).zero_point + SHIFT, np.uint8)
         operands = [shifted.get(operands[0], operands[0]), scale, constant(zero.reshape(array_of(scale).shape))]  # type: ignore[arg-type]
         return ir.Node(node.domain, node.op_type, operands, attributes)

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from ortopt import ops
 from ortopt.graph import facts
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT16, Dim, Refusal, is_op, need, rank, same_dim
+from ortopt.graph.match import FLOAT16, Dim, Refusal, is_op, need, need_known, rank, same_dim
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.heads import Heads
 from ortopt.patterns.attention.scores import Kind, Step
@@ -154,8 +154,7 @@ class Bias(Struct, frozen=True):
         total: ir.Value | None = None
         for term in self.terms:
             total = _applied(term, total, self.kind, length)
-        assert total is not None
-        return total
+        return need_known(total, "nothing is added")
 
 
 def _bounded(step: Step, total: float, infinite: float) -> float | None:

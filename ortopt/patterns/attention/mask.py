@@ -197,7 +197,6 @@ def _lifted_alone(bias: ir.Value, bounds: _Bounds, *, guarded: bool) -> ir.Value
     how = depth_of(bounds.of(bias))
     node = bias.producer()
     if how is Depth.FINITE and is_op(node, "Where"):
-        assert node is not None
         condition, yes, no = inputs(node, 3)
         if is_constant(yes) and is_constant(no):
             lifted = ir.node("Where", [condition, _constant_lifted(yes), _constant_lifted(no)]).outputs[0]

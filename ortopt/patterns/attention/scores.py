@@ -27,7 +27,7 @@ from ortopt.graph.match import (
     is_scalar,
     is_used_once,
     need,
-    need_present,
+    producer,
     same_dim,
     splat,
 )
@@ -185,9 +185,7 @@ def _unguarded(value: ir.Value, found: Scores) -> ir.Value:
     assert guard is not None
     need(is_used_once(value), "the probabilities are used elsewhere", value)
     condition, fill, kept = inputs(guard, 3)
-    test = condition.producer()
-    need_present(is_op(test, "IsNaN"), "no IsNaN comes before", condition)
-    assert test is not None
+    test = producer(condition, "IsNaN")
     need(test.inputs[0] is kept, "the guard tests another value", condition)
     need(is_constant(fill) and is_scalar(fill, 0.0), "the guard's fill is not 0", fill)
     need(use_count(kept) == 2 and not kept.is_graph_output(), "the probabilities are used elsewhere", kept)

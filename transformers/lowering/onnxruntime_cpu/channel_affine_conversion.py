@@ -27,6 +27,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_fixed,
     need_float32,
     opset,
     users,
@@ -149,9 +150,7 @@ def _step(node: ir.Node) -> Affine:
     need(is_constant(number) and not is_constant(x), "no operand is a constant", node)
     need(number is b or is_op(node, "Add", "Mul"), "the constant comes first", node)
     need_float32(x, FOR_BLOCKS)
-    channels = dims(x, RANK)[1]
-    if not isinstance(channels, int):
-        raise Refusal("the number of channels is not fixed", x)
+    (channels,) = need_fixed(dims(x, RANK)[1:2], "the number of channels is not fixed", x)
     numbers = of_channels(number, channels, RANK)
     ones, zeros = np.ones(channels), np.zeros(channels)
     if is_op(node, "Add", "Sub"):

@@ -19,6 +19,7 @@ from ortopt.graph.match import (
     need,
     need_fixed,
     need_float32,
+    need_known,
     opset,
     optional,
     producer,
@@ -95,9 +96,11 @@ class StridedConcatConversion(CpuRule[Match]):
         """Parts of one value, at equal distances, of which rows of channels stay together."""
         result = root.outputs[0]
         need(ops.Concat(root).axis_of(rank(result)) == rank(result) - 1, "it does not join the last axis", root)
-        found = next((one for one in maps(result, MAX_MOVES) if one.source is not result), None)
-        if found is None:
-            raise Refusal("it joins no parts of one value in an order of theirs", root)
+        found = need_known(
+            next((one for one in maps(result, MAX_MOVES) if one.source is not result), None),
+            "it joins no parts of one value in an order of theirs",
+            root,
+        )
         need_float32(found.source, MEASURED)
         need(all(map(is_used_once, inputs(root, len(root.inputs)))), "a part is used elsewhere", root)
         once = chain(found, root)

@@ -24,6 +24,7 @@ from ortopt.graph.match import (
     need,
     need_fixed,
     need_float32,
+    need_known,
     opset,
     optional,
     rank,
@@ -235,9 +236,7 @@ def _frames(signal: ir.Value, step: int, weights: np.ndarray) -> ir.Value:
 
 
 def _given(length: ir.Value | None, root: ir.Node) -> ir.Value:
-    if length is None:
-        raise Refusal("it has neither a window nor a length", root)
-    return length
+    return need_known(length, "it has neither a window nor a length", root)
 
 
 def _basis(window: np.ndarray) -> np.ndarray:

@@ -26,6 +26,7 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     need_float32,
+    need_known,
     plain_attributes,
     producer,
     rank,
@@ -197,9 +198,7 @@ def _behind_activations(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]
 
 def _only(value: ir.Value) -> ir.Node:
     """The node that computes a value, which one other node reads."""
-    node = value.producer()
-    if node is None:
-        raise Refusal("it is no product", value)
+    node = need_known(value.producer(), "it is no product", value)
     need(is_used_once(value), "the product is used elsewhere", value)
     return node
 

@@ -122,9 +122,7 @@ class InterpolatedConvDecomposition(CpuRule[PartsAndWindows]):
         values: Sequence[ir.Value] = (x,)
         nodes = [root]
         private = is_used_once(x)
-        if is_op(x.producer(), "Concat"):
-            concat = x.producer()
-            assert concat is not None
+        if is_op(concat := x.producer(), "Concat"):
             need(ops.Concat(concat).axis == 1, "no channels are joined", concat)
             values = inputs(concat, len(concat.inputs))
             nodes += [concat] if private else []

@@ -98,10 +98,8 @@ def _channels(node: ir.Node) -> int:
 
 def _begin_blocks(node: ir.Node, channels: int, context: Context) -> bool:
     """Put a convolution before the Resize."""
-    x, *more = node.inputs
-    assert x is not None
-    blocks = convolved(x, np.ones((channels, 1, 1, 1), np.float32), None, {"group": channels})
-    (resized,) = ops.copied(node, [blocks, *more]).outputs
+    blocks = convolved(inputs(node, 1)[0], np.ones((channels, 1, 1, 1), np.float32), None, {"group": channels})
+    (resized,) = ops.copied(node, [blocks, *node.inputs[1:]]).outputs
     return context.substitute(
         {node.outputs[0]: resized}, before=node, origin=(node,), why="the blocked kernel is faster"
     )

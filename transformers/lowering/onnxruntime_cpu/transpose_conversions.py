@@ -24,6 +24,7 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     need_float32,
+    need_known,
     producer,
     same_dim,
     users,
@@ -75,9 +76,9 @@ class SplitTransposeReordering(CpuRule[Match]):
         shaped = all(is_op(node, "Reshape") for node in behind)
         alike = [rest, _units_in_place(rest, dims(x))] if shaped else [rest]
         orders = ((*rest[:place], perm[split], *rest[place:]) for rest in alike for place in range(len(perm)))
-        order = next(filter(moves_one_axis, orders), None)
-        if order is None:
-            raise Refusal("no Transpose of a single axis does the same", transpose)
+        order = need_known(
+            next(filter(moves_one_axis, orders), None), "no Transpose of a single axis does the same", transpose
+        )
         replaced = tuple(node.outputs[0] for node in behind)
         nodes = (transpose, root, *behind)
         return Match(nodes, lambda: _of_other_axis(nodes, order, order.index(perm[split])), replaced)
