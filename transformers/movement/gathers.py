@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.coordinates import Linear, counts_up, linear
@@ -115,26 +114,7 @@ class Bound(NamedTuple):
     step: int = 1
 
 
-class Block(Struct, frozen=True):
-    """A block that a Gather takes: its source, its bounds, and the axes of size 1 to insert.
-
-    `stated` is the axis of the result, if any, along which a Slice may give fewer elements than there are indices.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    source: ir.Value
-    bounds: tuple[Bound, ...]
-    ones: tuple[int, ...]
-    result: ir.Value
-    stated: int | None = None
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The result, which may stand below the root."""
-        return (self.result,)
-
-
-class GatherToSliceFusion(RewriteRule[Block]):
+class GatherToSliceFusion(RewriteRule[Match]):
     """``Gather``, ``GatherND`` by ``Range`` or by an arithmetic progression → ``Slice``, or ``x`` if it takes all.
 
     The indices may have come through Unsqueeze, Expand, Mul, Add and Concat: transformer exports index their attention
@@ -152,7 +132,7 @@ class GatherToSliceFusion(RewriteRule[Block]):
     lookback = 6
     looks_downstream = True
 
-    def match(self, root: ir.Node) -> Block:
+    def match(self, root: ir.Node) -> Match:
         """Indices that count along each axis that they take."""
         x, indices = inputs(root, 2)
         if root.op_type == "GatherND":
@@ -173,21 +153,40 @@ class GatherToSliceFusion(RewriteRule[Block]):
             "an element is taken more than once",
             indices,
         )
-        return Block((root,), x, (bound,), ones, root.outputs[0])
+        return _block((root,), x, (bound,), ones, root.outputs[0])
 
-    def rewrite(self, found: Block) -> dict[ir.Value, ir.Value]:
-        """Slice, and put the axes in, as far as there is any of it."""
-        version = opset(found.nodes[0])
-        value = found.source
-        ends = None
-        if found.bounds:
-            columns = [[bound[column] for bound in found.bounds] for column in (1, 2, 0, 3)]
-            starts, ends, *others = (_list(column, version) for column in columns)
+
+def _block(
+    nodes: tuple[ir.Node, ...],
+    source: ir.Value,
+    bounds: tuple[Bound, ...],
+    ones: tuple[int, ...],
+    result: ir.Value,
+    stated: int | None = None,
+) -> Match:
+    """The match of a block: a Slice of it, and the axes of 1 put in, as far as there is any of it.
+
+    Args:
+        nodes: The nodes that take it.
+        source: What they take it from.
+        bounds: Its bounds.
+        ones: The axes of size 1 to insert.
+        result: The result, which may stand below the root.
+        stated: The axis of the result, if any, along which a Slice may give fewer elements than there are indices.
+    """
+
+    def build() -> dict[ir.Value, ir.Value]:
+        version = opset(nodes[0])
+        value = source
+        if bounds:
+            starts, ends, *others = (_list([bound[column] for bound in bounds], version) for column in (1, 2, 0, 3))
             value = ir.node("Slice", [value, starts, ends, *others]).outputs[0]
-        value = ops.unsqueezed(value, found.ones, version) if found.ones else value
-        if found.stated is not None and ends is not None:
-            value = _with_dimension(value, found.stated, len(dims(found.result)), ends)
-        return {found.result: value}
+        value = ops.unsqueezed(value, ones, version) if ones else value
+        if stated is not None and bounds:
+            value = _with_dimension(value, stated, len(dims(result)), ends)
+        return {result: value}
+
+    return Match(nodes, build, (result,))
 
 
 def _with_dimension(value: ir.Value, place: int, rank: int, size: ir.Value) -> ir.Value:
@@ -236,7 +235,7 @@ def _never_negative(value: ir.Value) -> bool:
     return known is not None and len(known) == 1 and symbolic.at_least(known[0], 0)
 
 
-def _all_of(root: ir.Node, x: ir.Value) -> Block:
+def _all_of(root: ir.Node, x: ir.Value) -> Match:
     """The case of all elements in their order: of x, or of a value that x is a Reshape of."""
     at = x
     for _ in range(MAX_RENAMES):
@@ -245,11 +244,11 @@ def _all_of(root: ir.Node, x: ir.Value) -> Block:
         except Refusal:
             at = inputs(producer(at, *sorted(RESHAPING)), 1)[0]
         else:
-            return Block(nodes, at, (), ones, result)
+            return _block(nodes, at, (), ones, result)
     raise Refusal("the result is another cut of the elements", x)
 
 
-def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear) -> Block:
+def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear) -> Match:
     """``row * columns + column`` into a flattened matrix, each row from its first column on.
 
     All rows are read: were there more columns read than there are, the last row's last index would be out of range.
@@ -278,7 +277,7 @@ def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear)
             nodes, result, ones = _reshaped(root, (rows, progression.dims[column]))
             place = [axis for axis in range(2 + len(ones)) if axis not in ones][1]
             sure = _is_in_range(root, columns, progression.dims[column], (rows,))
-            return Block(nodes, at, (bound,), ones, result, None if sure else place)
+            return _block(nodes, at, (bound,), ones, result, None if sure else place)
     raise Refusal("the columns are not counted by a Range", indices)
 
 
@@ -303,7 +302,7 @@ def _reshaped(root: ir.Node, matrix: Sequence[Dim]) -> tuple[tuple[ir.Node, ...]
     return need_known(path, "the result is another cut of the elements", root)
 
 
-def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> Block:
+def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> Match:
     """The block that coordinates take where each counts up along one axis, in the order of the axes."""
     need(attribute(root, "batch_dims", 0) == 0, "it takes batches", root)
     shape, source = dims(indices), dims(x)
@@ -327,7 +326,7 @@ def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> Block:
     ones = tuple(other for other in range(len(shape) - 1) if other not in places)
     need(all(same_dim(shape[other], 1) for other in ones), "an element is taken more than once", indices)
     need(len(bounds) <= 1, "several bounds are computed", indices)
-    return Block((root,), x, tuple(bounds), ones, root.outputs[0], stated)
+    return _block((root,), x, tuple(bounds), ones, root.outputs[0], stated)
 
 
 def _coordinates(indices: ir.Value, last: int) -> list[tuple[ir.Value, Linear]]:

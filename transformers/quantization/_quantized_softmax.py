@@ -20,7 +20,7 @@ STEPS = 100
 """How many steps of the result, for each term, the kernel multiplies its largest exponential by without overflow."""
 
 
-def check_step(step: np.ndarray, at: ir.Node) -> None:
+def check_step(step: np.ndarray, at: ir.Node | ir.Value) -> None:
     """Refuse a step of the result of which one is no multiple: the kernel cuts off the rest."""
     scale = np.float32(step)
     steps = np.floor(np.float32(1) / scale)
