@@ -103,20 +103,23 @@ def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> TypeGuard[ir.Nod
     return node is not None and node.domain == domain and node.op_type in ops
 
 
-def producer(value: ir.Value | None, *ops: str, domain: str = "") -> ir.Node:
+def producer(value: ir.Value | None, *ops: str, domain: str = "", alone: str = "") -> ir.Node:
     """The node behind a value, which must be one of some ops.
 
     Args:
         value: A value, or None for an input that is left out.
         ops: Op types.
         domain: Their domain.
+        alone: Why more than one reader of the value, or a graph output, is refused; they are not if it is empty.
 
     Raises:
-        Refusal: If the value comes from elsewhere.
+        Refusal: If the value comes from elsewhere, or has other readers.
     """
     node = None if value is None else value.producer()
     if node is None or node.domain != domain or node.op_type not in ops:
         raise Absent(f"no {' or '.join(ops)} comes before", value)
+    if alone and value is not None and not is_used_once(value):
+        raise Refusal(alone, value)
     return node
 
 

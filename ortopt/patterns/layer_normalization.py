@@ -323,7 +323,7 @@ def static_dims_from(x: ir.Value, axis: int) -> tuple[int, ...]:
 def cast_source(value: ir.Value) -> ir.Value | None:
     """The operand of the Cast between float types that a value comes from, or None."""
     node = value.producer()
-    source = node.inputs[0] if node is not None and is_op(node, "Cast") else None
+    source = node.inputs[0] if is_op(node, "Cast") else None
     return source if source is not None and source.dtype in FLOATS and value.dtype in FLOATS else None
 
 

@@ -209,7 +209,7 @@ def _falling(value: ir.Value, x: ir.Value) -> tuple[tuple[ir.Node, ...], float, 
         for outer in affine_forms(value)
         if math.isclose(outer.shift, -outer.factor, rel_tol=1e-7)
         for power in [outer.x.producer()]
-        if power is not None and is_op(power, "Exp")
+        if is_op(power, "Exp")
         for inner in affine_forms(inputs(power, 1)[0])
         if inner.x is x and inner.shift == 0 and inner.factor > 0
     ]

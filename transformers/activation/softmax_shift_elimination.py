@@ -39,7 +39,7 @@ class SoftmaxShiftElimination(RewriteRule[Match]):
         (shifted,) = inputs(root, 1)
         need_float(shifted)
         scaling = shifted.producer()
-        if scaling is None or not is_op(scaling, "Mul"):
+        if not is_op(scaling, "Mul"):
             difference = _difference(root, shifted)
             return _without_shift((difference, root), inputs(difference, 2)[0])
         number, shifted = operand_constant(scaling)

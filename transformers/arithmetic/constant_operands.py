@@ -61,8 +61,9 @@ class ConstantReassociation(RewriteRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """A constant, and below it another one of the same kind of arithmetic."""
         middle, outer, outer_first = _operands(root)
-        inner_node = producer(middle, *(SUMS if root.op_type in SUMS else PRODUCTS))
-        need(is_used_once(middle), "the first result is used elsewhere", middle)
+        inner_node = producer(
+            middle, *(SUMS if root.op_type in SUMS else PRODUCTS), alone="the first result is used elsewhere"
+        )
         need(inner_node.graph is root.graph, "it is computed in another graph", middle)
         x, inner, inner_first = _operands(inner_node)
         need(not is_constant(x), "both operands are constants", x)

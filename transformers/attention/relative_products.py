@@ -268,7 +268,7 @@ def _by_column(x: ir.Value, table: Table, distances: Differences, *, by_row: boo
 def _unturned(matrix: ir.Value, *, by_row: bool) -> tuple[ir.Value, bool]:
     """A matrix before its axes were exchanged, and whether its rows are the positions then."""
     node = matrix.producer()
-    if node is None or not is_op(node, "Transpose"):
+    if not is_op(node, "Transpose"):
         return matrix, by_row
     shape = dims(matrix)
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)

@@ -115,7 +115,7 @@ def _squeezed(value: ir.Value, axes: list[int], rank: int, version: int) -> ir.V
     """A value without some of its dimensions of size 1; where they were just put in, what it was before."""
     while axes:
         node = value.producer()
-        new = ops.Unsqueeze(node).axes_of(rank) if node is not None and is_op(node, "Unsqueeze") else ()
+        new = ops.Unsqueeze(node).axes_of(rank) if is_op(node, "Unsqueeze") else ()
         if node is None or not new or not set(new) <= set(axes):
             break
         (source,) = inputs(node, 1)

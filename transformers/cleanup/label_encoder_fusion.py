@@ -34,7 +34,7 @@ class LabelEncoderFusion(RewriteRule[Match]):
         """Values of the first table that can be told apart among the keys of the second."""
         (middle,) = inputs(root, 1)
         first = middle.producer()
-        if first is None or not is_op(first, "LabelEncoder", domain=ML) or first.graph is not root.graph:
+        if not is_op(first, "LabelEncoder", domain=ML) or first.graph is not root.graph:
             raise Absent("no LabelEncoder comes before", middle)
         need(is_used_once(middle), "the first result is used elsewhere", middle)
         keys, results = _table(root, "keys"), _table(root, "values")

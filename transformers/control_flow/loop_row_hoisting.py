@@ -89,7 +89,7 @@ class LoopRowHoisting(GraphTransformer):
 def _hoisted(node: ir.Node, loop: Repeated, context: Context) -> ir.Value | None:
     """Compute all rows of what a node computes of one in front of the loop; gives the one, or None if it stays."""
     gathers = [value.producer() for value in node.inputs if value is not None]
-    gather = next((each for each in gathers if each is not None and is_op(each, "Gather")), None)
+    gather = next((each for each in gathers if is_op(each, "Gather")), None)
     if gather is None or not gather.graph is node.graph is loop.body:
         return None
     result = node.outputs[0]
@@ -160,7 +160,7 @@ def _is_counter(value: ir.Value, loop: Repeated) -> bool:
     """Whether a value begins with a constant, and grows by one with each iteration."""
     value = copied(value)
     node = value.producer()
-    while node is not None and is_op(node, *CASTS, *RESHAPING):
+    while is_op(node, *CASTS, *RESHAPING):
         (value,) = inputs(node, 1)
         node = value.producer()
     if value is loop.body.inputs[0]:
@@ -169,7 +169,7 @@ def _is_counter(value: ir.Value, loop: Repeated) -> bool:
         initial = loop.initial(state)
         if value is loop.entry(state) and initial is not None and is_constant(initial):
             after = copied(loop.returned(state)).producer()
-            if after is not None and is_op(after, "Add") and value in after.inputs:
+            if is_op(after, "Add") and value in after.inputs:
                 return any(is_scalar(step, 1) for step in after.inputs if step is not value)
     return False
 
@@ -181,7 +181,7 @@ def _makes_as_many_iterations(loop: Repeated, size: Dim) -> bool:
     """
     limit, goes_on = loop.node.inputs[0], copied(loop.body.outputs[0])
     condition = goes_on.producer()
-    if condition is not None and is_op(condition, "Less"):
+    if is_op(condition, "Less"):
         limit = condition.inputs[1]
     elif goes_on is not loop.body.inputs[1] and not is_constant(goes_on):
         return False

@@ -138,10 +138,10 @@ class AddConvFusion(LinearFolding):
 def _is_half_of_gelu(value: ir.Value) -> bool:
     """Whether a value is ``x · (1 + Erf(…))`` or ``x · (1 + Tanh(…))``, which ½ makes a GELU that has no op here."""
     product = value.producer()
-    if product is None or not is_op(product, "Mul"):
+    if not is_op(product, "Mul"):
         return False
     factors = [factor.producer() for factor in inputs(product, 2)]
-    sums = [node for node in factors if node is not None and is_op(node, "Add")]
+    sums = [node for node in factors if is_op(node, "Add")]
     return any(is_op(term.producer(), "Erf", "Tanh") for node in sums for term in inputs(node, 2))
 
 

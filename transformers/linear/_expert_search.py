@@ -76,7 +76,7 @@ def _selection(root: ir.Node) -> ir.Node:
     node = inputs(root, 1)[0].producer()
     if is_op(node, "Cast"):
         node = inputs(node, 1)[0].producer()
-    if node is None or not is_op(node, "Gather"):
+    if not is_op(node, "Gather"):
         raise Refusal("it searches no part of a mask", root)
     return node
 
@@ -86,7 +86,7 @@ def _is_of_ones(mask: ir.Value) -> bool:
     node = mask.producer()
     if is_op(node, "Transpose"):
         node = inputs(node, 1)[0].producer()
-    if node is None or not is_op(node, "OneHot"):
+    if not is_op(node, "OneHot"):
         return False
     values = node.inputs[2]
     return is_constant(values) and small_array(values).tolist() == [0, 1]

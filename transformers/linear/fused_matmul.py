@@ -113,7 +113,7 @@ def _with_casts(node: ir.Node, casts: Mapping[int, ir.Node]) -> ir.Node:
 def _transpose_above(value: ir.Value) -> ir.Node | None:
     """The Transpose behind a value, or behind the Cast that it comes from."""
     node = value.producer()
-    if node is not None and is_op(node, "Cast") and node.inputs[0] is not None:
+    if is_op(node, "Cast") and node.inputs[0] is not None:
         node = node.inputs[0].producer()
     return node if is_op(node, "Transpose") else None
 

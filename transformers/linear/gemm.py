@@ -129,7 +129,7 @@ def _before(gemm: ir.Node) -> Match:
     fused = 0
     for position, value in enumerate(operands):
         transpose = value.producer()
-        if transpose is None or not is_op(transpose, "Transpose") or not _turns(transpose):
+        if not is_op(transpose, "Transpose") or not _turns(transpose):
             continue
         if value.is_graph_output() or not all(is_op(user, "Gemm") for user in users(value)):
             continue

@@ -135,7 +135,7 @@ class LinearConvFusion(RewriteRule[Match]):
         path, total = _path_to(image)
         need(bool(path), "the image is not made of columns", image)
         last = total.producer()
-        first = biased(last) if last is not None and is_op(last, "Add") else linear(producer(total, "MatMul"))
+        first = biased(last) if is_op(last, "Add") else linear(producer(total, "MatMul"))
         need(rank(first.x) >= 2, "it multiplies a vector", first.x)
         position, places = rank(first.x) - 1, []
         for step in path:

@@ -131,7 +131,7 @@ def _weights(layer: ir.Node) -> tuple[ir.Node, int]:
     for place in places:
         value = layer.inputs[place]
         repeated = None if value is None else value.producer()
-        if repeated is None or not is_op(repeated, *REPEATING) or not is_constant(repeated.inputs[0]):
+        if not is_op(repeated, *REPEATING) or not is_constant(repeated.inputs[0]):
             continue
         if repeated.graph is layer.graph and is_used_once(repeated.outputs[0]):
             return repeated, 0

@@ -61,7 +61,7 @@ class UnrolledProductMerging(RewriteRule[Match]):
         to = need_known(to, "it gives no sequence of rows", root)
         steps = [_step(value, to) for value in values]
         split = steps[0].part.producer()
-        if split is None or not is_op(split, "Split"):
+        if not is_op(split, "Split"):
             raise Refusal("its operands are no steps of a sequence", root)
         parts = [step.part for step in steps]
         need(parts == list(split.outputs), "its operands are not all the steps, in their order", root)
@@ -108,7 +108,7 @@ def _product(value: ir.Value) -> tuple[Product, tuple[ir.Node, ...], ir.Value]:
         return Product(_matrix(weight), False, None), (node,), rows
     for product, bias in (inputs(node, 2), inputs(node, 2)[::-1]):
         above = product.producer()
-        if above is not None and is_op(above, "MatMul") and len(dims(bias)) == 1:
+        if is_op(above, "MatMul") and len(dims(bias)) == 1:
             rows, weight = inputs(above, 2)
             _check_row(bias, weight)
             return Product(_matrix(weight), False, bias), (above, node), rows
@@ -142,7 +142,7 @@ def _check_row(bias: ir.Value, weight: ir.Value, *, is_turned: bool = False) -> 
 
 def _node(value: ir.Value, *ops: str) -> ir.Node:
     node = value.producer()
-    if node is None or not is_op(node, *ops) or node.graph is not value.graph:
+    if not is_op(node, *ops) or node.graph is not value.graph:
         raise Refusal("its operands are no products of steps", value)
     return node
 

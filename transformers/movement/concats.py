@@ -86,7 +86,7 @@ def _joined(operands: Sequence[ir.Value], root: ir.Node) -> list[ir.Value]:
     position = 0
     while position < len(operands):
         split = operands[position].producer()
-        if split is not None and is_op(split, "Split"):
+        if is_op(split, "Split"):
             parts = split.outputs
             run = operands[position : position + len(parts)]
             whole = len(run) == len(parts) and all(a is b for a, b in zip(run, parts, strict=True))

@@ -84,8 +84,7 @@ class GatherOfSliceFusion(RewriteRule[Match]):
         """A Slice of a constant that counts all rows, in their order."""
         table, positions = inputs(root, 2)
         shape = tensor_of(table).shape.numpy()
-        cut = producer(positions, "Slice")
-        need(is_used_once(positions), "the positions are used elsewhere", positions)
+        cut = producer(positions, "Slice", alone="the positions are used elsewhere")
         numbers, starts, ends = inputs(cut, 3)
         place = ops.Gather(root).axis
         tensor = tensor_of(numbers)
@@ -295,7 +294,7 @@ def _reshaped(root: ir.Node, matrix: Sequence[Dim]) -> tuple[tuple[ir.Node, ...]
         if ones is not None:
             path = tuple(nodes), result, ones
         user = users(result)[0] if is_used_once(result) else None
-        if user is None or not is_op(user, "Reshape") or user.inputs[0] is not result or user.graph is not root.graph:
+        if not is_op(user, "Reshape") or user.inputs[0] is not result or user.graph is not root.graph:
             break
         nodes.append(user)
         result = user.outputs[0]
@@ -333,7 +332,7 @@ def _coordinates(indices: ir.Value, last: int) -> list[tuple[ir.Value, Linear]]:
     """The coordinates of each element, one by one."""
     concat = indices.producer()
     each = [indices]
-    if concat is not None and is_op(concat, "Concat"):
+    if is_op(concat, "Concat"):
         need(ops.Concat(concat).axis == last, "the coordinates are joined along another axis", concat)
         each = list(inputs(concat, len(concat.inputs)))
     coordinates = []

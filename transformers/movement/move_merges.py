@@ -18,7 +18,6 @@ from ortopt.graph.match import (
     dims,
     inputs,
     is_constant,
-    is_used_once,
     need,
     opset,
     producer,
@@ -68,11 +67,9 @@ class ReshapeTransposeFusion(RewriteRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """Three moves, of which nothing else reads what is between, that one does."""
         (turned,) = inputs(root, 1)
-        transpose = producer(turned, "Transpose")
-        need(is_used_once(turned), "the transposed value is used elsewhere", turned)
+        transpose = producer(turned, "Transpose", alone="the transposed value is used elsewhere")
         (joined,) = inputs(transpose, 1)
-        first = producer(joined, *sorted(RESHAPING))
-        need(is_used_once(joined), "what is transposed is used elsewhere", joined)
+        first = producer(joined, *sorted(RESHAPING), alone="what is transposed is used elsewhere")
         (x,) = inputs(first, 1)
         fewer = chain(through(x, first, transpose, root), root)
         need(fewer.nodes <= 1, "no single move does the same", root)
@@ -91,8 +88,7 @@ class SliceMerging(RewriteRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """Bounds that are numbers; on a common axis, positive steps."""
         (middle,) = inputs(root, 1)
-        first = producer(middle, "Slice")
-        need(is_used_once(middle), "the first part is used elsewhere", middle)
+        first = producer(middle, "Slice", alone="the first part is used elsewhere")
         (x,) = inputs(first, 1)
         shape = dims(x)
         inner = {cut.axis: cut for cut in ops.Slice(first).cuts}

@@ -128,7 +128,7 @@ def _terms(total: ir.Value, additions: list[ir.Node]) -> list[ir.Value]:
     while pending:
         value = pending.pop()
         node = value.producer()
-        if node is None or not is_op(node, "Add") or (additions and not is_used_once(value)) or len(additions) > 2:
+        if not is_op(node, "Add") or (additions and not is_used_once(value)) or len(additions) > 2:
             terms.append(value)
             continue
         additions.append(node)

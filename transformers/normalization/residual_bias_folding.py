@@ -70,7 +70,7 @@ class ResidualBiasFolding(RewriteRule[Match]):
         normalization, biased = operand_from(root, "LayerNormalization")
         residual = normalization.outputs[0]
         total = biased.producer()
-        if total is None or not is_op(total, "Add", "Sum"):
+        if not is_op(total, "Add", "Sum"):
             raise Refusal("nothing with a bias is added to the normalization", root)
         bias, rest = operand_constant(total)
         need(total.graph is normalization.graph is root.graph, "they are in several graphs", root)
@@ -163,7 +163,7 @@ def _layers(readers: list[ir.Node], residual: ir.Value, row: Array) -> Iterator[
 def _sum(unbiased: ir.Value) -> ir.Node | None:
     """What adds a constant to a product that nothing else reads."""
     user = users(unbiased)[0] if is_used_once(unbiased) else None
-    is_sum = user is not None and is_op(user, "Add", "Sum") and len(user.inputs) == 2
+    is_sum = is_op(user, "Add", "Sum") and len(user.inputs) == 2
     if user is None or not is_sum or user.graph is not unbiased.graph:
         return None
     return user if any(value is not None and is_constant(value) for value in user.inputs) else None

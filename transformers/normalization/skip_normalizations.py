@@ -141,7 +141,7 @@ def _skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> _Skip:
 def _biased(value: ir.Value, shape: Sequence[Dim]) -> tuple[ir.Node, ir.Value, ir.Value] | None:
     """The addition of a vector to a value of the whole shape, that value and the vector; None if it is not that."""
     node = value.producer()
-    if node is None or not is_op(node, "Add") or not is_used_once(value):
+    if not is_op(node, "Add") or not is_used_once(value):
         return None
     a, b = inputs(node, 2)
     if not is_vector_of(b, shape[-1]):

@@ -289,7 +289,7 @@ def cut(bias: Bias, keys: Axis, batch: NonemptyBatch) -> Bias:
 def _cut(value: ir.Value | None, keys: Axis, batch: NonemptyBatch) -> ir.Node | None:
     """The Slice that leaves as many positions of one axis as there are keys; None if none does."""
     node = None if value is None else value.producer()
-    if node is None or not is_op(node, "Slice") or len(node.inputs) <= _ENDS:
+    if not is_op(node, "Slice") or len(node.inputs) <= _ENDS:
         return None
     ends = node.inputs[_ENDS]
     known = None if ends is None else facts.all_contents(ends)

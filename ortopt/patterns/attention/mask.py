@@ -182,7 +182,7 @@ class _Bounds:
     def summand(self, total: ir.Value) -> tuple[ir.Node, ir.Value, ir.Value] | None:
         """The node of a sum of a mask and of small numbers, the mask, and the small numbers; None if it is none."""
         node = total.producer()
-        if node is None or not is_op(node, "Add") or depth_of(self.of(total)) is not Depth.FINITE:
+        if not is_op(node, "Add") or depth_of(self.of(total)) is not Depth.FINITE:
             return None
         for mask, other in (node.inputs, node.inputs[::-1]):
             small = None if other is None else self.of(other)

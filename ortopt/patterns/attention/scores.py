@@ -155,7 +155,7 @@ def _to_softmax(found: Scores) -> None:
             found.view = View(_unguarded(value, found), found.view.parts)
         elif is_op(node, "Cast"):
             _pass_cast(found)
-        elif node is not None and is_op(node, *_SHAPES):
+        elif is_op(node, *_SHAPES):
             need(is_used_once(value), "the probabilities are used elsewhere", value)
             _pass_shape(found)
         else:
@@ -209,7 +209,7 @@ def _above_if_any(found: Scores) -> View | None:
     That they are, is proven where these come from: where there are elements at all, only one size fits.
     """
     node = found.view.value.producer()
-    if node is None or not is_op(node, "Reshape") or node.inputs[0] is None:
+    if not is_op(node, "Reshape") or node.inputs[0] is None:
         return None
     shape, axes = found.batch.shape_of(node.inputs[0]), found.view.axes
     own = leaves((found.queries, found.keys))
@@ -240,7 +240,7 @@ def _pass_cast(found: Scores) -> None:
 def _back(found: Scores) -> None:
     """Go one node up."""
     node = found.view.value.producer()
-    if node is None or not is_op(node, *_ELEMENTWISE, *_SHAPES):
+    if not is_op(node, *_ELEMENTWISE, *_SHAPES):
         raise Absent(f"no {' or '.join(PRODUCTS)} comes before", found.view.value)
     if node.op_type in _SHAPES:
         _pass_shape(found)

@@ -64,8 +64,7 @@ def _image_of_rows(root: ir.Node) -> Match:
     image = root.outputs[0]
     image_dims(image)
     (turned,) = inputs(root, 1)
-    transpose = producer(turned, "Transpose")
-    need(is_used_once(turned), "the transposed rows are used elsewhere", turned)
+    transpose = producer(turned, "Transpose", alone="the transposed rows are used elsewhere")
     need(not image.is_graph_output(), "the image is a result of the graph", image)
     alone = all(convolves(user, image) for user in users(image))
     need(alone, "something else than convolutions reads the image", root)
@@ -78,8 +77,7 @@ def _image_of_rows(root: ir.Node) -> Match:
 def _rows_of_image(root: ir.Node) -> Match:
     """A Transpose of an image whose pixels a Reshape has joined."""
     (joined,) = inputs(root, 1)
-    reshape = producer(joined, *RESHAPING)
-    need(is_used_once(joined), "the joined pixels are used elsewhere", joined)
+    reshape = producer(joined, *RESHAPING, alone="the joined pixels are used elsewhere")
     (image,) = inputs(reshape, 1)
     image_dims(image)
     need(is_used_once(image), "the image is used elsewhere", image)
@@ -138,7 +136,7 @@ def _unfolding(root: ir.Node, image: ir.Value) -> Match:
     views: list[View] = []
     for _ in range(LONGEST):
         (user,) = users(view.value) if is_used_once(view.value) else (None,)
-        if user is None or not is_op(user, "Transpose", *RESHAPING) or user.graph is not root.graph:
+        if not is_op(user, "Transpose", *RESHAPING) or user.graph is not root.graph:
             break
         # What a file declares of a result is no proof.
         following = None if user.outputs[0].is_graph_output() else below(view, user)
@@ -172,7 +170,7 @@ def _folding(root: ir.Node, image: ir.Value) -> Match:
     views: list[View] = []
     for _ in range(LONGEST):
         node = view.value.producer()
-        if node is None or not is_op(node, "Transpose", *RESHAPING) or node.graph is not root.graph:
+        if not is_op(node, "Transpose", *RESHAPING) or node.graph is not root.graph:
             break
         if node is not root and not is_used_once(view.value):
             break

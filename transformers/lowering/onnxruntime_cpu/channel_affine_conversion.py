@@ -131,7 +131,7 @@ def _affine(node: ir.Node) -> Affine:
     """
     outer = _step(node)
     inner_node = outer.x.producer()
-    if inner_node is None or not is_op(inner_node, "Add", "Sub", "Mul", "Div") or not is_used_once(outer.x):
+    if not is_op(inner_node, "Add", "Sub", "Mul", "Div") or not is_used_once(outer.x):
         return outer
     try:
         inner = _step(inner_node)

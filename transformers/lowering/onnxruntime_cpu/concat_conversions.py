@@ -53,11 +53,9 @@ class InterleavedConcatConversion(CpuRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """Moves that put the number of the tensor behind the place in it."""
         (apart,) = inputs(root, 1)
-        reshape = producer(apart, *sorted(RESHAPING))
-        need(is_used_once(apart), "what is reshaped is used elsewhere", apart)
+        reshape = producer(apart, *sorted(RESHAPING), alone="what is reshaped is used elsewhere")
         (joined,) = inputs(reshape, 1)
-        concat = producer(joined, "Concat")
-        need(is_used_once(joined), "what is joined is used elsewhere", joined)
+        concat = producer(joined, "Concat", alone="what is joined is used elsewhere")
         along, parts = ops.Concat(concat).axis, inputs(concat, len(concat.inputs))
         need(len(parts) > 1, "it joins nothing", concat)
         size = dims(parts[0])[along]
@@ -137,8 +135,7 @@ class WeightedConcatDecomposition(CpuRule[Match]):
         need(axes is not None, "it sums everything", root)
         last = rank(product) - 1
         need([int(place) % (last + 1) for place in small_array(axes)] == [last], "it sums along other axes", root)
-        multiply = producer(product, "Mul")
-        need(is_used_once(product), "the product is used elsewhere", product)
+        multiply = producer(product, "Mul", alone="the product is used elsewhere")
         joined, weights = _operands(multiply)
         nodes, parts = _parts(joined)
         (points,) = need_fixed(dims(parts[0])[-1:], "the parts are empty, or of no known length", parts[0])

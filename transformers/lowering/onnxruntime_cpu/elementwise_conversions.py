@@ -238,7 +238,7 @@ class ScalarRankConversion(RewriteRule[Match]):
         need(shape[-1:] == (1,), "the last dimension is not 1", root)
         need(any(dim != 1 for dim in shape), "there is one element", root)
         producers = [value.producer() for value in operands]
-        taken = is_op(root, "Add") and any(node is not None and is_op(node, *LINEAR) for node in producers)
+        taken = is_op(root, "Add") and any(is_op(node, *LINEAR) for node in producers)
         need(not taken, "it may become the bias of a product", root)
         low = [value for value in operands if len(dims(value)) < len(shape) and _is_number(value)]
         need(bool(low), "no constant of one element has a lower rank", root)

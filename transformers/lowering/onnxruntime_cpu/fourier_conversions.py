@@ -117,7 +117,7 @@ def _number(value: ir.Value) -> int:
 def _real(x: ir.Value) -> ir.Value | None:
     """The real part of numbers that zeros were put beside."""
     node = x.producer()
-    if node is None or not is_op(node, "Concat") or len(node.inputs) != 2:
+    if not is_op(node, "Concat") or len(node.inputs) != 2:
         return None
     first, second = inputs(node, 2)
     alike = all(isinstance(dims(each)[-1], int) and dims(each)[-1] == 1 for each in (first, second))
@@ -132,7 +132,7 @@ def _real(x: ir.Value) -> ir.Value | None:
 def _zeros(value: ir.Value) -> bool:
     """Whether all elements are 0."""
     node = value.producer()
-    return bool(splat(inputs(node, 1)[0] if node is not None and is_op(node, "Expand") else value) == 0)
+    return bool(splat(inputs(node, 1)[0] if is_op(node, "Expand") else value) == 0)
 
 
 def _matrix(length: int, parts: int, *, is_inverse: bool) -> np.ndarray:

@@ -120,8 +120,7 @@ def _narrowed(root: ir.Node) -> Match:
     check_faster(root, FORM, columns=columns)
     value, activations = _behind_activations(projection.x)
     value, moves = _behind_reshape(value)
-    transpose = producer(value, "Transpose")
-    need(is_used_once(value), "the channels that are last are used elsewhere", value)
+    transpose = producer(value, "Transpose", alone="the channels that are last are used elsewhere")
     need(ops.Transpose(transpose).order == TO_CHANNELS_LAST, "it does not bring channels to the end", transpose)
     (image,) = inputs(transpose, 1)
     batch, _, height, width = image_dims(image)
@@ -175,8 +174,7 @@ def _behind_reshape(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
     node = value.producer()
     if not is_op(node, "Reshape"):
         return value, ()
-    reshape = producer(value, "Reshape")
-    need(is_used_once(value), "what is reshaped is used elsewhere", value)
+    reshape = producer(value, "Reshape", alone="what is reshaped is used elsewhere")
     before, _ = inputs(reshape, 2)
     need(
         bool(dims(before) and dims(value)) and same_dim(dims(before)[-1], dims(value)[-1]),

@@ -175,7 +175,7 @@ def _parts(values: Sequence[ir.Value], outputs: int, windows: tuple[Window, Wind
 def _image(value: ir.Value, channels: int, outputs: int, windows: tuple[Window, Window]) -> Image | None:
     """The image that channels are interpolated from, where the decomposition saves work."""
     resize = value.producer()
-    if resize is None or not is_op(resize, "Resize") or not is_used_once(value):
+    if not is_op(resize, "Resize") or not is_used_once(value):
         return None
     try:
         image = interpolated(resize)

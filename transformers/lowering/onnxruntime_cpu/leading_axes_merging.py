@@ -242,7 +242,7 @@ def _gain(block: Block, token: CancellationToken) -> int:
 def _is_unfolded(value: ir.Value) -> bool:
     """Whether a Reshape gives a value its leading axes: of two axes, it would be what it was before."""
     node = value.producer()
-    return node is not None and is_op(node, "Reshape") and _is_flat(node.inputs[0], value)
+    return is_op(node, "Reshape") and _is_flat(node.inputs[0], value)
 
 
 def _folds(node: ir.Node, value: ir.Value) -> bool:

@@ -147,7 +147,7 @@ def _check_product(value: ir.Value) -> None:
         node = value.producer()
         if node is not None and (node.domain, node.op_type) in PRODUCTS:
             return
-        if node is None or not is_op(node, *MOVES):
+        if not is_op(node, *MOVES):
             raise Refusal("they come out of no product, and may be infinite", value)
         value = inputs(node, len(node.inputs))[0]
     raise Refusal("no product is near", value)

@@ -65,8 +65,7 @@ class SplitTransposeReordering(CpuRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """Parts of size 1 that lose their axis or get another shape, and a Transpose of the last axis and one more."""
         value = inputs(root, 1)[0]
-        transpose = producer(value, "Transpose")
-        need(is_used_once(value), "what is split is used elsewhere", value)
+        transpose = producer(value, "Transpose", alone="what is split is used elsewhere")
         x = inputs(transpose, 1)[0]
         perm = ops.Transpose(transpose).order
         split = ops.Split(root).axis
@@ -279,8 +278,7 @@ class TransposeReshapeMerging(CpuRule[Match]):
         all_move = all(is_op(user, "Transpose") for user in users(middle)) and not middle.is_graph_output()
         need(all_move, "what is between is used elsewhere", middle)
         (turned,) = inputs(reshape, 1)
-        first = producer(turned, "Transpose")
-        need(is_used_once(turned), "what is between is used elsewhere", turned)
+        first = producer(turned, "Transpose", alone="what is between is used elsewhere")
         (x,) = inputs(first, 1)
         once = chain(through(x, first, reshape, root), root)
         need(once.nodes <= 3, "the sizes would be computed", root)
