@@ -100,7 +100,6 @@ class EluFusion(RewriteRule[Match]):
 class SeluFusion(RewriteRule[Match]):
     """``g · Elu<alpha = a>(x)`` → ``Selu<alpha = a, gamma = g>(x)``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "constant_reassociation", "elu_fusion")
     roots = ("Elu",)
     looks_downstream = True

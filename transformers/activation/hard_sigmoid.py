@@ -26,7 +26,7 @@ from ortopt.graph.match import (
     opset,
     users,
 )
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.patterns.affine import LARGEST, SMALLEST, Affine, affine_forms, is_near, need_single, scaled_below
 from ortopt.patterns.clamp import bounds_of
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
@@ -70,7 +70,6 @@ class Product(Struct, frozen=True):
 
 
 class _GateFusion(RewriteRule[Match]):
-    levels = (TransformerLevel.LEVEL1,)
     opsets = (6, NEWEST_OPSET)
     looks_downstream = True
     numerics = Numerics.REORDERED

@@ -3,7 +3,6 @@
 import onnx_ir as ir
 
 from ortopt.graph.match import inputs, need, producer
-from ortopt.options import TransformerLevel
 from ortopt.rule import Elimination, Forwarded
 from ortopt.semantics.op_traits import IDEMPOTENT, INVOLUTIONS
 
@@ -14,7 +13,6 @@ class RepeatedActivationElimination(Elimination):
     The result is exact for every input: integers wrap around in the same way, and NaN and -0.0 stay what they are.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = (*sorted(IDEMPOTENT), *sorted(INVOLUTIONS))
 
     def match(self, root: ir.Node) -> Forwarded:

@@ -17,7 +17,7 @@ from ortopt.graph.match import (
     producer,
     scalar,
 )
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 
@@ -27,7 +27,6 @@ class SoftmaxShiftElimination(RewriteRule[Match]):
     The factor must be above 1, so that nothing overflows that did not before.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding",)
     roots = ("Softmax",)
     opsets = (13, NEWEST_OPSET)  # before, all axes from the given one on are normalized together

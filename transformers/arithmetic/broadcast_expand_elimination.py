@@ -26,7 +26,6 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.graph.walk import Question, walk
-from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import BROADCASTING, NEUTRAL, UNARY
 
@@ -45,7 +44,6 @@ class BroadcastExpandElimination(RewriteRule[Match]):
     false, may only expand its other operand.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("expand_elimination", "constant_folding")
     roots = ("And", "ConstantOfShape", "Expand", "Or", "Unsqueeze")
     opsets = (8, NEWEST_OPSET)  # the first with Expand; before 7, an attribute said how operands broadcast

@@ -32,7 +32,6 @@ from ortopt.graph.match import (
     splat,
     users,
 )
-from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import MOVING, RESHAPING
 
@@ -89,7 +88,6 @@ class MaskCanonicalization(RewriteRule[Match]):
     see it.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("broadcast_expand_elimination", "constant_folding", "not_where_fusion", "shape_folding")
     roots = ("Mul", "Where")
     opsets = (9, NEWEST_OPSET)

@@ -61,7 +61,6 @@ class GatherEinsumReordering(RewriteRule[Match]):
     levels = (TransformerLevel.LEVEL2,)
     roots = ("Einsum",)
     opsets = (12, NEWEST_OPSET)
-    lookback = 2
     providers = (CPU,)
     numerics = Numerics.REORDERED
 

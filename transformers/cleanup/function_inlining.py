@@ -16,7 +16,6 @@ from ortopt.graph.edit import Editor, constant, discard
 from ortopt.graph.facts import copy_facts
 from ortopt.graph.match import Refusal, need, need_known
 from ortopt.graph.names import set_name
-from ortopt.options import TransformerLevel
 from ortopt.semantics import GROUP_DOMAIN, constant_tensor, key, subgraphs
 from ortopt.transformer import Context, GraphTransformer
 
@@ -42,7 +41,6 @@ class FunctionInlining(GraphTransformer):
     longer called are removed.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, dims, inputs, is_constant, is_op, need, need_known
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transformers.cleanup._repetition import SOURCES, Narrow, narrowed
 
@@ -55,7 +55,6 @@ class _Region(Struct):
 class RepeatedConstantFolding(GraphTransformer):
     """``f(Expand(c, shape), …)`` → ``Expand(f(c, …), shape)``, for constants that are repeated along free axes."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "tile_canonicalization")
     numerics = Numerics.REORDERED
     keeps_elementwise = True  # what may be summed up otherwise are products of fewer rows

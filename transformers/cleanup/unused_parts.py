@@ -116,7 +116,6 @@ def _remove_imports(imports: dict[str, int], graphs: Iterable[ir.Graph], context
 class OptionalOutputElimination(GraphTransformer):
     """Optional outputs that nobody uses (of Dropout, LayerNormalization, LSTM …) → left out."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("common_subexpression_elimination", "dead_node_elimination")
     offers_rewrites = True
 

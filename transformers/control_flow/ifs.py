@@ -12,7 +12,6 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, attribute, inputs, is_op, need, need_known, tensor_of
 from ortopt.graph.structural_keys import graph_key
 from ortopt.onnx_ir_internals import is_needed
-from ortopt.options import TransformerLevel
 from ortopt.semantics import constant_tensor, same_constant
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transformers.control_flow._body_inlining import BodyInlining, Inlining
@@ -22,7 +21,6 @@ from ortopt.transformers.control_flow._loops import copied
 class IfInlining(BodyInlining):
     """``If(constant)``, ``If(c)`` below ``If(c)`` → the nodes of the branch that it takes."""
 
-    levels = (TransformerLevel.LEVEL1,)
     op = "If"
 
     def decide(self, node: ir.Node, context: Context) -> Inlining:
@@ -86,7 +84,6 @@ def _inline(node: ir.Node, branch: ir.Graph, context: Context) -> list[ir.Node]:
 class IfMerging(GraphTransformer):
     """``If`` with two equal branches → the nodes of one; a result that is equal in both → that value."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("common_subexpression_elimination", "constant_sharing", "if_inlining")
     offers_rewrites = True
 

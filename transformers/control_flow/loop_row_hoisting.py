@@ -32,7 +32,7 @@ from ortopt.graph.match import (
     scalar,
     users,
 )
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.semantics.op_traits import BROADCASTING, CASTS, RESHAPING, UNARY
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transformers.control_flow._loops import Repeated, bring_out, copied, loops_below, repeated
@@ -63,7 +63,6 @@ class LoopRowHoisting(GraphTransformer):
     Likewise Gemm, and what is computed element by element.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("loop_carried_elimination", "loop_invariant_code_motion")
     numerics = Numerics.REORDERED  # of more rows, a kernel may sum in another order
     offers_rewrites = True

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.graph.match import Refusal, dims, inputs, need, need_float32, users
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.patterns.quantization import is_quantizer
 from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
 
@@ -22,7 +22,6 @@ IMAGES = 2
 class AveragePoolConversion(RewriteRule[Forwarded]):
     """``AveragePool(x)`` → ``GlobalAveragePool(x)`` where there is one window, over the whole image or more."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("AveragePool",)
     opsets = (7, NEWEST_OPSET)
     numerics = Numerics.REORDERED

@@ -38,14 +38,12 @@ class ConvMulFusion(LinearFolding):
 class ConvBnFusion(LinearFolding):
     """``BatchNormalization(Conv(x, W, b))`` → ``Conv(x, W', b')``, ``ConvTranspose`` too."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("BatchNormalization",)
 
 
 class BnBnFusion(RewriteRule[Match]):
     """``BatchNormalization(BatchNormalization(x))`` → one ``BatchNormalization``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("conv_bn_fusion", "gemm_bn_fusion", "matmul_bn_fusion")
     roots = ("BatchNormalization",)
     opsets = (9, NEWEST_OPSET)  # before, each position could have numbers of its own
@@ -71,7 +69,6 @@ class BnConvFusion(LinearFolding):
     these zeros too.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("bn_bn_fusion", "conv_bn_fusion")
     roots = ("Conv",)
     needs = ("BatchNormalization",)

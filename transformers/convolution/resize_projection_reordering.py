@@ -78,7 +78,6 @@ class ResizeProjectionReordering(RewriteRule[Match]):
     after = ("interpolated_conv_decomposition",)
     roots = ("Conv", f"{MICROSOFT}::FusedConv")
     needs = ("Resize",)
-    lookback = 2
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Match:

@@ -26,7 +26,6 @@ from ortopt.graph.match import (
     small_array,
     tensor_of,
 )
-from ortopt.options import TransformerLevel
 from ortopt.patterns.interpolation import COORDINATES
 from ortopt.rule import NEWEST_OPSET, Forwarded, Match, RewriteRule
 from ortopt.semantics.opset_changes import REGION_IS_AN_INPUT_FROM, SCALES_ARE_AN_INPUT_FROM
@@ -57,7 +56,6 @@ class ResizeElimination(RewriteRule[Forwarded]):
     downwards undoes.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Resize", "Upsample")
     opsets = (7, NEWEST_OPSET)
 
@@ -115,7 +113,6 @@ class NearestResizeCanonicalization(RewriteRule[Match]):
     ONNX Runtime has a fast kernel for this spelling, and one on blocked layouts.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("resize_elimination",)
     roots = ("Resize",)
     opsets = (11, NEWEST_OPSET)
@@ -141,7 +138,6 @@ class NearestResizeCanonicalization(RewriteRule[Match]):
 class LinearResizeCanonicalization(RewriteRule[Match]):
     """``Resize(x, sizes)`` that interpolates → ``Resize(x, scales)``, where computed sizes are whole multiples."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("resize_elimination",)
     roots = ("Resize",)
     opsets = (11, NEWEST_OPSET)

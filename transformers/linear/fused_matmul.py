@@ -54,7 +54,6 @@ class MatmulTransposeFusion(RewriteRule[Match]):
     after = ("attention_fusion", "group_query_attention_fusion", "einsum_decomposition", "rotary_embedding_fusion")
     apply_once = True
     roots = ROOTS
-    lookback = 2
     looks_downstream = True
     produces = ((MICROSOFT, "FusedMatMul"),)
     numerics = Numerics.REORDERED

@@ -50,7 +50,6 @@ PARAMETERS = {
 class GemmSumFusion(RewriteRule[Match]):
     """``Sum(Gemm(a, b), c)`` or ``Add`` → ``Gemm(a, b, c)``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Add", "Sum")
     needs = ("Gemm",)
     opsets = (8, NEWEST_OPSET)  # before, Sum did not broadcast
@@ -73,7 +72,6 @@ class GemmSumFusion(RewriteRule[Match]):
 class GemmTransposeFusion(RewriteRule[Match]):
     """``Gemm(Transpose(a), b, c)`` → ``Gemm<transA>(a, b, c)``; ``Transpose(Gemm(a, b, c))`` → ``Gemm(bᵀ, aᵀ, cᵀ)``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Gemm", "Transpose")
     looks_downstream = True
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether C broadcasts

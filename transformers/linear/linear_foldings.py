@@ -57,7 +57,6 @@ class AddMatmulFusion(LinearFolding):
 class GemmBnFusion(LinearFolding):
     """``BatchNormalization(Gemm(a, B, C))`` → ``Gemm(a, B', C')``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("BatchNormalization",)
     into = ("Gemm",)
 
@@ -69,7 +68,6 @@ class MatMulBnFusion(LinearFolding):
     Where `a` is a stack of matrices, which Gemm does not take, it is ``Add(MatMul(a, B'), c)``.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("BatchNormalization",)
     lookback = LONGEST_PATH + 1
 
@@ -99,7 +97,6 @@ class MatmulReassociation(LinearFolding):
     Adapters of low rank stay as they are: with a small dimension in the middle, two products are cheaper.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding",)
     roots = ("MatMul",)
     opsets = (1, NEWEST_OPSET)

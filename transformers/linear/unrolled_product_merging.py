@@ -12,7 +12,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, need_known, optional, plain_attributes
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 
@@ -47,7 +47,6 @@ class Step(Struct, frozen=True):
 class UnrolledProductMerging(RewriteRule[Match]):
     """``Concat(x₀·W + b, x₁·W + b, …)`` for all steps ``Split(x)`` → ``x·W + b``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Concat",)
     lookback = 5
     numerics = Numerics.REORDERED  # of more rows, a kernel may sum in another order

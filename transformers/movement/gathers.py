@@ -36,7 +36,6 @@ from ortopt.graph.match import (
     tensor_of,
     users,
 )
-from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.views.emission import FIRST, LAST
@@ -52,7 +51,6 @@ class GatherElementsCanonicalization(RewriteRule[Match]):
     ONNX Runtime's CPU then copies whole rows, and the repeated indices are not needed.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("GatherElements",)
     opsets = (GATHERS_IN_BATCHES_FROM, NEWEST_OPSET)
 
@@ -76,7 +74,6 @@ class GatherElementsCanonicalization(RewriteRule[Match]):
 class GatherOfSliceFusion(RewriteRule[Match]):
     """``Gather(table, Slice([0, 1, 2 …]))`` → ``Slice(table)``: the first positions of a table of embeddings."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Gather",)
     opsets = (10, NEWEST_OPSET)  # the first with computed bounds; constant ones are folded
 
@@ -124,7 +121,6 @@ class GatherToSliceFusion(RewriteRule[Match]):
     result has as many columns as there were indices: where that may be, a Reshape states their number.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding",)
     roots = ("Gather", "GatherND")
     opsets = (11, NEWEST_OPSET)  # the first with GatherND, and with negative indices

@@ -25,7 +25,6 @@ from ortopt.graph.match import (
     shape_of,
 )
 from ortopt.ops.moves import taken
-from ortopt.options import TransformerLevel
 from ortopt.patterns.permutations import hides_exchange
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
@@ -44,7 +43,6 @@ ALONG_AXES = ("Squeeze", "Unsqueeze")
 class TransposeMerging(RewriteRule[Match]):
     """``Transpose(Transpose(x))`` → one ``Transpose``, or ``x``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Transpose",)
 
     def match(self, root: ir.Node) -> Match:
@@ -58,7 +56,6 @@ class TransposeMerging(RewriteRule[Match]):
 class ReshapeTransposeFusion(RewriteRule[Match]):
     """``Reshape(Transpose(Reshape(x)))`` → ``Transpose(x)`` where the axes that were joined move together."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("reshape_merging", "transpose_merging")
     roots = tuple(sorted(RESHAPING))
     opsets = (SHAPE_IS_AN_INPUT_FROM, NEWEST_OPSET)
@@ -82,7 +79,6 @@ class ReshapeTransposeFusion(RewriteRule[Match]):
 class SliceMerging(RewriteRule[Match]):
     """``Slice(Slice(x))`` → one ``Slice``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Slice",)
 
     def match(self, root: ir.Node) -> Match:
@@ -132,7 +128,6 @@ class ReshapeMerging(RewriteRule[Match]):
     A ``Transpose`` that only moves dimensions of 1 is as good as a Reshape before another.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("reshape_fusion",)
     roots = tuple(sorted(RESHAPING))
     opsets = (SHAPE_IS_AN_INPUT_FROM, NEWEST_OPSET)

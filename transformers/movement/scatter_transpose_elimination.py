@@ -23,7 +23,6 @@ from ortopt.graph.match import (
     opset,
     producer,
 )
-from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 SHAPE_OF_A_PART = 15
@@ -33,11 +32,9 @@ SHAPE_OF_A_PART = 15
 class ScatterTransposeElimination(RewriteRule[Match]):
     """``Transpose⁻¹(ScatterND(Transpose(x), i, u))`` → ``ScatterND(x, (…, i), Transpose⁻¹(u))``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Transpose",)
     after = ("scatter_concat_conversion", "scatter_elimination", "transpose_merging")
     opsets = (SHAPE_OF_A_PART, NEWEST_OPSET)
-    lookback = 2
 
     def match(self, root: ir.Node) -> Match:
         """A scatter of whole rows along one axis, which a Transpose brings to the front and the root back."""

@@ -30,7 +30,6 @@ from ortopt.graph.match import (
     same_dim,
     users,
 )
-from ortopt.options import TransformerLevel
 from ortopt.rule import Elimination, Forwarded, Match, RewriteRule
 
 MAX_STEPS = 8
@@ -46,7 +45,6 @@ _LOOKBACK = 16
 class ScatterElimination(Elimination):
     """``ScatterND(x, places, updates)`` with all places, each in its place → ``updates``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("expand_fusion", "shape_sharing")
     roots = ("ScatterND",)
     lookback = MAX_STEPS
@@ -67,7 +65,6 @@ class ScatterConcatConversion(RewriteRule[Match]):
     Nothing is left of what they are written into, and Concat lets Transposes and the heads of attention through.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "expand_fusion", "scatter_elimination", "shape_sharing")
     roots = ("ScatterND",)
     lookback = _LOOKBACK

@@ -25,7 +25,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.onnx_ir_internals import use_count
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.views.index_map import every, identity, same
 from ortopt.views.reading import maps
@@ -47,13 +47,11 @@ class SpaceToDepthFusion(RewriteRule[Match]):
     the result to whatever is in memory: there the new node fails.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     numerics = Numerics.REORDERED
     keeps_elementwise = True
     after = ("slice_merging",)
     roots = ("Concat",)
     opsets = (4, NEWEST_OPSET)
-    lookback = 2
     looks_downstream = True
 
     def match(self, root: ir.Node) -> Match:

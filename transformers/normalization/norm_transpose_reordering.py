@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.graph.match import dims, inputs, is_used, is_used_once, need, producer
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import TransformerLevel
 from ortopt.rule import Match, RewriteRule
 
 HEADS_FIRST: tuple[int, ...] = (0, 2, 1, 3)
@@ -24,7 +24,6 @@ class NormTransposeReordering(RewriteRule[Match]):
     after = ("layer_norm_fusion", "rms_norm_fusion")
     apply_once = True
     roots = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
-    numerics = Numerics.EXACT
 
     def match(self, root: ir.Node) -> Match:
         """A normalization of the last dimension, which the Transpose leaves where it is."""

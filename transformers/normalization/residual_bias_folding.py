@@ -61,7 +61,6 @@ class ResidualBiasFolding(RewriteRule[Match]):
     roots = ("Add", "Sum")
     needs = ("LayerNormalization",)
     opsets = (8, NEWEST_OPSET)  # before, Sum did not broadcast
-    lookback = 2
     looks_downstream = True
     numerics = Numerics.REORDERED
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.match import Code, array_of, inputs, is_constant, need, optional, plain_attributes
-from ortopt.options import March, Numerics, Target, TransformerLevel
+from ortopt.options import March, Target, TransformerLevel
 from ortopt.patterns.quantization import as_unsigned
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
@@ -47,7 +47,6 @@ class UnsignedWeightConversion(RewriteRule[Match]):
         *("qlinear_matmul_fusion", "unsigned_quantization_conversion"),
     )
     roots = ROOTS
-    numerics = Numerics.EXACT
     targets = (Target.ORT,)
 
     def match(self, root: ir.Node) -> Match:

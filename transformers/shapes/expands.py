@@ -6,7 +6,6 @@ import onnx_ir as ir
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import dims, inputs, is_constant, need, need_known, same_dim
-from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.semantics import is_overridable
 
@@ -16,7 +15,6 @@ EXPAND_SINCE = 8
 class ExpandElimination(Elimination):
     """``Expand(x, shape of x)`` → ``x``, by symbols too."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Expand",)
 
     def match(self, root: ir.Node) -> Forwarded:
@@ -33,7 +31,6 @@ class ExpandElimination(Elimination):
 class ExpandFusion(RewriteRule[Match]):
     """``Expand(x, Concat(Shape(x)…))`` → ``Expand(x, constant)`` of numbers, and of 1 for dimensions of x itself."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Expand",)
     after = ("expand_elimination", "shape_folding")
 
@@ -60,7 +57,6 @@ class TileCanonicalization(RewriteRule[Match]):
     all: operands are broadcast.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Tile",)
     opsets = (EXPAND_SINCE, NEWEST_OPSET)
 

@@ -11,7 +11,6 @@ from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, dims, inputs, is_constant, need, opset, shape_of
 from ortopt.onnx_ir_internals import use_count
-from ortopt.options import TransformerLevel
 from ortopt.semantics import is_overridable
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.views.targets import INFER, flatten_axis, target_of
@@ -25,7 +24,6 @@ class ReshapeFusion(GraphTransformer):
     ``allowzero`` proves nothing: exporters write it, and ONNX Runtime does infer a dimension there.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("dead_node_elimination", "shape_folding")
     offers_rewrites = True
 

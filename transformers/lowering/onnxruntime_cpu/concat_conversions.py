@@ -48,7 +48,6 @@ class InterleavedConcatConversion(CpuRule[Match]):
 
     roots = ("Transpose",)
     opsets = (5, NEWEST_OPSET)  # the first with a Reshape to a shape that is an input
-    lookback = 2
 
     def match(self, root: ir.Node) -> Match:
         """Moves that put the number of the tensor behind the place in it."""
@@ -88,7 +87,6 @@ class StridedConcatConversion(CpuRule[Match]):
 
     roots = ("Concat",)
     opsets = (5, NEWEST_OPSET)  # the first with a Reshape to a shape that is an input
-    lookback = 2
 
     def match(self, root: ir.Node) -> Match:
         """Parts of one value, at equal distances, of which rows of channels stay together."""

@@ -60,7 +60,6 @@ class DftMatmulConversion(CpuRule[Match]):
     roots = ("DFT",)
     opsets = (17, NEWEST_OPSET)
     numerics = Numerics.FINITE  # an infinity spreads further in a longer transform
-    lookback = 2
     weighs = (DFT,)
 
     def match(self, root: ir.Node) -> Match:

@@ -103,7 +103,6 @@ class InterpolatedConvDecomposition(CpuRule[Match]):
 
     roots = CONVOLUTIONS
     needs = ("Resize",)
-    lookback = 2
     weighs = (FORM,)
     numerics = Numerics.FINITE
 
