@@ -38,8 +38,8 @@ def _taken(node: ir.Node) -> ir.Graph:
         need(tensor.dtype == ir.DataType.BOOL and tensor.size == 1, "the condition is not one boolean", condition)
         holds = bool(np.asarray(tensor.numpy()).reshape(-1)[0])
     name = "then_branch" if holds else "else_branch"
-    branch: ir.Graph | None = attribute(node, name, None)
-    branch = need_known(branch, f"it has no {name}", node)
+    given: ir.Graph | None = attribute(node, name, None)
+    branch = need_known(given, f"it has no {name}", node)
     need(not branch.inputs, "the branch has inputs", node)
     need(len(branch.outputs) >= len(node.outputs), "the branch has too few results", node)
     return branch
@@ -90,12 +90,7 @@ class IfMerging(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Merge the branches of a graph's Ifs, innermost first."""
         changed = False
-        for node in context.edit.index.nodes(graph, "If"):
-            try:
-                then, other = _branches(node)
-            except Refusal as refusal:
-                context.refuse(node, refusal)
-                continue
+        for node, (then, other) in context.answered(context.edit.index.nodes(graph, "If"), _branches):
             if graph_key(then) == graph_key(other):
                 inline = partial(_inline, node, then, context)
                 changed |= context.attempt((node,), inline, "both branches are equal")

@@ -32,12 +32,8 @@ class LoopCarriedElimination(GraphTransformer):
         if not context.edit.index.has_any(graph, LOOPS):
             return False
         changed = False
-        for node in [node for node in context.cancellation.checked(graph) if is_op(node, *LOOPS)]:
-            try:
-                loop = repeated(node)
-            except Refusal as refusal:
-                context.refuse(node, refusal)
-                continue
+        loops = [node for node in context.cancellation.checked(graph) if is_op(node, *LOOPS)]
+        for node, loop in context.answered(loops, repeated):
             for state in range(loop.states):
                 if _is_constant(loop, state):
                     if context.options.target is Target.ORT and _is_small_weight(loop, state):

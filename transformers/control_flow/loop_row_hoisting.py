@@ -70,12 +70,7 @@ class LoopRowHoisting(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Move what is computed of single rows out of the loops of a graph, innermost first."""
         changed = False
-        for node in loops_below(graph, context, "Loop"):
-            try:
-                loop = repeated(node)
-            except Refusal as refusal:
-                context.refuse(node, refusal)
-                continue
+        for _, loop in context.answered(loops_below(graph, context, "Loop"), repeated):
             pending = list(loop.body)
             while pending:
                 made = _hoisted(pending.pop(0), loop, context)

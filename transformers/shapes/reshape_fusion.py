@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -35,14 +36,8 @@ class ReshapeFusion(GraphTransformer):
             return False
         positive = frozenset[str]().union(*(_positive_symbols(at, context) for at in _with_outer(graph)))
         changed = False
-        for root in context.cancellation.checked(roots):
-            try:
-                replacement = _replacement(root, positive)
-            except Refusal as refusal:
-                context.refuse(root, refusal)
-                continue
-            replacements = {root.outputs[0]: replacement.outputs[0]}
-            changed |= context.substitute(replacements, before=root, origin=(root,))
+        for root, new in context.answered(roots, partial(_replacement, positive=positive)):
+            changed |= context.substitute({root.outputs[0]: new.outputs[0]}, before=root, origin=(root,))
         return changed
 
 

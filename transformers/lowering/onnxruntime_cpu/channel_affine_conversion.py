@@ -78,14 +78,8 @@ class ChannelAffineConversion(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Find all candidates, drop those that serve nothing, and let normalizations stand for the others."""
-        found = {}
-        for node in context.cancellation.checked(tuple(graph)):
-            if not is_op(node, "Add", "Sub", "Mul", "Div"):
-                continue
-            try:
-                found[node] = _affine(node)
-            except Refusal as refusal:
-                context.refuse(node, refusal.reason)
+        candidates = [node for node in graph if is_op(node, "Add", "Sub", "Mul", "Div")]
+        found = dict(context.answered(candidates, _affine))
         chosen = _without_inner(found)
         if not chosen:
             return False
