@@ -11,6 +11,7 @@ import math
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -26,7 +27,6 @@ from ortopt.graph.match import (
     need_float32,
     need_known,
     only_user,
-    plain_attributes,
     producer,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
@@ -39,11 +39,6 @@ MAXIMUM, SUM = (Form("", "Exp", variant) for variant in ("in place of Elu", "in 
 
 NOT_ELU = "it is not x where x is positive, and a · (exp(x) - 1) elsewhere"
 
-DEFAULTS = {
-    "Celu": {"alpha": 1.0},
-    "Elu": {"alpha": 1.0},
-    "Selu": {"alpha": 1.67326319217681884, "gamma": 1.05070102214813232},
-}
 ROUNDING = 1e-6
 """By how much a product of two numbers of single precision, each the other's reciprocal, may be above 1."""
 
@@ -161,11 +156,7 @@ def _scaled(value: ir.Value, factor: float) -> ir.Value:
 def _one_op(root: ir.Node) -> Elu:
     """What an Elu, Celu or Selu computes."""
     (x,) = inputs(root, 1)
-    attributes = plain_attributes(root)
-    given = {
-        name: attributes[name].as_float() if name in attributes else default
-        for name, default in DEFAULTS[root.op_type].items()
-    }
+    given = ops.Activation(root).parameters
     alpha, gamma = given["alpha"], given.get("gamma", 1.0)
     rate = 1 / alpha if root.op_type == "Celu" and alpha > 0 else 1.0
     return Elu((root,), x, root.outputs[0], gamma * alpha, rate, gamma)

@@ -11,10 +11,10 @@ import math
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
-    attribute,
     choose,
     dtype,
     inputs,
@@ -180,7 +180,7 @@ def _gates(clamp: ir.Node) -> list[Gate]:
     (inner,) = inputs(clamp, 1)
     need_float(inner)
     if is_op(clamp, "HardSigmoid"):
-        alpha, beta, height = attribute(clamp, "alpha", 0.2), attribute(clamp, "beta", 0.5), 1.0
+        (alpha, beta), height = ops.Activation(clamp).parameters.values(), 1.0
         forms = [Affine((), inner, 1.0, 0.0)]
     else:
         low, height = bounds_of(clamp)

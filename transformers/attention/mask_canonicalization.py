@@ -209,7 +209,7 @@ def _chosen_again(root: ir.Node, equal: ir.Node, number: np.ndarray, other: np.n
     is_yes, is_no = bool(chosen.yes == number), bool(chosen.no == number)
     need(is_yes is not is_no, "the comparison does not tell its numbers apart", equal)
     yes, no = (other, chosen.no) if is_yes else (chosen.yes, other)
-    return Match((equal, root), lambda: _where(_moved(chosen.condition, chosen.moves), yes, no))
+    return Match((equal, root), lambda: _where(ops.followed(chosen.condition, chosen.moves), yes, no))
 
 
 def _padded(root: ir.Node, equal: ir.Node, tested: ir.Value, number: np.ndarray) -> Match:
@@ -227,7 +227,7 @@ def _padded(root: ir.Node, equal: ir.Node, tested: ir.Value, number: np.ndarray)
     need(abs(float(chosen.yes)) > LARGEST_INTEGER, "the mask's number and an integer may sum up to 0", mask)
 
     def build() -> ir.Node:
-        operands = [_moved(chosen.condition, chosen.moves), _moved(_is_zero(padding), moved)]
+        operands = [ops.followed(chosen.condition, chosen.moves), ops.followed(_is_zero(padding), moved)]
         return _where(ir.node("Or", operands).outputs[0], chosen.yes, chosen.no)
 
     return Match((total, equal, root), build)
@@ -243,12 +243,6 @@ def _integers(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
     (integers,) = inputs(producer(at, "Cast"), 1)
     need(dtype(integers) in INTEGERS, "what is added comes from no integers", integers)
     return integers, moves
-
-
-def _moved(value: ir.Value, moves: Sequence[ir.Node]) -> ir.Value:
-    for node in moves:
-        value = ops.copied(node, [value, *node.inputs[1:]]).outputs[0]
-    return value
 
 
 def _is_zero(value: ir.Value) -> ir.Value:

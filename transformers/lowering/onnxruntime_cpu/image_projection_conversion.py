@@ -209,5 +209,4 @@ def _activated(activations: Sequence[ir.Node], image: ir.Value) -> ir.Value:
     """What activations make of an image."""
     for node in activations:
         plain_attributes(node)
-        image = ops.copied(node, [image]).outputs[0]
-    return image
+    return ops.followed(image, activations)
