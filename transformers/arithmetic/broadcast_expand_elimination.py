@@ -25,6 +25,7 @@ from ortopt.graph.match import (
     splat,
     users,
 )
+from ortopt.graph.order import after_what_they_read
 from ortopt.graph.walk import Question, walk
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import BROADCASTING, NEUTRAL, UNARY
@@ -82,20 +83,10 @@ def _anew(
 ) -> dict[ir.Value, ir.Value]:
     """Build the nodes below anew, on smaller operands."""
     new = {root.outputs[0]: narrow if isinstance(narrow, ir.Value) else constant(narrow)}
-    pending = list(reversed(ends))
-    while pending:
-        value = pending[-1]
-        node = value.producer()
-        if value in new or node is None or node not in members:
-            pending.pop()
-            continue
-        operands = [operand for operand in node.inputs if operand is not None and operand not in new]
-        missing = [operand for operand in operands if operand.producer() in members]
-        if missing:
-            pending.extend(missing)
-            continue
+    lasts = [node for value in ends if (node := value.producer()) is not None]
+    for node in after_what_they_read(lasts, members):
         inputs = [None if operand is None else new.get(operand, operand) for operand in node.inputs]
-        new[value] = ops.copied(node, inputs).outputs[0]
+        new[node.outputs[0]] = ops.copied(node, inputs).outputs[0]
     return {value: new[value] for value in ends}
 
 

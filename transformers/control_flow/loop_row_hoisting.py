@@ -73,31 +73,20 @@ class LoopRowHoisting(GraphTransformer):
         for _, loop in context.answered(loops_below(graph, context, "Loop"), repeated):
             pending = list(loop.body)
             while pending:
-                made = _hoisted(pending.pop(0), loop, context)
-                if made is not None:  # what reads it may follow it
-                    changed = True
-                    pending = [*users(made), *pending]
+                for node, row in context.answered([pending.pop(0)], partial(_row, loop=loop)):
+                    result, why = node.outputs[0], "all rows can be computed at once"
+                    if row and context.attempt((row.gather, node), partial(_hoist, row, loop, context), why):
+                        changed = True
+                        pending[:0] = users(result)  # what reads it may follow it
         return changed
 
 
-def _hoisted(node: ir.Node, loop: Repeated, context: Context) -> ir.Value | None:
-    """Compute all rows of what a node computes of one in front of the loop; gives the one, or None if it stays."""
-    gathers = [value.producer() for value in node.inputs if value is not None]
+def _row(node: ir.Node, loop: Repeated) -> Row | None:
+    """What a node computes from the row that the iteration's number names; None if it reads no Gather of its body."""
+    gathers = (value.producer() for value in node.inputs if value is not None)
     gather = next((each for each in gathers if is_op(each, "Gather")), None)
     if gather is None or not gather.graph is node.graph is loop.body:
         return None
-    result = node.outputs[0]
-    try:
-        row = _row(node, gather, loop)
-    except Refusal as refusal:
-        context.refuse(node, refusal)
-        return None
-    hoist = partial(_hoist, row, loop, context)
-    return result if context.attempt((gather, node), hoist, "all rows can be computed at once") else None
-
-
-def _row(node: ir.Node, gather: ir.Node, loop: Repeated) -> Row:
-    """A node that computes something from the row that the iteration's number names."""
     x, index = inputs(gather, 2)
     need(x.graph is not loop.body, "its rows are made in the loop", gather)
     need(rank(index) == 0 and _is_counter(index, loop), "the iteration does not say which row it takes", gather)
