@@ -39,7 +39,7 @@ from ortopt.patterns.quantization import is_quantizer
 from ortopt.patterns.quantized_kernels import check_columns, operand, terms_of
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.transformers.quantization._column_bias import bias_behind
+from ortopt.transformers.quantization._kernels import bias_behind
 
 
 class IntegerProduct(Struct, frozen=True):

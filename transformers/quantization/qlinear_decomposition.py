@@ -31,7 +31,7 @@ from ortopt.options import Fusions, Numerics, Target, TransformerLevel
 from ortopt.patterns.quantization import DEQUANTIZE, QUANTIZE
 from ortopt.patterns.quantized_kernels import ORDINARY
 from ortopt.rule import Match, RewriteRule
-from ortopt.transformers.quantization._quantized_softmax import LAST_AXIS_BY_DEFAULT, check_length, check_step
+from ortopt.transformers.quantization._kernels import LAST_AXIS_BY_DEFAULT, check_length, check_step
 
 KEPT: Final[Mapping[str, tuple[str, ...]]] = {
     "AveragePool": ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides"),

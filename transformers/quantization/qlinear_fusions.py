@@ -28,8 +28,7 @@ from ortopt.patterns.quantized_kernels import (
     terms_of,
 )
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.transformers.quantization._quantized_broadcasting import operands_of_kernel
-from ortopt.transformers.quantization._quantized_softmax import LAST_AXIS_BY_DEFAULT, check_length, check_step
+from ortopt.transformers.quantization._kernels import LAST_AXIS_BY_DEFAULT, check_length, check_step, operands_of_kernel
 
 KERNELS = {"Add": "QLinearAdd", "LeakyRelu": "QLinearLeakyRelu", "Mul": "QLinearMul", "Relu": "QLinearLeakyRelu"} | {
     "Sigmoid": "QLinearSigmoid"
