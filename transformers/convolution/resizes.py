@@ -27,7 +27,7 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.patterns.interpolation import COORDINATES
-from ortopt.rule import NEWEST_OPSET, Forwarded, Match, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.semantics.opset_changes import REGION_IS_AN_INPUT_FROM, SCALES_ARE_AN_INPUT_FROM
 
 CANONICAL = ("asymmetric", "floor")
@@ -48,7 +48,7 @@ KEEPING = ("align_corners", "asymmetric", "half_pixel", "half_pixel_symmetric", 
 """Coordinate modes that read from x itself at scale 1; tf_crop_and_resize reads what the region says."""
 
 
-class ResizeElimination(RewriteRule[Forwarded]):
+class ResizeElimination(Elimination):
     """``Resize``, ``Upsample`` to the size of x → ``x``.
 
     At scale 1 each element is read at its own place: linear weights are then 1 and 0, cubic ones 0, 1, 0, 0, with
@@ -78,10 +78,6 @@ class ResizeElimination(RewriteRule[Forwarded]):
             array = small_array(scales)
             need(array.size > 0 and bool(np.all(array == 1.0)), "a scale is not 1", scales)
         return Forwarded((root,), x)
-
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read what it copies."""
-        return found.value
 
 
 def _is_not_empty(scales: ir.Value) -> bool:
