@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
@@ -446,6 +446,21 @@ class Context:
             if isinstance(reason, Refusal) and not isinstance(reason, fusions.Declined):
                 shown = with_claims(reason, node)
             self._observers.refused(self.transformer, node, reason_of(shown))
+
+    def answered(self, nodes: Iterable[ir.Node], question: Callable[[ir.Node], T]) -> Iterator[tuple[ir.Node, T]]:
+        """The nodes of which a question has an answer, each with it; the others are refused with its reason.
+
+        Args:
+            nodes: The nodes, each asked about when it is reached.
+            question: What is asked; it raises `Refusal` where it has no answer.
+        """
+        for node in self.cancellation.checked(nodes):
+            try:
+                answer = question(node)
+            except Refusal as refusal:
+                self.refuse(node, refusal)
+            else:
+                yield node, answer
 
     def replace(
         self,

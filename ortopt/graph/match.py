@@ -11,7 +11,7 @@ match is run again with the next (see `ortopt.graph.backtracking`). So a match m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -34,7 +34,7 @@ from ortopt.graph.constants import (
     small_array,
     tensor_of,
 )
-from ortopt.graph.refusal import ONLY_DECLARED, Absent, Code, Refusal, need, need_present
+from ortopt.graph.refusal import ONLY_DECLARED, Absent, Code, Refusal, need, need_known, need_present
 from ortopt.graph.walk import Question, walk
 from ortopt.onnx_ir_internals import attributes_of, first_use, use_count
 from ortopt.semantics.op_traits import MOVING
@@ -92,7 +92,7 @@ def opset(node: ir.Node, domain: str | None = None) -> int:
     return version
 
 
-def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> bool:
+def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> TypeGuard[ir.Node]:
     """Whether a node is one of some ops.
 
     Args:
@@ -103,20 +103,23 @@ def is_op(node: ir.Node | None, *ops: str, domain: str = "") -> bool:
     return node is not None and node.domain == domain and node.op_type in ops
 
 
-def producer(value: ir.Value | None, *ops: str, domain: str = "") -> ir.Node:
+def producer(value: ir.Value | None, *ops: str, domain: str = "", alone: str = "") -> ir.Node:
     """The node behind a value, which must be one of some ops.
 
     Args:
         value: A value, or None for an input that is left out.
         ops: Op types.
         domain: Their domain.
+        alone: Why more than one reader of the value, or a graph output, is refused; they are not if it is empty.
 
     Raises:
-        Refusal: If the value comes from elsewhere.
+        Refusal: If the value comes from elsewhere, or has other readers.
     """
     node = None if value is None else value.producer()
     if node is None or node.domain != domain or node.op_type not in ops:
         raise Absent(f"no {' or '.join(ops)} comes before", value)
+    if alone and value is not None and not is_used_once(value):
+        raise Refusal(alone, value)
     return node
 
 
@@ -510,6 +513,7 @@ __all__ = [
     "need",
     "need_float",
     "need_float32",
+    "need_known",
     "need_present",
     "only_user",
     "operand_constant",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -79,6 +79,30 @@ def in_order(graph: ir.Graph, token: CancellationToken = NEVER) -> dict[ir.Graph
     if count != len(nodes):
         raise ValueError("nodes depend on one another in a circle")
     return {at: backwards[::-1] for at, backwards in reverse.items()}
+
+
+def after_what_they_read(
+    nodes: Iterable[ir.Node], among: Container[ir.Node], source: Callable[[ir.Value], ir.Value] = lambda value: value
+) -> list[ir.Node]:
+    """Nodes, and those among some others that they depend on, each after those that it reads from.
+
+    Args:
+        nodes: The nodes.
+        among: The others.
+        source: What a value is computed from by nodes that do not count; the value itself by default.
+    """
+    done: dict[ir.Node, None] = {}
+    for start in nodes:
+        pending = [(start, False)]
+        while pending:
+            node, ready = pending.pop()
+            if ready:
+                done[node] = None
+            elif node not in done:
+                pending.append((node, True))
+                read = (source(value).producer() for value in node.inputs if value is not None)
+                pending.extend((other, False) for other in read if other is not None and other in among)
+    return list(done)
 
 
 def _drained(heap: list[int]) -> Iterator[int]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
-from typing import Self
+from typing import Self, TypeVar
 
 import onnx_ir as ir
+
+T = TypeVar("T")
 
 ONLY_DECLARED = "the file declares more, which is not inferred and no proof"
 """What a refusal adds that might not be one if the shapes that a file declares for computed values were believed."""
@@ -147,6 +149,25 @@ def need_present(condition: bool, reason: str, *about: object) -> None:
     """
     if not condition:
         raise Absent(reason, *about)
+
+
+def need_known(answer: T | None, reason: str, *about: object) -> T:
+    """Go on only with an answer: what is asked for is known, or there.
+
+    Args:
+        answer: The answer, None if there is none.
+        reason: That there is none, for the user.
+        about: The values or nodes that it is about.
+
+    Returns:
+        The answer.
+
+    Raises:
+        Refusal: If there is none.
+    """
+    if answer is None:
+        raise Refusal(reason, *about)
+    return answer
 
 
 class Conflict(Exception):  # noqa: N818 -- not an error: a rewrite that cannot be made, with the reason

@@ -20,10 +20,11 @@ from ortopt.ops.axes import (
     Unsqueeze,
 )
 from ortopt.ops.moves import Cut, Pad, Resize, Slice, Transpose, slice_node
-from ortopt.ops.products import Conv, Gemm, MatMul, Pool, Window
-from ortopt.ops.reader import Reader, Setting, changed, copied, node_along, split_node, squeezed, unsqueezed
+from ortopt.ops.products import Activation, Conv, Gemm, MatMul, Pool, Window
+from ortopt.ops.reader import Reader, Setting, changed, copied, followed, node_along, split_node, squeezed, unsqueezed
 
 __all__ = [
+    "Activation",
     "Axes",
     "Concat",
     "Conv",
@@ -49,6 +50,7 @@ __all__ = [
     "Window",
     "changed",
     "copied",
+    "followed",
     "node_along",
     "slice_node",
     "split_node",

@@ -19,6 +19,7 @@ from ortopt.graph.match import (
     dims,
     inputs,
     need,
+    need_known,
     opset,
     optional,
     rank,
@@ -190,10 +191,7 @@ class Slice(Reader):
         value = optional(self.node, _INPUTS[name])
         if value is None:
             return None
-        known = contents(value)
-        if known is None:
-            raise Refusal(f"its {name} are not known", value)
-        return known
+        return need_known(contents(value), f"its {name} are not known", value)
 
 
 def _from_front(bound: Dim, size: Dim, node: ir.Node) -> Dim:

@@ -1,4 +1,4 @@
-"""Convolutions, pooling and products of matrices, and what ONNX Runtime makes of them."""
+"""Convolutions, pooling and products of matrices, what ONNX Runtime makes of them, and activations behind them."""
 
 from __future__ import annotations
 
@@ -166,3 +166,26 @@ class Gemm(MatMul):
     def beta(self) -> float:
         """What the summand is multiplied by."""
         return attribute(self.node, "beta", 1.0)
+
+
+_PARAMETERS: Final = {
+    "Celu": {"alpha": 1.0},
+    "Elu": {"alpha": 1.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "LeakyRelu": {"alpha": 0.01},
+    "Selu": {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
+    "ThresholdedRelu": {"alpha": 1.0},
+}
+"""The defaults of the specification."""
+
+
+class Activation(Reader):
+    """An activation with numbers for attributes, or without any."""
+
+    __slots__ = ()
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """Its attributes, or their defaults."""
+        defaults = _PARAMETERS.get(self.node.op_type, {})
+        return {name: float(attribute(self.node, name, default)) for name, default in defaults.items()}

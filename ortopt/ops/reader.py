@@ -84,6 +84,18 @@ def copied(node: ir.Node, operands: Sequence[ir.Value | None], **settings: Setti
     return stands_for(ir.Node(node.domain, node.op_type, operands, changed(node.attributes.values(), **settings)), node)
 
 
+def followed(value: ir.Value, nodes: Iterable[ir.Node]) -> ir.Value:
+    """What copies of some nodes give, the first of another value, each other one of the result of the one before.
+
+    Args:
+        value: What the first of them reads as its first operand.
+        nodes: The nodes.
+    """
+    for node in nodes:
+        value = copied(node, [value, *node.inputs[1:]]).outputs[0]
+    return value
+
+
 def node_along(
     op: str,
     value: ir.Value,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import attribute, is_op, need, opset, optional, scalar
 from ortopt.semantics.domains import MICROSOFT
@@ -23,16 +24,11 @@ def is_convolution(node: ir.Node | None) -> bool:
 
 def parameters_of(node: ir.Node) -> tuple[float, ...]:
     """The parameters of an activation, in the kernel's order."""
-    match node.op_type:
-        case "LeakyRelu":
-            return (attribute(node, "alpha", 0.01),)
-        case "HardSigmoid":
-            return attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5)
-        case "Clip":
-            bounds = _bounds(node)
-            need(bounds[0] <= bounds[1], "the bounds are out of order", node)
-            return bounds
-    return ()
+    if node.op_type != "Clip":
+        return tuple(ops.Activation(node).parameters.values())
+    bounds = _bounds(node)
+    need(bounds[0] <= bounds[1], "the bounds are out of order", node)
+    return bounds
 
 
 def _bounds(node: ir.Node) -> tuple[float, float]:

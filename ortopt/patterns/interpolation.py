@@ -23,6 +23,7 @@ from ortopt.graph.match import (
     inputs,
     is_never_zero,
     need,
+    need_fixed,
     need_float32,
     optional,
     plain_attributes,
@@ -149,10 +150,7 @@ class Image(Struct, frozen=True):
     @property
     def multiplications(self) -> float:
         """How many an element of the result takes where the image is multiplied by two matrices; of fixed sizes."""
-        (height, width), (rows, _) = self.before, self.after
-        assert isinstance(height, int)
-        assert isinstance(width, int)
-        assert isinstance(rows, int)
+        height, width, rows = need_fixed((*self.before, self.after[0]), "a size is not fixed", self.x)
         return height + width * height / rows
 
     @property

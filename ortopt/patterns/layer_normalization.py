@@ -6,6 +6,7 @@ A pattern is matched from its square root, because graphs have few of them; the 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,13 +22,17 @@ from ortopt.graph.match import (
     FLOAT,
     FLOAT16,
     FLOATS,
+    Dim,
+    attribute,
     dims,
     dtype,
     inputs,
     is_constant,
     is_op,
     is_scalar,
+    is_used,
     is_used_once,
+    is_vector_of,
     keeps_rank,
     need,
     need_float,
@@ -323,7 +328,7 @@ def static_dims_from(x: ir.Value, axis: int) -> tuple[int, ...]:
 def cast_source(value: ir.Value) -> ir.Value | None:
     """The operand of the Cast between float types that a value comes from, or None."""
     node = value.producer()
-    source = node.inputs[0] if node is not None and is_op(node, "Cast") else None
+    source = node.inputs[0] if is_op(node, "Cast") else None
     return source if source is not None and source.dtype in FLOATS and value.dtype in FLOATS else None
 
 
@@ -366,3 +371,25 @@ def _parameter(node: ir.Node, value: ir.Value, shape: tuple[int, ...]) -> ir.Val
         return None
     own = dims(other) if other.shape is not None else ()
     return other if own == shape else None
+
+
+def check_fused_normalization(root: ir.Node, parameters: Sequence[ir.Value | None], size: Dim) -> None:
+    """Refuse a normalization that ONNX Runtime's kernels do not compute together with the sum before it.
+
+    Args:
+        root: The normalization.
+        parameters: Its scale, and its bias, if it has them.
+        size: The last dimension of what is normalized.
+
+    Raises:
+        Refusal: The reason.
+    """
+    need(ops.OneAxis(root).is_last, "it is not over the last axis alone", root)
+    need(not any(map(is_used, root.outputs[1:])), "its statistics are used", root)
+    need(attribute(root, "epsilon", 1e-5) >= 0, "the kernel wants an epsilon of at least 0", root)
+    for parameter in parameters:
+        fits = parameter is None or is_vector_of(parameter, size)
+        need(fits, "a parameter has not the last dimension", parameter)
+        # Else it could depend on the sum, which is about to come out of the normalization itself.
+        early = parameter is None or parameter.producer() is None or is_constant(parameter)
+        need(early, "a parameter is computed", parameter)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeGuard
+
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
@@ -68,12 +71,12 @@ class Scaling(Struct, frozen=True):
         return np.asarray(RANGES[self.integers][1] - self.zero_point)
 
 
-def is_quantizer(node: ir.Node | None) -> bool:
+def is_quantizer(node: ir.Node | None) -> TypeGuard[ir.Node]:
     """Whether a node is a QuantizeLinear, of either domain."""
     return node is not None and semantics.key(node) in semantics.QUANTIZERS
 
 
-def is_dequantizer(node: ir.Node | None) -> bool:
+def is_dequantizer(node: ir.Node | None) -> TypeGuard[ir.Node]:
     """Whether a node is a DequantizeLinear, of either domain."""
     return node is not None and semantics.key(node) in semantics.DEQUANTIZERS
 
@@ -193,10 +196,30 @@ def is_faithful(mapping: Scaling) -> bool:
     return mapping.integers.bitwidth <= bits and bool(np.all((scales >= least) & (scales <= most)))
 
 
-def as_unsigned(content: np.ndarray) -> ir.Value:
-    """A constant of the same integers, 128 larger: uint8 instead of int8.
+SHIFT = 128
+"""How much larger unsigned integers are than those with a sign that they stand for."""
+
+
+def as_unsigned(value: ir.Value | None) -> ir.Value:
+    """A constant of the same integers, `SHIFT` larger: uint8 instead of int8.
 
     Args:
-        content: Of int8; a zero point moves with its integers.
+        value: A constant of int8; None is a zero point of 0, which moves with its integers.
     """
-    return constant((content.astype(np.int16) + 128).astype(np.uint8))
+    content = np.zeros((), np.int16) if value is None else array_of(value).astype(np.int16)
+    return constant((content + SHIFT).astype(np.uint8))
+
+
+def with_unsigned(node: ir.Node, places: Iterable[tuple[int, int]]) -> ir.Node:
+    """A node of the same op with the same numbers, some constants of int8 as unsigned ones.
+
+    Args:
+        node: The node.
+        places: Where it reads such constants, and the zero point of each.
+    """
+    operands = list(node.inputs)
+    for pair in places:
+        operands += [None] * (max(pair) + 1 - len(operands))
+        for place in pair:
+            operands[place] = as_unsigned(operands[place])
+    return ops.copied(node, operands)

@@ -7,7 +7,9 @@ integers, as near to the middle as floats are rounded: there the results are nei
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -29,7 +31,7 @@ from ortopt.graph.match import (
 )
 from ortopt.options import ONNX_RUNTIMES, Numerics, TransformerLevel
 from ortopt.patterns.quantization import Scaling, dequantizer, is_dequantizer, scaling
-from ortopt.rule import RewriteRule
+from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
 QUANTIZERS = ("QuantizeLinear", f"{MICROSOFT}::QuantizeLinear")
@@ -88,17 +90,15 @@ class Operand(Struct, frozen=True):
 
 
 class KernelCall(Struct, frozen=True):
-    """A match: the nodes of a unit, and the kernel's node that stands for them.
+    """The kernel's node that stands for a unit.
 
     Attributes:
-        nodes: The nodes that go, the root among them.
         op: The kernel's op, of ONNX Runtime's domain unless `domain` says otherwise.
         inputs: Its inputs.
         attributes: Its attributes.
         domain: Its domain.
     """
 
-    nodes: tuple[ir.Node, ...]
     op: str
     inputs: Sequence[Input]
     attributes: Sequence[ir.Attr] = ()
@@ -110,8 +110,14 @@ class KernelCall(Struct, frozen=True):
         return ir.Node(self.domain, self.op, operands, self.attributes)
 
 
-class UnitFusion(RewriteRule[KernelCall]):
-    """What all rules have in common that make a kernel of a unit, found by its QuantizeLinear."""
+class UnitFusion(RewriteRule[Match]):
+    """What all rules have in common that make a kernel of a unit, found by its QuantizeLinear.
+
+    Attributes:
+        units: The ops of floats of which one is in the unit.
+    """
+
+    units: ClassVar[tuple[str, ...]]
 
     levels = (TransformerLevel.LEVEL2,)
     after = (
@@ -123,9 +129,23 @@ class UnitFusion(RewriteRule[KernelCall]):
     numerics = Numerics.QUANTIZED
     targets = ONNX_RUNTIMES
 
-    def rewrite(self, found: KernelCall) -> ir.Node:
-        """Build the kernel's node."""
-        return found.built()
+    def match(self, root: ir.Node) -> Match:
+        """One of these ops, which nobody else reads, between integers of 8 bits."""
+        unit = unit_before(root, *self.units)
+        call = self.kernel(unit, result(root))
+        return Match((unit, root), call.built)
+
+    @abc.abstractmethod
+    def kernel(self, unit: ir.Node, y: Operand) -> KernelCall:
+        """The kernel that stands for a unit.
+
+        Args:
+            unit: The op of floats.
+            y: Its quantized result.
+
+        Raises:
+            Refusal: If none does, with the reason.
+        """
 
 
 def operand(value: ir.Value | None, *, channels: bool = False) -> Operand:

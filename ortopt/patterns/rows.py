@@ -93,7 +93,6 @@ def bias_of(node: ir.Node) -> tuple[ir.Node, ir.Value] | None:
         if product is None or bias is None or not is_op(maker := product.producer(), "MatMul"):
             continue
         if len(product.uses()) == 1 and not product.is_graph_output() and _is_bias(bias, dims(product)[-1]):
-            assert maker is not None
             return maker, bias
     return None
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ortopt import ops, semantics
 from ortopt.graph import scope
-from ortopt.graph.match import Refusal, is_constant, is_used_once, need, need_float32, static_dims
+from ortopt.graph.match import Refusal, is_constant, is_used_once, need, need_float32, need_known, static_dims
 from ortopt.graph.walk import Question, walk
 from ortopt.patterns.quantized_blocks import MIN_BLOCK, Blocks
 from ortopt.semantics.op_traits import RESHAPING
@@ -187,15 +187,12 @@ def _values(value: ir.Value) -> np.ndarray:
     if tensor is None:
         from ortopt.evaluation.evaluate import evaluate
 
-        nodes = _behind(value)
-        need(nodes is not None, "the weight depends on inputs", value)
-        assert nodes is not None
+        nodes = need_known(_behind(value), "the weight depends on inputs", value)
         where = scope.of(scope.graph_of(nodes[0]))
         ordered = sorted(nodes, key=list(nodes[0].graph or ()).index)
         computed = evaluate(ordered, [value], opset_imports=where.opset_imports, is_random=semantics.is_random)
         tensor = computed.get(value)
-    if tensor is None:
-        raise Refusal("the weight cannot be computed ahead", value)
+    tensor = need_known(tensor, "the weight cannot be computed ahead", value)
     return np.asarray(tensor.numpy())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt import ops
-from ortopt.graph.match import attribute, need, opset, rank, shape_of
+from ortopt.graph.match import attribute, inputs, need, opset, rank
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY, UNARY, UNARY_WITH_PARAMETERS
 from ortopt.transpose.layout import Perm, inverse, normal
 from ortopt.transpose.plan import SMALL_NODE, At, Demand, Lift, Plan, follows, handles, is_one, rebuilt
@@ -36,9 +36,7 @@ def demand_of(value: ir.Value, perm: Perm) -> Demand:
         value: An operand, of at most the result's rank.
         perm: The result's layout relative to the result that is wanted.
     """
-    shape = shape_of(value)
-    assert shape is not None
-    own = len(shape)
+    own = rank(value)
     lead = len(perm) - own
     if is_one(value):
         return None
@@ -58,9 +56,7 @@ def demand_of(value: ir.Value, perm: Perm) -> Demand:
 def quantize_linear(node: ir.Node, at: At) -> Plan:
     """The axis of the scales follows; blocks of scales take the data's layout."""
     of = len(at.layout)
-    scale = node.inputs[1]
-    assert scale is not None
-    own = rank(scale)
+    own = rank(inputs(node, 2)[1])
     if own == 0:
         return follows(node, at)
     need(opset(node) >= 13, "scales have no axis before opset 13", node)

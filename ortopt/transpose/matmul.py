@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ortopt import ops
-from ortopt.graph.match import FLOATS, is_op, need, opset, optional, rank, shape_of
+from ortopt.graph.match import FLOATS, inputs, is_op, need, opset, optional, rank, shape_of
 from ortopt.semantics import DEQUANTIZERS, key
 from ortopt.transpose.elementwise import demand_of
 from ortopt.transpose.layout import normal
@@ -68,9 +68,7 @@ def gemm(node: ir.Node, at: At) -> Plan:
 @handles("MatMul")
 def matmul(node: ir.Node, at: At) -> Plan:
     """Batch axes move; with both matrices transposed the operands change places."""
-    a, b = node.inputs
-    assert a is not None
-    assert b is not None
+    a, b = inputs(node, 2)
     left, right = rank(a), rank(b)
     need(left >= 2 and right >= 2, "an operand is a vector", node)
     if left == right == 2:

@@ -21,6 +21,7 @@ from ortopt.graph.match import (
     is_constant,
     is_never_zero,
     need,
+    need_known,
     opset,
     optional,
     rank,
@@ -73,9 +74,7 @@ def along_an_axis(node: ir.Node, at: At) -> Plan:
 def gather(node: ir.Node, at: At) -> Plan:
     """The axis of the data becomes the axes of the indices, at its place in the other layout."""
     need_data(node, at)
-    data, indices = node.inputs[:2]
-    assert data is not None
-    assert indices is not None
+    data, indices = inputs(node, 2)
     count = rank(indices)
     axis = ops.OneAxis(node).axis_of(rank(data))
     block = range(axis, axis + count)
@@ -216,8 +215,7 @@ def resize(node: ir.Node, at: At) -> Plan:
         vectors.remove(1)  # a region that only tf_crop_and_resize looks at
     need(len(vectors) == 1, "the scales are not known", node)
     (vector,) = vectors
-    value = node.inputs[vector]
-    assert value is not None
+    value = need_known(optional(node, vector), "the scales are not known", node)
     if ops.Resize(node).names_axes:
         axes = ops.Resize(node).axes
         _check_kernel(node, mode, axes, at.layout)
@@ -270,11 +268,9 @@ def _resized(node: ir.Node, value: ir.Value, *, sizes: bool) -> list[int]:
     content = array_of(value).reshape(-1)
     if not sizes:
         return [axis for axis, scale in enumerate(content) if scale != 1]
-    data = node.inputs[0]
-    assert data is not None
-    dims = shape_of(data)
-    need(dims is not None and len(dims) == len(content), "the shape is unknown", data)
-    assert dims is not None
+    (data,) = inputs(node, 1)
+    dims = shape_of(data) or ()
+    need(len(dims) == len(content), "the shape is unknown", data)
     return [axis for axis, (to, dim) in enumerate(zip(content, dims, strict=True)) if int(to) != dim]
 
 
@@ -289,8 +285,7 @@ def _check_kernel(node: ir.Node, mode: str, axes: Sequence[int], layout: Perm) -
 def reshape(node: ir.Node, at: At) -> Plan:
     """Groups of axes that are split or joined move as wholes, as far as sizes prove it."""
     need_data(node, at)
-    data = node.inputs[0]
-    assert data is not None
+    (data,) = inputs(node, 1)
     before, after = shape_of(data), shape_of(node.outputs[0])
     if before is None or after is None:
         raise Refusal("the shape is unknown", node)

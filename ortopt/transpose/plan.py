@@ -12,7 +12,7 @@ from msgspec import Struct
 from ortopt import semantics
 from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, integers, is_constant, need, opset, optional, shape_of
+from ortopt.graph.match import Dim, integers, is_constant, need, need_known, opset, optional, shape_of
 from ortopt.onnx_ir_internals import use_count
 from ortopt.ops import OneAxis, Setting, changed
 from ortopt.transpose.layout import Layout, Perm, inverse
@@ -142,9 +142,7 @@ def plan(node: ir.Node, at: At) -> Plan:
     Raises:
         Refusal: If it cannot.
     """
-    handler = _HANDLERS.get((node.domain, node.op_type))
-    if handler is None:
-        raise Refusal(f"transposes do not pass {node.op_type}", node)
+    handler = need_known(_HANDLERS.get((node.domain, node.op_type)), f"transposes do not pass {node.op_type}", node)
     own = scope.of(scope.graph_of(node)).model.functions
     need(not own or node.op_identifier() not in own, "it is a local function", node)
     need(opset(node) >= FIRST_OPSET, f"transposes move from opset {FIRST_OPSET} on", node)

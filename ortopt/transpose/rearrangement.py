@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortopt import ops, semantics
 from ortopt.graph.edit import constant, discard, new_nodes
 from ortopt.graph.match import is_constant, is_used, opset
+from ortopt.graph.order import after_what_they_read
 from ortopt.graph.provenance import stands_for
 from ortopt.options import MEGABYTE
 from ortopt.transpose.layout import Layout, compose, inverse
@@ -74,7 +75,7 @@ class Rearrangement:
         return [*self._rebuilt.values(), *self._fetched.values(), *self._lifted.values()]
 
     def _replacements(self) -> dict[ir.Value, ir.Value]:
-        for node in self._in_order():
+        for node in after_what_they_read(self.members, self.members, lambda value: self._views.of(value).root):
             self._build(node)
         replacements: dict[ir.Value, ir.Value] = {}
         for root in self._region.roots:
@@ -104,25 +105,6 @@ class Rearrangement:
             taken.add(own)
             inner[old] = own
         return inner
-
-    def _in_order(self) -> list[ir.Node]:
-        """The members, each after those that it is built on."""
-        done: dict[ir.Node, None] = {}
-        for start in self.members:
-            pending = [(start, False)]
-            while pending:
-                node, ready = pending.pop()
-                if node in done:
-                    continue
-                if ready:
-                    done[node] = None
-                    continue
-                pending.append((node, True))
-                for value in node.inputs:
-                    producer = None if value is None else self._views.of(value).root.producer()
-                    if producer in self.members and producer is not None:
-                        pending.append((producer, False))
-        return list(done)
 
     def _build(self, node: ir.Node) -> None:
         plan = self.members[node]

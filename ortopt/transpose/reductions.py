@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.graph.edit import constant
-from ortopt.graph.match import integers, need, optional, rank
+from ortopt.graph.match import inputs, integers, need, optional, rank
 from ortopt.semantics.op_traits import REDUCTIONS
 from ortopt.semantics.opset_changes import ONE_AXIS_FROM
 from ortopt.transpose.layout import Perm, normal, with_axes, without_axes
@@ -22,9 +22,7 @@ def _with(node: ir.Node, x: ir.Value | None, axes: Sequence[int]) -> Sequence[ir
 
 
 def _data(node: ir.Node) -> ir.Value:
-    x = node.inputs[0]
-    assert x is not None
-    return x
+    return inputs(node, 1)[0]
 
 
 def _input_layout(at: At, axes: Sequence[int], *, keeps: bool) -> Perm:

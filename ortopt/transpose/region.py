@@ -415,7 +415,4 @@ def demanded_layout(perm: Layout, layout: Layout) -> Layout:
 
 def output_index(node: ir.Node, value: ir.Value) -> int:
     """Which output of a node a value is."""
-    index = value.index()
-    assert index is not None
-    assert node.outputs[index] is value
-    return index
+    return node.outputs.index(value)

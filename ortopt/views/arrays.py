@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ortopt import ops
-from ortopt.graph.match import Refusal, dims, inputs, integers, need, same_dim, small_array
+from ortopt.graph.match import Refusal, dims, inputs, integers, need, need_fixed, same_dim, small_array
 from ortopt.ops.moves import taken
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -127,7 +127,4 @@ def _sizes(value: ir.Value, rank: int) -> tuple[int, ...]:
 
 
 def _size(value: ir.Value, place: int) -> int:
-    size = dims(value)[place]
-    if not isinstance(size, int):
-        raise Refusal("a size is not known", value)
-    return size
+    return need_fixed((dims(value)[place],), "a size is not known", value)[0]

@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, need, opset, same_dim
+from ortopt.graph.match import Dim, Refusal, need, need_known, opset, same_dim
 from ortopt.graph.symbolic import mul, quotient_exact
 from ortopt.views import layouts
 from ortopt.views.axes import Axis as Named
@@ -127,9 +127,7 @@ def _parts(found: IndexMap, axes: Sequence[Axis]) -> tuple[list[list[Axis]], tup
     strides = strides_of(found.shape)
     own: list[list[Axis]] = [[] for _ in found.shape]
     for axis in axes:
-        place = place_of(axis, strides)
-        if place is None:
-            raise Refusal("the elements are taken across axes", found.source)
+        place = need_known(place_of(axis, strides), "the elements are taken across axes", found.source)
         own[place].append(axis)
     cuts = []
     for place, (size, start) in enumerate(zip(found.shape, found.starts, strict=True)):

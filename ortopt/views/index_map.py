@@ -16,7 +16,7 @@ import onnx_ir as ir
 from msgspec import Struct, structs
 
 from ortopt.graph import symbolic
-from ortopt.graph.match import Dim, Refusal, need, same_dim, shape_of
+from ortopt.graph.match import Dim, Refusal, need, need_known, same_dim, shape_of
 from ortopt.graph.symbolic import add, mul, product, quotient_exact, sub
 
 MAX_GATHERED = 4096
@@ -94,8 +94,7 @@ def identity(value: ir.Value, rank: int | None = None) -> IndexMap:
     """
     dims = shape_of(value)
     if dims is None:
-        if rank is None:
-            raise Refusal("the shape is unknown", value)
+        rank = need_known(rank, "the shape is unknown", value)
         dims = (symbolic.UNKNOWN,) * rank
     named = (dim if symbolic.is_known(dim) else symbolic.fresh(f"views:{place}") for place, dim in enumerate(dims))
     return whole(value, tuple(named))

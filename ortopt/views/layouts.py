@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from ortopt import ops
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, need
+from ortopt.graph.match import Dim, Refusal, need, need_known
 from ortopt.views.axes import Axis, Group, View, leaves, size_of
 
 NODES_OF_SIZES = 3
@@ -278,9 +278,7 @@ def _sizes(made: Plan, target: list[int], after: tuple[Group, ...]) -> list[list
                 for at, part in enumerate(view.groups)
                 if part == (one,)
             )
-            place = next(places, None)
-            if place is None:
-                raise Refusal("a layout's sizes are not known", made.view.value)
+            place = need_known(next(places, None), "a layout's sizes are not known", made.view.value)
             factors[-1].append(place)
     return factors
 

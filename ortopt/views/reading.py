@@ -16,7 +16,18 @@ from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.facts import contents
 from ortopt.graph.integer_ranges import is_endless
-from ortopt.graph.match import Dim, Refusal, array_of, attribute, inputs, is_never_zero, need, same_dim, shape_of
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    array_of,
+    attribute,
+    inputs,
+    is_never_zero,
+    need,
+    need_known,
+    same_dim,
+    shape_of,
+)
 from ortopt.graph.walk import Question, each, walk
 from ortopt.ops.moves import taken
 from ortopt.views import index_map
@@ -58,9 +69,7 @@ def after(found: IndexMap, node: ir.Node, result: ir.Value | None = None) -> Ind
     need(node.domain == "", "it does more than to move elements", node)
     if node.op_type == "Split":
         return _split(found, node, node.outputs[0] if result is None else result)
-    rule = _RULES.get(node.op_type)
-    if rule is None:
-        raise Refusal("it does more than to move elements", node)
+    rule = need_known(_RULES.get(node.op_type), "it does more than to move elements", node)
     return rule(found, node)
 
 
@@ -156,9 +165,7 @@ def dims_after(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...]:
 
 
 def _reshaped_dims(node: ir.Node, source: Sequence[Dim]) -> tuple[Dim, ...]:
-    known = contents(inputs(node, 2)[1])
-    if known is None:
-        raise Refusal("the target shape is not known", node)
+    known = need_known(contents(inputs(node, 2)[1]), "the target shape is not known", node)
     copies = attribute(node, "allowzero", 0) != 1
     dims: list[Dim] = []
     for axis, dim in enumerate(known):
@@ -235,9 +242,7 @@ def _gather(found: IndexMap, node: ir.Node) -> IndexMap:
 
 
 def _expand(found: IndexMap, node: ir.Node) -> IndexMap:
-    target = contents(inputs(node, 2)[1])
-    if target is None:
-        raise Refusal("the target shape is not known", node)
+    target = need_known(contents(inputs(node, 2)[1]), "the target shape is not known", node)
     own = ((1,) * len(target) + found.dims)[len(found.dims) :] if len(target) >= len(found.dims) else found.dims
     wide = ((1,) * len(own) + tuple(target))[len(target) :]
     return index_map.expanded(found, [dim if same_dim(to, 1) else to for dim, to in zip(own, wide, strict=True)])

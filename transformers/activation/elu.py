@@ -11,6 +11,7 @@ import math
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -24,8 +25,8 @@ from ortopt.graph.match import (
     need,
     need_float,
     need_float32,
+    need_known,
     only_user,
-    plain_attributes,
     producer,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
@@ -38,11 +39,6 @@ MAXIMUM, SUM = (Form("", "Exp", variant) for variant in ("in place of Elu", "in 
 
 NOT_ELU = "it is not x where x is positive, and a · (exp(x) - 1) elsewhere"
 
-DEFAULTS = {
-    "Celu": {"alpha": 1.0},
-    "Elu": {"alpha": 1.0},
-    "Selu": {"alpha": 1.67326319217681884, "gamma": 1.05070102214813232},
-}
 ROUNDING = 1e-6
 """By how much a product of two numbers of single precision, each the other's reciprocal, may be above 1."""
 
@@ -99,7 +95,6 @@ class EluFusion(RewriteRule[Match]):
 class SeluFusion(RewriteRule[Match]):
     """``g · Elu<alpha = a>(x)`` → ``Selu<alpha = a, gamma = g>(x)``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "constant_reassociation", "elu_fusion")
     roots = ("Elu",)
     looks_downstream = True
@@ -108,9 +103,7 @@ class SeluFusion(RewriteRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """One number, by which an Elu's result is multiplied or divided."""
-        scaled = scaled_below(root.outputs[0])
-        need(scaled is not None, "it is not multiplied by one number", root)
-        assert scaled is not None
+        scaled = need_known(scaled_below(root.outputs[0]), "it is not multiplied by one number", root)
         (x,) = inputs(root, 1)
         need_float(x)
         need(SMALLEST <= scaled.factor <= LARGEST, "the factor is out of range", root)
@@ -163,11 +156,7 @@ def _scaled(value: ir.Value, factor: float) -> ir.Value:
 def _one_op(root: ir.Node) -> Elu:
     """What an Elu, Celu or Selu computes."""
     (x,) = inputs(root, 1)
-    attributes = plain_attributes(root)
-    given = {
-        name: attributes[name].as_float() if name in attributes else default
-        for name, default in DEFAULTS[root.op_type].items()
-    }
+    given = ops.Activation(root).parameters
     alpha, gamma = given["alpha"], given.get("gamma", 1.0)
     rate = 1 / alpha if root.op_type == "Celu" and alpha > 0 else 1.0
     return Elu((root,), x, root.outputs[0], gamma * alpha, rate, gamma)
@@ -210,7 +199,7 @@ def _falling(value: ir.Value, x: ir.Value) -> tuple[tuple[ir.Node, ...], float, 
         for outer in affine_forms(value)
         if math.isclose(outer.shift, -outer.factor, rel_tol=1e-7)
         for power in [outer.x.producer()]
-        if power is not None and is_op(power, "Exp")
+        if is_op(power, "Exp")
         for inner in affine_forms(inputs(power, 1)[0])
         if inner.x is x and inner.shift == 0 and inner.factor > 0
     ]

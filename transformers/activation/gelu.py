@@ -249,7 +249,7 @@ def _scaled_x(value: ir.Value, x: ir.Value | None, nodes: list[ir.Node]) -> tupl
     if value is x:
         return x, 1.0
     node = value.producer()
-    if x is None and not (node is not None and is_op(node, "Mul", "Div") and any(map(is_constant, node.inputs))):
+    if x is None and not (is_op(node, "Mul", "Div") and any(map(is_constant, node.inputs))):
         return value, 1.0
     if x is None and not choose((True, False)):
         return value, 1.0

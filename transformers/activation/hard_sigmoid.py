@@ -11,10 +11,10 @@ import math
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
-    attribute,
     choose,
     dtype,
     inputs,
@@ -22,10 +22,11 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     need_float,
+    need_known,
     opset,
     users,
 )
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.patterns.affine import LARGEST, SMALLEST, Affine, affine_forms, is_near, need_single, scaled_below
 from ortopt.patterns.clamp import bounds_of
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
@@ -69,7 +70,6 @@ class Product(Struct, frozen=True):
 
 
 class _GateFusion(RewriteRule[Match]):
-    levels = (TransformerLevel.LEVEL1,)
     opsets = (6, NEWEST_OPSET)
     looks_downstream = True
     numerics = Numerics.REORDERED
@@ -87,9 +87,7 @@ class HardSigmoidFusion(_GateFusion):
         need(len(gate.nodes) > 1 or gate.height != 1, "nothing scales or shifts what is clamped", root)
         nodes, y = gate.nodes, root.outputs[0]
         if gate.height != 1:
-            below = scaled_below(y)
-            need(below is not None, "the upper bound is not 1", root)
-            assert below is not None
+            below = need_known(scaled_below(y), "the upper bound is not 1", root)
             need(is_near(gate.height * below.factor, 1.0, dtype(y)), "the upper bound is not 1", root)
             nodes, y = (*nodes, *below.nodes), below.value
         need_single(gate.x)
@@ -146,8 +144,7 @@ def _product(value: ir.Value, readings: list[Gate]) -> Product:
         gate, scale, scaling = _x_of(other_operand(user, value), readings)
         nodes += [*scaling, user]
         factor, value = factor * scale, user.outputs[0]
-    if gate is None:
-        raise Refusal("it is not multiplied by what it is computed from", value)
+    gate = need_known(gate, "it is not multiplied by what it is computed from", value)
     return Product(tuple(nodes), gate, value, factor)
 
 
@@ -183,7 +180,7 @@ def _gates(clamp: ir.Node) -> list[Gate]:
     (inner,) = inputs(clamp, 1)
     need_float(inner)
     if is_op(clamp, "HardSigmoid"):
-        alpha, beta, height = attribute(clamp, "alpha", 0.2), attribute(clamp, "beta", 0.5), 1.0
+        (alpha, beta), height = ops.Activation(clamp).parameters.values(), 1.0
         forms = [Affine((), inner, 1.0, 0.0)]
     else:
         low, height = bounds_of(clamp)

@@ -23,7 +23,7 @@ from ortopt.graph.match import (
     scalar,
     tensor_of,
 )
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.patterns.affine import need_single
 from ortopt.patterns.clamp import stated_bounds, zeros_have_no_sign
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
@@ -37,7 +37,6 @@ class ReluFusion(RewriteRule[Match]):
     a number.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "not_where_fusion")
     roots = ("Max", "Where")
     opsets = (8, NEWEST_OPSET)  # before, Max did not broadcast
@@ -68,7 +67,6 @@ class ReluFusion(RewriteRule[Match]):
 class ThresholdedReluFusion(RewriteRule[Match]):
     """``Where(x > a, x, 0)`` → ``ThresholdedRelu<alpha = a>(x)``; a NaN is 0 in both."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "not_where_fusion")
     roots = ("Where",)
     opsets = (10, NEWEST_OPSET)
@@ -93,7 +91,6 @@ class ThresholdedReluFusion(RewriteRule[Match]):
 class ReluClipFusion(RewriteRule[Match]):
     """``Clip(Relu(x), min, max)`` → ``Clip(x, larger of min and 0, max)``, in every type."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Clip",)
     opsets = (6, NEWEST_OPSET)
 

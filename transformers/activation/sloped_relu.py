@@ -71,7 +71,6 @@ class _SlopedReluFusion(RewriteRule[Match]):
 class LeakyReluFusion(_SlopedReluFusion):
     """``Max(x, a · x)`` → ``LeakyRelu<alpha = a>(x)``; so for Where, ``Relu(x) - a · Relu(-x)`` and ``PRelu(x, a)``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "constant_reassociation", "not_where_fusion", "relu_fusion")
     roots = (*ROOTS, "PRelu")
 

@@ -189,7 +189,7 @@ def _is_bounded(x: ir.Value) -> bool:
     node = x.producer()
     if is_op(node, "Sigmoid", "Tanh", "HardSigmoid", "Softmax", "Softsign", "Erf", "Sin", "Cos"):
         return True
-    if node is not None and is_op(node, "Clip", "Min"):
+    if is_op(node, "Clip", "Min"):
         bounds = node.inputs[2:3] if is_op(node, "Clip") else node.inputs
         most = MAX_ARGUMENTS[dtype(x)]
         return any(bound is not None and is_constant(bound) and _all_at_most(bound, most) for bound in bounds)

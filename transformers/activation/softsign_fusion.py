@@ -3,7 +3,7 @@
 import onnx_ir as ir
 
 from ortopt.graph.match import inputs, is_op, need, only_user, operand_scalar
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.patterns.affine import need_single
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.transformers.activation._spelled import other_operand
@@ -14,7 +14,6 @@ NOT_SOFTSIGN = "it is not x / (1 + |x|)"
 class SoftsignFusion(RewriteRule[Match]):
     """``x / (1 + Abs(x))`` → ``Softsign(x)``; infinities make NaN in both."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding",)
     roots = ("Abs",)
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts

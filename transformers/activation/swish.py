@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.graph.match import choose, inputs, is_constant, is_op, keeps_rank, need, only_user, scalar
+from ortopt.graph.match import (
+    Refusal,
+    choose,
+    inputs,
+    is_constant,
+    is_op,
+    keeps_rank,
+    need,
+    only_user,
+    scalar,
+)
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.affine import need_single
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
@@ -68,8 +78,8 @@ def _swish(root: ir.Node, op: str, domain: str = "") -> Match:
 def _scale(argument: ir.Value, x: ir.Value) -> tuple[float, ir.Node]:
     """What x is scaled with, and the node that does so."""
     scaling = argument.producer()
-    need(is_op(scaling, "Mul"), "the argument of Sigmoid is not alpha · x", argument)
-    assert scaling is not None
+    if not is_op(scaling, "Mul"):
+        raise Refusal("the argument of Sigmoid is not alpha · x", argument)
     a, b = inputs(scaling, 2)
     pairs = [pair for pair in ((a, b), (b, a)) if pair[0] is x and is_constant(pair[1])]
     need(bool(pairs), "the argument of Sigmoid is not alpha · x", argument)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.coordinates import difference, is_never_negative, is_never_positive, linear
@@ -26,9 +25,9 @@ from ortopt.graph.match import (
     splat,
     users,
 )
+from ortopt.graph.order import after_what_they_read
 from ortopt.graph.walk import Question, walk
-from ortopt.options import TransformerLevel
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import BROADCASTING, NEUTRAL, UNARY
 
 COMPARISONS = {"GreaterOrEqual": (is_never_negative, True), "LessOrEqual": (is_never_positive, True)}
@@ -38,15 +37,7 @@ MAX_NODES = 512
 Shapes = dict[ir.Value, tuple[Dim, ...]]
 
 
-class Expansion(Struct, frozen=True):
-    """The expanding node, its operand, and the elementwise nodes below whose operands or results are expanded."""
-
-    nodes: tuple[ir.Node, ...]
-    narrow: ir.Value | np.ndarray
-    replaced: tuple[ir.Value, ...]
-
-
-class BroadcastExpandElimination(RewriteRule[Expansion]):
+class BroadcastExpandElimination(RewriteRule[Match]):
     """``f(x, Expand(y))`` → ``f(x, y)`` where f broadcasts, through further elementwise ops.
 
     A ConstantOfShape expands one number, and an Unsqueeze may add nothing but leading axes. An And with an operand that
@@ -54,20 +45,19 @@ class BroadcastExpandElimination(RewriteRule[Expansion]):
     false, may only expand its other operand.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("expand_elimination", "constant_folding")
     roots = ("And", "ConstantOfShape", "Expand", "Or", "Unsqueeze")
     opsets = (8, NEWEST_OPSET)  # the first with Expand; before 7, an attribute said how operands broadcast
     lookback = 6
     looks_downstream = True
 
-    def match(self, root: ir.Node) -> Expansion:
+    def match(self, root: ir.Node) -> Match:
         """Only elementwise users, and each path ends in an op whose result has the same shape without the expansion."""
         need(bool(users(root.outputs[0])), "nobody uses it", root)
         narrow, shape = _narrow(root)
         wide = dims(root.outputs[0])
         if isinstance(narrow, ir.Value) and len(shape) == len(wide) and all(map(same_dim, shape, wide)):
-            return Expansion((root,), narrow, (root.outputs[0],))
+            return Match((root,), lambda: narrow)
         shapes: Shapes = {root.outputs[0]: shape}
         touched: dict[ir.Node, bool] = {}
         pending = [root.outputs[0]]
@@ -85,29 +75,19 @@ class BroadcastExpandElimination(RewriteRule[Expansion]):
                     shapes[result] = after
                     pending.append(result)
         ends = tuple(node.outputs[0] for node, smaller in touched.items() if not smaller)
-        return Expansion((root, *touched), narrow, ends)
+        return Match((root, *touched), lambda: _anew(root, touched, narrow, ends), ends)
 
-    def rewrite(self, found: Expansion) -> ir.Value | Mapping[ir.Value, ir.Value]:
-        """Build the nodes below anew, on smaller operands."""
-        (root, *below) = found.nodes
-        narrow = found.narrow if isinstance(found.narrow, ir.Value) else constant(found.narrow)
-        new: dict[ir.Value, ir.Value] = {root.outputs[0]: narrow}
-        members = set(below)
-        pending = list(reversed(found.replaced))
-        while pending:
-            value = pending[-1]
-            node = value.producer()
-            if value in new or node is None or node not in members:
-                pending.pop()
-                continue
-            operands = [operand for operand in node.inputs if operand is not None and operand not in new]
-            missing = [operand for operand in operands if operand.producer() in members]
-            if missing:
-                pending.extend(missing)
-                continue
-            inputs = [None if operand is None else new.get(operand, operand) for operand in node.inputs]
-            new[value] = ops.copied(node, inputs).outputs[0]
-        return {value: new[value] for value in found.replaced}
+
+def _anew(
+    root: ir.Node, members: Collection[ir.Node], narrow: ir.Value | np.ndarray, ends: Sequence[ir.Value]
+) -> dict[ir.Value, ir.Value]:
+    """Build the nodes below anew, on smaller operands."""
+    new = {root.outputs[0]: narrow if isinstance(narrow, ir.Value) else constant(narrow)}
+    lasts = [node for value in ends if (node := value.producer()) is not None]
+    for node in after_what_they_read(lasts, members):
+        inputs = [None if operand is None else new.get(operand, operand) for operand in node.inputs]
+        new[node.outputs[0]] = ops.copied(node, inputs).outputs[0]
+    return {value: new[value] for value in ends}
 
 
 def _narrow(root: ir.Node) -> tuple[ir.Value | np.ndarray, tuple[Dim, ...]]:

@@ -22,7 +22,7 @@ from ortopt.graph.match import (
     opset,
     scalar,
 )
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.patterns.clamp import zeros_have_no_sign
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
@@ -34,7 +34,6 @@ class ClipFusion(RewriteRule[Match]):
     A NaN stays a NaN in all of these forms.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "relu_fusion")
     roots = ("Max", "Min")
     opsets = (8, NEWEST_OPSET)  # before, Max and Min did not broadcast

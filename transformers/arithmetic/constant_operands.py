@@ -24,7 +24,7 @@ from ortopt.graph.match import (
     producer,
     tensor_of,
 )
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
@@ -51,7 +51,6 @@ class ConstantReassociation(RewriteRule[Match]):
     sum (``(x + 2²³) - 2²³`` rounds x), and no product may go away that would overflow or vanish long before what stays.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "noop_elimination")
     roots = (*SUMS, *PRODUCTS)
     opsets = (BROADCASTS_FROM, NEWEST_OPSET)
@@ -61,8 +60,9 @@ class ConstantReassociation(RewriteRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """A constant, and below it another one of the same kind of arithmetic."""
         middle, outer, outer_first = _operands(root)
-        inner_node = producer(middle, *(SUMS if root.op_type in SUMS else PRODUCTS))
-        need(is_used_once(middle), "the first result is used elsewhere", middle)
+        inner_node = producer(
+            middle, *(SUMS if root.op_type in SUMS else PRODUCTS), alone="the first result is used elsewhere"
+        )
         need(inner_node.graph is root.graph, "it is computed in another graph", middle)
         x, inner, inner_first = _operands(inner_node)
         need(not is_constant(x), "both operands are constants", x)
@@ -153,7 +153,6 @@ class ZeroSummandElimination(RewriteRule[Match]):
     Only where x and y are -0.0 is the result another zero: `noop_elimination`, which is exact, leaves the 0 there.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "constant_reassociation", "noop_elimination")
     roots = ("Add",)
     opsets = (BROADCASTS_FROM, NEWEST_OPSET)

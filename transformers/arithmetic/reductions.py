@@ -9,7 +9,6 @@ from ortopt.analysis.signs import is_never_negative_zero
 from ortopt.graph import symbolic
 from ortopt.graph.facts import is_exact_in_doubles
 from ortopt.graph.match import INTEGERS, dims, dtype, inputs, need, opset, plain_attributes, producer, same_dim
-from ortopt.options import TransformerLevel
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.op_traits import REDUCTIONS, RESHAPING
 
@@ -26,7 +25,6 @@ class ReduceElimination(RewriteRule[Match]):
     and the products are of doubles, so that integers above 2^53 are rounded, single ones too.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
 
     def match(self, root: ir.Node) -> Match:
@@ -52,7 +50,6 @@ class ReduceReshapeFusion(RewriteRule[Match]):
     The same holds for Reshape, and for all reductions, ArgMax and ArgMin.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = tuple(sorted(RESHAPING))
     needs = (*sorted(REDUCTIONS), *OF_ONE_AXIS)
 

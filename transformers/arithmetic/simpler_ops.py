@@ -21,7 +21,7 @@ from ortopt.graph.match import (
     scalar,
     users,
 )
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
@@ -32,7 +32,6 @@ class DivMulFusion(RewriteRule[Match]):
     This is for floats only: for integers, 1 / a is 0 for nearly every a. (ONNX Runtime fuses integers as well.)
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Mul",)
     opsets = (BROADCASTS_FROM, NEWEST_OPSET)
     numerics = Numerics.REORDERED
@@ -54,7 +53,6 @@ class DivMulFusion(RewriteRule[Match]):
 class NotWhereFusion(RewriteRule[Match]):
     """``Where(Not(c), a, b)`` → ``Where(c, b, a)``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Where",)
 
     def match(self, root: ir.Node) -> Match:
@@ -73,7 +71,6 @@ class PowCanonicalization(RewriteRule[Match]):
     squares integers as doubles, which saturate, where a row has only one; longer rows are multiplied, and wrap around.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "noop_elimination")
     roots = ("Pow",)
     opsets = (BROADCASTS_FROM, NEWEST_OPSET)
@@ -117,7 +114,6 @@ class StftCanonicalization(RewriteRule[Match]):
     while the length of the signal is unknown. Once it is known, the model would not load any more.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("STFT",)
     opsets = (17, NEWEST_OPSET)
     lookback = 0

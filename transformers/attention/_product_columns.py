@@ -11,7 +11,6 @@ from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Absent,
-    Refusal,
     array_of,
     dims,
     inputs,
@@ -19,6 +18,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_fixed,
     need_present,
     optional,
     rank,
@@ -56,9 +56,7 @@ def columns_of(value: ir.Value) -> tuple[ir.Node, ...]:
     Raises:
         Refusal: If something else computes it, or the columns cannot be reordered for nothing.
     """
-    count = dims(value)[-1]
-    if not isinstance(count, int):
-        raise Refusal("the number of columns is not known", value)
+    (count,) = need_fixed(dims(value)[-1:], "the number of columns is not known", value)
     path: list[ir.Node] = []
     while len(path) < _LONGEST:
         node = value.producer()

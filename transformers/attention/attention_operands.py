@@ -20,6 +20,7 @@ from ortopt.graph.match import (
     is_used,
     is_used_once,
     need,
+    need_known,
     optional,
     plain_attributes,
     producer,
@@ -93,16 +94,16 @@ class GroupQueryOperandFolding(RewriteRule[Match]):
         query = root.inputs[0]
         if query is None or not is_op(query.producer(), "Split"):
             return _embedded(root)
-        split = _split_into(inputs(root, 3))
-        if split is None:
-            raise Refusal("queries, keys and values are not the parts of one value", root)
+        split = need_known(
+            _split_into(inputs(root, 3)), "queries, keys and values are not the parts of one value", root
+        )
         return Match((split, root), lambda: _of_operands(root, [split.inputs[0], None, None, *root.inputs[3:]]))
 
 
 def _split_into(values: Sequence[ir.Value]) -> ir.Node | None:
     """The Split in the last of three dimensions that gives some values, in this order, alone; None if none does."""
     split = values[0].producer()
-    if split is None or not is_op(split, "Split") or tuple(split.outputs) != tuple(values):
+    if not is_op(split, "Split") or tuple(split.outputs) != tuple(values):
         return None
     need(ops.Split(split).axis == 2, "they are not parts in the last dimension", split)
     need(all(map(is_used_once, values)), "a part is used elsewhere", split)
@@ -116,7 +117,7 @@ def _projection(value: ir.Value) -> Linear:
         Refusal: If it is no such product.
     """
     node = value.producer()
-    if node is None or not is_op(node, "Add", "MatMul"):
+    if not is_op(node, "Add", "MatMul"):
         raise Refusal("queries, keys or values are not a projection", value)
     need(is_used_once(value), "the projection is used elsewhere", value)
     layer = biased(node) if is_op(node, "Add") else linear(node)

@@ -18,6 +18,7 @@ from ortopt.graph.match import (
     is_never_zero,
     is_op,
     need,
+    need_fixed,
     same_dim,
     shape_of,
 )
@@ -64,8 +65,7 @@ def _merged(root: ir.Node, left: ir.Value, right: ir.Value, scaling: ir.Node | N
     """The same product with fewer, higher matrices."""
     _, count, _, width = dims(left)
     _, fewer, rows, columns = dims(right)
-    assert isinstance(count, int)
-    assert isinstance(fewer, int)
+    count, fewer = need_fixed((count, fewer), "the heads are not counted", root)
     if swapped != ops.MatMul(root).transposes_b:
         columns = rows
     if swapped:
@@ -83,7 +83,6 @@ def _unscaled(value: ir.Value) -> tuple[ir.Value, ir.Node | None]:
     node = value.producer()
     if not is_op(node, "Mul", "Div"):
         return value, None
-    assert node is not None
     a, b = inputs(node, 2)
     if _is_number(b):
         return a, node

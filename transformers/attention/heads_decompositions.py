@@ -66,8 +66,7 @@ class PackedHeadsDecomposition(RewriteRule[Match]):
         (packed,) = inputs(root, 1)
         order = ops.Transpose(root).order
         need(bool(order) and 0 < order[0] < len(order) - 1, "no parts are brought to the front", root)
-        reshape = producer(packed, "Reshape")
-        need(is_used_once(packed), "what is packed is used elsewhere", packed)
+        reshape = producer(packed, "Reshape", alone="what is packed is used elsewhere")
         x = inputs(reshape, 2)[0]
         need(rank(packed) > rank(x) > 0, "no columns are split into heads", reshape)
         joined = _alone_behind(root, "Reshape")

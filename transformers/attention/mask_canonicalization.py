@@ -32,7 +32,6 @@ from ortopt.graph.match import (
     splat,
     users,
 )
-from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import MOVING, RESHAPING
 
@@ -89,7 +88,6 @@ class MaskCanonicalization(RewriteRule[Match]):
     see it.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("broadcast_expand_elimination", "constant_folding", "not_where_fusion", "shape_folding")
     roots = ("Mul", "Where")
     opsets = (9, NEWEST_OPSET)
@@ -197,7 +195,6 @@ def _before_moves(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
     moves: list[ir.Node] = []
     node = value.producer()
     while is_op(node, *MOVERS) and len(moves) < MAX_MOVES:
-        assert node is not None
         moves.append(node)
         value = node.inputs[0] or value
         node = value.producer()
@@ -212,7 +209,7 @@ def _chosen_again(root: ir.Node, equal: ir.Node, number: np.ndarray, other: np.n
     is_yes, is_no = bool(chosen.yes == number), bool(chosen.no == number)
     need(is_yes is not is_no, "the comparison does not tell its numbers apart", equal)
     yes, no = (other, chosen.no) if is_yes else (chosen.yes, other)
-    return Match((equal, root), lambda: _where(_moved(chosen.condition, chosen.moves), yes, no))
+    return Match((equal, root), lambda: _where(ops.followed(chosen.condition, chosen.moves), yes, no))
 
 
 def _padded(root: ir.Node, equal: ir.Node, tested: ir.Value, number: np.ndarray) -> Match:
@@ -230,7 +227,7 @@ def _padded(root: ir.Node, equal: ir.Node, tested: ir.Value, number: np.ndarray)
     need(abs(float(chosen.yes)) > LARGEST_INTEGER, "the mask's number and an integer may sum up to 0", mask)
 
     def build() -> ir.Node:
-        operands = [_moved(chosen.condition, chosen.moves), _moved(_is_zero(padding), moved)]
+        operands = [ops.followed(chosen.condition, chosen.moves), ops.followed(_is_zero(padding), moved)]
         return _where(ir.node("Or", operands).outputs[0], chosen.yes, chosen.no)
 
     return Match((total, equal, root), build)
@@ -246,12 +243,6 @@ def _integers(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
     (integers,) = inputs(producer(at, "Cast"), 1)
     need(dtype(integers) in INTEGERS, "what is added comes from no integers", integers)
     return integers, moves
-
-
-def _moved(value: ir.Value, moves: Sequence[ir.Node]) -> ir.Value:
-    for node in moves:
-        value = ops.copied(node, [value, *node.inputs[1:]]).outputs[0]
-    return value
 
 
 def _is_zero(value: ir.Value) -> ir.Value:

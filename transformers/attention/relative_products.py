@@ -61,7 +61,6 @@ class GatherEinsumReordering(RewriteRule[Match]):
     levels = (TransformerLevel.LEVEL2,)
     roots = ("Einsum",)
     opsets = (12, NEWEST_OPSET)
-    lookback = 2
     providers = (CPU,)
     numerics = Numerics.REORDERED
 
@@ -108,8 +107,7 @@ class RelativeKeyConversion(RewriteRule[Match]):
         need(len(terms.terms) == 2, "it is no product of two operands", root)
         gather, place = _lookup(root)
         x, pairs = (terms.terms[1 - place], terms.terms[place])
-        value = root.inputs[1 - place]
-        assert value is not None
+        value = inputs(root, 2)[1 - place]
         need_float(value)
         by_row, is_turned = _roles(x, pairs, terms.result, root)
         need(same_dim(dims(value)[-2], dims(gather.outputs[0])[0]), "an operand may be broadcast", value)
@@ -269,7 +267,7 @@ def _by_column(x: ir.Value, table: Table, distances: Differences, *, by_row: boo
 def _unturned(matrix: ir.Value, *, by_row: bool) -> tuple[ir.Value, bool]:
     """A matrix before its axes were exchanged, and whether its rows are the positions then."""
     node = matrix.producer()
-    if node is None or not is_op(node, "Transpose"):
+    if not is_op(node, "Transpose"):
         return matrix, by_row
     shape = dims(matrix)
     order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortopt import ops
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant, discard
-from ortopt.graph.match import Dim, Refusal, dims, dtype, is_op, need, opset
+from ortopt.graph.match import Dim, Refusal, dims, dtype, inputs, is_op, need, opset
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.rotary.block import ROOTS, STANDARD_FROM, Rotary, is_row, rotary, wants_standard_op
 from ortopt.patterns.rotary.lanes import inner, outer
@@ -115,11 +115,10 @@ def _squeezed(value: ir.Value, axes: list[int], rank: int, version: int) -> ir.V
     """A value without some of its dimensions of size 1; where they were just put in, what it was before."""
     while axes:
         node = value.producer()
-        new = ops.Unsqueeze(node).axes_of(rank) if node is not None and is_op(node, "Unsqueeze") else ()
+        new = ops.Unsqueeze(node).axes_of(rank) if is_op(node, "Unsqueeze") else ()
         if node is None or not new or not set(new) <= set(axes):
             break
-        (source,) = node.inputs[:1]
-        assert source is not None
+        (source,) = inputs(node, 1)
         if node.graph is None and not node.outputs[0].uses():
             discard([node])  # it was built, and is needed no more: it must not count as a user
         left = [place for place in range(rank) if place not in new]

@@ -29,6 +29,8 @@ from ortopt.graph.match import (
     integers,
     is_constant,
     need,
+    need_fixed,
+    need_known,
     opset,
     optional,
     plain_attributes,
@@ -78,8 +80,7 @@ def narrowed(node: ir.Node, known: Shapes) -> Narrow:
     """
     need(node.domain == "" and len(node.outputs) == 1, "it has another domain, or several results", node)
     rule = _elementwise if node.op_type in UNARY | BROADCASTING else RULES.get(node.op_type)
-    if rule is None:
-        raise Refusal(f"{node.op_type} may mix what is repeated", node)
+    rule = need_known(rule, f"{node.op_type} may mix what is repeated", node)
     narrow = rule(node, known)
     full = dims(node.outputs[0], len(narrow.shape))
     sized = all(size in (1, dim) for size, dim in zip(narrow.shape, full, strict=True))
@@ -191,8 +192,7 @@ def _transpose(node: ir.Node, known: Shapes) -> Narrow:
 
 def _reshape(node: ir.Node, known: Shapes) -> Narrow:
     """Of Reshape and Flatten: what is repeated is one number, or repeats along leading axes only, which stay."""
-    x = node.inputs[0]
-    assert x is not None
+    (x,) = inputs(node, 1)
     own, old, new = _shape(x, known), dims(x), dims(node.outputs[0])
     if math.prod(own) == 1:
         shape: Shape = (1,) * len(new)
@@ -212,8 +212,7 @@ def _leading(own: Shape, full: tuple[Dim, ...]) -> int:
 
 
 def _slice(node: ir.Node, known: Shapes) -> Narrow:
-    x = node.inputs[0]
-    assert x is not None
+    (x,) = inputs(node, 1)
     own = _shape(x, known)
     if math.prod(own) == 1:
         return Narrow(own, lambda built: built.get(x, x))
@@ -245,8 +244,7 @@ def _gather(node: ir.Node, known: Shapes) -> Narrow:
 
 def _one_number(node: ir.Node, known: Shapes) -> Narrow:
     """Of ops that move elements: they move one number, wherever to."""
-    x = node.inputs[0]
-    assert x is not None
+    (x,) = inputs(node, 1)
     own = _shape(x, known)
     need(math.prod(own) == 1, "more than one number is moved", node)
     ones = (1,) * rank(node.outputs[0])
@@ -303,8 +301,7 @@ def _reduction(node: ir.Node, known: Shapes) -> Narrow:
 
 
 def _layer_normalization(node: ir.Node, known: Shapes) -> Narrow:
-    x = node.inputs[0]
-    assert x is not None
+    (x,) = inputs(node, 1)
     first = ops.OneAxis(node).axis
     for value in node.inputs[1:]:
         need(value is None or is_constant(value), "scale and bias are not constant", node)
@@ -327,9 +324,8 @@ def _linear(node: ir.Node, known: Shapes) -> Narrow:
     need(not ops.Gemm(node).transposes_a, "the first operand is transposed", node)
     need(is_constant(weight), "the weights are not constant", weight)
     need(bias is None or (is_constant(bias) and rank(bias) <= 1), "the bias is not the same for all rows", node)
-    columns = dims(node.outputs[0], MATRIX)[-1]
-    if not isinstance(columns, int) or columns == 0:
-        raise Refusal("the size of a row is not fixed", node)
+    (columns,) = need_fixed(dims(node.outputs[0], MATRIX)[-1:], "the size of a row is not fixed", node)
+    need(columns > 0, "the size of a row is not fixed", node)
     full = _in_full(x, (-1,), known)
     return Narrow((full.shape[0], columns), lambda built: _copy(node, (full.build(built), *node.inputs[1:])))
 

@@ -4,7 +4,6 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.graph.match import FLOATS, INTEGERS, attribute, dtype, inputs, need, plain_attributes, producer
-from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.semantics.op_traits import CASTS
 
@@ -38,7 +37,6 @@ WHOLE = {
 class CastElimination(Elimination):
     """``Cast(x, to=type of x)`` → ``x``, and so for ``CastLike``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Cast", "CastLike")
     opsets = (TYPE_IS_A_NUMBER_FROM, NEWEST_OPSET)
 
@@ -62,7 +60,6 @@ class CastChainElimination(RewriteRule[Match]):
     ONNX Runtime has a similar pass (off by default), which also drops float to int to float, although this rounds.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = tuple(sorted(CASTS))
     opsets = (TYPE_IS_A_NUMBER_FROM, NEWEST_OPSET)
 
@@ -86,7 +83,6 @@ class CastChainElimination(RewriteRule[Match]):
 class IndexCastElimination(RewriteRule[Match]):
     """``Gather(x, Cast(i))`` → ``Gather(x, i)`` where the indices i are of int32; so for other ops that take both."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Gather", "GatherElements", "ScatterElements")
     opsets = (TYPE_IS_A_NUMBER_FROM, NEWEST_OPSET)
 

@@ -12,7 +12,7 @@ from ortopt import semantics
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, is_used, plain_attributes, shape_of
-from ortopt.options import MEGABYTE, TransformerLevel
+from ortopt.options import MEGABYTE
 from ortopt.patterns.unpacked_weights import packed_parts
 from ortopt.transformer import Context, GraphTransformer
 
@@ -50,7 +50,6 @@ class Settings:
 class ConstantFolding(GraphTransformer):
     """``op(constants…)`` → constant; ``Constant`` → initializer."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("common_subexpression_elimination", "shape_folding")
     offers_rewrites = True
     Options = Settings

@@ -23,7 +23,6 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.onnx_ir_internals import is_needed
-from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.semantics.op_traits import COMMUTATIVE, NEUTRAL
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
@@ -32,7 +31,6 @@ from ortopt.semantics.opset_changes import BROADCASTS_FROM
 class IdentityElimination(Elimination):
     """``Identity(x)`` → ``x``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Identity",)
 
     def match(self, root: ir.Node) -> Forwarded:
@@ -44,7 +42,6 @@ class IdentityElimination(Elimination):
 class DropoutElimination(RewriteRule[Match]):
     """``Dropout(x)`` at inference → ``x``; its mask says that everything stays."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Dropout",)
 
     def match(self, root: ir.Node) -> Match:
@@ -73,7 +70,6 @@ class NoopElimination(Elimination):
     integers above 2^53, so these stay too.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = tuple(NEUTRAL)
     opsets = (BROADCASTS_FROM, NEWEST_OPSET)
 

@@ -14,9 +14,8 @@ from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor, constant, discard
 from ortopt.graph.facts import copy_facts
-from ortopt.graph.match import Refusal, need
+from ortopt.graph.match import Refusal, need, need_known
 from ortopt.graph.names import set_name
-from ortopt.options import TransformerLevel
 from ortopt.semantics import GROUP_DOMAIN, constant_tensor, key, subgraphs
 from ortopt.transformer import Context, GraphTransformer
 
@@ -42,7 +41,6 @@ class FunctionInlining(GraphTransformer):
     longer called are removed.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
@@ -161,8 +159,7 @@ class Inliner:
             need(attribute.type not in graphs, "a graph is passed as an attribute", call)
         for domain, op_types in _used(function, self.functions, self.context.cancellation).items():
             theirs, ours = function.opset_imports.get(domain), self.imports.get(domain)
-            if theirs is None:
-                raise Refusal(f"the function does not import {domain or 'ai.onnx'!r}", call)
+            theirs = need_known(theirs, f"the function does not import {domain or 'ai.onnx'!r}", call)
             if ours is None or ours == theirs:
                 continue
             for op_type in op_types:

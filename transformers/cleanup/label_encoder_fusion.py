@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.match import Absent, Refusal, attribute, inputs, is_op, is_used_once, need
-from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics import strings_of
 from ortopt.semantics.domains import ML
@@ -25,7 +24,6 @@ DEFAULTS: dict[str, tuple[str, Any]] = {
 class LabelEncoderFusion(RewriteRule[Match]):
     """``LabelEncoder(LabelEncoder(x))`` → one ``LabelEncoder``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("ai.onnx.ml::LabelEncoder",)
     opsets = (2, NEWEST_OPSET)  # the first one had no tables
     lookback = 1
@@ -34,7 +32,7 @@ class LabelEncoderFusion(RewriteRule[Match]):
         """Values of the first table that can be told apart among the keys of the second."""
         (middle,) = inputs(root, 1)
         first = middle.producer()
-        if first is None or not is_op(first, "LabelEncoder", domain=ML) or first.graph is not root.graph:
+        if not is_op(first, "LabelEncoder", domain=ML) or first.graph is not root.graph:
             raise Absent("no LabelEncoder comes before", middle)
         need(is_used_once(middle), "the first result is used elsewhere", middle)
         keys, results = _table(root, "keys"), _table(root, "values")

@@ -17,8 +17,8 @@ from msgspec import Struct, field
 
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, dims, inputs, is_constant, is_op, need
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.graph.match import Refusal, dims, inputs, is_constant, is_op, need, need_known
+from ortopt.options import Numerics
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transformers.cleanup._repetition import SOURCES, Narrow, narrowed
 
@@ -55,7 +55,6 @@ class _Region(Struct):
 class RepeatedConstantFolding(GraphTransformer):
     """``f(Expand(c, shape), …)`` → ``Expand(f(c, …), shape)``, for constants that are repeated along free axes."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "tile_canonicalization")
     numerics = Numerics.REORDERED
     keeps_elementwise = True  # what may be summed up otherwise are products of fewer rows
@@ -126,9 +125,11 @@ def _pieces(value: ir.Value, sizes: Iterable[tuple[symbolic.Dim, ir.Value, int]]
         if isinstance(dim, int):
             pieces.append(dim)
             continue
-        read = next(((source, place) for size, source, place in sizes if symbolic.equal(size, dim)), None)
-        if read is None:
-            raise Refusal("a size of it is of no input", value)
+        read = need_known(
+            next(((source, place) for size, source, place in sizes if symbolic.equal(size, dim)), None),
+            "a size of it is of no input",
+            value,
+        )
         pieces.append(read)
     return tuple(pieces)
 

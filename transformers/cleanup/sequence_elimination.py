@@ -8,7 +8,6 @@ from ortopt import ops
 from ortopt.graph import facts
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, attribute, dims, inputs, is_op, need, opset, optional, producer, rank
-from ortopt.options import TransformerLevel
 from ortopt.rule import Match, RewriteRule
 
 
@@ -18,7 +17,6 @@ class SequenceElimination(RewriteRule[Match]):
     ``ConcatFromSequence(SequenceConstruct(a, b))`` → ``Concat(a, b)``. Exporters write split and chunk in this way.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("ConcatFromSequence", "SequenceAt")
     lookback = 1
 

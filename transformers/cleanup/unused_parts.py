@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
-from ortopt.graph.match import Refusal, attribute, need, opset
+from ortopt.graph.match import attribute, need, opset
 from ortopt.onnx_ir_internals import initializers_of, is_needed, use_count
 from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
@@ -116,7 +116,6 @@ def _remove_imports(imports: dict[str, int], graphs: Iterable[ir.Graph], context
 class OptionalOutputElimination(GraphTransformer):
     """Optional outputs that nobody uses (of Dropout, LayerNormalization, LSTM …) → left out."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("common_subexpression_elimination", "dead_node_elimination")
     offers_rewrites = True
 
@@ -124,16 +123,9 @@ class OptionalOutputElimination(GraphTransformer):
         """Leave out what nobody uses of a graph's nodes."""
         changed = False
         for root in ROOTS:
-            for node in context.edit.index.nodes(graph, root):
-                unused = _unused(node)
-                if not unused:
-                    continue
-                try:
-                    _need_same_mode(node)
-                except Refusal as refusal:
-                    context.refuse(node, refusal)
-                    continue
-                changed |= context.attempt((node,), partial(_leave_out, node, unused, context.edit))
+            nodes = [node for node in context.edit.index.nodes(graph, root) if _unused(node)]
+            for node, _ in context.answered(nodes, _need_same_mode):
+                changed |= context.attempt((node,), partial(_leave_out, node, _unused(node), context.edit))
         return changed
 
 

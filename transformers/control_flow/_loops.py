@@ -6,7 +6,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.graph import scope
-from ortopt.graph.match import Refusal, attribute, is_op, need, opset
+from ortopt.graph.match import attribute, is_op, need, need_known, opset
 from ortopt.onnx_ir_internals import use_count
 from ortopt.semantics.opset_changes import SCAN_HAS_NO_BATCH_FROM
 from ortopt.transformer import Context
@@ -66,8 +66,7 @@ def repeated(node: ir.Node) -> Repeated:
         Refusal: If its parts do not fit, or it is a Scan of opset 8, which has batches.
     """
     body: ir.Graph | None = attribute(node, "body", None)
-    if body is None:
-        raise Refusal("it has no body", node)
+    body = need_known(body, "it has no body", node)
     if is_op(node, "Loop"):
         states, before = max(len(node.inputs) - 2, 0), 2
         need(len(body.inputs) == states + 2, "the body has another number of inputs", node)
@@ -86,7 +85,6 @@ def repeated(node: ir.Node) -> Repeated:
 def copied(value: ir.Value) -> ir.Value:
     """The value that a value is a copy of, through any number of Identity nodes."""
     while is_op(node := value.producer(), "Identity"):
-        assert node is not None
         if not node.inputs or node.inputs[0] is None:
             break
         value = node.inputs[0]

@@ -12,7 +12,6 @@ from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal, attribute, is_op, need
 from ortopt.onnx_ir_internals import is_needed, use_count
-from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transformers.control_flow._loops import Repeated, repeated
 
@@ -22,7 +21,6 @@ OPS = tuple(sorted(semantics.CONTROL_FLOW - {"SequenceMap"}))  # of which all re
 class ControlFlowOutputElimination(GraphTransformer):
     """Results of ``If``, ``Loop`` and ``Scan`` that nobody uses, states that feed only themselves → nothing."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("dead_node_elimination",)
     offers_rewrites = True
 

@@ -9,10 +9,9 @@ import onnx_ir as ir
 
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, attribute, inputs, is_op, need, tensor_of
+from ortopt.graph.match import Refusal, attribute, inputs, is_op, need, need_known, tensor_of
 from ortopt.graph.structural_keys import graph_key
 from ortopt.onnx_ir_internals import is_needed
-from ortopt.options import TransformerLevel
 from ortopt.semantics import constant_tensor, same_constant
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transformers.control_flow._body_inlining import BodyInlining, Inlining
@@ -22,7 +21,6 @@ from ortopt.transformers.control_flow._loops import copied
 class IfInlining(BodyInlining):
     """``If(constant)``, ``If(c)`` below ``If(c)`` → the nodes of the branch that it takes."""
 
-    levels = (TransformerLevel.LEVEL1,)
     op = "If"
 
     def decide(self, node: ir.Node, context: Context) -> Inlining:
@@ -40,9 +38,8 @@ def _taken(node: ir.Node) -> ir.Graph:
         need(tensor.dtype == ir.DataType.BOOL and tensor.size == 1, "the condition is not one boolean", condition)
         holds = bool(np.asarray(tensor.numpy()).reshape(-1)[0])
     name = "then_branch" if holds else "else_branch"
-    branch: ir.Graph | None = attribute(node, name, None)
-    if branch is None:
-        raise Refusal(f"it has no {name}", node)
+    given: ir.Graph | None = attribute(node, name, None)
+    branch = need_known(given, f"it has no {name}", node)
     need(not branch.inputs, "the branch has inputs", node)
     need(len(branch.outputs) >= len(node.outputs), "the branch has too few results", node)
     return branch
@@ -87,19 +84,13 @@ def _inline(node: ir.Node, branch: ir.Graph, context: Context) -> list[ir.Node]:
 class IfMerging(GraphTransformer):
     """``If`` with two equal branches → the nodes of one; a result that is equal in both → that value."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("common_subexpression_elimination", "constant_sharing", "if_inlining")
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Merge the branches of a graph's Ifs, innermost first."""
         changed = False
-        for node in context.edit.index.nodes(graph, "If"):
-            try:
-                then, other = _branches(node)
-            except Refusal as refusal:
-                context.refuse(node, refusal)
-                continue
+        for node, (then, other) in context.answered(context.edit.index.nodes(graph, "If"), _branches):
             if graph_key(then) == graph_key(other):
                 inline = partial(_inline, node, then, context)
                 changed |= context.attempt((node,), inline, "both branches are equal")

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal, is_constant, is_op, shape_of, users
 from ortopt.onnx_ir_internals import is_needed
-from ortopt.options import Target, TransformerLevel
+from ortopt.options import Target
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transformers.control_flow._loops import LOOPS, Repeated, copied, repeated
 
@@ -25,7 +25,6 @@ class LoopCarriedElimination(GraphTransformer):
     For ONNX Runtime small weights of products stay states: it packs constants, which pays with more rows only.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
@@ -33,12 +32,8 @@ class LoopCarriedElimination(GraphTransformer):
         if not context.edit.index.has_any(graph, LOOPS):
             return False
         changed = False
-        for node in [node for node in context.cancellation.checked(graph) if is_op(node, *LOOPS)]:
-            try:
-                loop = repeated(node)
-            except Refusal as refusal:
-                context.refuse(node, refusal)
-                continue
+        loops = [node for node in context.cancellation.checked(graph) if is_op(node, *LOOPS)]
+        for node, loop in context.answered(loops, repeated):
             for state in range(loop.states):
                 if _is_constant(loop, state):
                     if context.options.target is Target.ORT and _is_small_weight(loop, state):

@@ -12,7 +12,6 @@ from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import Refusal, attribute, need, opset, shape_of
 from ortopt.onnx_ir_internals import is_needed
-from ortopt.options import TransformerLevel
 from ortopt.semantics import constant_tensor
 from ortopt.transformer import Context
 from ortopt.transformers.control_flow._body_inlining import BodyInlining, Inlining
@@ -22,7 +21,6 @@ from ortopt.transformers.control_flow._loops import Repeated, copied, repeated
 class LoopUnrolling(BodyInlining):
     """``Loop`` of no iteration → the initial states; of one → the nodes of its body."""
 
-    levels = (TransformerLevel.LEVEL1,)
     op = "Loop"
 
     def decide(self, node: ir.Node, context: Context) -> Inlining:
@@ -104,7 +102,6 @@ def _unrolled(loop: Repeated, context: Context) -> list[ir.Node]:
 class ScanElimination(BodyInlining):
     """``Scan`` over one slice → the nodes of its body; a result that is a scanned input again → that input."""
 
-    levels = (TransformerLevel.LEVEL1,)
     op = "Scan"
 
     def decide(self, node: ir.Node, context: Context) -> Inlining | None:

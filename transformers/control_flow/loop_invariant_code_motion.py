@@ -15,7 +15,6 @@ from ortopt import semantics
 from ortopt.analysis.totality import check_cannot_fail
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal, is_op, need
-from ortopt.options import TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transformers.control_flow._loops import LOOPS, bring_out, loops_below, move_out
 
@@ -23,7 +22,6 @@ from ortopt.transformers.control_flow._loops import LOOPS, bring_out, loops_belo
 class LoopInvariantCodeMotion(GraphTransformer):
     """Node of a ``Loop`` or ``Scan`` body that depends on outer values alone → the same node in front of it."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "control_flow_output_elimination", "loop_carried_elimination", "loop_unrolling")
     offers_rewrites = True
 

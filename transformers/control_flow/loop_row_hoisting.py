@@ -32,7 +32,7 @@ from ortopt.graph.match import (
     scalar,
     users,
 )
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.semantics.op_traits import BROADCASTING, CASTS, RESHAPING, UNARY
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transformers.control_flow._loops import Repeated, bring_out, copied, loops_below, repeated
@@ -63,7 +63,6 @@ class LoopRowHoisting(GraphTransformer):
     Likewise Gemm, and what is computed element by element.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("loop_carried_elimination", "loop_invariant_code_motion")
     numerics = Numerics.REORDERED  # of more rows, a kernel may sum in another order
     offers_rewrites = True
@@ -71,39 +70,23 @@ class LoopRowHoisting(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Move what is computed of single rows out of the loops of a graph, innermost first."""
         changed = False
-        for node in loops_below(graph, context, "Loop"):
-            try:
-                loop = repeated(node)
-            except Refusal as refusal:
-                context.refuse(node, refusal)
-                continue
+        for _, loop in context.answered(loops_below(graph, context, "Loop"), repeated):
             pending = list(loop.body)
             while pending:
-                made = _hoisted(pending.pop(0), loop, context)
-                if made is not None:  # what reads it may follow it
-                    changed = True
-                    pending = [*users(made), *pending]
+                for node, row in context.answered([pending.pop(0)], partial(_row, loop=loop)):
+                    result, why = node.outputs[0], "all rows can be computed at once"
+                    if row and context.attempt((row.gather, node), partial(_hoist, row, loop, context), why):
+                        changed = True
+                        pending[:0] = users(result)  # what reads it may follow it
         return changed
 
 
-def _hoisted(node: ir.Node, loop: Repeated, context: Context) -> ir.Value | None:
-    """Compute all rows of what a node computes of one in front of the loop; gives the one, or None if it stays."""
-    gathers = [value.producer() for value in node.inputs if value is not None]
-    gather = next((each for each in gathers if each is not None and is_op(each, "Gather")), None)
+def _row(node: ir.Node, loop: Repeated) -> Row | None:
+    """What a node computes from the row that the iteration's number names; None if it reads no Gather of its body."""
+    gathers = (value.producer() for value in node.inputs if value is not None)
+    gather = next((each for each in gathers if is_op(each, "Gather")), None)
     if gather is None or not gather.graph is node.graph is loop.body:
         return None
-    result = node.outputs[0]
-    try:
-        row = _row(node, gather, loop)
-    except Refusal as refusal:
-        context.refuse(node, refusal)
-        return None
-    hoist = partial(_hoist, row, loop, context)
-    return result if context.attempt((gather, node), hoist, "all rows can be computed at once") else None
-
-
-def _row(node: ir.Node, gather: ir.Node, loop: Repeated) -> Row:
-    """A node that computes something from the row that the iteration's number names."""
     x, index = inputs(gather, 2)
     need(x.graph is not loop.body, "its rows are made in the loop", gather)
     need(rank(index) == 0 and _is_counter(index, loop), "the iteration does not say which row it takes", gather)
@@ -160,7 +143,7 @@ def _is_counter(value: ir.Value, loop: Repeated) -> bool:
     """Whether a value begins with a constant, and grows by one with each iteration."""
     value = copied(value)
     node = value.producer()
-    while node is not None and is_op(node, *CASTS, *RESHAPING):
+    while is_op(node, *CASTS, *RESHAPING):
         (value,) = inputs(node, 1)
         node = value.producer()
     if value is loop.body.inputs[0]:
@@ -169,7 +152,7 @@ def _is_counter(value: ir.Value, loop: Repeated) -> bool:
         initial = loop.initial(state)
         if value is loop.entry(state) and initial is not None and is_constant(initial):
             after = copied(loop.returned(state)).producer()
-            if after is not None and is_op(after, "Add") and value in after.inputs:
+            if is_op(after, "Add") and value in after.inputs:
                 return any(is_scalar(step, 1) for step in after.inputs if step is not value)
     return False
 
@@ -181,7 +164,7 @@ def _makes_as_many_iterations(loop: Repeated, size: Dim) -> bool:
     """
     limit, goes_on = loop.node.inputs[0], copied(loop.body.outputs[0])
     condition = goes_on.producer()
-    if condition is not None and is_op(condition, "Less"):
+    if is_op(condition, "Less"):
         limit = condition.inputs[1]
     elif goes_on is not loop.body.inputs[1] and not is_constant(goes_on):
         return False

@@ -5,7 +5,6 @@ import onnx_ir as ir
 
 from ortopt.graph.match import Refusal, attribute, dims, inputs, need, optional, same_dim, splat, static_dims
 from ortopt.graph.symbolic import is_invented
-from ortopt.options import TransformerLevel
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics import key
 from ortopt.semantics.domains import MICROSOFT
@@ -21,7 +20,6 @@ class RecurrentStateElimination(RewriteRule[Match]):
     Expand in integers of 32 bits; these nodes are removed too.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = tuple(f"{domain}::{op}" if domain else op for domain, op in STATES)
     lookback = 4
 

@@ -10,31 +10,27 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt import ops
-from ortopt.graph.match import Refusal, dims, inputs, need, need_float32, users
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.graph.match import dims, inputs, need, need_fixed, need_float32, users
+from ortopt.options import Numerics
 from ortopt.patterns.quantization import is_quantizer
-from ortopt.rule import NEWEST_OPSET, Forwarded, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 IMAGES = 2
 """The first axis of an image's size."""
 
 
-class AveragePoolConversion(RewriteRule[Forwarded]):
+class AveragePoolConversion(RewriteRule[Match]):
     """``AveragePool(x)`` → ``GlobalAveragePool(x)`` where there is one window, over the whole image or more."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("AveragePool",)
     opsets = (7, NEWEST_OPSET)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Forwarded:
+    def match(self, root: ir.Node) -> Match:
         """One window over a whole image of fixed size, without pads: what lies outside is not counted."""
         (x,) = inputs(root, 1)
         need_float32(x)
-        sizes = dims(x)[IMAGES:]
-        if not all(isinstance(size, int) for size in sizes):
-            raise Refusal("the size of the image is not fixed", x)
-        image = tuple(size for size in sizes if isinstance(size, int))
+        image = need_fixed(dims(x)[IMAGES:], "the size of the image is not fixed", x)
         need(bool(image) and min(image) > 0, "the image is empty", x)
         pool = ops.Pool(root)
         need(len(pool.kernel) == len(image), "the window has another rank", root)
@@ -47,8 +43,4 @@ class AveragePoolConversion(RewriteRule[Forwarded]):
         one = all(step > beyond for step, beyond in zip(pool.strides, over, strict=True))
         need(one, "there is no window", root)
         need(not any(map(is_quantizer, users(root.outputs[0]))), "kernels of integers know AveragePool", root)
-        return Forwarded((root,), x)
-
-    def rewrite(self, found: Forwarded) -> ir.Node:
-        """Build the pooling of the whole image."""
-        return ir.node("GlobalAveragePool", [found.value])
+        return Match((root,), lambda: ir.node("GlobalAveragePool", [x]))

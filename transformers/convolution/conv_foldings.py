@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortopt import ops
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOATS, dtype, inputs, is_op, is_used_once, need, tensor_of, users
+from ortopt.graph.match import FLOATS, dtype, inputs, is_op, is_used_once, need, need_known, tensor_of, users
 from ortopt.linear.channels import affine_above, composed, normalization
 from ortopt.linear.folding import LinearFolding
 from ortopt.linear.layer import CONVOLUTIONS, Folded, linear
@@ -38,14 +38,12 @@ class ConvMulFusion(LinearFolding):
 class ConvBnFusion(LinearFolding):
     """``BatchNormalization(Conv(x, W, b))`` → ``Conv(x, W', b')``, ``ConvTranspose`` too."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("BatchNormalization",)
 
 
 class BnBnFusion(RewriteRule[Match]):
     """``BatchNormalization(BatchNormalization(x))`` → one ``BatchNormalization``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("conv_bn_fusion", "gemm_bn_fusion", "matmul_bn_fusion")
     roots = ("BatchNormalization",)
     opsets = (9, NEWEST_OPSET)  # before, each position could have numbers of its own
@@ -71,7 +69,6 @@ class BnConvFusion(LinearFolding):
     these zeros too.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("bn_bn_fusion", "conv_bn_fusion")
     roots = ("Conv",)
     needs = ("BatchNormalization",)
@@ -104,8 +101,7 @@ class MulConvFusion(LinearFolding):
         need(not _is_half_of_gelu(scaling.x), "runtimes recognise GELU by the factor", scaling.node)
         layer = linear(root)
         need(is_used_once(layer.weight), "the weights are used elsewhere", layer.weight)
-        factors = layer.effect_of(scaling).scale
-        assert factors is not None
+        factors = need_known(layer.effect_of(scaling).scale, "it scales nothing", root)
         need(bool((factors != 0).all()), "a factor is 0", scaling.number)
         need_near(1.0, (np.abs(factors),), layer.kind, scaling.number)
         weight = scaled(layer.weight, layer.beside(factors, of_outputs=False))
@@ -139,10 +135,10 @@ class AddConvFusion(LinearFolding):
 def _is_half_of_gelu(value: ir.Value) -> bool:
     """Whether a value is ``x · (1 + Erf(…))`` or ``x · (1 + Tanh(…))``, which ½ makes a GELU that has no op here."""
     product = value.producer()
-    if product is None or not is_op(product, "Mul"):
+    if not is_op(product, "Mul"):
         return False
     factors = [factor.producer() for factor in inputs(product, 2)]
-    sums = [node for node in factors if node is not None and is_op(node, "Add")]
+    sums = [node for node in factors if is_op(node, "Add")]
     return any(is_op(term.producer(), "Erf", "Tanh") for node in sums for term in inputs(node, 2))
 
 

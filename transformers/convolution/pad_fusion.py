@@ -18,7 +18,7 @@ from ortopt.graph.match import (
     producer,
     scalar,
 )
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.patterns.quantization import dequantizer, is_dequantizer, is_faithful, quantizer, same_scale, scaling
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
@@ -32,7 +32,6 @@ class PadFusion(RewriteRule[Match]):
     removed too.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     numerics = Numerics.REORDERED
     roots = ("AveragePool", "Conv")
     needs = ("Pad",)

@@ -27,7 +27,6 @@ from ortopt.linear.channels import normalization
 from ortopt.linear.folding import LinearFolding
 from ortopt.linear.layer import Folded, Linear, linear
 from ortopt.linear.weights import MAX_BYTES, Array, rounded
-from ortopt.options import TransformerLevel
 
 
 class Branch(Struct, frozen=True):
@@ -57,7 +56,6 @@ class ParallelConvMerging(LinearFolding):
     an infinite x gives a NaN only where it did before.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("conv_add_fusion", "conv_bn_fusion", "conv_mul_fusion")
     roots = ("Add",)
     needs = ("Conv",)

@@ -20,7 +20,6 @@ from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     Dim,
-    Refusal,
     array_of,
     attribute,
     dims,
@@ -28,6 +27,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_fixed,
     opset,
     optional,
     rank,
@@ -78,7 +78,6 @@ class ResizeProjectionReordering(RewriteRule[Match]):
     after = ("interpolated_conv_decomposition",)
     roots = ("Conv", f"{MICROSOFT}::FusedConv")
     needs = ("Resize",)
-    lookback = 2
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Match:
@@ -89,14 +88,9 @@ class ResizeProjectionReordering(RewriteRule[Match]):
         need_points(root, weight)
         nodes: list[ir.Node] = [root]
         values: Sequence[ir.Value] = (x,)
-        if is_op(x.producer(), "Concat"):
-            concat = x.producer()
-            assert concat is not None
-            need(
-                is_used_once(x) and ops.Concat(concat).axis_of(rank(x)) == 1,
-                "no channels are joined for it alone",
-                concat,
-            )
+        if is_op(concat := x.producer(), "Concat"):
+            alone = is_used_once(x) and ops.Concat(concat).axis_of(rank(x)) == 1
+            need(alone, "no channels are joined for it alone", concat)
             nodes.append(concat)
             values = inputs(concat, len(concat.inputs))
         parts = tuple(_part(value) for value in values)
@@ -135,12 +129,9 @@ def _projected(root: ir.Node, parts: Sequence[Part]) -> ir.Value:
 def _part(value: ir.Value) -> Part:
     resize = value.producer()
     shape = dims(value)
-    channels = shape[1]
-    if not isinstance(channels, int):
-        raise Refusal("the channels are not known", value)
+    (channels,) = need_fixed(shape[1:2], "the channels are not known", value)
     if not is_op(resize, "Resize") or not is_used_once(value):
         return Part(value, channels, None, 1.0)
-    assert resize is not None
     (source,) = inputs(resize, 1)
     before = dims(source, len(shape))
     need(all(map(same_dim, before[:2], shape[:2])), "it resizes batch or channels", resize)

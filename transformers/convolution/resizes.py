@@ -18,6 +18,7 @@ from ortopt.graph.match import (
     is_constant,
     is_op,
     need,
+    need_known,
     opset,
     optional,
     plain_attributes,
@@ -25,9 +26,8 @@ from ortopt.graph.match import (
     small_array,
     tensor_of,
 )
-from ortopt.options import TransformerLevel
 from ortopt.patterns.interpolation import COORDINATES
-from ortopt.rule import NEWEST_OPSET, Forwarded, Match, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.semantics.opset_changes import REGION_IS_AN_INPUT_FROM, SCALES_ARE_AN_INPUT_FROM
 
 CANONICAL = ("asymmetric", "floor")
@@ -48,7 +48,7 @@ KEEPING = ("align_corners", "asymmetric", "half_pixel", "half_pixel_symmetric", 
 """Coordinate modes that read from x itself at scale 1; tf_crop_and_resize reads what the region says."""
 
 
-class ResizeElimination(RewriteRule[Forwarded]):
+class ResizeElimination(Elimination):
     """``Resize``, ``Upsample`` to the size of x → ``x``.
 
     At scale 1 each element is read at its own place: linear weights are then 1 and 0, cubic ones 0, 1, 0, 0, with
@@ -56,7 +56,6 @@ class ResizeElimination(RewriteRule[Forwarded]):
     downwards undoes.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Resize", "Upsample")
     opsets = (7, NEWEST_OPSET)
 
@@ -80,10 +79,6 @@ class ResizeElimination(RewriteRule[Forwarded]):
             need(array.size > 0 and bool(np.all(array == 1.0)), "a scale is not 1", scales)
         return Forwarded((root,), x)
 
-    def rewrite(self, found: Forwarded) -> ir.Value:
-        """Let its users read what it copies."""
-        return found.value
-
 
 def _is_not_empty(scales: ir.Value) -> bool:
     """Whether there are scales: empty ones are left out where there are sizes."""
@@ -101,8 +96,7 @@ def _check_coordinates(root: ir.Node) -> None:
 
 def _check_sizes(root: ir.Node, x: ir.Value, sizes: ir.Value) -> None:
     shape, known = dims(x), contents(sizes)
-    if known is None:
-        raise Refusal("the sizes are not known", sizes)
+    known = need_known(known, "the sizes are not known", sizes)
     axes = ops.Resize(root).axes
     need(len(axes) == len(known), "the axes do not fit", root)
     same = all(same_dim(size, shape[axis]) for size, axis in zip(known, axes, strict=True))
@@ -115,7 +109,6 @@ class NearestResizeCanonicalization(RewriteRule[Match]):
     ONNX Runtime has a fast kernel for this spelling, and one on blocked layouts.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("resize_elimination",)
     roots = ("Resize",)
     opsets = (11, NEWEST_OPSET)
@@ -141,7 +134,6 @@ class NearestResizeCanonicalization(RewriteRule[Match]):
 class LinearResizeCanonicalization(RewriteRule[Match]):
     """``Resize(x, sizes)`` that interpolates → ``Resize(x, scales)``, where computed sizes are whole multiples."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("resize_elimination",)
     roots = ("Resize",)
     opsets = (11, NEWEST_OPSET)
@@ -185,8 +177,7 @@ def _whole_scales(root: ir.Node, x: ir.Value) -> tuple[int, ...]:
         numbers = [int(scale) for scale in listed]
     else:
         known = None if sizes is None else contents(sizes)
-        if known is None:
-            raise Refusal("the sizes are not known", root)
+        known = need_known(known, "the sizes are not known", root)
         need(len(known) == len(axes), "the axes do not fit", root)
         numbers = [_times(shape[axis], size, root) for axis, size in zip(axes, known, strict=True)]
     need(len(numbers) == len(axes), "the axes do not fit", root)

@@ -110,10 +110,9 @@ def slots_of(mask: ir.Value) -> Slots:
     """
     one_hot, order = mask.producer(), tuple(range(MASK_RANK))
     if is_op(one_hot, "Transpose"):
-        assert one_hot is not None
         order = ops.Transpose(one_hot).order
         one_hot = inputs(one_hot, 1)[0].producer()
-    if one_hot is None or not is_op(one_hot, "OneHot"):
+    if not is_op(one_hot, "OneHot"):
         raise Refusal("no OneHot makes the mask", mask)
     names, depth, values = inputs(one_hot, 3)
     need(small_array(values).tolist() == [0, 1], "it marks with other numbers than 0 and 1", values)
@@ -158,7 +157,6 @@ def _coordinate(value: ir.Value, found: ir.Value) -> int:
     need(len(node.outputs) == MASK_RANK - 1, "it holds several coordinates", node)
     above = whole.producer()
     if is_op(above, "Transpose"):
-        assert above is not None
         whole = inputs(above, 1)[0]
     need(whole is found, "it holds no coordinates", node)
     return place
@@ -191,7 +189,7 @@ def _scatter(rows: ir.Value, slots: Slots, place: int, parts: ParallelParts) -> 
 def _unexpanded(updates: ir.Value, rows: Dim) -> tuple[tuple[ir.Node, ...], ir.Value]:
     """What an Expand leaves as it is: it may ask for no row where there are none."""
     node = updates.producer()
-    if node is None or not is_op(node, "Expand"):
+    if not is_op(node, "Expand"):
         return (), updates
     value, target = inputs(node, 2)
     wanted, own = facts.contents(target), dims(value, 2)
@@ -208,7 +206,7 @@ def _unweighted(
 ) -> tuple[tuple[ir.Node, ...], ir.Value, ir.Value | None]:
     """What a Mul multiplies by one number for each row that is gathered like the rows; the first expert's numbers."""
     node = result.producer()
-    if node is None or not is_op(node, "Mul"):
+    if not is_op(node, "Mul"):
         return (), result, None
     height, width = dims(result, 2)
     gathered = {family.values[place]: family for family in parts.read_elsewhere() if family.axis == 0}

@@ -75,9 +75,8 @@ def _selection(root: ir.Node) -> ir.Node:
     """The Gather whose result a NonZero searches."""
     node = inputs(root, 1)[0].producer()
     if is_op(node, "Cast"):
-        assert node is not None
         node = inputs(node, 1)[0].producer()
-    if node is None or not is_op(node, "Gather"):
+    if not is_op(node, "Gather"):
         raise Refusal("it searches no part of a mask", root)
     return node
 
@@ -86,9 +85,8 @@ def _is_of_ones(mask: ir.Value) -> bool:
     """Whether a OneHot writes the mask in zeros and ones."""
     node = mask.producer()
     if is_op(node, "Transpose"):
-        assert node is not None
         node = inputs(node, 1)[0].producer()
-    if node is None or not is_op(node, "OneHot"):
+    if not is_op(node, "OneHot"):
         return False
     values = node.inputs[2]
     return is_constant(values) and small_array(values).tolist() == [0, 1]

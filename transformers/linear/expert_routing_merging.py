@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, dims, need
 from ortopt.options import ONNX_RUNTIMES, Numerics, TransformerLevel
 from ortopt.patterns.parallel_parts import ParallelParts, Parts
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.transformers.linear._expert_combination import Combination, expert_combination
 from ortopt.transformers.linear._expert_search import Search, expert_search
 
@@ -22,23 +23,7 @@ ADDED = 5
 """How many nodes search for the rows of all experts and count them."""
 
 
-class Routing(Struct, frozen=True):
-    """The nodes, the search, what is done with the coordinates and who reads that, and what becomes of the results."""
-
-    nodes: tuple[ir.Node, ...]
-    search: Search
-    parts: ParallelParts
-    read: tuple[Parts, ...]
-    combination: Combination | None
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """What the experts read, and the sum of their results."""
-        read = tuple(value for parts in self.read for value in parts.values)
-        return read if self.combination is None else (*read, self.combination.total)
-
-
-class ExpertRoutingMerging(RewriteRule[Routing]):
+class ExpertRoutingMerging(RewriteRule[Match]):
     """``Gather(x, NonZero(mask[e]))`` for each expert e → parts of ``Gather(x, NonZero(mask))``.
 
     The sum of ``ScatterElements(0, rows[e], y[e]·w[e])`` → ``ReduceSum(ScatterND(Concat(y)·w))``: where TopK has named
@@ -53,7 +38,7 @@ class ExpertRoutingMerging(RewriteRule[Routing]):
     providers = (CPU,)
     targets = ONNX_RUNTIMES
 
-    def match(self, root: ir.Node) -> Routing:
+    def match(self, root: ir.Node) -> Match:
         """The first expert's NonZero, with those of all others, and what is done alike with what they find."""
         search = expert_search(root)
         parts = ParallelParts(Parts(search.found, 1))
@@ -66,25 +51,29 @@ class ExpertRoutingMerging(RewriteRule[Routing]):
         need(bool(read), "nothing reads the rows", root)
         count = len(search.found)
         need(len(search.nodes) + len(parts.nodes) >= 2 * count + ADDED + len(read), "there is little to merge", root)
-        return Routing(tuple(nodes), search, parts, tuple(read), combination)
+        replaced = [value for family in read for value in family.values]
+        replaced += [] if combination is None else [combination.total]
+        return Match(tuple(nodes), lambda: _merged(search, parts, read, combination), tuple(replaced))
 
-    def rewrite(self, found: Routing) -> dict[ir.Value, ir.Value]:
-        """Build one search, the steps with all rows, and a Split of what the experts read."""
-        search, combination = found.search, found.combination
-        places = ir.node("NonZero", [search.mask]).outputs[0]
-        coordinates = ir.node("Slice", [places, constant([1]), constant([END]), constant([0])]).outputs[0]
-        weights = None if combination is None else combination.weights
-        wanted = [parts.values[0] for parts in found.read]
-        wholes = found.parts.replay(coordinates, wanted if weights is None else [*wanted, weights])
-        sizes = _sizes(search)
-        replaced: dict[ir.Value, ir.Value] = {}
-        for values, axis in found.read:
-            split = ir.node("Split", [wholes[values[0]], sizes], {"axis": axis}, num_outputs=len(values))
-            replaced.update(zip(values, split.outputs, strict=True))
-        if combination is not None:
-            by = None if weights is None else wholes[weights]
-            replaced[combination.total] = _combined(combination, coordinates, by)
-        return replaced
+
+def _merged(
+    search: Search, done: ParallelParts, read: Sequence[Parts], combination: Combination | None
+) -> dict[ir.Value, ir.Value]:
+    """Build one search, the steps with all rows, and a Split of what the experts read."""
+    places = ir.node("NonZero", [search.mask]).outputs[0]
+    coordinates = ir.node("Slice", [places, constant([1]), constant([END]), constant([0])]).outputs[0]
+    weights = None if combination is None else combination.weights
+    wanted = [parts.values[0] for parts in read]
+    wholes = done.replay(coordinates, wanted if weights is None else [*wanted, weights])
+    sizes = _sizes(search)
+    replaced: dict[ir.Value, ir.Value] = {}
+    for values, axis in read:
+        split = ir.node("Split", [wholes[values[0]], sizes], {"axis": axis}, num_outputs=len(values))
+        replaced.update(zip(values, split.outputs, strict=True))
+    if combination is not None:
+        by = None if weights is None else wholes[weights]
+        replaced[combination.total] = _combined(combination, coordinates, by)
+    return replaced
 
 
 def _sizes(search: Search) -> ir.Value:

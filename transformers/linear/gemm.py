@@ -11,7 +11,6 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     array_of,
-    attribute,
     broadcasts_to,
     dims,
     dtype,
@@ -32,25 +31,16 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
-PARAMETERS = {
-    "Elu": {"alpha": 1.0},
-    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
-    "LeakyRelu": {"alpha": 0.01},
-    "Relu": {},
-    "Selu": {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
-    "Sigmoid": {},
-    "Softplus": {},
-    "Softsign": {},
-    "Tanh": {},
-    "ThresholdedRelu": {"alpha": 1.0},
-}
-"""The activations that the kernel knows, and their attributes with the defaults of the specification."""
+ACTIVATIONS = (
+    *("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu"),
+    *("Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu"),
+)
+"""Those that the kernel knows."""
 
 
 class GemmSumFusion(RewriteRule[Match]):
     """``Sum(Gemm(a, b), c)`` or ``Add`` → ``Gemm(a, b, c)``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Add", "Sum")
     needs = ("Gemm",)
     opsets = (8, NEWEST_OPSET)  # before, Sum did not broadcast
@@ -73,7 +63,6 @@ class GemmSumFusion(RewriteRule[Match]):
 class GemmTransposeFusion(RewriteRule[Match]):
     """``Gemm(Transpose(a), b, c)`` → ``Gemm<transA>(a, b, c)``; ``Transpose(Gemm(a, b, c))`` → ``Gemm(bᵀ, aᵀ, cᵀ)``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Gemm", "Transpose")
     looks_downstream = True
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether C broadcasts
@@ -89,7 +78,7 @@ class GemmActivationFusion(RewriteRule[Match]):
 
     levels = (TransformerLevel.LEVEL2,)
     numerics = Numerics.REORDERED
-    roots = tuple(PARAMETERS)
+    roots = ACTIVATIONS
     opsets = (7, NEWEST_OPSET)  # before, Gemm broadcasts by an attribute
     providers = (CPU,)
     produces = ((MICROSOFT, "FusedGemm"),)
@@ -100,7 +89,7 @@ class GemmActivationFusion(RewriteRule[Match]):
         a, _ = inputs(gemm, 2)
         need_float32(a, "the kernel is")
         plain_attributes(gemm)
-        parameters = {name: attribute(root, name, default) for name, default in PARAMETERS[root.op_type].items()}
+        parameters = ops.Activation(root).parameters
         return Match((gemm, root), lambda: _activated(gemm, root.op_type, parameters))
 
 
@@ -129,7 +118,7 @@ def _before(gemm: ir.Node) -> Match:
     fused = 0
     for position, value in enumerate(operands):
         transpose = value.producer()
-        if transpose is None or not is_op(transpose, "Transpose") or not _turns(transpose):
+        if not is_op(transpose, "Transpose") or not _turns(transpose):
             continue
         if value.is_graph_output() or not all(is_op(user, "Gemm") for user in users(value)):
             continue

@@ -57,7 +57,6 @@ class AddMatmulFusion(LinearFolding):
 class GemmBnFusion(LinearFolding):
     """``BatchNormalization(Gemm(a, B, C))`` → ``Gemm(a, B', C')``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("BatchNormalization",)
     into = ("Gemm",)
 
@@ -69,7 +68,6 @@ class MatMulBnFusion(LinearFolding):
     Where `a` is a stack of matrices, which Gemm does not take, it is ``Add(MatMul(a, B'), c)``.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("BatchNormalization",)
     lookback = LONGEST_PATH + 1
 
@@ -99,7 +97,6 @@ class MatmulReassociation(LinearFolding):
     Adapters of low rank stay as they are: with a small dimension in the middle, two products are cheaper.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding",)
     roots = ("MatMul",)
     opsets = (1, NEWEST_OPSET)
@@ -135,7 +132,7 @@ class LinearConvFusion(RewriteRule[Match]):
         path, total = _path_to(image)
         need(bool(path), "the image is not made of columns", image)
         last = total.producer()
-        first = biased(last) if last is not None and is_op(last, "Add") else linear(producer(total, "MatMul"))
+        first = biased(last) if is_op(last, "Add") else linear(producer(total, "MatMul"))
         need(rank(first.x) >= 2, "it multiplies a vector", first.x)
         position, places = rank(first.x) - 1, []
         for step in path:
@@ -192,9 +189,7 @@ def _check_step(step: ir.Node, before: int, behind: int) -> None:
 def _path_to(value: ir.Value) -> tuple[list[ir.Node], ir.Value]:
     """The nodes above a value that only move its axes, in order of computation, and what they move."""
     path: list[ir.Node] = []
-    while len(path) < LONGEST_PATH and is_op(value.producer(), *RESHAPING, "Transpose"):
-        node = value.producer()
-        assert node is not None
+    while len(path) < LONGEST_PATH and is_op(node := value.producer(), *RESHAPING, "Transpose"):
         path.insert(0, node)
         value = inputs(node, 1)[0]
     return path, value

@@ -3,7 +3,7 @@
 import onnx_ir as ir
 
 from ortopt.graph.match import FLOATS, broadcasts_to, dims, inputs, is_op, need, operand_from, opset
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 SUM_BROADCASTS_FROM = 8
@@ -12,7 +12,6 @@ SUM_BROADCASTS_FROM = 8
 class MatMulAddFusion(RewriteRule[Match]):
     """``Add(MatMul(a, b), c)`` → ``Gemm(a, b, c)``, also of a ``Sum``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding",)
     roots = ("Add", "Sum")
     opsets = (7, NEWEST_OPSET)  # before, Gemm and Add broadcast by attributes

@@ -29,7 +29,7 @@ from ortopt.graph.match import (
 )
 from ortopt.linear.folding import layer_alone, node_alone, rebuilt
 from ortopt.linear.weights import scaled
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 
@@ -47,7 +47,6 @@ class ScaleFolding(RewriteRule[Match]):
     `conv_mul_fusion`.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_reassociation", "reshape_merging", "transpose_merging")
     roots = ("Div", "Mul")
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether and where the second operand broadcasts
@@ -131,7 +130,7 @@ def _weights(layer: ir.Node) -> tuple[ir.Node, int]:
     for place in places:
         value = layer.inputs[place]
         repeated = None if value is None else value.producer()
-        if repeated is None or not is_op(repeated, *REPEATING) or not is_constant(repeated.inputs[0]):
+        if not is_op(repeated, *REPEATING) or not is_constant(repeated.inputs[0]):
             continue
         if repeated.graph is layer.graph and is_used_once(repeated.outputs[0]):
             return repeated, 0

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortopt import ops
 from ortopt.framework.fusions import check_faster, is_asked_for
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, FLOATS, Refusal, dims, is_op, need, opset
+from ortopt.graph.match import FLOAT, FLOATS, dims, is_op, need, opset
 from ortopt.linear.weights import MAX_BYTES
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
@@ -38,13 +38,9 @@ class SiblingMatmulFusion(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Join the products of each value that has several."""
         changed = False
-        for siblings in _siblings(context.cancellation.checked(graph)):
-            try:
-                _check(siblings)
-            except Refusal as refusal:
-                context.refuse(siblings[0], refusal)
-            else:
-                changed |= context.attempt(siblings, partial(_join, siblings, context))
+        families = {siblings[0]: siblings for siblings in _siblings(context.cancellation.checked(graph))}
+        for first, _ in context.answered(families, lambda first: _check(families[first])):
+            changed |= context.attempt(families[first], partial(_join, families[first], context))
         return changed
 
 

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph import symbolic
-from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, optional, plain_attributes
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.graph.match import Dim, Refusal, dims, inputs, is_op, need, need_known, optional, plain_attributes
+from ortopt.options import Numerics
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 
@@ -47,7 +47,6 @@ class Step(Struct, frozen=True):
 class UnrolledProductMerging(RewriteRule[Match]):
     """``Concat(x₀·W + b, x₁·W + b, …)`` for all steps ``Split(x)`` → ``x·W + b``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Concat",)
     lookback = 5
     numerics = Numerics.REORDERED  # of more rows, a kernel may sum in another order
@@ -58,17 +57,15 @@ class UnrolledProductMerging(RewriteRule[Match]):
         values = inputs(root, len(root.inputs))
         need(len(values) > 1, "it joins nothing", root)
         to = ops.Concat(root).axis_of(RANK) if len(dims(root.outputs[0])) == RANK else None
-        if to is None:
-            raise Refusal("it gives no sequence of rows", root)
+        to = need_known(to, "it gives no sequence of rows", root)
         steps = [_step(value, to) for value in values]
         split = steps[0].part.producer()
-        if split is None or not is_op(split, "Split"):
+        if not is_op(split, "Split"):
             raise Refusal("its operands are no steps of a sequence", root)
         parts = [step.part for step in steps]
         need(parts == list(split.outputs), "its operands are not all the steps, in their order", root)
         need(all(step.product == steps[0].product for step in steps), "the products are not the same", root)
-        x = split.inputs[0]
-        assert x is not None
+        (x,) = inputs(split, 1)
         of = ops.Split(split).axis_of(len(dims(x, RANK)))
         for step in steps:
             rows = step.nodes[0].outputs[0]  # what was reshaped to a matrix
@@ -110,7 +107,7 @@ def _product(value: ir.Value) -> tuple[Product, tuple[ir.Node, ...], ir.Value]:
         return Product(_matrix(weight), False, None), (node,), rows
     for product, bias in (inputs(node, 2), inputs(node, 2)[::-1]):
         above = product.producer()
-        if above is not None and is_op(above, "MatMul") and len(dims(bias)) == 1:
+        if is_op(above, "MatMul") and len(dims(bias)) == 1:
             rows, weight = inputs(above, 2)
             _check_row(bias, weight)
             return Product(_matrix(weight), False, bias), (above, node), rows
@@ -144,7 +141,7 @@ def _check_row(bias: ir.Value, weight: ir.Value, *, is_turned: bool = False) -> 
 
 def _node(value: ir.Value, *ops: str) -> ir.Node:
     node = value.producer()
-    if node is None or not is_op(node, *ops) or node.graph is not value.graph:
+    if not is_op(node, *ops) or node.graph is not value.graph:
         raise Refusal("its operands are no products of steps", value)
     return node
 

@@ -64,7 +64,6 @@ class ConcatMerging(RewriteRule[Match]):
 class ConcatElimination(RewriteRule[Match]):
     """``Concat(x)``, ``Concat(Split(x))`` → ``x``; operands that are empty along the axis are dropped."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("concat_merging",)  # the parts of a Split may be joined in several Concats
     roots = ("Concat",)
     opsets = (AXIS_IS_REQUIRED_FROM, NEWEST_OPSET)
@@ -86,7 +85,7 @@ def _joined(operands: Sequence[ir.Value], root: ir.Node) -> list[ir.Value]:
     position = 0
     while position < len(operands):
         split = operands[position].producer()
-        if split is not None and is_op(split, "Split"):
+        if is_op(split, "Split"):
             parts = split.outputs
             run = operands[position : position + len(parts)]
             whole = len(run) == len(parts) and all(a is b for a, b in zip(run, parts, strict=True))
@@ -111,7 +110,6 @@ def _is_empty(value: ir.Value, root: ir.Node) -> bool:
 class ConcatSliceElimination(RewriteRule[Match]):
     """``Slice``, ``Split`` of ``Concat(a, b)`` into what was joined → ``a``, ``b``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Slice", "Split")
     opsets = (AXIS_IS_REQUIRED_FROM, NEWEST_OPSET)
     lookback = 1

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.coordinates import Linear, counts_up, linear
@@ -27,6 +26,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_known,
     opset,
     optional,
     producer,
@@ -36,7 +36,6 @@ from ortopt.graph.match import (
     tensor_of,
     users,
 )
-from ortopt.options import TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.views.emission import FIRST, LAST
@@ -52,7 +51,6 @@ class GatherElementsCanonicalization(RewriteRule[Match]):
     ONNX Runtime's CPU then copies whole rows, and the repeated indices are not needed.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("GatherElements",)
     opsets = (GATHERS_IN_BATCHES_FROM, NEWEST_OPSET)
 
@@ -76,7 +74,6 @@ class GatherElementsCanonicalization(RewriteRule[Match]):
 class GatherOfSliceFusion(RewriteRule[Match]):
     """``Gather(table, Slice([0, 1, 2 …]))`` → ``Slice(table)``: the first positions of a table of embeddings."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Gather",)
     opsets = (10, NEWEST_OPSET)  # the first with computed bounds; constant ones are folded
 
@@ -84,8 +81,7 @@ class GatherOfSliceFusion(RewriteRule[Match]):
         """A Slice of a constant that counts all rows, in their order."""
         table, positions = inputs(root, 2)
         shape = tensor_of(table).shape.numpy()
-        cut = producer(positions, "Slice")
-        need(is_used_once(positions), "the positions are used elsewhere", positions)
+        cut = producer(positions, "Slice", alone="the positions are used elsewhere")
         numbers, starts, ends = inputs(cut, 3)
         place = ops.Gather(root).axis
         tensor = tensor_of(numbers)
@@ -114,26 +110,7 @@ class Bound(NamedTuple):
     step: int = 1
 
 
-class Block(Struct, frozen=True):
-    """A block that a Gather takes: its source, its bounds, and the axes of size 1 to insert.
-
-    `stated` is the axis of the result, if any, along which a Slice may give fewer elements than there are indices.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    source: ir.Value
-    bounds: tuple[Bound, ...]
-    ones: tuple[int, ...]
-    result: ir.Value
-    stated: int | None = None
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The result, which may stand below the root."""
-        return (self.result,)
-
-
-class GatherToSliceFusion(RewriteRule[Block]):
+class GatherToSliceFusion(RewriteRule[Match]):
     """``Gather``, ``GatherND`` by ``Range`` or by an arithmetic progression → ``Slice``, or ``x`` if it takes all.
 
     The indices may have come through Unsqueeze, Expand, Mul, Add and Concat: transformer exports index their attention
@@ -144,22 +121,19 @@ class GatherToSliceFusion(RewriteRule[Block]):
     result has as many columns as there were indices: where that may be, a Reshape states their number.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding",)
     roots = ("Gather", "GatherND")
     opsets = (11, NEWEST_OPSET)  # the first with GatherND, and with negative indices
     lookback = 6
     looks_downstream = True
 
-    def match(self, root: ir.Node) -> Block:
+    def match(self, root: ir.Node) -> Match:
         """Indices that count along each axis that they take."""
         x, indices = inputs(root, 2)
         if root.op_type == "GatherND":
             return _by_coordinates(root, x, indices)
         place = ops.Gather(root).axis
-        progression = linear(indices)
-        if progression is None:
-            raise Refusal("the indices are not known", indices)
+        progression = need_known(linear(indices), "the indices are not known", indices)
         if counts_up(progression, dims(x)[place]):
             return _all_of(root, x)
         if len(progression.moving) > 1:
@@ -174,21 +148,40 @@ class GatherToSliceFusion(RewriteRule[Block]):
             "an element is taken more than once",
             indices,
         )
-        return Block((root,), x, (bound,), ones, root.outputs[0])
+        return _block((root,), x, (bound,), ones, root.outputs[0])
 
-    def rewrite(self, found: Block) -> dict[ir.Value, ir.Value]:
-        """Slice, and put the axes in, as far as there is any of it."""
-        version = opset(found.nodes[0])
-        value = found.source
-        ends = None
-        if found.bounds:
-            columns = [[bound[column] for bound in found.bounds] for column in (1, 2, 0, 3)]
-            starts, ends, *others = (_list(column, version) for column in columns)
+
+def _block(
+    nodes: tuple[ir.Node, ...],
+    source: ir.Value,
+    bounds: tuple[Bound, ...],
+    ones: tuple[int, ...],
+    result: ir.Value,
+    stated: int | None = None,
+) -> Match:
+    """The match of a block: a Slice of it, and the axes of 1 put in, as far as there is any of it.
+
+    Args:
+        nodes: The nodes that take it.
+        source: What they take it from.
+        bounds: Its bounds.
+        ones: The axes of size 1 to insert.
+        result: The result, which may stand below the root.
+        stated: The axis of the result, if any, along which a Slice may give fewer elements than there are indices.
+    """
+
+    def build() -> dict[ir.Value, ir.Value]:
+        version = opset(nodes[0])
+        value = source
+        if bounds:
+            starts, ends, *others = (_list([bound[column] for bound in bounds], version) for column in (1, 2, 0, 3))
             value = ir.node("Slice", [value, starts, ends, *others]).outputs[0]
-        value = ops.unsqueezed(value, found.ones, version) if found.ones else value
-        if found.stated is not None and ends is not None:
-            value = _with_dimension(value, found.stated, len(dims(found.result)), ends)
-        return {found.result: value}
+        value = ops.unsqueezed(value, ones, version) if ones else value
+        if stated is not None and bounds:
+            value = _with_dimension(value, stated, len(dims(result)), ends)
+        return {result: value}
+
+    return Match(nodes, build, (result,))
 
 
 def _with_dimension(value: ir.Value, place: int, rank: int, size: ir.Value) -> ir.Value:
@@ -237,7 +230,7 @@ def _never_negative(value: ir.Value) -> bool:
     return known is not None and len(known) == 1 and symbolic.at_least(known[0], 0)
 
 
-def _all_of(root: ir.Node, x: ir.Value) -> Block:
+def _all_of(root: ir.Node, x: ir.Value) -> Match:
     """The case of all elements in their order: of x, or of a value that x is a Reshape of."""
     at = x
     for _ in range(MAX_RENAMES):
@@ -246,11 +239,11 @@ def _all_of(root: ir.Node, x: ir.Value) -> Block:
         except Refusal:
             at = inputs(producer(at, *sorted(RESHAPING)), 1)[0]
         else:
-            return Block(nodes, at, (), ones, result)
+            return _block(nodes, at, (), ones, result)
     raise Refusal("the result is another cut of the elements", x)
 
 
-def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear) -> Block:
+def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear) -> Match:
     """``row * columns + column`` into a flattened matrix, each row from its first column on.
 
     All rows are read: were there more columns read than there are, the last row's last index would be out of range.
@@ -279,7 +272,7 @@ def _by_rows(root: ir.Node, x: ir.Value, indices: ir.Value, progression: Linear)
             nodes, result, ones = _reshaped(root, (rows, progression.dims[column]))
             place = [axis for axis in range(2 + len(ones)) if axis not in ones][1]
             sure = _is_in_range(root, columns, progression.dims[column], (rows,))
-            return Block(nodes, at, (bound,), ones, result, None if sure else place)
+            return _block(nodes, at, (bound,), ones, result, None if sure else place)
     raise Refusal("the columns are not counted by a Range", indices)
 
 
@@ -297,16 +290,14 @@ def _reshaped(root: ir.Node, matrix: Sequence[Dim]) -> tuple[tuple[ir.Node, ...]
         if ones is not None:
             path = tuple(nodes), result, ones
         user = users(result)[0] if is_used_once(result) else None
-        if user is None or not is_op(user, "Reshape") or user.inputs[0] is not result or user.graph is not root.graph:
+        if not is_op(user, "Reshape") or user.inputs[0] is not result or user.graph is not root.graph:
             break
         nodes.append(user)
         result = user.outputs[0]
-    if path is None:
-        raise Refusal("the result is another cut of the elements", root)
-    return path
+    return need_known(path, "the result is another cut of the elements", root)
 
 
-def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> Block:
+def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> Match:
     """The block that coordinates take where each counts up along one axis, in the order of the axes."""
     need(attribute(root, "batch_dims", 0) == 0, "it takes batches", root)
     shape, source = dims(indices), dims(x)
@@ -330,14 +321,14 @@ def _by_coordinates(root: ir.Node, x: ir.Value, indices: ir.Value) -> Block:
     ones = tuple(other for other in range(len(shape) - 1) if other not in places)
     need(all(same_dim(shape[other], 1) for other in ones), "an element is taken more than once", indices)
     need(len(bounds) <= 1, "several bounds are computed", indices)
-    return Block((root,), x, tuple(bounds), ones, root.outputs[0], stated)
+    return _block((root,), x, tuple(bounds), ones, root.outputs[0], stated)
 
 
 def _coordinates(indices: ir.Value, last: int) -> list[tuple[ir.Value, Linear]]:
     """The coordinates of each element, one by one."""
     concat = indices.producer()
     each = [indices]
-    if concat is not None and is_op(concat, "Concat"):
+    if is_op(concat, "Concat"):
         need(ops.Concat(concat).axis == last, "the coordinates are joined along another axis", concat)
         each = list(inputs(concat, len(concat.inputs)))
     coordinates = []

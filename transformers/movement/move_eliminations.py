@@ -5,8 +5,7 @@ import onnx_ir as ir
 from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Refusal, dims, inputs, is_used, need, opset, same_dim, shape_of, users
-from ortopt.options import TransformerLevel
+from ortopt.graph.match import dims, inputs, is_used, need, need_known, opset, same_dim, shape_of, users
 from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.views.index_map import identity, part_along
 from ortopt.views.reading import after, through
@@ -16,8 +15,6 @@ MOVES = "it moves elements, or the shape may change"
 
 class _MoveElimination(Elimination):
     """An elimination of a move whose index map is the identity."""
-
-    levels = (TransformerLevel.LEVEL1,)
 
     def match(self, root: ir.Node) -> Forwarded:
         """A move that gives back what it reads; what the file declares about the result is no proof of that."""
@@ -71,7 +68,6 @@ class TransposeElimination(_MoveElimination):
 class PadElimination(Elimination):
     """``Pad`` by nothing → ``x``, in every mode."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Pad",)
     opsets = (2, NEWEST_OPSET)  # in the first version the attribute had another name
 
@@ -89,7 +85,6 @@ class SplitElimination(RewriteRule[Match]):
     `conv_split_decomposition`, which serves ONNX Runtime.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Split",)
     opsets = (2, NEWEST_OPSET)  # in the first version an input could hold the sizes, as floats too
 
@@ -113,16 +108,13 @@ class SplitElimination(RewriteRule[Match]):
 class TileElimination(Elimination):
     """``Tile(x, 1s)`` → ``x``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Tile",)
     opsets = (6, NEWEST_OPSET)  # before, it repeated one axis
 
     def match(self, root: ir.Node) -> Forwarded:
         """Repeats that are known and all 1."""
         x, repeats = inputs(root, 2)
-        known = contents(repeats)
-        if known is None:
-            raise Refusal("the repeats are not known", repeats)
+        known = need_known(contents(repeats), "the repeats are not known", repeats)
         need(all(same_dim(count, 1) for count in known), "it repeats something, or takes nothing", repeats)
         return Forwarded((root,), x)
 

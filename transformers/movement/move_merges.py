@@ -18,7 +18,6 @@ from ortopt.graph.match import (
     dims,
     inputs,
     is_constant,
-    is_used_once,
     need,
     opset,
     producer,
@@ -26,7 +25,6 @@ from ortopt.graph.match import (
     shape_of,
 )
 from ortopt.ops.moves import taken
-from ortopt.options import TransformerLevel
 from ortopt.patterns.permutations import hides_exchange
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
@@ -45,7 +43,6 @@ ALONG_AXES = ("Squeeze", "Unsqueeze")
 class TransposeMerging(RewriteRule[Match]):
     """``Transpose(Transpose(x))`` → one ``Transpose``, or ``x``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Transpose",)
 
     def match(self, root: ir.Node) -> Match:
@@ -59,7 +56,6 @@ class TransposeMerging(RewriteRule[Match]):
 class ReshapeTransposeFusion(RewriteRule[Match]):
     """``Reshape(Transpose(Reshape(x)))`` → ``Transpose(x)`` where the axes that were joined move together."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("reshape_merging", "transpose_merging")
     roots = tuple(sorted(RESHAPING))
     opsets = (SHAPE_IS_AN_INPUT_FROM, NEWEST_OPSET)
@@ -68,11 +64,9 @@ class ReshapeTransposeFusion(RewriteRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """Three moves, of which nothing else reads what is between, that one does."""
         (turned,) = inputs(root, 1)
-        transpose = producer(turned, "Transpose")
-        need(is_used_once(turned), "the transposed value is used elsewhere", turned)
+        transpose = producer(turned, "Transpose", alone="the transposed value is used elsewhere")
         (joined,) = inputs(transpose, 1)
-        first = producer(joined, *sorted(RESHAPING))
-        need(is_used_once(joined), "what is transposed is used elsewhere", joined)
+        first = producer(joined, *sorted(RESHAPING), alone="what is transposed is used elsewhere")
         (x,) = inputs(first, 1)
         fewer = chain(through(x, first, transpose, root), root)
         need(fewer.nodes <= 1, "no single move does the same", root)
@@ -85,14 +79,12 @@ class ReshapeTransposeFusion(RewriteRule[Match]):
 class SliceMerging(RewriteRule[Match]):
     """``Slice(Slice(x))`` → one ``Slice``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Slice",)
 
     def match(self, root: ir.Node) -> Match:
         """Bounds that are numbers; on a common axis, positive steps."""
         (middle,) = inputs(root, 1)
-        first = producer(middle, "Slice")
-        need(is_used_once(middle), "the first part is used elsewhere", middle)
+        first = producer(middle, "Slice", alone="the first part is used elsewhere")
         (x,) = inputs(first, 1)
         shape = dims(x)
         inner = {cut.axis: cut for cut in ops.Slice(first).cuts}
@@ -136,7 +128,6 @@ class ReshapeMerging(RewriteRule[Match]):
     A ``Transpose`` that only moves dimensions of 1 is as good as a Reshape before another.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("reshape_fusion",)
     roots = tuple(sorted(RESHAPING))
     opsets = (SHAPE_IS_AN_INPUT_FROM, NEWEST_OPSET)

@@ -85,13 +85,13 @@ def _selection(rows: ir.Value) -> tuple[ir.Node, tuple[tuple[int, ...], ...]]:
     """What selects rows of a constant, and which axes are added behind it."""
     axes: list[tuple[int, ...]] = []
     node = rows.producer()
-    while node is not None and is_op(node, "Unsqueeze"):
+    while is_op(node, "Unsqueeze"):
         size = rank(node.outputs[0])
         own = tuple(sorted(one % size for one in ops.Axes(node).stated_axes))
         need(size - 1 not in own, "an axis is added behind the rows", node)
         axes.insert(0, own)
         node = inputs(node, 1)[0].producer()
-    if node is None or not is_op(node, "Slice", "Gather") or not is_constant(inputs(node, 1)[0]):
+    if not is_op(node, "Slice", "Gather") or not is_constant(inputs(node, 1)[0]):
         raise Refusal("it is of no rows of a constant", rows)
     need(len(static_dims(inputs(node, 1)[0])) == 2, "the constant is no matrix", node)
     places = ops.Slice(node).axes if is_op(node, "Slice") else (ops.Gather(node).axis,)
@@ -114,8 +114,7 @@ def _product(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:
 def _sum(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:
     """All rows, which nothing else reads, plus one."""
     table = inputs(selection, 1)[0]
-    rows = next(value for value in root.inputs if value is not number)
-    assert rows is not None
+    rows = next(value for value in inputs(root, 2) if value is not number)
     need(is_used_once(table) and is_used_once(selection.outputs[0]), "the rows are used elsewhere", table)
     need(is_used_once(rows), "the rows are used elsewhere", rows)
     shape = static_dims(number)

@@ -2,11 +2,16 @@
 
 They name rows by constants, behind a Transpose that brings their axis to the front, or each element by a count along
 each of its axes.
+
+An assignment along an inner axis (``cache[:, :, positions] = rows``) needs no moved axes. ScatterND names places from
+the first axis on, so exporters bring the axis to the front and back again: the whole cache of a decoder is moved twice
+to write a row. With the places of the axes before it, ScatterND writes where the rows are.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +20,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.coordinates import linear
 from ortopt.graph import symbolic
+from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Dim,
     Refusal,
@@ -24,13 +30,15 @@ from ortopt.graph.match import (
     inputs,
     is_constant,
     is_op,
+    is_used_once,
     need,
+    need_known,
+    opset,
     producer,
     same_dim,
     users,
 )
-from ortopt.options import TransformerLevel
-from ortopt.rule import Elimination, Forwarded, Match, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 
 MAX_STEPS = 8
 """So many nodes make the indices of one axis."""
@@ -45,7 +53,6 @@ _LOOKBACK = 16
 class ScatterElimination(Elimination):
     """``ScatterND(x, places, updates)`` with all places, each in its place → ``updates``."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("expand_fusion", "shape_sharing")
     roots = ("ScatterND",)
     lookback = MAX_STEPS
@@ -66,7 +73,6 @@ class ScatterConcatConversion(RewriteRule[Match]):
     Nothing is left of what they are written into, and Concat lets Transposes and the heads of attention through.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "expand_fusion", "scatter_elimination", "shape_sharing")
     roots = ("ScatterND",)
     lookback = _LOOKBACK
@@ -97,11 +103,8 @@ class ScatterConcatConversion(RewriteRule[Match]):
 
 def _before(node: ir.Node) -> ir.Node:
     """The assignment before another."""
-    assert node.inputs[0] is not None
-    before = node.inputs[0].producer()
-    need(before is not None and is_op(before, "ScatterND"), "places stay as they are", node)
-    assert before is not None
-    return before
+    before = inputs(node, 1)[0].producer()
+    return need_known(before if is_op(before, "ScatterND") else None, "places stay as they are", node)
 
 
 def _following(root: ir.Node) -> ir.Node | None:
@@ -231,9 +234,7 @@ def _to_places(node: ir.Node, x: ir.Value, updates: ir.Value) -> Assignment:
 
 def _first(part: ir.Value, place: int, shape: tuple[Dim, ...]) -> int:
     """Where a part of the indices begins to count along one axis, which it names for each element."""
-    counted = linear(part)
-    if counted is None:
-        raise Refusal("the indices do not count", part)
+    counted = need_known(linear(part), "the indices do not count", part)
     need(symbolic.same_shape(counted.dims, (*shape, 1)), "the indices may be for a part", part)
     alone = all(axis == place or same_dim(stride, 0) for axis, stride in enumerate(counted.strides))
     need(alone, "an index is not for one axis", part)
@@ -241,3 +242,70 @@ def _first(part: ir.Value, place: int, shape: tuple[Dim, ...]) -> int:
     if not by_ones or not isinstance(counted.offset, int):
         raise Refusal("the indices do not count from 0, nor from another number", part)
     return counted.offset
+
+
+SHAPE_OF_A_PART = 15
+"""The first version of Shape that gives a part of the shape."""
+
+
+class ScatterTransposeElimination(RewriteRule[Match]):
+    """``Transpose⁻¹(ScatterND(Transpose(x), i, u))`` → ``ScatterND(x, (…, i), Transpose⁻¹(u))``."""
+
+    roots = ("Transpose",)
+    after = ("scatter_concat_conversion", "scatter_elimination", "transpose_merging")
+    opsets = (SHAPE_OF_A_PART, NEWEST_OPSET)
+
+    def match(self, root: ir.Node) -> Match:
+        """A scatter of whole rows along one axis, which a Transpose brings to the front and the root back."""
+        scatter = producer(inputs(root, 1)[0], "ScatterND")
+        moved, positions, updates = inputs(scatter, 3)
+        need(is_used_once(scatter.outputs[0]), "others use the result with moved axes", scatter)
+        front = producer(moved, "Transpose")
+        need(is_used_once(moved), "others use the tensor with moved axes", front)
+        order = ops.Transpose(front).order
+        need(ops.Transpose(root).order == _inverse(order), "the axes do not go back to where they were", root, front)
+        need(dims(positions, 2)[1] == 1, "the indices name more than one axis", positions)
+        need(not is_constant(positions), "the indices are constants, which other passes read as a part", positions)
+        (data,) = inputs(front, 1)
+        shape, axis, version = dims(data, len(order)), order[0], opset(root)
+
+        def build() -> ir.Node:
+            indices = _places(data, shape[:axis], positions, version) if axis else positions
+            back = ir.node("Transpose", [updates], {"perm": _inverse(order)}).outputs[0]
+            return ir.Node("", "ScatterND", [data, indices, back], list(scatter.attributes.values()))
+
+        return Match((root, scatter, front), build)
+
+
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    """The order that takes an order back."""
+    return tuple(int(place) for place in np.argsort(order))
+
+
+def _places(data: ir.Value, before: Sequence[Dim], positions: ir.Value, version: int) -> ir.Value:
+    """The indices of all elements of the axes before one, and of the positions along it: [D, …, S, axis + 1]."""
+    axis = len(before)
+    positions = ops.squeezed(positions, (1,), version)
+    sizes = [_size(data, at) for at in range(axis)]
+    count = ir.node("Shape", [positions])
+    shape = ir.node("Concat", [*sizes, count.outputs[0]], {"axis": 0}).outputs[0]
+    counts = [_count(dim, size, axis - at, version) for at, (dim, size) in enumerate(zip(before, sizes, strict=True))]
+    parts = []
+    for part in (*counts, positions):
+        spread = ir.node("Expand", [part, shape])
+        parts.append(ops.unsqueezed(spread.outputs[0], (axis + 1,), version))
+    return ir.node("Concat", parts, {"axis": axis + 1}).outputs[0]
+
+
+def _size(data: ir.Value, axis: int) -> ir.Value:
+    """The size of an axis, as a vector of one element."""
+    return ir.node("Shape", [data], {"start": axis, "end": axis + 1}).outputs[0]
+
+
+def _count(dim: Dim, size: ir.Value, behind: int, version: int) -> ir.Value:
+    """The numbers from 0 to a size, with so many axes of size 1 behind them."""
+    axes = tuple(range(1, behind + 1))
+    if isinstance(dim, int):
+        return constant(np.arange(dim, dtype=np.int64).reshape(-1, *(1 for _ in axes)))
+    numbers = ir.node("Range", [constant(0), ops.squeezed(size, (0,), version), constant(1)])
+    return ops.unsqueezed(numbers.outputs[0], axes, version)

@@ -19,12 +19,13 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_known,
     optional,
     tensor_of,
     users,
 )
 from ortopt.onnx_ir_internals import use_count
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.views.index_map import every, identity, same
 from ortopt.views.reading import maps
@@ -46,13 +47,11 @@ class SpaceToDepthFusion(RewriteRule[Match]):
     the result to whatever is in memory: there the new node fails.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     numerics = Numerics.REORDERED
     keeps_elementwise = True
     after = ("slice_merging",)
     roots = ("Concat",)
     opsets = (4, NEWEST_OPSET)
-    lookback = 2
     looks_downstream = True
 
     def match(self, root: ir.Node) -> Match:
@@ -112,9 +111,11 @@ def _blocks(root: ir.Node) -> tuple[ir.Value, int, tuple[int, ...]]:
 def _offsets(operands: Sequence[ir.Value], size: int) -> tuple[ir.Value, list[tuple[int, int]]]:
     """The value that all operands are blocks of, and for each block its first row and its first column."""
     known = [{found.source: found for found in maps(operand, MAX_MOVES)} for operand in operands]
-    source = next((value for value in known[0] if all(value in one for one in known)), None)
-    if source is None:
-        raise Refusal("the blocks come from several values", operands[0])
+    source = need_known(
+        next((value for value in known[0] if all(value in one for one in known)), None),
+        "the blocks come from several values",
+        operands[0],
+    )
     offsets = []
     for operand, one in zip(operands, known, strict=True):
         found = one[source]

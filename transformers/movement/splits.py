@@ -48,7 +48,6 @@ class GatherSliceToSplitFusion(RewriteRule[Match]):
     only another Slice reads a part, merging the two Slices must not save more.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = (
         *("concat_slice_elimination", "gather_to_slice_fusion", "slice_merging", "slice_elimination"),
         "space_to_depth_fusion",  # it reads Slices, not the Split that they would become

@@ -103,7 +103,7 @@ def _check_form(root: ir.Node) -> None:
 def _squeezed(value: ir.Value) -> tuple[ir.Value, int] | None:
     """What one axis was squeezed from, and the axis; None if it comes from no such Squeeze."""
     node = value.producer()
-    if node is None or not is_op(node, "Squeeze") or node.inputs[0] is None:
+    if not is_op(node, "Squeeze") or node.inputs[0] is None:
         return None
     axis = _axis(node)
     return None if axis is None else (node.inputs[0], axis)

@@ -22,7 +22,6 @@ from ortopt.graph.match import (
     is_constant,
     is_op,
     is_used_once,
-    is_vector_of,
     need,
     opset,
     optional,
@@ -30,8 +29,8 @@ from ortopt.graph.match import (
     scalar,
 )
 from ortopt.graph.walk import Question, walk
-from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.layer_normalization import check_fused_normalization
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
@@ -66,19 +65,7 @@ class EmbedLayerNormFusion(RewriteRule[Match]):
         """Two or three embeddings that are normalized over the last of three dimensions."""
         total, scale = inputs(root, 2)
         shape = dims(total, 3)
-        need(ops.OneAxis(root).is_last, "it is not over the last axis alone", root)
-        need(
-            not any(use_count(value) or value.is_graph_output() for value in root.outputs[1:]),
-            "its statistics are used",
-            root,
-        )
-        need(attribute(root, "epsilon", 1e-5) >= 0, "the kernel wants an epsilon of at least 0", root)
-        for parameter in (scale, optional(root, 2)):
-            fits = parameter is None or is_vector_of(parameter, shape[2])
-            need(fits, "a parameter has not the last dimension", parameter)
-            # Else it could depend on the sum, which is about to come out of the normalization itself.
-            early = parameter is None or parameter.producer() is None or is_constant(parameter)
-            need(early, "a parameter is computed", parameter)
+        check_fused_normalization(root, (scale, optional(root, 2)), shape[2])
         additions: list[ir.Node] = []
         terms = _terms(total, additions)
         need(len(terms) in {2, 3}, "it does not add two or three embeddings", total)
@@ -128,7 +115,7 @@ def _terms(total: ir.Value, additions: list[ir.Node]) -> list[ir.Value]:
     while pending:
         value = pending.pop()
         node = value.producer()
-        if node is None or not is_op(node, "Add") or (additions and not is_used_once(value)) or len(additions) > 2:
+        if not is_op(node, "Add") or (additions and not is_used_once(value)) or len(additions) > 2:
             terms.append(value)
             continue
         additions.append(node)
@@ -158,7 +145,6 @@ def _lookup(term: ir.Value, shape: tuple[Dim, ...]) -> Lookup | None:
     node = term.producer()
     if not is_op(node, "Gather"):
         return None
-    assert node is not None
     table, ids = inputs(node, 2)
     try:
         rows, hidden = dims(table, 2)
@@ -202,12 +188,10 @@ def _is_never_negative(value: ir.Value) -> Question[ir.Value, bool]:
         return bool((array_of(value) >= 0).all())
     node = value.producer()
     if is_op(node, "Range"):
-        assert node is not None
         start, delta = node.inputs[0], node.inputs[2]
         return is_constant(start) and is_constant(delta) and scalar(start) >= 0 and scalar(delta) > 0
     if not is_op(node, "Cast", *MOVES):
         return False
-    assert node is not None
     source = node.inputs[0]
     widened = not is_op(node, "Cast") or (source is not None and source.dtype == ir.DataType.INT32)
     return widened and source is not None and (yield source)

@@ -166,9 +166,8 @@ def _group_normalization(root: ir.Node, *, with_silu: bool) -> GroupNormalizatio
 def _groups(shape: tuple[Dim, ...], grouped: tuple[Dim, ...], reshape: ir.Node) -> int:
     """The number of groups of channels in ``[N, groups, …]``."""
     channels, groups = shape[1], grouped[1] if len(grouped) >= 3 else None
-    need(isinstance(channels, int) and isinstance(groups, int), "the number of channels is not fixed", reshape)
-    assert isinstance(channels, int)
-    assert isinstance(groups, int)
+    if not (isinstance(channels, int) and isinstance(groups, int)):
+        raise Refusal("the number of channels is not fixed", reshape)
     need(same_dim(shape[0], grouped[0]), "the groups are of more than one image", reshape)
     need(groups > 0 and channels > 0 and channels % groups == 0, "the groups do not divide the channels", reshape)
     return groups

@@ -16,7 +16,7 @@ from ortopt.graph.match import (
     rank,
 )
 from ortopt.linear.channels import of_channels
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.patterns.affine import LARGEST, SMALLEST
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
@@ -27,7 +27,6 @@ class InstanceNormFusion(RewriteRule[Match]):
     The same holds for a quotient and a difference.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding", "constant_reassociation")
     roots = ("InstanceNormalization",)
     looks_downstream = True

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.edit import constant
@@ -32,7 +31,7 @@ from ortopt.linear.layer import ending_in, linear
 from ortopt.linear.weights import rounded, row_product
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention.reading import behind_keys, changed_below, reading
-from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -50,34 +49,7 @@ class Layer(NamedTuple):
     bias: np.ndarray
 
 
-class MovedBias(Struct, frozen=True):
-    """The nodes that go, and what the new ones add.
-
-    Attributes:
-        nodes: The residual sum, the sum before it, the normalization, and what adds the layers' biases.
-        rest: What is added to the normalization's result, without its bias.
-        shift: The normalization's new shift.
-        layers: The linear layers that read the normalization's result.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    rest: ir.Value
-    shift: np.ndarray
-    layers: tuple[Layer, ...]
-
-    @property
-    def changed(self) -> tuple[ir.Value, ...]:
-        """The normalization's result, and what is computed from it before the layers' biases."""
-        return changed_below(self.nodes[2].outputs[0], self.nodes, as_keys=True)
-
-    @property
-    def replaced(self) -> tuple[ir.Value, ...]:
-        """The residual sum, the normalization's result, and those of the layers."""
-        root, _, normalization = self.nodes[:3]
-        return tuple(node.outputs[0] for node in (root, normalization, *(layer.last for layer in self.layers)))
-
-
-class ResidualBiasFolding(RewriteRule[MovedBias]):
+class ResidualBiasFolding(RewriteRule[Match]):
     """``r = LayerNormalization(x, g, s)``, ``r + (y + b)``, ``r·W + c`` → ``s + b`` for s, ``c - b·W`` for c, no b.
 
     What else reads the normalization's result are linear layers, whose biases take back what the shift adds; and keys
@@ -89,16 +61,15 @@ class ResidualBiasFolding(RewriteRule[MovedBias]):
     roots = ("Add", "Sum")
     needs = ("LayerNormalization",)
     opsets = (8, NEWEST_OPSET)  # before, Sum did not broadcast
-    lookback = 2
     looks_downstream = True
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> MovedBias:
+    def match(self, root: ir.Node) -> Match:
         """A residual sum of a normalization's result, and of something with a bias."""
         normalization, biased = operand_from(root, "LayerNormalization")
         residual = normalization.outputs[0]
         total = biased.producer()
-        if total is None or not is_op(total, "Add", "Sum"):
+        if not is_op(total, "Add", "Sum"):
             raise Refusal("nothing with a bias is added to the normalization", root)
         bias, rest = operand_constant(total)
         need(total.graph is normalization.graph is root.graph, "they are in several graphs", root)
@@ -110,23 +81,36 @@ class ResidualBiasFolding(RewriteRule[MovedBias]):
         readers = [node for node in users(residual) if node is not root]
         layers = tuple(_layers(readers, residual, row))
         need(all(layer.last is not total for layer in layers), "the bias is that of a layer to be changed", total)
-        return MovedBias((root, total, normalization, *(layer.last for layer in layers)), rest, shift, layers)
+        nodes = (root, total, normalization, *(layer.last for layer in layers))
+        return Match(
+            nodes,
+            lambda: _without_bias(root, normalization, rest, shift, layers),
+            (root.outputs[0], residual, *(layer.last.outputs[0] for layer in layers)),
+            changed_below(residual, nodes, as_keys=True),
+        )
 
-    def rewrite(self, found: MovedBias) -> dict[ir.Value, ir.Value]:
-        """Build all that holds a constant with the new ones."""
-        root, _, old = found.nodes[:3]
-        operands = [*old.inputs[:2], constant(found.shift)]
-        normalization = ops.copied(old, operands)
-        total = ir.node(root.op_type, [normalization.outputs[0], found.rest])
-        made = {root.outputs[0]: total.outputs[0], old.outputs[0]: normalization.outputs[0]}
-        for last, bias in found.layers:
-            if is_op(last, "Add", "Sum"):
-                operands = [operand_constant(last)[1], constant(bias)]
-            else:
-                operands = [normalization.outputs[0], last.inputs[1], constant(bias), *last.inputs[3:]]
-            node = ops.copied(last, operands)
-            made[last.outputs[0]] = node.outputs[0]
-        return made
+
+def _without_bias(
+    root: ir.Node, old: ir.Node, rest: ir.Value, shift: np.ndarray, layers: Sequence[Layer]
+) -> dict[ir.Value, ir.Value]:
+    """Build all that holds a constant with the new ones.
+
+    Args:
+        root: The residual sum.
+        old: The normalization.
+        rest: What is added to the normalization's result, without its bias.
+        shift: The normalization's new shift.
+        layers: The linear layers that read the normalization's result.
+    """
+    normalization = ops.copied(old, [*old.inputs[:2], constant(shift)])
+    total = ir.node(root.op_type, [normalization.outputs[0], rest])
+    made = {root.outputs[0]: total.outputs[0], old.outputs[0]: normalization.outputs[0]}
+    for last, bias in layers:
+        operands = [normalization.outputs[0], last.inputs[1], constant(bias), *last.inputs[3:]]
+        if is_op(last, "Add", "Sum"):
+            operands = [operand_constant(last)[1], constant(bias)]
+        made[last.outputs[0]] = ops.copied(last, operands).outputs[0]
+    return made
 
 
 def _row(bias: ir.Value, rest: ir.Value) -> Array:
@@ -178,7 +162,7 @@ def _layers(readers: list[ir.Node], residual: ir.Value, row: Array) -> Iterator[
 def _sum(unbiased: ir.Value) -> ir.Node | None:
     """What adds a constant to a product that nothing else reads."""
     user = users(unbiased)[0] if is_used_once(unbiased) else None
-    is_sum = user is not None and is_op(user, "Add", "Sum") and len(user.inputs) == 2
+    is_sum = is_op(user, "Add", "Sum") and len(user.inputs) == 2
     if user is None or not is_sum or user.graph is not unbiased.graph:
         return None
     return user if any(value is not None and is_constant(value) for value in user.inputs) else None

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt import ops
 from ortopt.graph.match import (
     Dim,
     attribute,
@@ -27,8 +26,8 @@ from ortopt.graph.match import (
     same_dim,
     shape_of,
 )
-from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.layer_normalization import check_fused_normalization
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
@@ -96,7 +95,6 @@ def _skip_match(op: str, root: ir.Node, parameters: Sequence[ir.Value | None]) -
     """
     skip = _skip_above(root, parameters)
     epsilon = attribute(root, "epsilon", 1e-5)
-    need(epsilon >= 0, "the kernel wants an epsilon of at least 0", root)
 
     def build() -> dict[ir.Value, ir.Value]:
         node = _skip_node(op, skip, parameters, epsilon)
@@ -112,19 +110,7 @@ def _skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> _Skip:
     need(addition.graph is root.graph, "the sum is computed in another graph", total)
     shape = dims(total)
     need(len(shape) in (2, 3), "the kernel takes two or three dimensions", total)
-    need(ops.OneAxis(root).is_last, "it is not over the last axis alone", root)
-    need(
-        not any(use_count(value) or value.is_graph_output() for value in root.outputs[1:]),
-        "its statistics are used",
-        root,
-    )
-    for parameter in parameters:
-        need(
-            parameter is None or is_vector_of(parameter, shape[-1]), "a parameter has not the last dimension", parameter
-        )
-        # Else it could depend on the sum, which is about to come out of the normalization itself.
-        early = parameter is None or parameter.producer() is None or is_constant(parameter)
-        need(early, "a parameter is computed", parameter)
+    check_fused_normalization(root, parameters, shape[-1])
     a, b = inputs(addition, 2)
     biased = [
         (x, addends) for x in (a, b) if (addends := _biased(x, shape)) is not None and _skips(b if x is a else a, x)
@@ -141,7 +127,7 @@ def _skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> _Skip:
 def _biased(value: ir.Value, shape: Sequence[Dim]) -> tuple[ir.Node, ir.Value, ir.Value] | None:
     """The addition of a vector to a value of the whole shape, that value and the vector; None if it is not that."""
     node = value.producer()
-    if node is None or not is_op(node, "Add") or not is_used_once(value):
+    if not is_op(node, "Add") or not is_used_once(value):
         return None
     a, b = inputs(node, 2)
     if not is_vector_of(b, shape[-1]):

@@ -62,7 +62,6 @@ class WhereDummyDq(RewriteRule[Match]):
     ONNX Runtime does the same when it loads a model.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     enabled = False
     after = ("constant_folding", "qdq_propagation")
     roots = ("Where",)

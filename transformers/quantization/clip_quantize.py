@@ -40,7 +40,6 @@ class ClipQuantizeElimination(RewriteRule[Match]):
     Exact: both bounds are the least and the greatest integer, or beyond them.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("relu_clip_fusion",)
     roots = QUANTIZERS
 

@@ -24,11 +24,13 @@ from ortopt.graph.match import (
     is_vector_of,
     need,
     need_float32,
+    need_known,
     need_present,
     only_user,
     operand_from,
     optional,
     plain_attributes,
+    producer,
     rank,
     shape_of,
 )
@@ -37,7 +39,7 @@ from ortopt.patterns.quantization import is_quantizer
 from ortopt.patterns.quantized_kernels import check_columns, operand, terms_of
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.transformers.quantization._column_bias import bias_behind
+from ortopt.transformers.quantization._kernels import bias_behind
 
 
 class IntegerProduct(Struct, frozen=True):
@@ -160,9 +162,7 @@ def _integer_product(root: ir.Node) -> IntegerProduct:
     cast, factor = operand_from(root, "Cast")
     (integers,) = inputs(cast, 1)
     need(attribute(cast, "to", 0) == FLOAT, "the integers do not become float32", cast)
-    product = integers.producer()
-    need_present(is_op(product, "MatMulInteger"), "no MatMulInteger comes before", integers)
-    assert product is not None
+    product = producer(integers, "MatMulInteger")
     plain_attributes(product)
     only_user(integers), only_user(cast.outputs[0])
     a, b = inputs(product, 2)
@@ -192,8 +192,7 @@ def _unless_zero(zero_point: ir.Value | None) -> ir.Value | None:
 def _scales(factor: ir.Value) -> tuple[ir.Value, ir.Value]:
     """The two scales that a factor is the product of, the one that is computed first."""
     product = factor.producer()
-    need(is_op(product, "Mul"), "the factor is no product of two scales", factor)
-    assert product is not None
+    product = need_known(product if is_op(product, "Mul") else None, "the factor is no product of two scales", factor)
     first, second = inputs(product, 2)
     need_float32(first)
     need_float32(second)

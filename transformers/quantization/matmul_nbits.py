@@ -31,7 +31,7 @@ from ortopt.patterns.quantized_blocks import MIN_BLOCK, Blocks, blocks
 from ortopt.patterns.unpacked_weights import is_unpacked, unpacked
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.transformers.quantization._column_bias import bias_behind
+from ortopt.transformers.quantization._kernels import bias_behind
 
 ACCURACY_LEVELS = (0, 1, 4)
 INT8 = 4

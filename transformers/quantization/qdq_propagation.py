@@ -20,7 +20,7 @@ from ortopt.graph.match import (
     rank,
     scalar,
 )
-from ortopt.options import March, TransformerLevel
+from ortopt.options import March
 from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer
 from ortopt.rule import Replacement, RewriteRule
 from ortopt.semantics.op_traits import PERMUTING, REPEATING, SELECTING
@@ -61,7 +61,6 @@ class QdqPropagation(RewriteRule[Exchange]):
     needs on most processors. With ``--march native`` they are unsigned already.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("qdq_final_cleanup", "reshape_merging", "transpose_merging")
     roots = (*PERMUTED, *SELECTED, *QUANTIZERS)
     needs = ("QuantizeLinear", "DequantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear")

@@ -23,6 +23,7 @@ from ortopt.graph.match import (
     dtype,
     is_never_zero,
     need,
+    need_known,
     optional,
     plain_attributes,
 )
@@ -30,7 +31,7 @@ from ortopt.options import Fusions, Numerics, Target, TransformerLevel
 from ortopt.patterns.quantization import DEQUANTIZE, QUANTIZE
 from ortopt.patterns.quantized_kernels import ORDINARY
 from ortopt.rule import Match, RewriteRule
-from ortopt.transformers.quantization._quantized_softmax import LAST_AXIS_BY_DEFAULT, check_length, check_step
+from ortopt.transformers.quantization._kernels import LAST_AXIS_BY_DEFAULT, check_length, check_step
 
 KEPT: Final[Mapping[str, tuple[str, ...]]] = {
     "AveragePool": ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides"),
@@ -95,17 +96,13 @@ def _floats(root: ir.Node, before: Scale, op: str, attributes: Sequence[ir.Attr]
 
 
 def _integers(root: ir.Node) -> ir.Value:
-    value = optional(root, 0)
-    if value is None:
-        raise Refusal("its operand is left out", root)
-    return value
+    return need_known(optional(root, 0), "its operand is left out", root)
 
 
 def _scale(root: ir.Node, first: int) -> Scale:
     """A scale, and the zero point that follows."""
     number, given = optional(root, first), optional(root, first + 1)
-    if number is None:
-        raise Refusal("its scale is left out", root)
+    number = need_known(number, "its scale is left out", root)
     scale = array_of(number)
     zero = np.zeros((), np.uint8) if given is None else array_of(given)
     need(scale.dtype == np.float32 and scale.size == 1 and zero.size == 1, "there are several scales", root)

@@ -25,13 +25,10 @@ from ortopt.patterns.quantized_kernels import (
     check_same_type,
     check_weight,
     operand,
-    result,
     terms_of,
-    unit_before,
 )
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.transformers.quantization._quantized_broadcasting import operands_of_kernel
-from ortopt.transformers.quantization._quantized_softmax import LAST_AXIS_BY_DEFAULT, check_length, check_step
+from ortopt.transformers.quantization._kernels import LAST_AXIS_BY_DEFAULT, check_length, check_step, operands_of_kernel
 
 KERNELS = {"Add": "QLinearAdd", "LeakyRelu": "QLinearLeakyRelu", "Mul": "QLinearMul", "Relu": "QLinearLeakyRelu"} | {
     "Sigmoid": "QLinearSigmoid"
@@ -54,28 +51,27 @@ class QlinearElementwiseFusion(UnitFusion):
     """
 
     produces = tuple((MICROSOFT, kernel) for kernel in sorted(set(KERNELS.values())))
+    units = tuple(KERNELS)
 
-    def match(self, root: ir.Node) -> KernelCall:
+    def kernel(self, unit: ir.Node, y: Operand) -> KernelCall:
         """An elementwise op of operands that are all dequantized."""
-        op = unit_before(root, *KERNELS)
-        y = result(root)
-        attributes = tuple(plain_attributes(op).values())
-        if op.op_type == "Relu":
+        attributes = tuple(plain_attributes(unit).values())
+        if unit.op_type == "Relu":
             attributes = (ir.AttrFloat32("alpha", 0.0),)
-        operands = [operand(value) for value in inputs(op, 2 if op.op_type in PAIRS else 1)]
+        operands = [operand(value) for value in inputs(unit, 2 if unit.op_type in PAIRS else 1)]
         check_same_type(*operands, y)
-        if op.op_type == "Add":
+        if unit.op_type == "Add":
             fine = all(item.step <= COARSEST * y.step for item in operands)
-            need(fine, "the operands' steps are so large that rounding decides the sum", op)
-        triples = [item for each in _readable(op, operands) for item in each]
-        return KernelCall((op, root), KERNELS[op.op_type], (*triples, y.scale, y.zero_point), attributes)
+            need(fine, "the operands' steps are so large that rounding decides the sum", unit)
+        triples = [item for each in _readable(unit, operands) for item in each]
+        return KernelCall(KERNELS[unit.op_type], (*triples, y.scale, y.zero_point), attributes)
 
 
-def _readable(op: ir.Node, operands: list[Operand]) -> list[tuple[Input, ...]]:
+def _readable(unit: ir.Node, operands: list[Operand]) -> list[tuple[Input, ...]]:
     """The inputs of the kernel for its operands: those of two as they may be read without elements."""
-    if op.op_type not in PAIRS:
+    if unit.op_type not in PAIRS:
         return [item.triple for item in operands]
-    integers = operands_of_kernel(operands[0].integers, operands[1].integers, op)
+    integers = operands_of_kernel(operands[0].integers, operands[1].integers, unit)
     return [(value, *item.triple[1:]) for value, item in zip(integers, operands, strict=True)]
 
 
@@ -87,17 +83,16 @@ class QlinearConcatFusion(UnitFusion):
 
     numerics = Numerics.EXACT
     produces = ((MICROSOFT, "QLinearConcat"),)
+    units = ("Concat",)
 
-    def match(self, root: ir.Node) -> KernelCall:
+    def kernel(self, unit: ir.Node, y: Operand) -> KernelCall:
         """A Concat of dequantized operands of the result's type."""
-        concat = unit_before(root, "Concat")
-        y = result(root)
-        plain_attributes(concat)
-        parts = [operand(value) for value in inputs(concat, len(concat.inputs))]
+        plain_attributes(unit)
+        parts = [operand(value) for value in inputs(unit, len(unit.inputs))]
         check_same_type(*parts, y)
         triples = [item for part in parts for item in part.triple]
-        attributes = tuple(ops.changed((), axis=ops.Concat(concat).axis))
-        return KernelCall((concat, root), "QLinearConcat", (y.scale, y.zero_point, *triples), attributes)
+        attributes = tuple(ops.changed((), axis=ops.Concat(unit).axis))
+        return KernelCall("QLinearConcat", (y.scale, y.zero_point, *triples), attributes)
 
 
 class QlinearWhereFusion(UnitFusion):
@@ -108,16 +103,15 @@ class QlinearWhereFusion(UnitFusion):
 
     numerics = Numerics.EXACT
     produces = ((MICROSOFT, "QLinearWhere"),)
+    units = ("Where",)
 
-    def match(self, root: ir.Node) -> KernelCall:
+    def kernel(self, unit: ir.Node, y: Operand) -> KernelCall:
         """A Where of two dequantized operands."""
-        where = unit_before(root, "Where")
-        y = result(root)
-        condition, left, right = inputs(where, 3)
+        condition, left, right = inputs(unit, 3)
         a, b = operand(left), operand(right)
         check_same_type(a, b, y)
         operands = (condition, *a.triple, *b.triple, y.scale, y.zero_point)
-        return KernelCall((where, root), "QLinearWhere", operands)
+        return KernelCall("QLinearWhere", operands)
 
 
 class QlinearPoolFusion(UnitFusion):
@@ -127,60 +121,57 @@ class QlinearPoolFusion(UnitFusion):
     """
 
     produces = ((MICROSOFT, "QLinearAveragePool"), (MICROSOFT, "QLinearGlobalAveragePool"))
+    units = ("AveragePool", "GlobalAveragePool")
 
-    def match(self, root: ir.Node) -> KernelCall:
+    def kernel(self, unit: ir.Node, y: Operand) -> KernelCall:
         """A pool of means."""
-        pool = unit_before(root, "AveragePool", "GlobalAveragePool")
-        y = result(root)
-        attributes = plain_attributes(pool)
-        x = operand(inputs(pool, 1)[0])
+        attributes = plain_attributes(unit)
+        x = operand(inputs(unit, 1)[0])
         check_same_type(x, y)
-        whole = pool.op_type == "GlobalAveragePool"
+        whole = unit.op_type == "GlobalAveragePool"
         sizes = dims(x.integers)
-        need(all(is_never_zero(size, pool) for size in sizes[2:]), "a mean of nothing", pool)
+        need(all(is_never_zero(size, unit) for size in sizes[2:]), "a mean of nothing", unit)
         if not whole:
-            need(set(ops.Pool(pool).dilations) == {1}, "the kernel knows no dilations", pool)
-            need(not ops.Pool(pool).rounds_up, "windows beyond the border are counted otherwise", pool)
+            need(set(ops.Pool(unit).dilations) == {1}, "the kernel knows no dilations", unit)
+            need(not ops.Pool(unit).rounds_up, "windows beyond the border are counted otherwise", unit)
         kept = tuple(ops.changed(attributes.values(), dilations=None))
         operands = (*x.triple, y.scale, y.zero_point)
-        return KernelCall((pool, root), f"QLinear{pool.op_type}", operands, kept)
+        return KernelCall(f"QLinear{unit.op_type}", operands, kept)
 
 
 class QlinearSoftmaxFusion(UnitFusion):
     """``Quantize(Softmax(Dequantize(x)))`` → ``com.microsoft.QLinearSoftmax(x)``."""
 
     produces = ((MICROSOFT, "QLinearSoftmax"),)
+    units = ("Softmax",)
 
-    def match(self, root: ir.Node) -> KernelCall:
+    def kernel(self, unit: ir.Node, y: Operand) -> KernelCall:
         """A Softmax along one axis, with a step of which one is a multiple: the kernel cuts off the rest."""
-        softmax = unit_before(root, "Softmax")
-        y = result(root)
-        need(not ops.Softmax(softmax).flattens, "before opset 13 it flattens what is behind the axis", softmax)
-        x = operand(inputs(softmax, 1)[0])
+        need(not ops.Softmax(unit).flattens, "before opset 13 it flattens what is behind the axis", unit)
+        x = operand(inputs(unit, 1)[0])
         check_same_type(x, y)
-        check_step(y.mapping.scale, root)
-        axis = ops.Softmax(softmax).stated_axis
-        check_length(dims(x.integers), axis, y.step, softmax)
+        check_step(y.mapping.scale, y.integers)
+        axis = ops.Softmax(unit).stated_axis
+        check_length(dims(x.integers), axis, y.step, unit)
         attributes = tuple(ops.changed((), axis=axis, opset=LAST_AXIS_BY_DEFAULT))
-        return KernelCall((softmax, root), "QLinearSoftmax", (*x.triple, y.scale, y.zero_point), attributes)
+        return KernelCall("QLinearSoftmax", (*x.triple, y.scale, y.zero_point), attributes)
 
 
 class QlinearMatmulFusion(UnitFusion):
     """``Quantize(MatMul(Dequantize(a), Dequantize(b)))`` → ``QLinearMatMul(a, b)``."""
 
     fuses = (("", "QLinearMatMul"),)
+    units = ("MatMul",)
 
-    def match(self, root: ir.Node) -> KernelCall:
+    def kernel(self, unit: ir.Node, y: Operand) -> KernelCall:
         """A product of two operands of 8 bits, the second perhaps with a scale for each column."""
-        product = unit_before(root, "MatMul")
-        y = result(root)
-        a_floats, b_floats = inputs(product, 2)
+        a_floats, b_floats = inputs(unit, 2)
         a, b = operand(a_floats), operand(b_floats, channels=True)
-        need(rank(a.integers) >= 2 and rank(b.integers) >= 2, "an operand is a vector", product)
+        need(rank(a.integers) >= 2 and rank(b.integers) >= 2, "an operand is a vector", unit)
         check_columns(b)
         terms_of(a.integers, b.integers)
         operands = (*a.triple, *b.triple, y.scale, y.zero_point)
-        return KernelCall((product, root), "QLinearMatMul", operands, domain="")
+        return KernelCall("QLinearMatMul", operands, domain="")
 
 
 class QlinearConvFusion(UnitFusion):
@@ -190,22 +181,21 @@ class QlinearConvFusion(UnitFusion):
     """
 
     fuses = (("", "QLinearConv"),)
+    units = ("Conv",)
 
-    def match(self, root: ir.Node) -> KernelCall:
+    def kernel(self, unit: ir.Node, y: Operand) -> KernelCall:
         """A convolution by a constant weight of 8 bits."""
-        convolution = unit_before(root, "Conv")
-        y = result(root)
-        attributes = plain_attributes(convolution)
-        x_floats, w_floats = inputs(convolution, 2)
+        attributes = plain_attributes(unit)
+        x_floats, w_floats = inputs(unit, 2)
         x, weight = operand(x_floats), operand(w_floats, channels=True)
         check_weight(weight)
         scales = weight.mapping.scale
         need(scales.ndim == 0 or weight.mapping.axis == 0, "the scales are not those of channels", w_floats)
         channels, *kernel = static_dims(weight.integers)
-        unit = x.step * scales.astype(np.float64)
-        bias = bias_input(optional(convolution, 2), Product(math.prod(kernel), unit, channels, y.step))
+        steps = x.step * scales.astype(np.float64)
+        bias = bias_input(optional(unit, 2), Product(math.prod(kernel), steps, channels, y.step))
         operands = [*x.triple, *weight.triple, y.scale, y.zero_point, *([] if bias is None else [bias])]
-        return KernelCall((convolution, root), "QLinearConv", operands, tuple(attributes.values()), domain="")
+        return KernelCall("QLinearConv", operands, tuple(attributes.values()), domain="")
 
 
 class QgemmFusion(UnitFusion):
@@ -215,24 +205,23 @@ class QgemmFusion(UnitFusion):
     """
 
     produces = ((MICROSOFT, "QGemm"),)
+    units = ("Gemm",)
 
-    def match(self, root: ir.Node) -> KernelCall:
+    def kernel(self, unit: ir.Node, y: Operand) -> KernelCall:
         """A Gemm by a constant weight of 8 bits."""
-        gemm = unit_before(root, "Gemm")
-        y = result(root)
-        read, attributes = ops.Gemm(gemm), plain_attributes(gemm).values()
-        a_floats, b_floats = inputs(gemm, 2)
+        read, attributes = ops.Gemm(unit), plain_attributes(unit).values()
+        a_floats, b_floats = inputs(unit, 2)
         a, weight = operand(a_floats), operand(b_floats, channels=True)
         check_weight(weight)
         columns = 0 if read.transposes_b else 1
         scales = weight.mapping.scale
         need(scales.ndim == 0 or weight.mapping.axis == columns, "the scales are not those of columns", b_floats)
-        c = optional(gemm, 2)
-        need(c is None or read.beta == 1.0, "the bias is scaled", gemm)
+        c = optional(unit, 2)
+        need(c is None or read.beta == 1.0, "the bias is scaled", unit)
         sizes = static_dims(weight.integers, 2)
         need(sizes[1 - columns] > 0, "the kernel leaves the sum of nothing undefined", weight.integers)
-        need(read.alpha > 0, "alpha is not positive", gemm)
-        unit = np.float64(read.alpha) * a.step * scales.astype(np.float64)
-        bias = bias_input(c, Product(sizes[1 - columns], unit, sizes[columns], y.step))
+        need(read.alpha > 0, "alpha is not positive", unit)
+        steps = np.float64(read.alpha) * a.step * scales.astype(np.float64)
+        bias = bias_input(c, Product(sizes[1 - columns], steps, sizes[columns], y.step))
         operands = (*a.triple, *weight.triple, bias, y.scale, y.zero_point)
-        return KernelCall((gemm, root), "QGemm", operands, tuple(ops.changed(attributes, beta=None)))
+        return KernelCall("QGemm", operands, tuple(ops.changed(attributes, beta=None)))

@@ -20,7 +20,6 @@ from ortopt.graph.match import (
     tensor_of,
     users,
 )
-from ortopt.options import TransformerLevel
 from ortopt.patterns.quantization import is_dequantizer, is_quantizer
 from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded
 
@@ -36,7 +35,6 @@ class QuantizedZeroElimination(Elimination):
     The zeros are +0.0, which changes -0.0 alone: what is dequantized holds none, and both are quantized alike.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("Add",)
     needs = ("DequantizeLinear", "com.microsoft::DequantizeLinear")
     opsets = (10, NEWEST_OPSET)  # the first with DequantizeLinear

@@ -21,7 +21,7 @@ from ortopt.graph.match import (
     plain_attributes,
     scalar,
 )
-from ortopt.options import March, TransformerLevel
+from ortopt.options import March
 from ortopt.patterns.quantization import (
     NEAR_AN_INTEGER,
     RANGES,
@@ -49,7 +49,6 @@ class QdqFinalCleanup(Elimination):
     stays, because its rounding and saturation belong to the model. ONNX Runtime removes it on request.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
 
     def match(self, root: ir.Node) -> Forwarded:
@@ -71,7 +70,6 @@ class DoubleQdqPairsRemover(RewriteRule[Match]):
     rounding of the model.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("qdq_final_cleanup",)
     roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
     lookback = 3
@@ -102,7 +100,6 @@ class RequantizationElimination(Elimination):
     time, and comes back as itself, far from where it would be rounded to its neighbour.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("qdq_final_cleanup", "qdq_propagation")
     roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::QLinearMul")
     lookback = LONGEST + 1

@@ -17,6 +17,7 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     dtype,
+    inputs,
     is_constant,
     is_op,
     is_used,
@@ -25,14 +26,13 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.options import March, Target, TransformerLevel
-from ortopt.patterns.quantization import has_one_scale, is_dequantizer, is_quantizer, scaling
+from ortopt.patterns.quantization import SHIFT, as_unsigned, has_one_scale, is_dequantizer, is_quantizer, scaling
 from ortopt.patterns.quantized_kernels import QUANTIZERS
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import PERMUTING, SELECTING
 from ortopt.system import processor
 
-SHIFT = 128
 MOVING = (PERMUTING | SELECTING | {"MaxPool"}) - {"Split"}
 DIVIDING = frozenset({"Concat", "Split"})
 """Ops that put tensors of integers together, or take one apart, and change none."""
@@ -227,31 +227,21 @@ def _made_unsigned(node: ir.Node, shifted: dict[ir.Value, ir.Value]) -> ir.Node:
     operands = list(node.inputs)
     attributes = ops.changed(node.attributes.values(), output_dtype=None)
     if is_quantizer(node) or is_dequantizer(node):
-        scale = operands[1]
-        assert scale is not None
+        scale = inputs(node, 2)[1]
         zero = np.asarray(scaling(node).zero_point + SHIFT, np.uint8)
-        operands = [shifted.get(operands[0], operands[0]), scale, constant(zero.reshape(array_of(scale).shape))]  # type: ignore[arg-type]
-        return ir.Node(node.domain, node.op_type, operands, attributes)
-    if is_op(node, *DIVIDING):
-        if node.op_type == "Concat":
-            operands = [shifted[value] if value in shifted else _shifted_constant(value) for value in operands]
-        operands = [value if value is None else shifted.get(value, value) for value in operands]
-        outputs = [ir.Value(name=None if value.name else "") for value in node.outputs]
-        return ir.Node("", node.op_type, operands, attributes, outputs=outputs)
+        operands[1:] = [scale, constant(zero.reshape(array_of(scale).shape))]
+    elif is_op(node, "Concat"):
+        operands = [value if value in shifted else as_unsigned(value) for value in operands]
     for index in _zero_points_of(node):
         operands += [None] * (index + 1 - len(operands))
-        operands[index] = _shifted_constant(operands[index])
+        operands[index] = as_unsigned(operands[index])
     for operand in _operands_of(node):
         value = operands[operand.integers]
         if value not in shifted and not _stays_signed(node, operand):
-            operands[operand.integers] = _shifted_constant(value)
+            operands[operand.integers] = as_unsigned(value)
     operands = [value if value is None else shifted.get(value, value) for value in operands]
-    return ir.Node(node.domain, node.op_type, operands, attributes)
-
-
-def _shifted_constant(value: ir.Value | None) -> ir.Value:
-    content = np.zeros((), np.int16) if value is None else array_of(value).astype(np.int16)
-    return constant((content + SHIFT).astype(np.uint8))
+    outputs = [ir.Value(name=None if value.name else "") for value in node.outputs]
+    return ir.Node(node.domain, node.op_type, operands, attributes, outputs=outputs)
 
 
 def _is_constant(node: ir.Node, operand: Operand) -> bool:

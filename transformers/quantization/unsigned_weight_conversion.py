@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortopt import ops
 from ortopt.graph import scope
 from ortopt.graph.match import Code, array_of, inputs, is_constant, need, optional, plain_attributes
-from ortopt.options import March, Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import as_unsigned
+from ortopt.options import March, Target, TransformerLevel
+from ortopt.patterns.quantization import with_unsigned
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.system import processor
@@ -47,7 +46,6 @@ class UnsignedWeightConversion(RewriteRule[Match]):
         *("qlinear_matmul_fusion", "unsigned_quantization_conversion"),
     )
     roots = ROOTS
-    numerics = Numerics.EXACT
     targets = (Target.ORT,)
 
     def match(self, root: ir.Node) -> Match:
@@ -71,15 +69,4 @@ class UnsignedWeightConversion(RewriteRule[Match]):
             assert weight is not None
             large = large or bool(np.any(np.abs(array_of(weight).astype(np.int16)) > SMALL))
         need(large, "the weights are so small that no sum saturates", root)
-        return Match((root,), lambda: _with_unsigned_weights(root))
-
-
-def _with_unsigned_weights(root: ir.Node) -> ir.Node:
-    """The kernel's node with the same numbers."""
-    operands = list(root.inputs)
-    for index, zero_index in WEIGHTS[root.domain, root.op_type]:
-        operands += [None] * (zero_index + 1 - len(operands))
-        zero = operands[zero_index]
-        operands[index] = as_unsigned(array_of(operands[index]))
-        operands[zero_index] = as_unsigned(np.zeros((), np.int8) if zero is None else array_of(zero))
-    return ops.copied(root, operands)
+        return Match((root,), lambda: with_unsigned(root, WEIGHTS[root.domain, root.op_type]))

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, array_of, attribute, inputs, need, need_float32, opset, optional, plain_attributes
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.patterns.quantization import FAITHFUL, dequantizer, has_one_scale, is_dequantizer, is_quantizer, scaling
 from ortopt.rule import Match, RewriteRule
 
@@ -37,7 +37,6 @@ class WeightBiasQuantization(RewriteRule[Match]):
     this much; then the pass is left out, and the report says so.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     numerics = Numerics.APPROXIMATE
     after = ("constant_folding", "qdq_propagation", "conv_add_fusion", "matmul_add_fusion")
     roots = ("Conv", "ConvTranspose", "Gemm", "MatMul")

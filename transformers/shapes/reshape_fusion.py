@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -11,7 +12,6 @@ from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, dims, inputs, is_constant, need, opset, shape_of
 from ortopt.onnx_ir_internals import use_count
-from ortopt.options import TransformerLevel
 from ortopt.semantics import is_overridable
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.views.targets import INFER, flatten_axis, target_of
@@ -25,7 +25,6 @@ class ReshapeFusion(GraphTransformer):
     ``allowzero`` proves nothing: exporters write it, and ONNX Runtime does infer a dimension there.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("dead_node_elimination", "shape_folding")
     offers_rewrites = True
 
@@ -37,14 +36,8 @@ class ReshapeFusion(GraphTransformer):
             return False
         positive = frozenset[str]().union(*(_positive_symbols(at, context) for at in _with_outer(graph)))
         changed = False
-        for root in context.cancellation.checked(roots):
-            try:
-                replacement = _replacement(root, positive)
-            except Refusal as refusal:
-                context.refuse(root, refusal)
-                continue
-            replacements = {root.outputs[0]: replacement.outputs[0]}
-            changed |= context.substitute(replacements, before=root, origin=(root,))
+        for root, new in context.answered(roots, partial(_replacement, positive=positive)):
+            changed |= context.substitute({root.outputs[0]: new.outputs[0]}, before=root, origin=(root,))
         return changed
 
 

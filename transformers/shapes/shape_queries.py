@@ -13,7 +13,6 @@ from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import inputs, is_op, is_used, need, producer, shape_of, users
 from ortopt.onnx_ir_internals import use_count
-from ortopt.options import TransformerLevel
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.op_traits import SHAPE_OF_FIRST_INPUT, SHAPE_QUERIES
 from ortopt.transformer import Context, GraphTransformer
@@ -24,7 +23,6 @@ KEEPERS = tuple(sorted(SHAPE_OF_FIRST_INPUT))
 class PreShapeNodeElimination(RewriteRule[Match]):
     """``Shape(f(x))``, ``Size(f(x))`` → ``Shape(x)``, ``Size(x)`` for a Cast or another f that keeps the shape."""
 
-    levels = (TransformerLevel.LEVEL1,)
     roots = tuple(sorted(SHAPE_QUERIES))
     lookback = 1
     looks_downstream = True
@@ -44,7 +42,6 @@ class PreShapeNodeElimination(RewriteRule[Match]):
 class ShapeFolding(GraphTransformer):
     """``Shape``, ``Size`` and integer arithmetic with a known result → constant."""
 
-    levels = (TransformerLevel.LEVEL1,)
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
@@ -124,7 +121,6 @@ class ShapeSharing(GraphTransformer):
     Exporters compute the same sizes, as ``(batch, 12, past + seq, 64)``, in every layer; one computation is enough.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("common_subexpression_elimination", "reshape_fusion", "shape_folding")
     offers_rewrites = True
 

@@ -16,7 +16,6 @@ from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, shape_of
 from ortopt.onnx_ir_internals import is_needed
-from ortopt.options import TransformerLevel
 from ortopt.semantics import CONTROL_FLOW
 from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.transformer import Context, GraphTransformer
@@ -49,7 +48,6 @@ Piece: TypeAlias = Part | tuple[int, ...]
 class ShapeRebuilding(GraphTransformer):
     """Integers that dimensions decide, however computed → ``Concat`` of ``Shape`` parts and constants, if fewer."""
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("common_subexpression_elimination", "expand_fusion", "reshape_fusion", "shape_folding", "shape_sharing")
     offers_rewrites = True
 

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from ortopt import ops
 from ortopt.graph import facts
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT16, Dim, Refusal, is_op, need, rank, same_dim
+from ortopt.graph.match import FLOAT16, Dim, Refusal, is_op, need, need_known, rank, same_dim
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.heads import Heads
 from ortopt.patterns.attention.scores import Kind, Step
@@ -154,8 +154,7 @@ class Bias(Struct, frozen=True):
         total: ir.Value | None = None
         for term in self.terms:
             total = _applied(term, total, self.kind, length)
-        assert total is not None
-        return total
+        return need_known(total, "nothing is added")
 
 
 def _bounded(step: Step, total: float, infinite: float) -> float | None:
@@ -290,7 +289,7 @@ def cut(bias: Bias, keys: Axis, batch: NonemptyBatch) -> Bias:
 def _cut(value: ir.Value | None, keys: Axis, batch: NonemptyBatch) -> ir.Node | None:
     """The Slice that leaves as many positions of one axis as there are keys; None if none does."""
     node = None if value is None else value.producer()
-    if node is None or not is_op(node, "Slice") or len(node.inputs) <= _ENDS:
+    if not is_op(node, "Slice") or len(node.inputs) <= _ENDS:
         return None
     ends = node.inputs[_ENDS]
     known = None if ends is None else facts.all_contents(ends)

@@ -448,7 +448,7 @@ def _concatenated(heads: Heads, batch: NonemptyBatch) -> tuple[ir.Value, Heads] 
     """The past, [batch, heads, past length, size], and the new part of heads; None if there are not two parts."""
     node = None if heads.columns is None else heads.columns.producer()
     roles = heads.roles
-    if node is None or not is_op(node, "Concat") or len(node.inputs) != 2 or ops.Concat(node).axis != 2:
+    if not is_op(node, "Concat") or len(node.inputs) != 2 or ops.Concat(node).axis != 2:
         return None
     past, new = inputs(node, 2)
     before, after = batch.shape_of(past), batch.shape_of(new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeGuard
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -51,7 +52,7 @@ class Contraction(Struct, frozen=True):
         )  # fmt: skip
 
 
-def is_product(node: ir.Node | None) -> bool:
+def is_product(node: ir.Node | None) -> TypeGuard[ir.Node]:
     """Whether a node is a product that `contraction` reads."""
     return is_op(node, *PRODUCTS) or is_op(node, FUSED, domain=MICROSOFT)
 

@@ -257,7 +257,7 @@ def _above_if_any(view: View, shared: Group, batch: NonemptyBatch) -> View | Non
     With a batch that is not empty, the elements before and after tell the size; with an empty one, nobody reads it.
     """
     node = view.value.producer()
-    if node is None or not is_op(node, "Reshape") or node.inputs[0] is None:
+    if not is_op(node, "Reshape") or node.inputs[0] is None:
         return None
     shape = batch.shape_of(node.inputs[0])
     own = leaves(shared)
@@ -275,7 +275,7 @@ def _above_if_any(view: View, shared: Group, batch: NonemptyBatch) -> View | Non
 def _unscaled(view: View, batch: NonemptyBatch) -> tuple[View, float] | None:
     """A value before it was multiplied by a number, and the number."""
     node = view.value.producer()
-    if node is None or not is_op(node, "Mul", "Div") or not is_used_once(view.value):
+    if not is_op(node, "Mul", "Div") or not is_used_once(view.value):
         return None
     try:
         source, number = factor(node)

@@ -182,7 +182,7 @@ class _Bounds:
     def summand(self, total: ir.Value) -> tuple[ir.Node, ir.Value, ir.Value] | None:
         """The node of a sum of a mask and of small numbers, the mask, and the small numbers; None if it is none."""
         node = total.producer()
-        if node is None or not is_op(node, "Add") or depth_of(self.of(total)) is not Depth.FINITE:
+        if not is_op(node, "Add") or depth_of(self.of(total)) is not Depth.FINITE:
             return None
         for mask, other in (node.inputs, node.inputs[::-1]):
             small = None if other is None else self.of(other)
@@ -197,7 +197,6 @@ def _lifted_alone(bias: ir.Value, bounds: _Bounds, *, guarded: bool) -> ir.Value
     how = depth_of(bounds.of(bias))
     node = bias.producer()
     if how is Depth.FINITE and is_op(node, "Where"):
-        assert node is not None
         condition, yes, no = inputs(node, 3)
         if is_constant(yes) and is_constant(no):
             lifted = ir.node("Where", [condition, _constant_lifted(yes), _constant_lifted(no)]).outputs[0]

@@ -126,7 +126,7 @@ def above_result(value: ir.Value) -> ir.Node:
     """
     node = value.producer()
     for _ in range(_LONGEST):
-        if node is None or not is_op(node, *_MOVES) or node.inputs[0] is None:
+        if not is_op(node, *_MOVES) or node.inputs[0] is None:
             break
         node = node.inputs[0].producer()
     if node is None or not (is_product(node) or is_op(node, "Attention") or is_op(node, _OWN_OP, domain=MICROSOFT)):
@@ -143,7 +143,7 @@ def may_have_biased_values(node: ir.Node) -> bool:
     for value in node.inputs:
         above = None if value is None else value.producer()
         for _ in range(_LONGEST):
-            if above is None or not is_op(above, *_MOVES, "Expand", "Gather", "Tile") or above.inputs[0] is None:
+            if not is_op(above, *_MOVES, "Expand", "Gather", "Tile") or above.inputs[0] is None:
                 break
             above = above.inputs[0].producer()
         if is_op(above, "Add"):

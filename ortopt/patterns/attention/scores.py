@@ -27,7 +27,7 @@ from ortopt.graph.match import (
     is_scalar,
     is_used_once,
     need,
-    need_present,
+    producer,
     same_dim,
     splat,
 )
@@ -155,7 +155,7 @@ def _to_softmax(found: Scores) -> None:
             found.view = View(_unguarded(value, found), found.view.parts)
         elif is_op(node, "Cast"):
             _pass_cast(found)
-        elif node is not None and is_op(node, *_SHAPES):
+        elif is_op(node, *_SHAPES):
             need(is_used_once(value), "the probabilities are used elsewhere", value)
             _pass_shape(found)
         else:
@@ -185,9 +185,7 @@ def _unguarded(value: ir.Value, found: Scores) -> ir.Value:
     assert guard is not None
     need(is_used_once(value), "the probabilities are used elsewhere", value)
     condition, fill, kept = inputs(guard, 3)
-    test = condition.producer()
-    need_present(is_op(test, "IsNaN"), "no IsNaN comes before", condition)
-    assert test is not None
+    test = producer(condition, "IsNaN")
     need(test.inputs[0] is kept, "the guard tests another value", condition)
     need(is_constant(fill) and is_scalar(fill, 0.0), "the guard's fill is not 0", fill)
     need(use_count(kept) == 2 and not kept.is_graph_output(), "the probabilities are used elsewhere", kept)
@@ -211,7 +209,7 @@ def _above_if_any(found: Scores) -> View | None:
     That they are, is proven where these come from: where there are elements at all, only one size fits.
     """
     node = found.view.value.producer()
-    if node is None or not is_op(node, "Reshape") or node.inputs[0] is None:
+    if not is_op(node, "Reshape") or node.inputs[0] is None:
         return None
     shape, axes = found.batch.shape_of(node.inputs[0]), found.view.axes
     own = leaves((found.queries, found.keys))
@@ -242,7 +240,7 @@ def _pass_cast(found: Scores) -> None:
 def _back(found: Scores) -> None:
     """Go one node up."""
     node = found.view.value.producer()
-    if node is None or not is_op(node, *_ELEMENTWISE, *_SHAPES):
+    if not is_op(node, *_ELEMENTWISE, *_SHAPES):
         raise Absent(f"no {' or '.join(PRODUCTS)} comes before", found.view.value)
     if node.op_type in _SHAPES:
         _pass_shape(found)

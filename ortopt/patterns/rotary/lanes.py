@@ -305,7 +305,6 @@ def leads_to(value: ir.Value, *ops: str) -> bool:
             return True
         if not is_op(node, *MOVES):
             return False
-        assert node is not None
         at = node.inputs[0]
     return False
 

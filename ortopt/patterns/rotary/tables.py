@@ -219,7 +219,6 @@ def _stacked_part(node: ir.Node, data: ir.Value, along: int) -> ir.Value | None:
     stack = data.producer()
     if not is_op(stack, "Concat") or not is_constant(node.inputs[1]):
         return None
-    assert stack is not None
     parts = inputs(stack, len(stack.inputs))
     chosen = small_array(node.inputs[1])
     single = ops.Concat(stack).axis == along and all(same_dim(dims(part)[along], 1) for part in parts)

@@ -32,6 +32,7 @@ from ortopt.graph.match import (
     tensor_of,
     users,
 )
+from ortopt.graph.order import after_what_they_read
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, UNARY, VARIADIC
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
@@ -124,7 +125,7 @@ def stage_of(root: ir.Node, block: int = 1) -> Stage:
     need(search.belongs(root), "it reads no signal", root)
     need(search.is_first(root), "another convolution of its stage comes before", root)
     members = search.around(root)
-    nodes = _pruned(_in_order([node for node in root.graph or () if node in members]))
+    nodes = _pruned(after_what_they_read([node for node in root.graph or () if node in members], members))
     entries, exits = _crossing(nodes)
     need(bool(exits), "nothing needs it", root)
     return Stage(tuple(nodes), tuple(entries), tuple(exits), length, _halo(nodes, exits))
@@ -212,23 +213,6 @@ class _Members:
         if shape is None or len(shape) != RANK:
             return False
         return same_dim(shape[0], self._batch) and same_dim(shape[-1], self._length)
-
-
-def _in_order(nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """Nodes, each after those that it reads from: while rules run, a graph may have new nodes in any order."""
-    inside = frozenset(nodes)
-    ordered: dict[ir.Node, None] = {}
-    for node in nodes:
-        pending = [node]
-        while pending:
-            last = pending[-1]
-            before = (value.producer() for value in operands(last))
-            missing = [other for other in before if other is not None and other in inside and other not in ordered]
-            if not missing:
-                ordered[last] = None
-                pending.pop()
-            pending.extend(missing)
-    return list(ordered)
 
 
 def _pruned(nodes: Sequence[ir.Node]) -> list[ir.Node]:

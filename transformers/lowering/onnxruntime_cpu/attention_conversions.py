@@ -143,11 +143,7 @@ class LongAttentionConversion(CpuRule[Match]):
         """Queries, keys and values of one length, with heads side by side, and nothing else."""
         operands = inputs(root, QKV)
         need(all(value is None for value in root.inputs[QKV:]), "it has a mask, or a past", root)
-        need(
-            not any(output.uses() or output.is_graph_output() for output in root.outputs[1:]),
-            "more is asked of it",
-            root,
-        )
+        need(not any(map(is_used, root.outputs[1:])), "more is asked of it", root)
         for name in ("is_causal", "softcap", "qk_matmul_output_mode", "softmax_precision"):
             need(not attribute(root, name, 0), f"MultiHeadAttention has no {name}", root)
         heads = attribute(root, "q_num_heads", 0)

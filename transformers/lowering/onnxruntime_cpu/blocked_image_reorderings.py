@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import onnx_ir as ir
 from msgspec import structs
 
 from ortopt import ops
 from ortopt.analysis.blocked_values import is_in_blocks
-from ortopt.graph.match import (
-    dims,
-    inputs,
-    is_op,
-    is_used_once,
-    need,
-    producer,
-    same_dim,
-    users,
-)
+from ortopt.graph.match import Dim, dims, inputs, is_op, is_used_once, need, producer, same_dim, shape_of, users
 from ortopt.patterns.permutations import moves_elements
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.op_traits import RESHAPING
@@ -29,7 +23,7 @@ from ortopt.transformers.lowering.onnxruntime_cpu._images import (
     image_dims,
 )
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
-from ortopt.views.axes import Axis, Group, View, above, below
+from ortopt.views.axes import LONGEST, Axis, Group, View, all_above, all_below
 from ortopt.views.emission import chain
 from ortopt.views.index_map import identity, reordered, reshaped, same, whole
 from ortopt.views.layouts import Plan, build, plan
@@ -64,8 +58,7 @@ def _image_of_rows(root: ir.Node) -> Match:
     image = root.outputs[0]
     image_dims(image)
     (turned,) = inputs(root, 1)
-    transpose = producer(turned, "Transpose")
-    need(is_used_once(turned), "the transposed rows are used elsewhere", turned)
+    transpose = producer(turned, "Transpose", alone="the transposed rows are used elsewhere")
     need(not image.is_graph_output(), "the image is a result of the graph", image)
     alone = all(convolves(user, image) for user in users(image))
     need(alone, "something else than convolutions reads the image", root)
@@ -78,8 +71,7 @@ def _image_of_rows(root: ir.Node) -> Match:
 def _rows_of_image(root: ir.Node) -> Match:
     """A Transpose of an image whose pixels a Reshape has joined."""
     (joined,) = inputs(root, 1)
-    reshape = producer(joined, *RESHAPING)
-    need(is_used_once(joined), "the joined pixels are used elsewhere", joined)
+    reshape = producer(joined, *RESHAPING, alone="the joined pixels are used elsewhere")
     (image,) = inputs(reshape, 1)
     image_dims(image)
     need(is_used_once(image), "the image is used elsewhere", image)
@@ -91,10 +83,6 @@ def _rows_of_image(root: ir.Node) -> Match:
         (reshape, root),
         lambda: rows.build(channels_last(image)),
     )
-
-
-LONGEST = 8
-"""How many nodes regroup pixels, at most."""
 
 
 class UnfoldedImageReordering(CpuRule[Match]):
@@ -133,20 +121,7 @@ def _unfolding(root: ir.Node, image: ir.Value) -> Match:
     need(not _turns(root, TO_CHANNELS_LAST), "the channels go last already", root)
     need(is_used_once(image), "the image is used elsewhere", image)
     parts = _image(image)
-    view = View(image, parts)
-    nodes: list[ir.Node] = []
-    views: list[View] = []
-    for _ in range(LONGEST):
-        (user,) = users(view.value) if is_used_once(view.value) else (None,)
-        if user is None or not is_op(user, "Transpose", *RESHAPING) or user.graph is not root.graph:
-            break
-        # What a file declares of a result is no proof.
-        following = None if user.outputs[0].is_graph_output() else below(view, user)
-        if following is None:
-            break
-        nodes.append(user)
-        views.append(following)
-        view = following
+    (_, *views), nodes = all_below(View(image, parts), _proven)
     while views and not _has_rows(views[-1], parts[1]):
         nodes.pop()
         views.pop()
@@ -155,6 +130,11 @@ def _unfolding(root: ir.Node, image: ir.Value) -> Match:
     _check_gain(nodes, made, image)
     y = nodes[-1].outputs[0]
     return Match(tuple(nodes), lambda: {y: _unfolded(made)}, (y,))
+
+
+def _proven(value: ir.Value) -> Sequence[Dim] | None:
+    """The dimensions of a value; what a file declares of a result is no proof."""
+    return None if value.is_graph_output() else shape_of(value)
 
 
 def _unfolded(made: Plan) -> ir.Value:
@@ -167,21 +147,14 @@ def _folding(root: ir.Node, image: ir.Value) -> Match:
     """The longest chain from rows to an image."""
     need(not _turns(root, TO_CHANNELS_FIRST), "the channels come from the end already", root)
     parts = _image(image)
-    view = View(image, parts)
     nodes: list[ir.Node] = []
     views: list[View] = []
-    for _ in range(LONGEST):
-        node = view.value.producer()
-        if node is None or not is_op(node, "Transpose", *RESHAPING) or node.graph is not root.graph:
-            break
-        if node is not root and not is_used_once(view.value):
-            break
-        before = above(view)
-        if before is None:
+    for after, before in pairwise(all_above(View(image, parts))):
+        node = after.value.producer()
+        if node is None or node.graph is not root.graph or (node is not root and not is_used_once(after.value)):
             break
         nodes.insert(0, node)
         views.append(before)
-        view = before
     while views and not _has_rows(views[-1], parts[1]):
         nodes.pop(0)
         views.pop()

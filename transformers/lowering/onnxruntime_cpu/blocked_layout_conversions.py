@@ -165,7 +165,6 @@ class SpatialMeanConversion(CpuRule[Match]):
     """
 
     roots = ("ReduceMean",)
-    opsets = (1, NEWEST_OPSET)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Match:

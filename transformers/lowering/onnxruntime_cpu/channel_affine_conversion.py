@@ -27,6 +27,7 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_fixed,
     need_float32,
     opset,
     users,
@@ -77,14 +78,8 @@ class ChannelAffineConversion(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Find all candidates, drop those that serve nothing, and let normalizations stand for the others."""
-        found = {}
-        for node in context.cancellation.checked(tuple(graph)):
-            if not is_op(node, "Add", "Sub", "Mul", "Div"):
-                continue
-            try:
-                found[node] = _affine(node)
-            except Refusal as refusal:
-                context.refuse(node, refusal.reason)
+        candidates = [node for node in graph if is_op(node, "Add", "Sub", "Mul", "Div")]
+        found = dict(context.answered(candidates, _affine))
         chosen = _without_inner(found)
         if not chosen:
             return False
@@ -130,7 +125,7 @@ def _affine(node: ir.Node) -> Affine:
     """
     outer = _step(node)
     inner_node = outer.x.producer()
-    if inner_node is None or not is_op(inner_node, "Add", "Sub", "Mul", "Div") or not is_used_once(outer.x):
+    if not is_op(inner_node, "Add", "Sub", "Mul", "Div") or not is_used_once(outer.x):
         return outer
     try:
         inner = _step(inner_node)
@@ -149,9 +144,7 @@ def _step(node: ir.Node) -> Affine:
     need(is_constant(number) and not is_constant(x), "no operand is a constant", node)
     need(number is b or is_op(node, "Add", "Mul"), "the constant comes first", node)
     need_float32(x, FOR_BLOCKS)
-    channels = dims(x, RANK)[1]
-    if not isinstance(channels, int):
-        raise Refusal("the number of channels is not fixed", x)
+    (channels,) = need_fixed(dims(x, RANK)[1:2], "the number of channels is not fixed", x)
     numbers = of_channels(number, channels, RANK)
     ones, zeros = np.ones(channels), np.zeros(channels)
     if is_op(node, "Add", "Sub"):

@@ -13,7 +13,6 @@ from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
-    Refusal,
     array_of,
     dims,
     inputs,
@@ -24,6 +23,7 @@ from ortopt.graph.match import (
     need,
     need_fixed,
     need_float32,
+    need_known,
     plain_attributes,
     producer,
     rank,
@@ -71,8 +71,7 @@ class MatmulConvConversion(CpuRule[Match]):
         else:
             need(not _goes_on(root.outputs[0]), "what follows belongs to it", root)
             operand = _operand(root)
-        if operand is None:
-            raise Refusal("it is no product of an image's channels with a constant", root)
+        operand = need_known(operand, "it is no product of an image's channels with a constant", root)
         value = operand
         products = int(root.op_type == "MatMul")
         while (node := value.producer()) is not None and is_used_once(value):

@@ -19,6 +19,7 @@ from ortopt.graph.match import (
     need,
     need_fixed,
     need_float32,
+    need_known,
     opset,
     optional,
     producer,
@@ -47,16 +48,13 @@ class InterleavedConcatConversion(CpuRule[Match]):
 
     roots = ("Transpose",)
     opsets = (5, NEWEST_OPSET)  # the first with a Reshape to a shape that is an input
-    lookback = 2
 
     def match(self, root: ir.Node) -> Match:
         """Moves that put the number of the tensor behind the place in it."""
         (apart,) = inputs(root, 1)
-        reshape = producer(apart, *sorted(RESHAPING))
-        need(is_used_once(apart), "what is reshaped is used elsewhere", apart)
+        reshape = producer(apart, *sorted(RESHAPING), alone="what is reshaped is used elsewhere")
         (joined,) = inputs(reshape, 1)
-        concat = producer(joined, "Concat")
-        need(is_used_once(joined), "what is joined is used elsewhere", joined)
+        concat = producer(joined, "Concat", alone="what is joined is used elsewhere")
         along, parts = ops.Concat(concat).axis, inputs(concat, len(concat.inputs))
         need(len(parts) > 1, "it joins nothing", concat)
         size = dims(parts[0])[along]
@@ -89,15 +87,16 @@ class StridedConcatConversion(CpuRule[Match]):
 
     roots = ("Concat",)
     opsets = (5, NEWEST_OPSET)  # the first with a Reshape to a shape that is an input
-    lookback = 2
 
     def match(self, root: ir.Node) -> Match:
         """Parts of one value, at equal distances, of which rows of channels stay together."""
         result = root.outputs[0]
         need(ops.Concat(root).axis_of(rank(result)) == rank(result) - 1, "it does not join the last axis", root)
-        found = next((one for one in maps(result, MAX_MOVES) if one.source is not result), None)
-        if found is None:
-            raise Refusal("it joins no parts of one value in an order of theirs", root)
+        found = need_known(
+            next((one for one in maps(result, MAX_MOVES) if one.source is not result), None),
+            "it joins no parts of one value in an order of theirs",
+            root,
+        )
         need_float32(found.source, MEASURED)
         need(all(map(is_used_once, inputs(root, len(root.inputs)))), "a part is used elsewhere", root)
         once = chain(found, root)
@@ -134,8 +133,7 @@ class WeightedConcatDecomposition(CpuRule[Match]):
         need(axes is not None, "it sums everything", root)
         last = rank(product) - 1
         need([int(place) % (last + 1) for place in small_array(axes)] == [last], "it sums along other axes", root)
-        multiply = producer(product, "Mul")
-        need(is_used_once(product), "the product is used elsewhere", product)
+        multiply = producer(product, "Mul", alone="the product is used elsewhere")
         joined, weights = _operands(multiply)
         nodes, parts = _parts(joined)
         (points,) = need_fixed(dims(parts[0])[-1:], "the parts are empty, or of no known length", parts[0])

@@ -190,7 +190,7 @@ def _is_behind_convolution(x: ir.Value) -> bool:
         node = None if value is None else value.producer()
         if is_convolution(node):
             return True
-        if node is None or not is_op(node, *ELEMENTWISE):
+        if not is_op(node, *ELEMENTWISE):
             return False
         value = node.inputs[0]
     return False

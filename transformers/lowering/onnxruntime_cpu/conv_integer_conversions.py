@@ -7,7 +7,6 @@ import math
 import numpy as np
 import onnx_ir as ir
 
-from ortopt import ops
 from ortopt.analysis.costs import Form
 from ortopt.framework.fusions import check_faster, preferred
 from ortopt.graph.edit import constant
@@ -23,7 +22,7 @@ from ortopt.graph.match import (
     producer,
     static_dims,
 )
-from ortopt.patterns.quantization import as_unsigned
+from ortopt.patterns.quantization import with_unsigned
 from ortopt.rule import Match
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
 
@@ -108,12 +107,4 @@ class ConvIntegerWeightConversion(CpuRule[Match]):
         constants = is_constant(weight) and (zero is None or is_constant(zero))
         need(constants, "the weight or its zero point is no constant", weight)
         preferred(root, [UNSIGNED])
-        return Match((root,), lambda: _of_unsigned(root, weight, zero))
-
-
-def _of_unsigned(root: ir.Node, weight: ir.Value, zero: ir.Value | None) -> ir.Node:
-    """Build the same convolution with the same numbers."""
-    operands = [*root.inputs, *[None] * (ZERO_POINT + 1 - len(root.inputs))]
-    operands[WEIGHT] = as_unsigned(array_of(weight))
-    operands[ZERO_POINT] = as_unsigned(np.zeros((), np.int8) if zero is None else array_of(zero))
-    return ops.copied(root, operands)
+        return Match((root,), lambda: with_unsigned(root, [(WEIGHT, ZERO_POINT)]))

@@ -200,9 +200,8 @@ class StackedConvTransposeConversion(CpuRule[Match]):
 def _sixteen_pixels(first: ir.Node, between: Sequence[ir.Node], second: ir.Node) -> ir.Node:
     """Build the two convolutions of points, what is between, and move the sixteen pixels to their places."""
     value = _points(first, _apart(array_of(first.inputs[1])), inputs(first, 1)[0], PLACES)
-    for node in between:
-        value = ops.copied(node, [value, *node.inputs[1:]]).outputs[0]
-    pixels = _points(second, _of_each_place(array_of(second.inputs[1])), value, PLACES**2)
+    image = ops.followed(value, between)
+    pixels = _points(second, _of_each_place(array_of(second.inputs[1])), image, PLACES**2)
     return ir.node("DepthToSpace", [pixels], {"blocksize": PLACES, "mode": "DCR"})
 
 

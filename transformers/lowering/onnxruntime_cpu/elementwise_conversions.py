@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.costs import Form
@@ -49,25 +48,7 @@ LARGEST = 2.0**60
 SMALLEST = float(np.finfo(np.float32).tiny)
 
 
-class Lrn(Struct, frozen=True):
-    """The normalization, and its numbers.
-
-    Attributes:
-        nodes: The node.
-        size: How many channels a window has.
-        factor: What the mean of a window's squares is multiplied with.
-        power: The power by which it divides.
-        bias: What is added to the means.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    size: int
-    factor: float
-    power: float
-    bias: float
-
-
-class LrnDecomposition(CpuRule[Lrn]):
+class LrnDecomposition(CpuRule[Match]):
     """``LRN(x)`` → ``x / (AveragePool(alpha · x · x) + bias)^beta`` with a pool that takes channels for depth.
 
     The CPU's kernel for LRN raises every element to a power, one by one; roots and a pool take many at a time.
@@ -82,7 +63,7 @@ class LrnDecomposition(CpuRule[Lrn]):
     weighs = (POOL,)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Lrn:
+    def match(self, root: ir.Node) -> Match:
         """An image of enough elements, and a sum that is never 0."""
         options = scope.of(scope.graph_of(root)).options
         need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
@@ -90,25 +71,23 @@ class LrnDecomposition(CpuRule[Lrn]):
         need_float32(x)
         image = dims(x, RANK)[1:]
         need(all(is_never_zero(dim, root) for dim in image), "a pool refuses an image without pixels", x)
-        found = _numbers(root)
-        check_faster(root, POOL, image=elements_of_an_image(x), window=found.size)
-        return found
-
-    def rewrite(self, found: Lrn) -> ir.Node:
-        """Build the sums, and divide by their power."""
-        (root,) = found.nodes
-        x = root.inputs[0]
-        scaled = ir.node("Mul", [x, constant(found.factor, FLOAT)]).outputs[0]
-        squares = ir.node("Mul", [scaled, x]).outputs[0]
-        sums = ir.node("Add", [_means(squares, found), constant(found.bias, FLOAT)]).outputs[0]
-        if found.power not in (0.5, 0.75, 1.0):
-            inverse = ir.node("Pow", [sums, constant(-found.power, FLOAT)])
-            return ir.node("Mul", [x, inverse.outputs[0]])
-        return ir.node("Div", [x, _power(sums, found.power)])
+        check_faster(root, POOL, image=elements_of_an_image(x), window=_numbers(root)[0])
+        return Match((root,), lambda: _normalized(x, root))
 
 
-def _numbers(root: ir.Node) -> Lrn:
-    """The numbers of a normalization that ONNX Runtime has a kernel for.
+def _normalized(x: ir.Value, root: ir.Node) -> ir.Node:
+    """Build the sums, and divide by their power."""
+    size, alpha, power, bias = _numbers(root)
+    scaled = ir.node("Mul", [x, constant(alpha, FLOAT)]).outputs[0]
+    squares = ir.node("Mul", [scaled, x]).outputs[0]
+    sums = ir.node("Add", [_means(squares, size, opset(root)), constant(bias, FLOAT)]).outputs[0]
+    if power not in (0.5, 0.75, 1.0):
+        return ir.node("Mul", [x, ir.node("Pow", [sums, constant(-power, FLOAT)]).outputs[0]])
+    return ir.node("Div", [x, _power(sums, power)])
+
+
+def _numbers(root: ir.Node) -> tuple[int, float, float, float]:
+    """Channels of a window, factor of the squares' mean, power and bias, where ONNX Runtime has a kernel for them.
 
     Raises:
         Refusal: If a sum might be 0, negative or no number.
@@ -123,18 +102,15 @@ def _numbers(root: ir.Node) -> Lrn:
     need(all(map(math.isfinite, (alpha, power, bias))) and power > 0, "it divides by no power", root)
     need(alpha <= LARGEST, "what it scales may be infinite before its square is", root)
     need(bias >= SMALLEST and alpha / size >= SMALLEST, "a sum may be 0 or negative", root)
-    return Lrn((root,), size, alpha, power, bias)
+    return size, alpha, power, bias
 
 
-def _means(squares: ir.Value, found: Lrn) -> ir.Value:
+def _means(squares: ir.Value, size: int, version: int) -> ir.Value:
     """The mean over the window around each channel; beyond the first and the last one are zeros."""
-    version = opset(found.nodes[0])
-    depth = ops.unsqueezed(squares, [1], version)
-    side = found.size // 2
+    depth, side = ops.unsqueezed(squares, [1], version), size // 2
     pads = [side, 0, 0, side, 0, 0]
-    window: dict[str, int | list[int]] = {"kernel_shape": [found.size, 1, 1], "pads": pads, "count_include_pad": 1}
-    pool = ir.node("AveragePool", [depth], window).outputs[0]
-    return ops.squeezed(pool, [1], version)
+    window: dict[str, int | list[int]] = {"kernel_shape": [size, 1, 1], "pads": pads, "count_include_pad": 1}
+    return ops.squeezed(ir.node("AveragePool", [depth], window).outputs[0], [1], version)
 
 
 def _power(sums: ir.Value, power: float) -> ir.Value:
@@ -262,7 +238,7 @@ class ScalarRankConversion(RewriteRule[Match]):
         need(shape[-1:] == (1,), "the last dimension is not 1", root)
         need(any(dim != 1 for dim in shape), "there is one element", root)
         producers = [value.producer() for value in operands]
-        taken = is_op(root, "Add") and any(node is not None and is_op(node, *LINEAR) for node in producers)
+        taken = is_op(root, "Add") and any(is_op(node, *LINEAR) for node in producers)
         need(not taken, "it may become the bias of a product", root)
         low = [value for value in operands if len(dims(value)) < len(shape) and _is_number(value)]
         need(bool(low), "no constant of one element has a lower rank", root)

@@ -24,6 +24,7 @@ from ortopt.graph.match import (
     need,
     need_fixed,
     need_float32,
+    need_known,
     opset,
     optional,
     rank,
@@ -59,7 +60,6 @@ class DftMatmulConversion(CpuRule[Match]):
     roots = ("DFT",)
     opsets = (17, NEWEST_OPSET)
     numerics = Numerics.FINITE  # an infinity spreads further in a longer transform
-    lookback = 2
     weighs = (DFT,)
 
     def match(self, root: ir.Node) -> Match:
@@ -116,7 +116,7 @@ def _number(value: ir.Value) -> int:
 def _real(x: ir.Value) -> ir.Value | None:
     """The real part of numbers that zeros were put beside."""
     node = x.producer()
-    if node is None or not is_op(node, "Concat") or len(node.inputs) != 2:
+    if not is_op(node, "Concat") or len(node.inputs) != 2:
         return None
     first, second = inputs(node, 2)
     alike = all(isinstance(dims(each)[-1], int) and dims(each)[-1] == 1 for each in (first, second))
@@ -131,7 +131,7 @@ def _real(x: ir.Value) -> ir.Value | None:
 def _zeros(value: ir.Value) -> bool:
     """Whether all elements are 0."""
     node = value.producer()
-    return bool(splat(inputs(node, 1)[0] if node is not None and is_op(node, "Expand") else value) == 0)
+    return bool(splat(inputs(node, 1)[0] if is_op(node, "Expand") else value) == 0)
 
 
 def _matrix(length: int, parts: int, *, is_inverse: bool) -> np.ndarray:
@@ -235,9 +235,7 @@ def _frames(signal: ir.Value, step: int, weights: np.ndarray) -> ir.Value:
 
 
 def _given(length: ir.Value | None, root: ir.Node) -> ir.Value:
-    if length is None:
-        raise Refusal("it has neither a window nor a length", root)
-    return length
+    return need_known(length, "it has neither a window nor a length", root)
 
 
 def _basis(window: np.ndarray) -> np.ndarray:

@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.costs import Form
@@ -33,7 +32,7 @@ from ortopt.graph.match import (
     scalar,
 )
 from ortopt.options import Numerics
-from ortopt.rule import NEWEST_OPSET
+from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.op_traits import CASTS, MOVING
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
@@ -46,25 +45,7 @@ MAX_STEPS = 8
 """Nodes between a product and what finds its indices."""
 
 
-class GatheredProduct(Struct, frozen=True):
-    """A product of rows, each with a matrix of its own.
-
-    Attributes:
-        nodes: The Gather and the product.
-        rows: The rows, as columns or as rows of matrices of one row.
-        matrices: All matrices.
-        chosen: Which of them each row is multiplied by.
-        is_second: Whether the matrices are the second operand: not transposed.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    rows: ir.Value
-    matrices: ir.Value
-    chosen: ir.Value
-    is_second: bool
-
-
-class GatheredProductDecomposition(CpuRule[GatheredProduct]):
+class GatheredProductDecomposition(CpuRule[Match]):
     """``MatMul(x, Gather(weights, expert))`` → ``Gemm(x[expert == e], weights[e])`` for each expert e, put in order.
 
     A mixture of experts has a matrix for each expert. Where an exporter gathers one for each row (``batched_mm`` of
@@ -77,13 +58,13 @@ class GatheredProductDecomposition(CpuRule[GatheredProduct]):
     weighs = (FOR_EACH,)
     lookback = MAX_STEPS
 
-    def match(self, root: ir.Node) -> GatheredProduct:
+    def match(self, root: ir.Node) -> Match:
         """A stack of constant matrices, from which indices choose that are known to be of it."""
         left, right = inputs(root, 2)
         is_second = is_op(right.producer(), "Gather")
         rows, stack = (left, right) if is_second else (right, left)
         gather = stack.producer()
-        if gather is None or not is_op(gather, "Gather"):
+        if not is_op(gather, "Gather"):
             raise Refusal("no matrices are gathered", root)
         matrices, chosen = inputs(gather, 2)
         need(is_constant(matrices) and rank(matrices) == 3, "the matrices are not constant", matrices)
@@ -99,38 +80,39 @@ class GatheredProductDecomposition(CpuRule[GatheredProduct]):
         need(len(ahead) > 0 and dims_broadcast_to(dims(rows)[:-2], ahead), "rows and indices have other axes", rows)
         _check_indices(chosen, count)
         check_faster(root, FOR_EACH, elements=(*ahead, inner, outer), parts=count)
-        return GatheredProduct((gather, root), rows, matrices, chosen, is_second)
-
-    def rewrite(self, found: GatheredProduct) -> ir.Value:
-        """Sort the rows by their matrix, multiply each part, and put the results where the rows came from."""
-        count, *sides = need_fixed(dims(found.matrices), "the matrices have no fixed size", found.matrices)
-        inner, outer = sides if found.is_second else sides[::-1]
-        rows, chosen = _flat(found, inner)
-        order, sizes = _sorted(chosen, count)
-        by_matrix = ir.node("Gather", [rows, order], {"axis": 0}).outputs[0]
-        parts = ir.node("Split", [by_matrix, sizes], {"axis": 0}, num_outputs=count).outputs
-        weights = array_of(found.matrices)
-        transposed = {} if found.is_second else {"transB": 1}
-        products = [
-            ir.node("Gemm", [part, constant(weight, FLOAT)], transposed).outputs[0]
-            for part, weight in zip(parts, weights, strict=True)
-        ]
-        together = ir.node("Concat", products, {"axis": 0}).outputs[0]
-        version = opset(found.nodes[-1])
-        in_order = ir.node("ScatterND", [together, ops.unsqueezed(order, [1], version), together]).outputs[0]
-        if rank(found.chosen) == 1:
-            return ops.unsqueezed(in_order, [1 if found.is_second else 2], version)
-        of_one = constant([1, outer] if found.is_second else [outer, 1])
-        return ir.node("Reshape", [in_order, _behind(found.chosen, of_one)]).outputs[0]
+        return Match((gather, root), lambda: _by_matrix(rows, array_of(matrices), chosen, root, is_second=is_second))
 
 
-def _flat(found: GatheredProduct, inner: int) -> tuple[ir.Value, ir.Value]:
-    """The rows as a matrix, one for each index, and the indices as a vector."""
-    rows, chosen = found.rows, found.chosen
+def _by_matrix(rows: ir.Value, weights: np.ndarray, chosen: ir.Value, root: ir.Node, *, is_second: bool) -> ir.Value:
+    """Sort the rows by their matrix, multiply each part, and put the results where the rows came from.
+
+    Args:
+        rows: The rows, as columns or as rows of matrices of one row.
+        weights: All matrices.
+        chosen: Which of them each row is multiplied by.
+        root: The product.
+        is_second: Whether the matrices are the second operand: not transposed.
+    """
+    count, *sides = weights.shape
+    inner, outer = sides if is_second else sides[::-1]
     if not all(map(same_dim, dims(rows)[:-2], dims(chosen))):
         rows = ir.node("Expand", [rows, _behind(chosen, constant([1, 1]))]).outputs[0]
     rows = ir.node("Reshape", [rows, constant([-1, inner])]).outputs[0]
-    return rows, chosen if rank(chosen) == 1 else ir.node("Reshape", [chosen, constant([-1])]).outputs[0]
+    listed = chosen if rank(chosen) == 1 else ir.node("Reshape", [chosen, constant([-1])]).outputs[0]
+    order, sizes = _sorted(listed, count)
+    by_matrix = ir.node("Gather", [rows, order], {"axis": 0}).outputs[0]
+    parts = ir.node("Split", [by_matrix, sizes], {"axis": 0}, num_outputs=count).outputs
+    products = [
+        ir.node("Gemm", [part, constant(weight, FLOAT)], {} if is_second else {"transB": 1}).outputs[0]
+        for part, weight in zip(parts, weights, strict=True)
+    ]
+    together = ir.node("Concat", products, {"axis": 0}).outputs[0]
+    version = opset(root)
+    in_order = ir.node("ScatterND", [together, ops.unsqueezed(order, [1], version), together]).outputs[0]
+    if rank(chosen) == 1:
+        return ops.unsqueezed(in_order, [1 if is_second else 2], version)
+    of_one = constant([1, outer] if is_second else [outer, 1])
+    return ir.node("Reshape", [in_order, _behind(chosen, of_one)]).outputs[0]
 
 
 def _behind(value: ir.Value, sizes: ir.Value) -> ir.Value:

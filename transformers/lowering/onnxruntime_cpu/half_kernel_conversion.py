@@ -126,10 +126,10 @@ def _check_mask(mask: ir.Value | None) -> None:
     if mask is None or mask.dtype == ir.DataType.BOOL:
         return
     node = mask.producer()
-    while node is not None and is_op(node, *LAYOUT):
+    while is_op(node, *LAYOUT):
         source = node.inputs[0]
         node = None if source is None else source.producer()
-    if node is None or not is_op(node, "Where"):
+    if not is_op(node, "Where"):
         raise Refusal("the mask may hold large finite numbers", mask)
     for value in node.inputs[1:]:
         exact = is_constant(value) and bool(np.all(np.isin(array_of(value).astype(np.float32), (0.0, -np.inf))))

@@ -26,6 +26,7 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     need_float32,
+    need_known,
     plain_attributes,
     producer,
     rank,
@@ -119,8 +120,7 @@ def _narrowed(root: ir.Node) -> Match:
     check_faster(root, FORM, columns=columns)
     value, activations = _behind_activations(projection.x)
     value, moves = _behind_reshape(value)
-    transpose = producer(value, "Transpose")
-    need(is_used_once(value), "the channels that are last are used elsewhere", value)
+    transpose = producer(value, "Transpose", alone="the channels that are last are used elsewhere")
     need(ops.Transpose(transpose).order == TO_CHANNELS_LAST, "it does not bring channels to the end", transpose)
     (image,) = inputs(transpose, 1)
     batch, _, height, width = image_dims(image)
@@ -174,8 +174,7 @@ def _behind_reshape(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]:
     node = value.producer()
     if not is_op(node, "Reshape"):
         return value, ()
-    reshape = producer(value, "Reshape")
-    need(is_used_once(value), "what is reshaped is used elsewhere", value)
+    reshape = producer(value, "Reshape", alone="what is reshaped is used elsewhere")
     before, _ = inputs(reshape, 2)
     need(
         bool(dims(before) and dims(value)) and same_dim(dims(before)[-1], dims(value)[-1]),
@@ -197,9 +196,7 @@ def _behind_activations(value: ir.Value) -> tuple[ir.Value, tuple[ir.Node, ...]]
 
 def _only(value: ir.Value) -> ir.Node:
     """The node that computes a value, which one other node reads."""
-    node = value.producer()
-    if node is None:
-        raise Refusal("it is no product", value)
+    node = need_known(value.producer(), "it is no product", value)
     need(is_used_once(value), "the product is used elsewhere", value)
     return node
 
@@ -212,5 +209,4 @@ def _activated(activations: Sequence[ir.Node], image: ir.Value) -> ir.Value:
     """What activations make of an image."""
     for node in activations:
         plain_attributes(node)
-        image = ops.copied(node, [image]).outputs[0]
-    return image
+    return ops.followed(image, activations)

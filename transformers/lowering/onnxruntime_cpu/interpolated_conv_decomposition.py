@@ -34,6 +34,7 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics
 from ortopt.patterns.convolution_activation import separate_activation
 from ortopt.patterns.interpolation import Image, Matrix, interpolated
+from ortopt.rule import Match
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, convolution, points
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
@@ -93,16 +94,7 @@ class Part(Struct, frozen=True):
     image: Image | None
 
 
-class PartsAndWindows(Struct, frozen=True):
-    """What a convolution reads: the nodes, the parts in order, and the windows of rows and columns."""
-
-    nodes: tuple[ir.Node, ...]
-    parts: tuple[Part, ...]
-    rows: Window
-    columns: Window
-
-
-class InterpolatedConvDecomposition(CpuRule[PartsAndWindows]):
+class InterpolatedConvDecomposition(CpuRule[Match]):
     """``Conv(Concat(x, Resize(z)))`` → ``Conv(x) + MatMul(rows, MatMul(Conv(z), columns))``, where that is less work.
 
     The convolution of z has single points, and a channel for each place of the kernel. Heads of UPerNet, DeepLabV3+ and
@@ -111,20 +103,17 @@ class InterpolatedConvDecomposition(CpuRule[PartsAndWindows]):
 
     roots = CONVOLUTIONS
     needs = ("Resize",)
-    lookback = 2
     weighs = (FORM,)
     numerics = Numerics.FINITE
 
-    def match(self, root: ir.Node) -> PartsAndWindows:
+    def match(self, root: ir.Node) -> Match:
         """A dense convolution, and parts of which some are interpolated to a fixed size along rows and columns."""
         x, weight, (outputs, channels, *kernel) = convolution(root, why=MEASURED)
         windows = _windows(root, kernel)
         values: Sequence[ir.Value] = (x,)
         nodes = [root]
         private = is_used_once(x)
-        if is_op(x.producer(), "Concat"):
-            concat = x.producer()
-            assert concat is not None
+        if is_op(concat := x.producer(), "Concat"):
             need(ops.Concat(concat).axis == 1, "no channels are joined", concat)
             values = inputs(concat, len(concat.inputs))
             nodes += [concat] if private else []
@@ -135,23 +124,23 @@ class InterpolatedConvDecomposition(CpuRule[PartsAndWindows]):
         need(sum(part.channels for part in parts) == channels, "the channels do not fit", root)
         need_no_larger(np.abs(array_of(weight)), (1.0,), FLOAT, weight)
         resizes = [part.value.producer() for part in chosen if private and is_used_once(part.value)]
-        return PartsAndWindows((*nodes, *(node for node in resizes if node is not None)), parts, *windows)
+        gone = tuple(node for node in resizes if node is not None)
+        return Match((*nodes, *gone), lambda: _decomposed(root, parts, windows))
 
-    def rewrite(self, found: PartsAndWindows) -> ir.Value:
-        """Build a convolution of what is not interpolated, with the bias, and the products beside it."""
-        root = found.nodes[0]
-        weight = array_of(root.inputs[1])
-        stays = [part for part in found.parts if part.image is None]
-        wide = [_columns(part, weight, found) for part in found.parts if part.image is not None]
-        joined = wide[0] if len(wide) == 1 else ir.node("Concat", wide, {"axis": 2}).outputs[0]
-        product = _rows(found, joined, weight.shape[0])
-        total = product
-        if stays:
-            total = ir.node("Add", [_convolution(root, stays, weight), product]).outputs[0]
-        elif (bias := optional(root, 2)) is not None:
-            shaped = ir.node("Reshape", [bias, constant([INFER, 1, 1])])
-            total = ir.node("Add", [product, shaped.outputs[0]]).outputs[0]
-        return separate_activation(root, total)
+
+def _decomposed(root: ir.Node, parts: Sequence[Part], windows: tuple[Window, Window]) -> ir.Value:
+    """Build a convolution of what is not interpolated, with the bias, and the products beside it."""
+    weight = array_of(root.inputs[1])
+    stays = [part for part in parts if part.image is None]
+    wide = [_columns(part, part.image, weight, windows[1]) for part in parts if part.image is not None]
+    joined = wide[0] if len(wide) == 1 else ir.node("Concat", wide, {"axis": 2}).outputs[0]
+    total = product = _rows([part.image for part in parts if part.image is not None], windows, joined, weight.shape[0])
+    if stays:
+        total = ir.node("Add", [_convolution(root, stays, weight), product]).outputs[0]
+    elif (bias := optional(root, 2)) is not None:
+        shaped = ir.node("Reshape", [bias, constant([INFER, 1, 1])])
+        total = ir.node("Add", [product, shaped.outputs[0]]).outputs[0]
+    return separate_activation(root, total)
 
 
 def _windows(root: ir.Node, kernel: Sequence[int]) -> tuple[Window, Window]:
@@ -185,7 +174,7 @@ def _parts(values: Sequence[ir.Value], outputs: int, windows: tuple[Window, Wind
 def _image(value: ir.Value, channels: int, outputs: int, windows: tuple[Window, Window]) -> Image | None:
     """The image that channels are interpolated from, where the decomposition saves work."""
     resize = value.producer()
-    if resize is None or not is_op(resize, "Resize") or not is_used_once(value):
+    if not is_op(resize, "Resize") or not is_used_once(value):
         return None
     try:
         image = interpolated(resize)
@@ -230,10 +219,8 @@ def _area(sizes: Sequence[object]) -> int:
     return math.prod(size for size in sizes if isinstance(size, int))
 
 
-def _columns(part: Part, weight: np.ndarray, found: PartsAndWindows) -> ir.Value:
+def _columns(part: Part, image: Image, weight: np.ndarray, window: Window) -> ir.Value:
     """The results' columns of a part: below each other what each row of the kernel reads of the small image's rows."""
-    image = part.image
-    assert image is not None
     height, width = need_fixed(image.before, "a size is not fixed", image.x)
     own = weight[:, part.start : part.start + part.channels].transpose(0, 2, 3, 1)
     outputs, rows, columns, _ = own.shape
@@ -243,23 +230,22 @@ def _columns(part: Part, weight: np.ndarray, found: PartsAndWindows) -> ir.Value
         beside = ir.node("Transpose", apart.outputs, {"perm": (0, 1, 3, 2, 4)})
         target = constant([INFER, outputs, rows * height, columns * width])
         value = ir.node("Reshape", [beside.outputs[0], target]).outputs[0]
-    of_columns = found.columns.matrix(image.matrices()[1])
+    of_columns = window.matrix(image.matrices()[1])
     return ir.node("MatMul", [value, constant(np.ascontiguousarray(of_columns.T), FLOAT)]).outputs[0]
 
 
-def _rows(found: PartsAndWindows, columns: ir.Value, outputs: int) -> ir.Value:
+def _rows(images: Sequence[Image], windows: tuple[Window, Window], columns: ir.Value, outputs: int) -> ir.Value:
     """The results' rows, of all parts together.
 
     ONNX Runtime's MatMul refuses a matrix before a batch of no matrices. Where there may be no image, a convolution of
     points does the same, a little slower.
     """
-    images = [part.image for part in found.parts if part.image is not None]
-    matrix = np.concatenate([found.rows.matrix(image.matrices()[0]) for image in images], axis=1)
+    matrix = np.concatenate([windows[0].matrix(image.matrices()[0]) for image in images], axis=1)
     if all(image.has_images and image.has_channels for image in images):
         return ir.node("MatMul", [constant(matrix, FLOAT), columns]).outputs[0]
     results, read = matrix.shape
-    signals = ir.node("Reshape", [columns, constant([INFER, read, found.columns.results])])
-    target = constant([INFER, outputs, results, found.columns.results])
+    signals = ir.node("Reshape", [columns, constant([INFER, read, windows[1].results])])
+    target = constant([INFER, outputs, results, windows[1].results])
     return ir.node("Reshape", [points(signals.outputs[0], matrix.T, axes=1), target]).outputs[0]
 
 

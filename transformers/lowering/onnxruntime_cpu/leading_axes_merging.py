@@ -25,9 +25,11 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
     dims,
+    inputs,
     is_constant,
     is_op,
     need,
+    need_fixed,
     opset,
     optional,
     shape_of,
@@ -240,7 +242,7 @@ def _gain(block: Block, token: CancellationToken) -> int:
 def _is_unfolded(value: ir.Value) -> bool:
     """Whether a Reshape gives a value its leading axes: of two axes, it would be what it was before."""
     node = value.producer()
-    return node is not None and is_op(node, "Reshape") and _is_flat(node.inputs[0], value)
+    return is_op(node, "Reshape") and _is_flat(node.inputs[0], value)
 
 
 def _folds(node: ir.Node, value: ir.Value) -> bool:
@@ -286,8 +288,7 @@ def _flat(block: Block, token: CancellationToken) -> dict[ir.Value, ir.Value]:
     for node in token.checked(block.nodes):
         if node in biases:
             product, bias = biases[node]
-            x, matrix = product.inputs
-            assert x is not None
+            x, matrix = inputs(product, 2)
             gemm = stands_for(ir.node("Gemm", [flat[x], matrix, bias]), product, node)
             flat[node.outputs[0]] = gemm.outputs[0]
         elif node not in within:
@@ -296,9 +297,7 @@ def _flat(block: Block, token: CancellationToken) -> dict[ir.Value, ir.Value]:
 
 
 def _columns(value: ir.Value) -> int:
-    size = dims(value)[-1]
-    assert isinstance(size, int)
-    return size
+    return need_fixed(dims(value)[-1:], "the size of a row is not fixed", value)[0]
 
 
 def _of_two_axes(node: ir.Node, rows: Sequence[ir.Value], flat: Mapping[ir.Value, ir.Value]) -> ir.Node:

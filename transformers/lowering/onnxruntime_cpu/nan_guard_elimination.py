@@ -63,8 +63,7 @@ class NanGuardElimination(CpuRule[Match]):
             return Match(nodes, lambda: guarded)
         need(ops.Softmax(softmax).is_last, "the Softmax is over other axes", softmax)
         need(use_count(guarded) == 2 and not guarded.is_graph_output(), "the probabilities are used elsewhere", guarded)
-        addition = producer(x, "Add")
-        need(is_used_once(x), "the scores are used elsewhere", x)
+        addition = producer(x, "Add", alone="the scores are used elsewhere")
         scores, mask = _masked(addition)
         need(_is_finite(scores), "the scores may be infinite or NaN", scores)
         return Match((addition, softmax, *nodes), lambda: _without_empty_rows(addition, mask, opset(softmax)))
@@ -97,7 +96,7 @@ def _masked(addition: ir.Node) -> tuple[ir.Value, ir.Value]:
 def _is_mask(value: ir.Value) -> bool:
     """Whether all elements come from two constants, of finite numbers and -inf."""
     node = _source(value)
-    if node is None or not is_op(node, "Where") or not all(map(is_constant, node.inputs[1:])):
+    if not is_op(node, "Where") or not all(map(is_constant, node.inputs[1:])):
         return False
     return all(bool((np.isfinite(content) | np.isneginf(content)).all()) for content in map(array_of, node.inputs[1:]))
 

@@ -228,8 +228,7 @@ class UpsampledConvDecomposition(CpuRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """A dense kernel that keeps the size, of an image that is repeated along rows and columns alike."""
         image, weight, (_, channels, *kernel) = convolution(root, why=MEASURED)
-        resize = producer(image, "Resize")
-        need(is_used_once(image), "the larger image is used elsewhere", image)
+        resize = producer(image, "Resize", alone="the larger image is used elsewhere")
         (scale, _) = scales = _scales(resize)
         need(scale > 1 and scales == (scale, scale), "it does not repeat rows and columns alike", resize)
         need(min(kernel) > 1, "the kernel reads one row or column", root)

@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.costs import Form
@@ -148,7 +147,7 @@ def _check_product(value: ir.Value) -> None:
         node = value.producer()
         if node is not None and (node.domain, node.op_type) in PRODUCTS:
             return
-        if node is None or not is_op(node, *MOVES):
+        if not is_op(node, *MOVES):
             raise Refusal("they come out of no product, and may be infinite", value)
         value = inputs(node, len(node.inputs))[0]
     raise Refusal("no product is near", value)
@@ -160,25 +159,7 @@ MAX_TERMS = 1 << 16
 """Elements of a sum, at most: the row of ones is stored."""
 
 
-class Reduction(Struct, frozen=True):
-    """The reduction.
-
-    Attributes:
-        nodes: The reduction.
-        x: What it sums up.
-        first: The first of its axes, which are neighbours.
-        size: The number of elements of each sum.
-        is_of_matrices: Whether x has the two axes of a product, and the result keeps them.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    first: int
-    size: int
-    is_of_matrices: bool
-
-
-class ReduceMatmulConversion(CpuRule[Reduction]):
+class ReduceMatmulConversion(CpuRule[Match]):
     """``ReduceSum<axes = [1, 2]>(x)`` → ``MatMul([1, 1, …], x)`` for axes before the last, also means and squares.
 
     ONNX Runtime sums over axes in the middle element by element; a product with a row of ones is vectorized.
@@ -195,7 +176,7 @@ class ReduceMatmulConversion(CpuRule[Reduction]):
     weighs = (SUMS, SUMS_OF_ANY_NUMBER)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Reduction:
+    def match(self, root: ir.Node) -> Match:
         """Neighbouring axes of fixed sizes, and something behind them."""
         x = inputs(root, len(root.inputs))[0]
         shape = dims(x)
@@ -216,27 +197,32 @@ class ReduceMatmulConversion(CpuRule[Reduction]):
         need(root.op_type in SQUARES or not _has_batches(shape[: axes[0]]), "axes come before, and it is as fast", x)
         fits = _is_never_empty(x, axes[0], root) or opset(root) >= SHAPE_HAS_AN_END_FROM
         need(fits, "there may be nothing, and the opset has no Shape of some axes", root)
-        return Reduction((root,), x, axes[0], size, is_of_matrices)
+        return Match((root,), lambda: _summed(root, x, axes[0], size, None if is_of_matrices else columns))
 
-    def rewrite(self, found: Reduction) -> ir.Node:
-        """Build the product, with one axis for those that are summed up, and one for those behind them."""
-        (root,) = found.nodes
-        shape = dims(found.x)
-        leading = [0] * found.first
-        x = found.x
-        if is_op(root, *SQUARES):
-            x = ir.node("Mul", [x, x]).outputs[0]
-        if not found.is_of_matrices:
-            columns = math.prod(size for size in shape[found.first :] if isinstance(size, int)) // found.size
-            x = ir.node("Reshape", [x, constant([*leading, found.size, columns])]).outputs[0]
-        row = _row(found, 1 / found.size if root.op_type == "ReduceMean" else 1.0)
-        total = ir.node("MatMul", [row, x])
-        if root.op_type == "ReduceL2":
-            total = ir.node("Sqrt", [total.outputs[0]])
-        if found.is_of_matrices:
-            return total
-        behind = [size for size in dims(root.outputs[0])[found.first :] if isinstance(size, int)]
-        return ir.node("Reshape", [total.outputs[0], constant([*leading, *behind])])
+
+def _summed(root: ir.Node, x: ir.Value, first: int, size: int, columns: int | None) -> ir.Node:
+    """Build the product, with one axis for those that are summed up, and one for those behind them.
+
+    Args:
+        root: The reduction.
+        x: What it sums up.
+        first: The first of its axes, which are neighbours.
+        size: The number of elements of each sum.
+        columns: How many sums there are side by side; None where x has the two axes of a product, and the result too.
+    """
+    leading = [0] * first
+    row = _row(x, first, size, 1 / size if root.op_type == "ReduceMean" else 1.0, root)
+    if is_op(root, *SQUARES):
+        x = ir.node("Mul", [x, x]).outputs[0]
+    if columns is not None:
+        x = ir.node("Reshape", [x, constant([*leading, size, columns])]).outputs[0]
+    total = ir.node("MatMul", [row, x])
+    if root.op_type == "ReduceL2":
+        total = ir.node("Sqrt", [total.outputs[0]])
+    if columns is None:
+        return total
+    behind = [size for size in dims(root.outputs[0])[first:] if isinstance(size, int)]
+    return ir.node("Reshape", [total.outputs[0], constant([*leading, *behind])])
 
 
 def _elements(shape: tuple[Dim, ...]) -> int | None:
@@ -250,13 +236,12 @@ def _has_batches(leading: tuple[Dim, ...]) -> bool:
     return math.prod(size for size in leading if isinstance(size, int)) > 1
 
 
-def _row(found: Reduction, number: float) -> ir.Value:
+def _row(x: ir.Value, first: int, size: int, number: float, root: ir.Node) -> ir.Value:
     """What the sums are products with: ONNX Runtime multiplies no single row by no matrices, so it is one for each."""
-    (root,) = found.nodes
-    if _is_never_empty(found.x, found.first, root):
-        return constant(np.full((1, found.size), number, np.float32), FLOAT)
-    leading = ir.node("Shape", [found.x], {"start": 0, "end": found.first})
-    shape = ir.node("Concat", [leading.outputs[0], constant([1, found.size])], {"axis": 0})
+    if _is_never_empty(x, first, root):
+        return constant(np.full((1, size), number, np.float32), FLOAT)
+    leading = ir.node("Shape", [x], {"start": 0, "end": first})
+    shape = ir.node("Concat", [leading.outputs[0], constant([1, size])], {"axis": 0})
     value = ir.tensor(np.array([number], np.float32))
     return ir.node("ConstantOfShape", [shape.outputs[0]], {"value": value}).outputs[0]
 

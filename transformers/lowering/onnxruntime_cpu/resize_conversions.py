@@ -16,7 +16,6 @@ from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
-    Refusal,
     attribute,
     dims,
     inputs,
@@ -63,14 +62,9 @@ class ResizeBlockConversion(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Bring one after the other into blocks: what is behind it may be in blocks then, too."""
         changed = False
-        found = {}
-        for node in context.cancellation.checked(tuple(graph)):
-            if is_op(node, "Resize") and attribute(node, "mode", "nearest") == "linear":
-                try:
-                    found[node] = _channels(node)
-                except Refusal as refusal:
-                    context.refuse(node, refusal)
-        for node, channels in found.items():
+        resizes = context.edit.index.nodes(graph, "Resize")
+        linear = [node for node in resizes if attribute(node, "mode", "nearest") == "linear"]
+        for node, channels in list(context.answered(linear, _channels)):
             layout = blocked_layout(graph, token=context.cancellation)
             if node in layout.kernels:
                 context.refuse(node, "it is in the blocked layout")
@@ -98,10 +92,8 @@ def _channels(node: ir.Node) -> int:
 
 def _begin_blocks(node: ir.Node, channels: int, context: Context) -> bool:
     """Put a convolution before the Resize."""
-    x, *more = node.inputs
-    assert x is not None
-    blocks = convolved(x, np.ones((channels, 1, 1, 1), np.float32), None, {"group": channels})
-    (resized,) = ops.copied(node, [blocks, *more]).outputs
+    blocks = convolved(inputs(node, 1)[0], np.ones((channels, 1, 1, 1), np.float32), None, {"group": channels})
+    (resized,) = ops.copied(node, [blocks, *node.inputs[1:]]).outputs
     return context.substitute(
         {node.outputs[0]: resized}, before=node, origin=(node,), why="the blocked kernel is faster"
     )

@@ -90,7 +90,7 @@ def _moved(root: ir.Node) -> Moved:
 def _places(about: tuple[ir.Value, int]) -> Question[tuple[ir.Value, int], Moved]:
     value, left = about
     node = value.producer()
-    if node is not None and is_op(node, *MOVES) and left and (left == MAX_MOVES or _is_read_by_one(value, node)):
+    if is_op(node, *MOVES) and left and (left == MAX_MOVES or _is_read_by_one(value, node)):
         try:
             asked = operands(node, value, len(_inner(value)))
             parts: list[Moved] = yield from each((operand, left - 1) for operand, _ in asked)
@@ -114,7 +114,7 @@ def _joins_twice(node: ir.Node) -> bool:
     at: ir.Node | None = node
     joins = 0
     for _ in range(MAX_MOVES):
-        if at is None or not is_op(at, *MOVES) or at.inputs[0] is None:
+        if not is_op(at, *MOVES) or at.inputs[0] is None:
             break
         joins += at.op_type == "Concat"
         at = at.inputs[0].producer()

@@ -10,7 +10,6 @@ as before.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -164,18 +163,11 @@ def _whole_image(
     image = ir.node("DepthToSpace", conv.outputs, {"blocksize": block, "mode": "CRD"}).outputs[0]
     for axis, one in reversed([*zip(AXES, along, strict=True)]):
         if one.edge:
-            head = _cut(_as_before(nodes, _cut(x, axis, 0, one.strip)), axis, 0, one.edge)
-            tail = _cut(_as_before(nodes, _cut(x, axis, -one.strip, END)), axis, -one.edge, END)
+            head = _cut(ops.followed(_cut(x, axis, 0, one.strip), nodes), axis, 0, one.edge)
+            tail = _cut(ops.followed(_cut(x, axis, -one.strip, END), nodes), axis, -one.edge, END)
             inner = _cut(image, axis, one.edge, -one.edge)
             image = ir.node("Concat", [head, inner, tail], {"axis": axis}).outputs[0]
     return image
-
-
-def _as_before(nodes: Sequence[ir.Node], x: ir.Value) -> ir.Value:
-    """What the convolutions and the shuffle give for another image."""
-    for node in nodes:
-        x = ops.copied(node, [x, *node.inputs[1:]]).outputs[0]
-    return x
 
 
 def _cut(x: ir.Value, axis: int, start: int, end: int) -> ir.Value:

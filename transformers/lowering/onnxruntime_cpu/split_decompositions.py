@@ -100,9 +100,7 @@ def _parts(nodes: Sequence[ir.Node], sizes: Sequence[int], whole: Sequence[ir.Va
     for old, (start, end) in zip(root.outputs, itertools.pairwise(itertools.accumulate(sizes, initial=0)), strict=True):
         weights = [value and _of_channels(value, start, end) for value in convolution.inputs[1:3]]
         part = ops.copied(convolution, [convolution.inputs[0], *weights]).outputs[0]
-        for activation in reversed(activations):
-            part = ops.copied(activation, [part, *activation.inputs[1:]]).outputs[0]
-        parts[old] = part
+        parts[old] = ops.followed(part, reversed(activations))
     for value in whole:
         parts[value] = ir.node("Concat", list(parts.values()), {"axis": 1}).outputs[0]
     return parts

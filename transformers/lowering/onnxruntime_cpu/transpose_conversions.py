@@ -24,6 +24,7 @@ from ortopt.graph.match import (
     is_used_once,
     need,
     need_float32,
+    need_known,
     producer,
     same_dim,
     users,
@@ -64,8 +65,7 @@ class SplitTransposeReordering(CpuRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """Parts of size 1 that lose their axis or get another shape, and a Transpose of the last axis and one more."""
         value = inputs(root, 1)[0]
-        transpose = producer(value, "Transpose")
-        need(is_used_once(value), "what is split is used elsewhere", value)
+        transpose = producer(value, "Transpose", alone="what is split is used elsewhere")
         x = inputs(transpose, 1)[0]
         perm = ops.Transpose(transpose).order
         split = ops.Split(root).axis
@@ -75,9 +75,9 @@ class SplitTransposeReordering(CpuRule[Match]):
         shaped = all(is_op(node, "Reshape") for node in behind)
         alike = [rest, _units_in_place(rest, dims(x))] if shaped else [rest]
         orders = ((*rest[:place], perm[split], *rest[place:]) for rest in alike for place in range(len(perm)))
-        order = next(filter(moves_one_axis, orders), None)
-        if order is None:
-            raise Refusal("no Transpose of a single axis does the same", transpose)
+        order = need_known(
+            next(filter(moves_one_axis, orders), None), "no Transpose of a single axis does the same", transpose
+        )
         replaced = tuple(node.outputs[0] for node in behind)
         nodes = (transpose, root, *behind)
         return Match(nodes, lambda: _of_other_axis(nodes, order, order.index(perm[split])), replaced)
@@ -278,8 +278,7 @@ class TransposeReshapeMerging(CpuRule[Match]):
         all_move = all(is_op(user, "Transpose") for user in users(middle)) and not middle.is_graph_output()
         need(all_move, "what is between is used elsewhere", middle)
         (turned,) = inputs(reshape, 1)
-        first = producer(turned, "Transpose")
-        need(is_used_once(turned), "what is between is used elsewhere", turned)
+        first = producer(turned, "Transpose", alone="what is between is used elsewhere")
         (x,) = inputs(first, 1)
         once = chain(through(x, first, reshape, root), root)
         need(once.nodes <= 3, "the sizes would be computed", root)

@@ -228,12 +228,12 @@ def _behind_another(taken: Taken) -> Iterator[Taken]:
     ones: set[int] = set()
     value = taken.x
     nodes = taken.nodes
-    if unsqueeze is not None and is_op(unsqueeze, "Unsqueeze"):
+    if is_op(unsqueeze, "Unsqueeze"):
         ones = set(ops.Unsqueeze(unsqueeze).axes)
         nodes = (unsqueeze, *nodes)
         (value,) = inputs(unsqueeze, 1)
     gather = value.producer()
-    if gather is None or not is_op(gather, "Gather"):
+    if not is_op(gather, "Gather"):
         return
     if not is_constant(inputs(gather, 2)[1]) or not is_used_once(value):
         return
@@ -255,7 +255,7 @@ def _goes_on(root: ir.Node) -> bool:
     if is_used_once(value) and is_op(users(value)[0], "Unsqueeze"):
         value = users(value)[0].outputs[0]
     user = users(value)[0] if is_used_once(value) else None
-    return user is not None and is_op(user, "Gather") and user.inputs[0] is value and is_constant(inputs(user, 2)[1])
+    return is_op(user, "Gather") and user.inputs[0] is value and is_constant(inputs(user, 2)[1])
 
 
 def _check_pays(taken: Taken, root: ir.Node) -> None:

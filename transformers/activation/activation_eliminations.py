@@ -1,4 +1,7 @@
-"""A Softmax takes the largest of a row off by itself; models that do it before, against overflow, do it twice."""
+"""A Softmax takes the largest of a row off by itself; models that do it before, against overflow, do it twice.
+
+And some functions change nothing when they are applied again, and some are their own inverses.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,10 @@ import math
 import onnx_ir as ir
 
 from ortopt import ops
-from ortopt.graph.match import (
-    dims,
-    inputs,
-    is_op,
-    need,
-    need_float,
-    operand_constant,
-    producer,
-    scalar,
-)
-from ortopt.options import Numerics, TransformerLevel
-from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
+from ortopt.graph.match import dims, inputs, is_op, need, need_float, operand_constant, producer, scalar
+from ortopt.options import Numerics
+from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
+from ortopt.semantics.op_traits import IDEMPOTENT, INVOLUTIONS
 
 
 class SoftmaxShiftElimination(RewriteRule[Match]):
@@ -27,7 +22,6 @@ class SoftmaxShiftElimination(RewriteRule[Match]):
     The factor must be above 1, so that nothing overflows that did not before.
     """
 
-    levels = (TransformerLevel.LEVEL1,)
     after = ("constant_folding",)
     roots = ("Softmax",)
     opsets = (13, NEWEST_OPSET)  # before, all axes from the given one on are normalized together
@@ -39,7 +33,7 @@ class SoftmaxShiftElimination(RewriteRule[Match]):
         (shifted,) = inputs(root, 1)
         need_float(shifted)
         scaling = shifted.producer()
-        if scaling is None or not is_op(scaling, "Mul"):
+        if not is_op(scaling, "Mul"):
             difference = _difference(root, shifted)
             return _without_shift((difference, root), inputs(difference, 2)[0])
         number, shifted = operand_constant(scaling)
@@ -91,3 +85,20 @@ def _check_largest(largest: ir.Value, scores: ir.Value, place: int) -> None:
     need(maximum.inputs[0] is scores, "the largest of something else is taken off", maximum)
     need(ops.Reduce(maximum).keeps_axes, "the rows' dimension is gone", maximum)
     need(ops.Reduce(maximum).axes == (place,), "it is not the largest of a row", maximum)
+
+
+class RepeatedActivationElimination(Elimination):
+    """``Relu(Relu(x))`` → ``Relu(x)``, so for Abs, Ceil, Floor, Round, Sign; ``Neg(Neg(x))`` → ``x``, so for Not.
+
+    The result is exact for every input: integers wrap around in the same way, and NaN and -0.0 stay what they are.
+    """
+
+    roots = (*sorted(IDEMPOTENT), *sorted(INVOLUTIONS))
+
+    def match(self, root: ir.Node) -> Forwarded:
+        """The same op before; the value between the two may have other users."""
+        (middle,) = inputs(root, 1)
+        first = producer(middle, root.op_type)
+        (x,) = inputs(first, 1)
+        need(middle.dtype is not None, "the type is unknown", middle)
+        return Forwarded((root,), middle if root.op_type in IDEMPOTENT else x)
