@@ -5,6 +5,8 @@ VENV_TEST ?= .venv-test
 VENV_INTEGRATIONS ?= .venv-integrations
 TORCH ?= torch
 JOBS ?= 2
+# Of the tests, one more than cores: some of them wait for processes of their own.
+WORKERS ?= 3
 BENCH ?=
 FUZZ_MODELS ?= 5000
 FUZZ_SECONDS ?= 600
@@ -38,7 +40,7 @@ demo: $(VENV)/.installed ## install ortopt into .venv, optimize a real model of 
 	$(BIN)/ortopt optimize zoo:$(DEMO) -O3 -o demo/$(DEMO).opt.onnx
 
 test: $(VENV_TEST)/.installed ## set up .venv-test and run all tests
-	PYTHONDONTWRITEBYTECODE= $(TEST)/python -m pytest -n $(JOBS) # hundreds of tests start ortopt: compiled once, not each time
+	PYTHONDONTWRITEBYTECODE= $(TEST)/python -m pytest -n $(WORKERS) --dist loadgroup # hundreds of tests start ortopt: compiled once, not each time
 
 test-versions: $(VENV_TEST)/.installed ## the parts that use ONNX Runtime, on the oldest, the newest and others; VERSIONS="--smoke", "--releases 1.20,newest"
 	$(TEST)/python -m tools.versions --jobs $(JOBS) $(VERSIONS)

@@ -26,6 +26,8 @@ from packaging.specifiers import SpecifierSet
 from ortopt import __version__
 from ortopt.analysis.providers import OLDEST
 
+pytestmark = pytest.mark.xdist_group("packaging")  # what they share is costly
+
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("wheel", "sdist", "editable")
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

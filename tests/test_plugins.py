@@ -14,6 +14,8 @@ import pytest
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
+pytestmark = pytest.mark.xdist_group("plug-in")  # what they share is costly
+
 ROOT = Path(__file__).parents[1]
 
 

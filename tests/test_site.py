@@ -16,6 +16,8 @@ from tools.site.examples import reasons, smallest, text_of
 from tools.site.navigation import MENU, navigation
 from tools.site.pass_pages import NUMBERS
 
+pytestmark = pytest.mark.xdist_group("site")  # what they share is costly
+
 ROOT = Path(__file__).parents[1]
 
 

@@ -20,6 +20,8 @@ from ortopt.reporting.page.pages import diff_page, index_page, page_of, run_page
 from ortopt.reporting.report import as_dict
 from ortopt.testing import parse
 
+pytestmark = pytest.mark.xdist_group("browser")  # what they share is costly
+
 Opened: TypeAlias = Callable[[str], float]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)><!--\u2028\u2029&\"'"
 LAYERS = 8

@@ -15,6 +15,8 @@ from ortopt.analysis.providers import MISSING, OLDEST
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
+pytestmark = pytest.mark.xdist_group("missing runtime")  # what they share is costly
+
 ROOT = Path(__file__).parents[2]
 MODEL = """
 main (float[batch,8] x) => (float[batch,8] y) <float[8] w = {1,2,3,4,5,6,7,8}, float[2] two = {2,2}> {

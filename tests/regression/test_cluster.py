@@ -20,7 +20,7 @@ from ortopt.regression.model_run import Answer
 from ortopt.regression.pool import Job
 
 distributed = pytest.importorskip("distributed", reason="dask.distributed (extra: cluster) is not installed")
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow, pytest.mark.xdist_group("cluster")]
 
 
 @pytest.fixture(scope="module")
