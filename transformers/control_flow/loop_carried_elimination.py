@@ -36,12 +36,29 @@ class LoopCarriedElimination(GraphTransformer):
         for node, loop in context.answered(loops, repeated):
             for state in range(loop.states):
                 if _is_constant(loop, state):
-                    if context.options.target is Target.ORT and _is_small_weight(loop, state):
-                        context.refuse(node, Refusal("a small weight is faster as a state", loop.entry(state)))
+                    if (why := _stays(loop, state, context)) is not None:
+                        context.refuse(node, why)
                         continue
                     capture = partial(_capture, loop, state, context)
                     changed |= context.attempt((node,), capture, f"{loop.entry(state).name} never changes")
         return changed
+
+
+def _stays(loop: Repeated, state: int, context: Context) -> Refusal | None:
+    """Why what runs the result wants a state that never changes.
+
+    OpenVINO 2026.4 refuses a Scan whose body reads from outside what is computed; what is constant it takes, and a Loop
+    may read anything.
+    """
+    target, initial = context.options.target, loop.initial(state)
+    if target is Target.ORT and _is_small_weight(loop, state):
+        return Refusal("a small weight is faster as a state", loop.entry(state))
+    reads = (
+        is_op(loop.node, "Scan") and initial is not None and not is_constant(initial) and is_needed(loop.entry(state))
+    )
+    if reads and target.keeps_to_onnx:
+        return Refusal("not every runtime takes a Scan that reads a computed value from outside", loop.entry(state))
+    return None
 
 
 def _is_constant(loop: Repeated, state: int) -> bool:
