@@ -166,10 +166,13 @@ class AttentionMaskConversion(CpuRule[Match]):
         need(opset(root, "") >= PADS_ARE_INPUTS_FROM, "Pad takes no values", root)
         filled = is_never_zero(dims(bias)[-1], root)
 
-        def build() -> ir.Node:
+        def build() -> dict[ir.Value, ir.Value]:
             floored = _with_floor(bias, opset(root, ""), filled=filled)
             place = BIASES[identifier]
-            return ops.copied(root, [*root.inputs[:place], floored, *root.inputs[place + 1 :]])
+            operands = [*root.inputs[:place], floored, *root.inputs[place + 1 :]]
+            count = len(root.outputs)
+            node = ir.Node(root.domain, root.op_type, operands, root.attributes.values(), num_outputs=count)
+            return {was: now for was, now in zip(root.outputs, node.outputs, strict=True) if was.name}
 
         return Match((root,), build)
 
