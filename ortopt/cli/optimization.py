@@ -28,6 +28,8 @@ from ortopt.serialization.save import Saved
 from ortopt.terminal_text import quoted
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ortopt.instrumentation.dump import Trace
     from ortopt.instrumentation.explanation import Explanation
     from ortopt.measurement.tune import Tuning
@@ -317,6 +319,9 @@ class Run:
             tell(message)
         if short:
             screen.show(out)
+        if not self._flags["quiet"]:
+            self._show_recipe(data, out)
+        if short:
             if data["profile"] is not None:
                 from ortopt.reporting import profiles
 
@@ -326,6 +331,17 @@ class Run:
             from ortopt.reporting import long_report
 
             long_report.show(data, out, everything=self._flags["verbose"] > 1)
+
+    def _show_recipe(self, data: dict[str, Any], out: Console) -> None:
+        """Print the lines of Python that set what tuning has found for sessions, as they are."""
+        from rich.text import Text
+
+        from ortopt.reporting.tuning import recipe_lines
+
+        if lines := recipe_lines(data["tuning"]):
+            out.print()
+            for line in lines:
+                out.print(Text(line), soft_wrap=True)
 
     def _write_page(self, result: OptimizeResult, data: dict[str, Any]) -> None:
         from ortopt.reporting.page.pages import run_page

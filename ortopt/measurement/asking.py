@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from ortopt.analysis.providers import CPU, check_installation
@@ -38,15 +39,20 @@ class MeasurementBudget:
 
 
 def ask(
-    task: str, each: Sequence[Mapping[str, Any]], budget: MeasurementBudget, token: CancellationToken = NEVER
+    task: str,
+    each: Sequence[Mapping[str, Any]],
+    budget: MeasurementBudget,
+    token: CancellationToken = NEVER,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
     """The answers of a process that measures; an ``error`` where there is none.
 
     Args:
-        task: ``time`` or ``profile``.
+        task: ``time``, ``once`` or ``profile``.
         each: What is measured, one after the other (`ortopt.measurement.child`).
         budget: How much; ``rounds`` does not matter.
         token: Cancellation token.
+        environment: Variables that the process has beside those of this one.
 
     Raises:
         MissingRuntimeError: There is no ONNX Runtime.
@@ -54,7 +60,7 @@ def ask(
     check_installation()
     order = {
         "task": task,
-        "each": [{"grouped": False, "as_loaded": True, "trace": None, **one} for one in each],
+        "each": [{"grouped": False, "as_loaded": True, "trace": None, "lever": None, **one} for one in each],
         "providers": list(budget.providers),
         "libraries": list(budget.libraries),
         "threads": budget.threads,
@@ -62,7 +68,7 @@ def ask(
         "seconds": budget.seconds,
     }
     answered, status = child_processes.run(
-        _CHILD, request=json.dumps(order).encode(), seconds=budget.patience, token=token
+        _CHILD, request=json.dumps(order).encode(), seconds=budget.patience, token=token, variables=environment
     )
     if status is None:
         return [{"error": f"it took longer than {budget.patience:.0f} s"}] * len(each)

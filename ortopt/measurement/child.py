@@ -6,7 +6,10 @@ standard input, and answers with one. Each of ``each`` is done by itself, so tha
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import json
+import platform
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +23,8 @@ Order: TypeAlias = dict[str, Any]
 """What is measured: ``models`` are paths, ``inputs`` folders of stored inputs, ``providers`` full names, ``libraries``
 paths, ``threads`` is 0 for ONNX Runtime's default, ``repeat`` and ``seconds`` bound the timed calls on each of the
 inputs. ``grouped`` chooses `ortopt.InferenceSession`, ``as_loaded`` is false where ONNX Runtime must not optimize the
-models, and ``trace`` is the file for a timeline, or None."""
+models, ``trace`` is the file for a timeline, or None, and ``lever`` are settings of a session
+(`ortopt.measurement.levers`), or None."""
 
 _BATCH: Final = 1e-3  # seconds of calls between two looks at the clock, which costs a microsecond
 _WARM_UP: Final = 2
@@ -42,8 +46,8 @@ def answer(order: Order) -> dict[str, Any]:
 def _timed(order: Order) -> dict[str, Any]:
     """Open a session of each model, and call them in turns.
 
-    A model alone is timed as a user waits for it. Of several, with a single thread on the CPU, the time is that of the
-    thread, which other processes hardly disturb.
+    A model alone is timed as a user waits for it. Of several, and of one with and without a lever, with a single thread
+    on the CPU, the time is that of the thread, which other processes hardly disturb.
 
     Returns:
         Of each model the seconds in which it was opened and first called; for each of the inputs the seconds of each
@@ -54,7 +58,8 @@ def _timed(order: Order) -> dict[str, Any]:
     from ortopt.verification.input_sets import inputs_from
 
     count, timeline = len(order["models"]), Timeline()
-    by_thread = count > 1 and order["threads"] == 1 and order["providers"] == [CPU]
+    compared = count > 1 or order["lever"] is not None
+    by_thread = compared and order["threads"] == 1 and order["providers"] == [CPU]
     options, quiet = _options(order)
     if count > 1 and not by_thread:  # else the threads of one session spin while the other one is timed
         options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -73,10 +78,12 @@ def _timed(order: Order) -> dict[str, Any]:
     clock = time.thread_time if by_thread else time.perf_counter
 
     def calls(feeds: dict[str, Any]) -> list[list[float]]:
+        callers = [_caller(session, feeds, quiet, order) for session in sessions]
+
         def timed(which: int, batch: int) -> float:
             started, start = time.perf_counter(), clock()
             for _ in range(batch):
-                sessions[which].run(None, feeds, quiet)
+                callers[which]()
             seconds = clock() - start
             if order["trace"]:
                 _since(started, timeline, "call", "run")
@@ -95,6 +102,63 @@ def _timed(order: Order) -> dict[str, Any]:
         "anonymous": _difference(after, before, "RssAnon", "RssAnon"),
         "peak": _difference(after, before, "VmHWM", "VmRSS"),
     }
+
+
+def _caller(session: Any, feeds: dict[str, Any], quiet: Any, order: Order) -> Callable[[], Any]:
+    """What calls a session: for numpy arrays, or with results that stay where they are."""
+    if not (order["lever"] or {}).get("binding"):
+        return lambda: session.run(None, feeds, quiet)
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, array)
+    for output in session.get_outputs():
+        binding.bind_output(output.name, "cpu")
+    return lambda: session.run_with_iobinding(binding, quiet)
+
+
+def _once(order: Order) -> dict[str, Any]:
+    """Call a model, and store its results below ``results``.
+
+    Returns:
+        Types of the results by name, their bytes, seconds of a call, and whether numbers below the smallest normal one
+        were computed, where this is known: the processor remembers it for one thread.
+    """
+    from ortopt.verification.input_sets import inputs_from, store_inputs
+
+    options, quiet = _options(order)
+    session = _opener(order, options)(order["models"][0])
+    feeds = inputs_from(Path(order["inputs"][0]))
+    call = _caller(session, feeds, quiet, order)
+    call()
+    flags = Underflow()
+    start = time.perf_counter()
+    call()
+    seconds, underflows = time.perf_counter() - start, flags.seen()
+    outputs = session.get_outputs()
+    results = dict(zip((one.name for one in outputs), session.run(None, feeds, quiet), strict=True))
+    store_inputs(results, Path(order["results"]))
+    return {
+        "types": {one.name: one.type for one in outputs},
+        "bytes": sum(getattr(value, "nbytes", 0) for value in results.values()),
+        "seconds": seconds,
+        "underflows": underflows if order["threads"] == 1 else None,
+    }
+
+
+class Underflow:
+    """Whether this thread has computed numbers below the smallest normal one since this was made (C's ``fenv.h``)."""
+
+    def __init__(self) -> None:
+        self._bit = {"x86_64": 0x10, "amd64": 0x10, "aarch64": 0x08, "arm64": 0x08}.get(platform.machine().lower())
+        try:
+            self._library = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")
+            self._library.feclearexcept(self._bit or 0)
+        except (OSError, AttributeError):
+            self._bit = None
+
+    def seen(self) -> bool | None:
+        """Whether it has; None where this processor, or its library, does not say."""
+        return None if self._bit is None else bool(self._library.fetestexcept(self._bit))
 
 
 def _in_turns(timed: Callable[[int, int], float], count: int, order: Order) -> list[list[float]]:
@@ -138,7 +202,7 @@ def _profiled(order: Order) -> dict[str, Any]:
     return {"profile": session.end_profiling(), "warm_up": _WARM_UP}
 
 
-_TASKS: Final = {"time": _timed, "profile": _profiled}
+_TASKS: Final = {"time": _timed, "once": _once, "profile": _profiled}
 
 
 def _options(order: Order) -> tuple[Any, Any]:
@@ -151,6 +215,10 @@ def _options(order: Order) -> tuple[Any, Any]:
     options, quiet = quiet_options(order["threads"])
     if not order["as_loaded"]:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for key, value in (order["lever"] or {}).get("config", ()):
+        options.add_session_config_entry(key, value)
+    for name, value in (order["lever"] or {}).get("attributes", ()):
+        setattr(options, name, value)
     for provider in order["providers"]:
         usable(provider)  # loads the libraries that the provider looks for
     return options, quiet

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import onnx_ir as ir
 from msgspec import Meta, Struct
@@ -19,7 +19,7 @@ from ortopt import documents, registry
 from ortopt.framework.fusions import Decision
 from ortopt.observers import Observer
 from ortopt.optimization.result import Summary
-from ortopt.options import Fusions, March, Numerics, Options, TransformerLevel
+from ortopt.options import Fusions, March, Numerics, Options, Target, TransformerLevel
 from ortopt.terminal_text import between
 from ortopt.transformer import GraphTransformer
 
@@ -41,6 +41,7 @@ class Choices:
         force_forms: Forms of the table of costs that are taken whatever is known of them.
         march: The processors for which forms are chosen, ``any`` or ``native``.
         for_threads: Threads that the result will run with; None where that is not known.
+        target: What runs the result, where that is one of the choices; None leaves what the options say.
     """
 
     level: int
@@ -50,6 +51,7 @@ class Choices:
     force_forms: tuple[str, ...] = ()
     march: str = March.ANY.value
     for_threads: int | None = None
+    target: str | None = None
 
     @staticmethod
     def of(options: Options | _Document) -> Choices:
@@ -62,6 +64,7 @@ class Choices:
             options.force_forms,
             options.march.value,
             options.for_threads,
+            Target.ONNX.value if options.target in (Target.ONNX, Target.ONNX.value) else None,
         )
 
     def applied_to(self, options: Options) -> Options:
@@ -75,6 +78,7 @@ class Choices:
             force_forms=self.force_forms,
             march=March(self.march),
             for_threads=self.for_threads,
+            target=options.target if self.target is None else Target(self.target),
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -109,6 +113,7 @@ class _Document(Struct):
     force_forms: tuple[str, ...] = ()
     march: March = March.ANY
     for_threads: Annotated[int, Meta(ge=1)] | None = None
+    target: Literal["onnx"] | None = None
 
 
 class Candidate(NamedTuple):
@@ -117,10 +122,12 @@ class Candidate(NamedTuple):
     Attributes:
         name: What is chosen, in words, with why it is not chosen anyway.
         choices: What it adds to others.
+        is_pass: Whether it is about one pass: those are tried last.
     """
 
     name: str
     choices: Choices
+    is_pass: bool = False
 
 
 class Declined(Observer):
@@ -146,7 +153,9 @@ def _promise(decision: Decision) -> float:
     return 1.0 if cost is None or cost.speed is None else cost.speed[1]
 
 
-def candidates(chosen: Choices, summary: Summary, declined: Declined, *, one_thread: bool) -> Iterator[Candidate]:
+def candidates(
+    chosen: Choices, summary: Summary, declined: Declined, *, one_thread: bool, target: Target
+) -> Iterator[Candidate]:
     """Changes to try.
 
     Args:
@@ -154,6 +163,7 @@ def candidates(chosen: Choices, summary: Summary, declined: Declined, *, one_thr
         summary: What the run with these choices did.
         declined: What it left out.
         one_thread: Whether the result will run with one thread.
+        target: What runs the result.
 
     Yields:
         Choices that are added to others: their lists have nothing but what is new.
@@ -170,14 +180,16 @@ def candidates(chosen: Choices, summary: Summary, declined: Declined, *, one_thr
             yield Candidate("every form that is left out (--fusions all)", replace(nothing, fusions=Fusions.ALL.value))
         for form in forms:
             yield Candidate(f"{form} ({_known(declined.decisions[form])})", replace(nothing, force_forms=(form,)))
+    if target is Target.ORT and chosen.target is None:
+        yield Candidate("standard ops only (--target onnx)", replace(nothing, target=Target.ONNX.value))
     kinds = {kind.name: kind for kind in registry.installed() if kind.name}
     for name, kind in kinds.items():
         off = not kind.enabled and name not in (*chosen.enable, *chosen.disable)
         if off and kind.numerics in (Numerics.EXACT, Numerics.REORDERED) and _is_choice(kind.levels):
-            yield Candidate(f"with {name}, which is off by default", replace(nothing, enable=(name,)))
+            yield Candidate(f"with {name}, which is off by default", replace(nothing, enable=(name,)), is_pass=True)
     for total in summary.passes:
         if total.transformer in kinds and _is_choice(kinds[total.transformer].levels):
-            yield Candidate(f"without {total.transformer}", replace(nothing, disable=(total.transformer,)))
+            yield Candidate(f"without {total.transformer}", replace(nothing, disable=(total.transformer,)), True)
 
 
 def _known(decision: Decision) -> str:
@@ -204,4 +216,5 @@ def merged(best: Choices, other: Choices) -> Choices:
         force_forms=(*best.force_forms, *other.force_forms),
         march=other.march if other.march != March.ANY.value else best.march,
         for_threads=other.for_threads or best.for_threads,
+        target=other.target or best.target,
     )

@@ -18,9 +18,10 @@ from ortopt.analysis.providers import CPU
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import InvalidModelError, OptimizationCancelled, OrtoptError
 from ortopt.measurement.asking import MeasurementBudget
-from ortopt.measurement.choices import Choices, Declined, candidates, merged
+from ortopt.measurement.choices import Candidate, Choices, Declined, candidates, merged
 from ortopt.measurement.inputs import StoredInputs, attempts, stored_inputs
 from ortopt.measurement.pairs import BRIEF, Speed, compare
+from ortopt.measurement.recipe import Recipe, measured_recipe
 from ortopt.observers import Observer
 from ortopt.optimization.kinds import new_optimization
 from ortopt.optimization.run import Source
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
 
 SECONDS: Final = 60.0
 """How long tuning may take unless the caller says otherwise."""
+
+_FOR_FORMS: Final = 0.4
+_FOR_SETTINGS: Final = 0.75
+"""The shares of the time after which forms give way to settings of sessions, and these to the rest."""
+
+_FOR_ONE: Final = 0.15
+"""The share of the time that one choice may take."""
 
 SLOWER: Final = 0.98
 """A choice whose interval ends below this on one of the inputs loses there, and is not taken."""
@@ -75,6 +83,7 @@ class Tuning:
         unmeasured: Choices that there was no time for.
         reason: Why nothing could be measured; empty if something was.
         seconds: How long it took.
+        recipe: What sessions of the result gain by settings; None where that was not measured.
     """
 
     choices: Choices
@@ -84,6 +93,7 @@ class Tuning:
     unmeasured: list[str] = field(default_factory=list)
     reason: str = ""
     seconds: float = 0.0
+    recipe: Recipe | None = None
 
     @property
     def sizes(self) -> tuple[Mapping[str, int], ...]:
@@ -102,6 +112,7 @@ def tune(
 ) -> Tuning:
     """Find the choices with which a model is fastest on this machine.
 
+    Forms come first, then settings of sessions, then single passes; none takes more than 15 % of the time.
     Each is measured against the best so far, in processes that hold both models and call them in turns; it is taken
     where it is faster by more than 3 % over all inputs, and slower on none. What is best at the end is compared with
     the original; where that is faster, level 1 is tried, and then the original's form stays.
@@ -124,7 +135,7 @@ def tune(
         used = 1 if threads is None else threads
         budget = replace(BRIEF, providers=options.providers, threads=used if tuple(options.providers) == (CPU,) else 0)
         token = cancellation or CancellationToken()
-        tuner = _Tuner(source, options, Path(folder), budget, started + seconds, token, tuning, threads == 1)
+        tuner = _Tuner(source, options, Path(folder), budget, started, seconds, token, tuning, threads)
         try:
             tuner.run(inputs)
         except OptimizationCancelled:
@@ -149,10 +160,11 @@ class _Tuner:
     options: Options
     folder: Path
     budget: MeasurementBudget
-    deadline: float
+    started: float
+    seconds: float
     token: CancellationToken
     tuning: Tuning
-    one_thread: bool
+    threads: int | None
     inputs: list[Path] = field(default_factory=list)
     count: int = 0
     refuted: set[str] = field(default_factory=set)
@@ -176,13 +188,41 @@ class _Tuner:
             tuning.reason = "the model could not be optimized"
             return
         self.refuted.add(best.digest)
-        for candidate in candidates(tuning.choices, best.result.summary, declined, one_thread=self.one_thread):
-            if time.monotonic() > self.deadline:
-                tuning.unmeasured.append(candidate.name)
-                continue
-            best = self._tried(candidate.name, merged(best.choices, candidate.choices), best)
-            tuning.choices = best.choices
+        one_thread, target = self.threads == 1, self.options.target
+        pending = list(candidates(tuning.choices, best.result.summary, declined, one_thread=one_thread, target=target))
+        pending, best = self._through(pending, best, _FOR_FORMS, forms_only=True)
+        self._try_settings(original, best)
+        pending, best = self._through(pending, best, 1.0)
+        tuning.unmeasured += [candidate.name for candidate in pending]
         self._against(original, best)
+
+    def _through(
+        self, pending: list[Candidate], best: _Model, share: float, *, forms_only: bool = False
+    ) -> tuple[list[Candidate], _Model]:
+        """Try candidates until a share of the time is over; those that are left, and the best model."""
+        while pending and time.monotonic() <= self._until(share) and not (forms_only and pending[0].is_pass):
+            candidate = pending.pop(0)
+            best = self._tried(candidate.name, merged(best.choices, candidate.choices), best)
+            self.tuning.choices = best.choices
+        return pending, best
+
+    def _until(self, share: float) -> float:
+        """When a share of the time is over, on the clock of `time.monotonic`."""
+        return self.started + share * self.seconds
+
+    def _try_settings(self, original: _Model, best: _Model) -> None:
+        """Measure what a session can do and a file cannot."""
+        if tuple(self.options.providers) == (CPU,) and time.monotonic() <= self._until(_FOR_SETTINGS):
+            self.tuning.recipe = measured_recipe(
+                original.path,
+                best.path,
+                self.inputs,
+                self.budget,
+                threads=self.threads,
+                has_open_sizes=any(self.tuning.sizes),
+                deadline=self._until(_FOR_SETTINGS),
+                token=self.token,
+            )
 
     def _tried(self, name: str, choices: Choices, best: _Model) -> _Model:
         """The better one of the best so far and another one."""
@@ -190,12 +230,13 @@ class _Tuner:
         if other is None or other.digest in self.refuted:
             return best
         self.refuted.add(other.digest)  # as the best one so far, too: nothing is timed twice
-        speeds = self._compared(best, other, rounds=1)
+        end = min(self._until(1.0), time.monotonic() + _FOR_ONE * self.seconds)
+        speeds = self._compared(best, other, end, rounds=1)
         if speeds is None:
             return best
         step = Step(name, speeds, kept=False)
         if step.gain > 1:  # what does not seem to gain in one process is not worth more of them
-            step = replace(step, speeds=self._compared(best, other) or speeds)
+            step = replace(step, speeds=self._compared(best, other, end) or speeds)
         kept = step.gain > 1 + HYSTERESIS and step.least > 1 and all(speed.high >= SLOWER for speed in step.speeds)
         self.tuning.steps.append(replace(step, kept=kept))
         return other if kept else best
@@ -204,7 +245,7 @@ class _Tuner:
         """Compare the best with the original; what is slower is not taken."""
         simpler = [replace(best.choices, level=1), original.choices]
         while True:
-            speeds = self._compared(original, best)
+            speeds = self._compared(original, best, self._until(1.0))
             self.tuning.against_original = speeds
             self.tuning.choices = best.choices
             if speeds is None or all(speed.high >= SLOWER for speed in speeds) or best.digest == original.digest:
@@ -215,9 +256,11 @@ class _Tuner:
             self.tuning.steps.append(Step("the original was faster: less is done", speeds, kept=True))
             best = other
 
-    def _compared(self, first: _Model, second: _Model, rounds: int | None = None) -> tuple[Speed, ...] | None:
+    def _compared(
+        self, first: _Model, second: _Model, end: float, rounds: int | None = None
+    ) -> tuple[Speed, ...] | None:
         budget = self.budget if rounds is None else replace(self.budget, rounds=rounds)
-        return compare(first.path, second.path, self.inputs, budget, deadline=self.deadline, token=self.token)
+        return compare(first.path, second.path, self.inputs, budget, deadline=end, token=self.token)
 
     def _made(self, choices: Choices, *observers: Observer) -> _Model | None:
         """The model with some choices, or None where that fails."""

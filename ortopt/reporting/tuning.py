@@ -12,6 +12,7 @@ from ortopt.terminal_text import faster
 
 if TYPE_CHECKING:
     from ortopt.measurement.pairs import Speed
+    from ortopt.measurement.recipe import Recipe
     from ortopt.measurement.tune import Tuning
 
 
@@ -34,6 +35,23 @@ def _measured(tuning: Tuning) -> dict[str, Any]:
         "unmeasured": list(tuning.unmeasured),
         "reason": tuning.reason,
         "seconds": tuning.seconds,
+        "recipe": None if tuning.recipe is None else _recipe(tuning.recipe),
+    }
+
+
+def _recipe(recipe: Recipe) -> dict[str, Any]:
+    return {
+        "threads": recipe.threads,
+        "levers": [
+            {"lever": step.lever.name, "kept": step.kept, "why_not": step.reason, "speeds": _speeds(step.speeds)}
+            for step in recipe.steps
+        ],
+        "kept": [lever.name for lever in recipe.kept],
+        "together": None if recipe.together is None else _speeds(recipe.together),
+        "environment": {name: value for lever in recipe.kept for name, value in lever.environment},
+        "python": recipe.python("model.onnx"),
+        "not_tried": list(recipe.not_tried),
+        "reason": recipe.reason,
     }
 
 
@@ -63,8 +81,35 @@ def tuning_lines(data: Mapping[str, Any] | None) -> Iterator[str]:
         yield f"measured against the original: {_said(data['against_original'], data['measured_with'])}"
     for fallback in dict.fromkeys(one["fallback"] for one in data["measured_with"] if one["fallback"]):
         yield f"measured, {OTHER_SIZES}: {fallback}"
+    yield from _said_of_settings(data)
     if data["unmeasured"]:
         yield f"not measured, for lack of time (--tune-seconds): {', '.join(data['unmeasured'])}"
+
+
+def _said_of_settings(data: Mapping[str, Any]) -> Iterator[str]:
+    """What settings of a session give, beside the file."""
+    recipe = data["recipe"]
+    if recipe is None or recipe["reason"]:
+        return
+    if recipe["together"] is None:
+        yield f"settings of the session: none of {len(recipe['levers'])} that were measured is clearly faster"
+        return
+    places = zip(recipe["together"], data["measured_with"], strict=True)
+    ratios = "; ".join(
+        f"{one['median']:.2f} ({one['low']:.2f} to {one['high']:.2f}) at {place_in_words(where)}"
+        for one, where in places
+    )
+    yield f"settings of the session: {', '.join(recipe['kept'])}: {ratios} times as fast"
+
+
+def recipe_lines(data: Mapping[str, Any] | None) -> Sequence[str]:
+    """The lines of Python that set what tuning has found for sessions; none where it has found nothing.
+
+    Args:
+        data: The field ``tuning`` of a report.
+    """
+    recipe = None if data is None else data["recipe"]
+    return [] if recipe is None else recipe["python"]
 
 
 def _said(speeds: Sequence[Mapping[str, float]], inputs: Sequence[Mapping[str, Any]]) -> str:

@@ -18,7 +18,9 @@ import math
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
 from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
@@ -70,7 +72,11 @@ class Outcome(NamedTuple):
 
 
 def spawn(
-    module: str, *arguments: str, connected: bool = True, interpreter: str | None = None
+    module: str,
+    *arguments: str,
+    connected: bool = True,
+    interpreter: str | None = None,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.Popen[bytes]:
     """Start ``python -m MODULE PARENT ARGUMENTS``, which imports what this process would import.
 
@@ -79,6 +85,7 @@ def spawn(
         arguments: Further arguments.
         connected: Whether standard input and output are pipes to this process; otherwise both are the null device.
         interpreter: Another Python, which imports ortopt from here and all else from its own environment.
+        variables: Of its environment, beside those of this process.
 
     Raises:
         OSError: The interpreter cannot be started.
@@ -93,6 +100,7 @@ def spawn(
         program = [interpreter, "-c", _ELSEWHERE, str(Path(__file__).resolve().parents[1]), module]
         environment = {name: value for name, value in os.environ.items() if name not in _OURS}
     environment.setdefault(*NO_TELEMETRY)
+    environment |= variables
     return subprocess.Popen(
         [*program, str(os.getpid()), *arguments],
         env=environment,
@@ -103,7 +111,12 @@ def spawn(
 
 
 def run(
-    module: str, *arguments: str, request: bytes | None = None, seconds: float, token: CancellationToken = NEVER
+    module: str,
+    *arguments: str,
+    request: bytes | None = None,
+    seconds: float,
+    token: CancellationToken = NEVER,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Outcome:
     """Start a child, send it a request, and wait for its end; it is ended, at the latest, when this returns.
 
@@ -113,6 +126,7 @@ def run(
         request: What the child reads from its standard input; None leaves it unconnected.
         seconds: Seconds after which it is ended.
         token: Cancellation token.
+        variables: As `spawn` takes them.
 
     Raises:
         OptimizationCancelled: The token was set.
@@ -122,7 +136,7 @@ def run(
 
     deadline = time.monotonic() + seconds
     pause = math.inf if token is NEVER else BETWEEN_LOOKS
-    with spawn(module, *arguments, connected=request is not None) as child:
+    with spawn(module, *arguments, connected=request is not None, variables=variables) as child:
         try:
             while True:
                 token.check()

@@ -4,7 +4,8 @@ A result is as right as its original if it is what the original would give for w
 last place. So copies of the original run beside it, and what they differ by is its noise:
 
 - `jittered`: every large float constant and input moved by a unit in the last place, up or down. The primary measure:
-  the same kernels, in whatever dtype, with no optimizer in between that could be wrong.
+  the same kernels, in whatever dtype, with no optimizer in between that could be wrong. So are the scales of a Resize
+  that interpolates, upwards: its kernel divides by them, and rounds the places that it gets.
 - `widened`: computed in float32 instead of float16 and bfloat16, or in float64 instead of float32: how far the original
   is from the truth. Where ONNX Runtime has the kernels (all in float32, few in float64), and weights are not large.
 - the original under ONNX Runtime's own optimizations, which reorder as ours do. They may be wrong, too: this counts up
@@ -43,6 +44,7 @@ PERTURBED_BY: Final = 4
 _PORTION: Final = 1 << 18
 """Elements that are moved at a time: a few milliseconds."""
 
+_SCALES: Final = 2  # the input of Resize
 _SMALLEST: Final = 16  # elements; what is smaller may be a scale, an exponent or a threshold that decides on shapes
 _FLOATS: Final = {
     ir.DataType.FLOAT: np.uint32,
@@ -71,7 +73,33 @@ def jittered(model: ir.Model, seed: int, units: int = 1, token: CancellationToke
     copy = load(model, token)
     rng = np.random.default_rng(seed)
     _replace_constants(copy, lambda tensor: _jittered_tensor(tensor, rng, units, token), token)
+    for graph in scope.graphs(copy, token):
+        for node in token.checked(tuple(graph)):
+            _move_places(node, units)
     return copy
+
+
+def _move_places(node: ir.Node, units: int) -> None:
+    """Move the scales of a Resize that interpolates, where whole numbers that are no powers of two are among them.
+
+    Its kernel computes where in the image an element of the result lies, in single precision: the place is off by the
+    last digit of a row's number, as it is with such scales. Powers of two round nothing; with other fractions, moved
+    scales might change the size of the result.
+    """
+    if node.op_identifier()[:2] != ("", "Resize") or len(node.inputs) <= _SCALES or node.inputs[_SCALES] is None:
+        return
+    mode = node.attributes.get("mode")
+    tensor = ir.convenience.get_const_tensor(node.inputs[_SCALES])
+    if mode is None or mode.is_ref() or mode.as_string() not in ("linear", "cubic") or tensor is None:
+        return
+    scales = tensor.numpy()
+    moves = (scales > 1) & (scales == np.floor(scales)) & (np.log2(np.maximum(scales, 1)) % 1 != 0)
+    if scales.dtype == np.float32 and moves.any():
+        bits = scales.view(np.uint32) + np.where(moves, units, 0).astype(np.uint32)
+        held = ir.node("Constant", [], {"value": ir.Tensor(bits.view(np.float32))})
+        assert node.graph is not None
+        node.graph.insert_before(node, held)
+        node.replace_input_with(_SCALES, held.outputs[0])
 
 
 def jittered_inputs(

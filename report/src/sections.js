@@ -42,9 +42,20 @@ export function summary(report) {
         h('p', null, h('strong', null, 'Needs: '), needs),
         ports(report.interface || []),
         costs(report.costs),
+        settings(report.tuning),
         blocks(report.blocks)),
       h('div', null, h('h3', null, 'Nodes by op'), byOp(nodes.by_op))),
     options(report.options));
+}
+
+/** What settings of a session give beside the file, as tuning has measured it. */
+function settings(tuning) {
+  const recipe = tuning && tuning.recipe;
+  if (!recipe || !recipe.levers.length) return null;
+  const ratios = (speeds) => speeds.map(({ low, median, high }) => `${median.toFixed(2)} (${low.toFixed(2)} to ${high.toFixed(2)})`).join('; ') || '–';
+  return [h('h3', null, 'Settings of the session'), table(['setting', 'times as fast', ''], recipe.levers.map((row) => [row.lever, ratios(row.speeds), row.kept ? 'taken' : row.why_not])),
+    recipe.together ? h('p', null, `Together: ${ratios(recipe.together)} times as fast.`) : null,
+    recipe.python.length ? h('pre', null, recipe.python.join('\n')) : null];
 }
 
 /** What has become of inputs and outputs. */

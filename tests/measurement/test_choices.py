@@ -8,6 +8,7 @@ import pytest
 
 from ortopt import api
 from ortopt.measurement.choices import Candidate, Choices, Declined, candidates, merged
+from ortopt.options import Target
 from ortopt.testing import check_rewrites, parse
 from tests.test_fusions import RESIDUAL
 
@@ -20,10 +21,12 @@ TWO = """main (float[N,4,8] x, float[N,4,8] s, float[8] g, float[8] b, float[8] 
     t = Add (x, s) y = LayerNormalization <epsilon = 0.001> (t, g, b) h = Add (x, c) z = com.microsoft.Gelu (h) }"""
 
 
-def tried(text: str, chosen: Choices = DEFAULT, *, one_thread: bool = False) -> list[Candidate]:
+def tried(
+    text: str, chosen: Choices = DEFAULT, *, one_thread: bool = False, target: Target = Target.ORT
+) -> list[Candidate]:
     declined = Declined()
     done = api.optimize(parse(text), level=3, verify=False, observers=[declined])
-    return list(candidates(chosen, done.summary, declined, one_thread=one_thread))
+    return list(candidates(chosen, done.summary, declined, one_thread=one_thread, target=target))
 
 
 def test_a_form_that_loses_elsewhere_is_tried_with_the_reason() -> None:
@@ -58,6 +61,21 @@ def test_forms_of_this_processor_are_tried_and_those_of_one_thread_where_the_res
     chosen = Choices(3, "all", march="native", for_threads=1)
     names = [one.name for one in tried(RESIDUAL, chosen, one_thread=True)]
     assert not any(name in (NATIVE, SINGLE) or name.startswith(SKIPPED) for name in names)
+
+
+def test_standard_ops_are_tried_before_single_passes_where_the_target_is_left_open() -> None:
+    found = [one for one in tried(RESIDUAL) if not one.is_pass][-1]
+    assert found.name == "standard ops only (--target onnx)"
+    assert found.choices.applied_to(api.make_options()).target is Target.ONNX
+    assert Choices.of(api.make_options(target="onnx")).target == "onnx"  # so a replayed report is the same
+    for target in (Target.ONNX, Target.WEB):
+        assert not any("--target" in one.name for one in tried(RESIDUAL, target=target))
+
+
+def test_single_passes_come_last() -> None:
+    kinds = [one.is_pass for one in tried(RESIDUAL)]
+    assert kinds == sorted(kinds)
+    assert set(kinds) == {False, True}
 
 
 def test_passes_that_are_off_by_default_are_tried_unless_they_approximate_or_were_disabled() -> None:

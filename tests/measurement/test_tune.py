@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from ortopt import api
 from ortopt.cli.group import commands
 from ortopt.errors import InvalidModelError, OptimizationCancelled
 from ortopt.measurement import tune as tuning_module
-from ortopt.measurement.choices import Choices, read_choices
+from ortopt.measurement.choices import Candidate, Choices, candidates, read_choices
 from ortopt.measurement.in_turns import Failure
 from ortopt.measurement.pairs import Speed
+from ortopt.measurement.recipe import Recipe
 from ortopt.measurement.tune import Tuning, tune
+from ortopt.options import Target
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 from tests.test_fusions import RESIDUAL
@@ -47,16 +49,24 @@ def ops(path: Path) -> Counter:
 
 def tuned(
     monkeypatch: pytest.MonkeyPatch, judge: Judge, text: str = MODEL, *, below: float = 0.001, above: float = 0.001,
-    **more: Any,
+    standard_ops: bool = False, **more: Any,
 ) -> Tuning:  # fmt: skip
-    """Tuning of a model, timed by a judge that sees the ops of both models, as surely as the interval says."""
+    """Tuning of a model, timed by a judge that sees the ops of both models, as surely as the interval says.
+
+    Standard ops only are another choice with which this model is the same as without its pass: tried if asked for.
+    """
+
+    def some_candidates(*args: Any, target: Target, **kinds: Any) -> Iterator[Candidate]:
+        yield from candidates(*args, target=target if standard_ops else Target.ONNX, **kinds)
 
     def compare(first: Path, second: Path, inputs: Sequence[Path], *_: Any, **__: Any) -> tuple[Speed, ...]:
         speed = judge(ops(first), ops(second))
         return tuple(Speed(speed - below, speed, speed + above, 1.0) for _ in inputs)
 
+    monkeypatch.setattr(tuning_module, "candidates", some_candidates)
     monkeypatch.setattr(tuning_module, "compare", compare)
     monkeypatch.setattr(tuning_module, "attempts", lambda *_: lambda _: None)
+    monkeypatch.setattr(tuning_module, "measured_recipe", lambda *_, **__: Recipe())
     return tune(parse(text), api.make_options(level=3), **more)
 
 
@@ -74,6 +84,15 @@ def test_a_pass_that_makes_it_slower_is_left_out(monkeypatch: pytest.MonkeyPatch
     )
     assert tuning.choices == Choices(3, "default", ("quick_gelu_fusion",))
     assert [step.choice for step in tuning.steps if step.kept] == ["without quick_gelu_fusion"]
+
+
+def test_standard_ops_that_are_faster_are_taken_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(first: Counter, second: Counter) -> float:
+        return 1.2 if first.get("QuickGelu", 0) > second.get("QuickGelu", 0) else 1.0
+
+    tuning = tuned(monkeypatch, judge, standard_ops=True)
+    assert tuning.choices == Choices(3, "default", target="onnx")
+    assert read_choices_of(tuning).applied_to(api.make_options()).target is Target.ONNX
 
 
 def test_less_than_hysteresis_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from ortopt.patterns.interpolation import Interpolation
 from ortopt.verification.comparison import Comparison, OutputRow
 from ortopt.verification.doubtful_outputs import decide_by_matches, decide_by_noise, zeros_cancel_out
 from ortopt.verification.draws import Draw, additional_draws
@@ -183,6 +184,49 @@ def test_constants_are_moved_in_subgraphs_and_functions_too() -> None:
     for node in (*inner, *called):
         assert (node.attributes["value"].as_tensor().numpy() != 1).all()
     assert len(inner) == len(called) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "scales", "moves"),
+    [
+        ("cubic", (1, 1, 3, 2), (3,)),
+        ("linear", (1, 1, 2, 5), (5,)),
+        ("nearest", (1, 1, 3, 3), ()),
+        ("cubic", (1.5, 3.5), ()),
+    ],
+)
+def test_scales_of_interpolation_are_moved_where_places_are_rounded(
+    mode: str, scales: tuple[float, ...], moves: tuple[int, ...]
+) -> None:
+    """By whole numbers that are no powers of two; other scales choose elements or sizes, or round nothing."""
+    text = ", ".join(f"{scale}" for scale in scales)
+    axes = ", ".join(["N"] * len(scales))
+    model = parsed(f"""main (float[{axes}] x) => (float[] y) <float[{len(scales)}] s = {{{text}}}> {{
+        y = Resize <mode = "{mode}"> (x, , s) }}""")
+    (node,) = (node for node in jittered(model, 0).graph if node.op_type == "Resize")
+    moved = ir.convenience.get_const_tensor(node.inputs[2]).numpy()
+    expected = [np.nextafter(np.float32(one), np.float32(9)) if one in moves else np.float32(one) for one in scales]
+    assert moved.tolist() == [float(one) for one in expected]
+
+
+@pytest.mark.parametrize(("coefficient", "status"), [(-0.75, "verified"), (-0.74, "differs")])
+def test_rounded_places_excuse_no_more_than_themselves(coefficient: float, status: str) -> None:
+    """Phases are nearer to the exact result than the kernel; a result that is off by more is as wrong as ever."""
+    head = "<float[4] s = {1, 1, 3, 3}, float low = {0}, float high = {1}"
+    original = f"""main (float[1,1,80,80] x) => (float[1,1,G,V] y) {head}> {{
+        r = Resize <mode = "cubic"> (x, , s) y = Clip (r, low, high) }}"""
+    weights = ", ".join(f"{weight:.9g}" for weight in _phases(coefficient).reshape(-1).tolist())
+    result = f"""main (float[1,1,80,80] x) => (float[1,1,G,V] y) {head}, int64[8] p = {{0, 0, 2, 2, 0, 0, 2, 2}},
+        float[9,1,5,5] w = {{{weights}}}> {{
+        e = Pad <mode = "edge"> (x, p) c = Conv (e, w)
+        r = DepthToSpace <blocksize = 3, mode = "CRD"> (c) y = Clip (r, low, high) }}"""
+    numbers = 100 * np.random.default_rng(0).standard_normal((1, 1, 80, 80)).astype(np.float32)
+    assert compared(original, result, {"x": numbers}).status == status
+
+
+def _phases(coefficient: float) -> np.ndarray:
+    rows = Interpolation("cubic", "half_pixel", coefficient, excludes=False).phases(3).astype(np.float64)
+    return np.einsum("ai,bj->abij", rows, rows).astype(np.float32)
 
 
 def test_a_wider_copy_computes_wider() -> None:

@@ -18,13 +18,17 @@ from ortopt.graph.match import (
     Code,
     Dim,
     Refusal,
+    array_of,
+    attribute,
     dims,
     inputs,
+    is_constant,
     is_never_zero,
     is_op,
     need,
     need_float32,
     opset,
+    optional,
     producer,
     users,
 )
@@ -97,17 +101,105 @@ class MaskedSoftmaxConversion(CpuRule[Match]):
 
 def _held(scores: ir.Value, axis: int, version: int) -> ir.Node:
     """Hold the scores, and take their Softmax."""
-    share, held = (constant(np.array(number, np.float32)) for number in (SHARE, HELD))
     largest = ops.node_along("ReduceMax", scores, [axis], version)
-    size = ir.node("Abs", largest.outputs)
-    distance = ir.node("Max", [ir.node("Mul", [size.outputs[0], share]).outputs[0], held])
-    least = ir.node("Sub", [largest.outputs[0], distance.outputs[0]])
-    return ir.node("Softmax", ir.node("Max", [scores, least.outputs[0]]).outputs, {"axis": axis})
+    held = ir.node("Max", [scores, _below(largest.outputs[0], HELD)])
+    return ir.node("Softmax", held.outputs, {"axis": axis})
+
+
+def _below(largest: ir.Value, room: float) -> ir.Value:
+    """What is so far below a largest number, or by the share of it that rounding leaves."""
+    share, least = (constant(np.array(number, np.float32)) for number in (SHARE, room))
+    size = ir.node("Abs", [largest])
+    distance = ir.node("Max", [ir.node("Mul", [size.outputs[0], share]).outputs[0], least])
+    return ir.node("Sub", [largest, distance.outputs[0]]).outputs[0]
 
 
 def _multiplies(node: ir.Node) -> bool:
     """Whether a node only sums up products with what it reads."""
     return any(is_op(node, op, domain=domain) for domain, op in PRODUCTS)
+
+
+ROOM = 64.0
+"""How far below the largest of its row an element of a mask stays: e⁻⁶⁴ is 1.6e-28, and not denormal for scores that
+are 23 below the largest."""
+
+PADS_ARE_INPUTS_FROM = 11
+"""The version of Pad from which on they are."""
+
+BIASES = {("", "Attention"): 3, (MICROSOFT, "Attention"): 5, (MICROSOFT, "MultiHeadAttention"): 5}
+"""Where attention ops have the mask that they add."""
+
+OTHER_MASKS = {("", "Attention"): 6, (MICROSOFT, "Attention"): 3, (MICROSOFT, "MultiHeadAttention"): 4}
+"""Where they have another mask, or the number of keys, by which the largest of a row may not count."""
+
+
+class AttentionMaskConversion(CpuRule[Match]):
+    """``Attention(q, k, v, mask)`` → the same of ``Max(mask, m - Max(64, |m| / 2¹⁶))``, ``m = ReduceMax(mask)``.
+
+    A masked key gets e⁻⁶⁴ of what its score gives, instead of 0 or a number that some processors compute slowly.
+
+    Exponentials of what a mask takes below e⁻⁸⁷ make the kernel slow. The floor is computed once for all layers, and
+    ahead where the mask is constant. Its row's largest element decides, so rows that are masked as a whole stay.
+
+    A masked key counts e^(d - 64) of the best key that is let pass, where its score is d above that one's: below
+    rounding up to d = 40. No norm of weights proves this of trained ones: so the pass approximates, and runs only where
+    it is asked for by name.
+    """
+
+    after = ("constant_folding",)
+    roots = ("Attention", "com.microsoft::Attention", "com.microsoft::MultiHeadAttention")
+    enabled = False
+    numerics = Numerics.APPROXIMATE
+
+    def match(self, root: ir.Node) -> Match:
+        """A mask that goes deep, and is all that says which keys count."""
+        identifier = (root.domain, root.op_type)
+        bias = optional(root, BIASES[identifier])
+        need(bias is not None, "no mask is added", root)
+        assert bias is not None
+        need_float32(bias)
+        causal = any(attribute(root, name, 0) for name in ("is_causal", "unidirectional"))
+        need(not causal and optional(root, OTHER_MASKS[identifier]) is None, "another mask decides, too", root)
+        depth = mask.bound(bias)
+        need(depth is None or depth >= DEEP, "no mask that goes deep is added", bias)
+        need(not _has_floor(bias), "the mask has a floor", bias)
+        need(opset(root, "") >= PADS_ARE_INPUTS_FROM, "Pad takes no values", root)
+        filled = is_never_zero(dims(bias)[-1], root)
+
+        def build() -> dict[ir.Value, ir.Value]:
+            floored = _with_floor(bias, opset(root, ""), filled=filled)
+            place = BIASES[identifier]
+            operands = [*root.inputs[:place], floored, *root.inputs[place + 1 :]]
+            count = len(root.outputs)
+            node = ir.Node(root.domain, root.op_type, operands, root.attributes.values(), num_outputs=count)
+            return {was: now for was, now in zip(root.outputs, node.outputs, strict=True) if was.name}
+
+        return Match((root,), build)
+
+
+def _with_floor(value: ir.Value, version: int, *, filled: bool) -> ir.Value:
+    """A mask none of whose elements is further below the largest of its row than it needs; of no keys that is -inf."""
+    last, row = len(dims(value)) - 1, value
+    if not filled:
+        pads = constant([0] * (2 * last + 1) + [1])
+        row = ir.node("Pad", [value, pads, constant(np.array(-np.inf, np.float32))]).outputs[0]
+    largest = ops.node_along("ReduceMax", row, [last], version)
+    least = _below(largest.outputs[0], ROOM)
+    return ir.node("Max", [value, least]).outputs[0]
+
+
+def _has_floor(value: ir.Value) -> bool:
+    """Whether a mask has one: in a constant, no element is further below the largest of its row."""
+    if is_constant(value):
+        content = array_of(value)
+        largest = content.max(axis=-1, keepdims=True)
+        with np.errstate(invalid="ignore", over="ignore"):
+            return not bool((content < largest - np.maximum(np.abs(largest) * np.float32(SHARE), ROOM)).any())
+    node = value.producer()
+    least = node.inputs[-1] if is_op(node, "Max") and node is not None else None
+    below = least.producer() if least is not None else None
+    largest = below.inputs[0] if is_op(below, "Sub") and below is not None else None
+    return largest is not None and is_op(largest.producer(), "ReduceMax")
 
 
 MERGED_AXES = Form("", "Softmax", "of merged axes")

@@ -1,0 +1,229 @@
+"""Measures the levers of a session on a model: processes with and without one, in turns."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ortopt.cancellation import CancellationToken
+from ortopt.measurement.asking import MeasurementBudget, ask
+from ortopt.measurement.levers import NONE, Lever, RunFacts, python_lines, together, worth_trying
+from ortopt.measurement.pairs import Sample, Series, Speed
+from ortopt.verification.comparison import Comparison, error_text
+from ortopt.verification.input_sets import inputs_from
+
+_LEAST_ROUNDS: Final = 2
+"""Pairs of processes, in both orders."""
+
+_SMALLEST: Final = 2.0**-126
+"""The smallest normal number of float32: what is below may become 0, and no more."""
+
+_WORTH: Final = 1.01
+_PROMISING: Final = 1.03
+_SLOWER: Final = 0.98
+_SHARE: Final = 0.15
+"""The share of the time left that a lever may take which promises little; the others go on until it is clear."""
+
+_FOR_ALL: Final = 0.25
+"""The share of the time that is kept for all levers together."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeverStep:
+    """A lever that was measured.
+
+    Attributes:
+        lever: The lever.
+        speeds: How fast the model is with it, compared with none; one for each of the inputs.
+        kept: Whether it is taken: over all inputs clearly faster, on none slower, with the original's results.
+        reason: Why it is not, in words.
+    """
+
+    lever: Lever
+    speeds: tuple[Speed, ...] = ()
+    kept: bool = False
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Recipe:
+    """What sessions of a model gain by settings.
+
+    Attributes:
+        threads: Threads within an op that was measured with; levers of threads are measured beside the default.
+        steps: What was measured.
+        not_tried: Levers that cannot matter, and why.
+        together: How fast all that are kept are, compared with none; None where none is.
+        kept: Those that are kept.
+        reason: Why nothing was measured; empty if something was.
+    """
+
+    threads: int = 1
+    steps: list[LeverStep] = field(default_factory=list)
+    not_tried: list[str] = field(default_factory=list)
+    together: tuple[Speed, ...] | None = None
+    kept: tuple[Lever, ...] = ()
+    reason: str = ""
+
+    def python(self, model: str) -> list[str]:
+        """The lines of Python that set what is kept; none where nothing is.
+
+        Args:
+            model: The model's path.
+        """
+        lines = python_lines(together(self.kept), self.kept, model=model, threads=self.threads)
+        return lines if self.kept else []
+
+
+def measured_recipe(
+    original: Path,
+    model: Path,
+    inputs: Sequence[Path],
+    budget: MeasurementBudget,
+    *,
+    threads: int | None,
+    has_open_sizes: bool,
+    deadline: float,
+    token: CancellationToken,
+) -> Recipe:
+    """Measure which levers make sessions of a model faster, and whether they keep the original's results.
+
+    Args:
+        original: The original, whose results are right.
+        model: The model.
+        inputs: Folders of stored inputs.
+        budget: How much is measured in a process.
+        threads: Threads that the caller has asked for, or None.
+        has_open_sizes: Whether the model's inputs have open sizes.
+        deadline: When no further process is started, on the clock of `time.monotonic`.
+        token: Cancellation token.
+    """
+    cook = _Cook(original, model, tuple(inputs), replace(budget, repeat=20, seconds=0.5), deadline, token)
+    facts = cook.look(has_open_sizes=has_open_sizes)
+    if facts is None:
+        return Recipe(reason="the model could not be run in a session of its own")
+    levers, not_tried = worth_trying(facts, threads=threads)
+    recipe = Recipe(budget.threads, not_tried=not_tried)
+    cook.deadline -= _FOR_ALL * max(deadline - time.monotonic(), 0.0)
+    for lever in levers:
+        if time.monotonic() > cook.deadline:
+            recipe.not_tried.append(f"{lever.name}: no time was left (--tune-seconds)")
+            continue
+        recipe.steps.append(cook.tried(lever))
+    kept = [step.lever for step in recipe.steps if step.kept]
+    cook.deadline = deadline
+    cook.settle(recipe, kept)
+    return recipe
+
+
+@dataclass(slots=True)
+class _Cook:
+    original: Path
+    model: Path
+    inputs: tuple[Path, ...]
+    budget: MeasurementBudget
+    deadline: float
+    token: CancellationToken
+    right: dict[str, Any] = field(default_factory=dict)
+    plain: dict[str, Any] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
+    count: int = 0
+
+    def look(self, *, has_open_sizes: bool) -> RunFacts | None:
+        """Run the original and the model once: what can matter, and what is right."""
+        right, plain = self._run(self.original, NONE), self._run(self.model, NONE)
+        if "error" in right or "error" in plain:
+            return None
+        self.right, self.plain, self.types = right["outputs"], plain["outputs"], right["types"]
+        size = sum(path.stat().st_size for path in self.model.parent.iterdir() if path.is_file())
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return RunFacts(plain["underflows"], plain["bytes"], plain["seconds"], size, has_open_sizes, cores)
+
+    def tried(self, lever: Lever) -> LeverStep:
+        """Measure a lever against none, until it is clear or its time is over."""
+        end = time.monotonic() + _SHARE * max(self.deadline - time.monotonic(), 0.0)
+        budget = replace(self.budget, threads=0) if lever.by_clock and self.budget.threads == 1 else self.budget
+        every = [Series() for _ in self.inputs]
+        for number in range(self.budget.rounds):
+            if number > 1 and time.monotonic() > (self.deadline if _median(every) >= _PROMISING else end):
+                break
+            order = (NONE, lever) if number % 2 == 0 else (lever, NONE)
+            taken = {one.name: self._calls(one, budget) for one in order}
+            for series, first, second in zip(every, taken[NONE.name], taken[lever.name], strict=True):
+                series.add(_sample(first, second))
+            if any(series.error for series in every):
+                return LeverStep(lever, reason="the model does not run so")
+            if _median(every) < (_WORTH if number else 1.0) or (number and all(series.is_clear for series in every)):
+                break
+        return self._judged(lever, tuple(speed for series in every if (speed := series.speed) is not None), number + 1)
+
+    def _judged(self, lever: Lever, speeds: tuple[Speed, ...], rounds: int) -> LeverStep:
+        """What a lever's speeds say; in one process it may be the memory that makes the difference."""
+        if _mean([speed.median for speed in speeds]) < _WORTH or any(speed.high < _SLOWER for speed in speeds):
+            return LeverStep(lever, speeds, reason="it gains nothing")
+        if rounds < _LEAST_ROUNDS or _mean([speed.low for speed in speeds]) <= 1:
+            return LeverStep(lever, speeds, reason="its interval is not clear of 1")
+        differs = self._difference(lever)
+        return LeverStep(lever, speeds, kept=not differs, reason=differs)
+
+    def settle(self, recipe: Recipe, kept: list[Lever]) -> None:
+        """Keep what is faster together; of several that are not, the best alone."""
+        if len(kept) > 1:
+            step = self.tried(together(kept))
+            if step.kept:
+                recipe.kept, recipe.together = tuple(kept), step.speeds
+                return
+        best = max((step for step in recipe.steps if step.kept), key=_gain, default=None)
+        if best is not None:
+            recipe.kept, recipe.together = (best.lever,), best.speeds
+
+    def _difference(self, lever: Lever) -> str:
+        """How the results under a lever differ from the original's; empty if they agree."""
+        found = self._run(self.model, lever)
+        if "error" in found:
+            return "the model does not run so"
+        compare = Comparison(steps=dict.fromkeys(self.right, _SMALLEST))
+        for name, got in found["outputs"].items():
+            rows = [compare.of(name, self.types[name], one[name], got) for one in (self.right, self.plain)]
+            if not any(row.agrees for row in rows):  # what the model itself rounds otherwise is no matter of the lever
+                return f"results differ: {error_text(rows[0])}"
+        return ""
+
+    def _run(self, model: Path, lever: Lever) -> dict[str, Any]:
+        """One call on the first inputs: its results, and what is known of it."""
+        folder = self.inputs[0].parent / f"results{self.count}"
+        self.count += 1
+        one = {"models": [str(model)], "inputs": [str(self.inputs[0])], "lever": lever.as_order()}
+        (answer,) = ask(
+            "once", [{**one, "results": str(folder)}], self.budget, self.token, environment=dict(lever.environment)
+        )
+        return answer if "error" in answer else {**answer, "outputs": inputs_from(folder)}
+
+    def _calls(self, lever: Lever, budget: MeasurementBudget) -> list[list[float]]:
+        """Seconds of calls on each of the inputs; none where the model does not run."""
+        one = {"models": [str(self.model)], "inputs": [str(path) for path in self.inputs], "lever": lever.as_order()}
+        (answer,) = ask("time", [one], budget, self.token, environment=dict(lever.environment))
+        return [[] for _ in self.inputs] if "error" in answer else [calls for (calls,) in answer["calls"]]
+
+
+def _sample(first: Sequence[float], second: Sequence[float]) -> Sample:
+    count = min(len(first), len(second))
+    return Sample.of(first[:count], second[:count]) if count else Sample(error="it does not run")
+
+
+def _median(every: Sequence[Series]) -> float:
+    return _mean([speed.median for series in every if (speed := series.speed) is not None])
+
+
+def _gain(step: LeverStep) -> float:
+    return _mean([speed.median for speed in step.speeds])
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(math.log(max(ratio, 1e-9)) for ratio in ratios))
