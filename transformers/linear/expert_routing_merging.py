@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, dims, need
+from ortopt.graph.match import Refusal, need, rank
 from ortopt.options import ONNX_RUNTIMES, Numerics, TransformerLevel
 from ortopt.patterns.parallel_parts import ParallelParts, Parts
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -58,7 +58,7 @@ class ExpertRoutingMerging(RewriteRule[Routing]):
         search = expert_search(root)
         parts = ParallelParts(Parts(search.found, 1))
         try:
-            combination = expert_combination(search.mask, parts, search.found[0])
+            combination = expert_combination(search.mask, search.axis, parts, search.found[0])
         except Refusal:
             combination = None
         nodes = [*search.nodes, *parts.nodes, *(() if combination is None else combination.nodes)]
@@ -71,7 +71,7 @@ class ExpertRoutingMerging(RewriteRule[Routing]):
     def rewrite(self, found: Routing) -> dict[ir.Value, ir.Value]:
         """Build one search, the steps with all rows, and a Split of what the experts read."""
         search, combination = found.search, found.combination
-        places = ir.node("NonZero", [search.mask]).outputs[0]
+        places = ir.node("NonZero", [_by_expert(search)]).outputs[0]
         coordinates = ir.node("Slice", [places, constant([1]), constant([END]), constant([0])]).outputs[0]
         weights = None if combination is None else combination.weights
         wanted = [parts.values[0] for parts in found.read]
@@ -87,6 +87,14 @@ class ExpertRoutingMerging(RewriteRule[Routing]):
         return replaced
 
 
+def _by_expert(search: Search) -> ir.Value:
+    """The mask with the axis of the experts in front, so that the rows of one are found after those of the other."""
+    if search.axis == 0:
+        return search.mask
+    order = [search.axis, *(axis for axis in range(rank(search.mask)) if axis != search.axis)]
+    return ir.node("Transpose", [search.mask], {"perm": order}).outputs[0]
+
+
 def _sizes(search: Search) -> ir.Value:
     """How many rows each expert has."""
     marks = search.mask
@@ -94,7 +102,7 @@ def _sizes(search: Search) -> ir.Value:
         marks = ir.node("Cast", [marks], {"to": ir.DataType.BOOL}).outputs[0]
     if marks.dtype != ir.DataType.INT64 or marks is not search.mask:
         marks = ir.node("Cast", [marks], {"to": ir.DataType.INT64}).outputs[0]
-    axes = constant(list(range(1, len(dims(search.mask)))))
+    axes = constant([axis for axis in range(rank(search.mask)) if axis != search.axis])
     return ir.node("ReduceSum", [marks, axes], {"keepdims": 0}).outputs[0]
 
 

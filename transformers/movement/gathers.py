@@ -31,6 +31,7 @@ from ortopt.graph.match import (
     opset,
     optional,
     producer,
+    rank,
     same_dim,
     shape_of,
     static_dims,
@@ -88,7 +89,7 @@ class GatherNdCanonicalization(RewriteRule[Match]):
         """Indices of one number that a Reshape, Flatten or Unsqueeze made, or that are constant."""
         x, indices = inputs(root, 2)
         need(attribute(root, "batch_dims", 0) == 0, "it selects in batches", root)
-        need(same_dim(dims(indices)[-1], 1), "several numbers name a block", indices)
+        need(rank(indices) > 0 and same_dim(dims(indices)[-1], 1), "several numbers name a block", indices)
         is_arranged = is_constant(indices) or is_op(indices.producer(), *RESHAPING)
         need(is_arranged, "nothing has reshaped the indices", indices)  # a Squeeze would be one node more
 
