@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
+    Dim,
     Refusal,
     array_of,
     dims,
@@ -28,6 +30,7 @@ from ortopt.graph.match import (
     need_float32,
     opset,
     optional,
+    producer,
     rank,
     same_dim,
     scalar,
@@ -50,11 +53,12 @@ class GatheredProduct(Struct, frozen=True):
     """A product of rows, each with a matrix of its own.
 
     Attributes:
-        nodes: The Gather and the product.
+        nodes: The Gather, a Reshape if there is one, and the product.
         rows: The rows, as columns or as rows of matrices of one row.
         matrices: All matrices.
         chosen: Which of them each row is multiplied by.
         is_second: Whether the matrices are the second operand: not transposed.
+        joined: Whether the matrices of each row of indices are joined, one below the other: an Einsum was written so.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -62,6 +66,7 @@ class GatheredProduct(Struct, frozen=True):
     matrices: ir.Value
     chosen: ir.Value
     is_second: bool
+    joined: bool
 
 
 class GatheredProductDecomposition(CpuRule[GatheredProduct]):
@@ -82,24 +87,31 @@ class GatheredProductDecomposition(CpuRule[GatheredProduct]):
         left, right = inputs(root, 2)
         is_second = is_op(right.producer(), "Gather")
         rows, stack = (left, right) if is_second else (right, left)
-        gather = stack.producer()
+        join = (producer(stack, "Reshape"),) if is_op(stack.producer(), "Reshape") else ()
+        gathered = inputs(join[0], 2)[0] if join else stack
+        gather = gathered.producer()
         if gather is None or not is_op(gather, "Gather"):
             raise Refusal("no matrices are gathered", root)
         matrices, chosen = inputs(gather, 2)
         need(is_constant(matrices) and rank(matrices) == 3, "the matrices are not constant", matrices)
         need_float32(matrices, MEASURED)
         need(ops.Gather(gather).axis_of(3) == 0, "it gathers no whole matrices", gather)
-        need(is_used_once(stack) and is_used_once(matrices), "something else reads the matrices", gather)
+        read_once = all(map(is_used_once, (stack, gathered, matrices)))
+        need(read_once, "something else reads the matrices", gather)
         count, *sides = need_fixed(dims(matrices), "the matrices have no fixed size", matrices)
         need(min(count, *sides) > 0, "there is nothing to multiply", matrices)
         inner, outer = sides if is_second else sides[::-1]
         of_one = (1, inner) if is_second else (inner, 1)
         need(dims(rows)[-2:] == of_one, "a matrix is multiplied by more than one row", rows)
         ahead = dims(chosen)
-        need(len(ahead) > 0 and dims_broadcast_to(dims(rows)[:-2], ahead), "rows and indices have other axes", rows)
+        if join:
+            _check_joined(stack, ahead, (outer, inner))
+        of_rows = ahead[:-1] if join else ahead
+        fits = len(of_rows) > 0 and dims_broadcast_to(dims(rows)[:-2], of_rows)
+        need(fits, "rows and indices have other axes", rows)
         _check_indices(chosen, count)
         check_faster(root, FOR_EACH, elements=(*ahead, inner, outer), parts=count)
-        return GatheredProduct((gather, root), rows, matrices, chosen, is_second)
+        return GatheredProduct((gather, *join, root), rows, matrices, chosen, is_second, bool(join))
 
     def rewrite(self, found: GatheredProduct) -> ir.Value:
         """Sort the rows by their matrix, multiply each part, and put the results where the rows came from."""
@@ -120,14 +132,35 @@ class GatheredProductDecomposition(CpuRule[GatheredProduct]):
         in_order = ir.node("ScatterND", [together, ops.unsqueezed(order, [1], version), together]).outputs[0]
         if rank(found.chosen) == 1:
             return ops.unsqueezed(in_order, [1 if found.is_second else 2], version)
+        if found.joined:
+            each = need_fixed(dims(found.chosen)[-1:], "it is not known how many are joined", found.chosen)[0]
+            return ir.node("Reshape", [in_order, constant([-1, each * outer, 1])]).outputs[0]
         of_one = constant([1, outer] if found.is_second else [outer, 1])
         return ir.node("Reshape", [in_order, _behind(found.chosen, of_one)]).outputs[0]
+
+
+def _check_joined(stack: ir.Value, ahead: Sequence[Dim], matrix: tuple[int, int]) -> None:
+    """Refuse another Reshape of matrices than one that joins those of each row of indices.
+
+    Args:
+        stack: What the Reshape gives.
+        ahead: The dimensions of the indices.
+        matrix: Rows and columns of a matrix.
+    """
+    need(len(ahead) == 2, "the indices are no matrix", stack)
+    (each,) = need_fixed(ahead[1:], "it is not known how many are joined", stack)
+    outer, inner = matrix
+    wanted = (ahead[0], each * outer, inner)
+    need(each > 0 and all(map(same_dim, dims(stack, 3), wanted)), "the Reshape does something else", stack)
 
 
 def _flat(found: GatheredProduct, inner: int) -> tuple[ir.Value, ir.Value]:
     """The rows as a matrix, one for each index, and the indices as a vector."""
     rows, chosen = found.rows, found.chosen
-    if not all(map(same_dim, dims(rows)[:-2], dims(chosen))):
+    is_of_all = found.joined or not all(map(same_dim, dims(rows)[:-2], dims(chosen)))
+    if found.joined:  # a row is of all indices that stand together
+        rows = ops.unsqueezed(rows, [rank(rows) - 2], opset(found.nodes[-1]))
+    if is_of_all:
         rows = ir.node("Expand", [rows, _behind(chosen, constant([1, 1]))]).outputs[0]
     rows = ir.node("Reshape", [rows, constant([-1, inner])]).outputs[0]
     return rows, chosen if rank(chosen) == 1 else ir.node("Reshape", [chosen, constant([-1])]).outputs[0]
