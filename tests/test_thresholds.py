@@ -37,6 +37,8 @@ OTHER_LIMITS = {
     f"{LOWERING}.split_decompositions MAX_STEPS": "a search",
     f"{LOWERING}.fourier_conversions MAX_NUMBERS": "memory: the matrix is stored",
     f"{LOWERING}.conv_block_conversions MIN_CHANNELS_OF_BLOCKS": "what a kernel takes",
+    f"{LOWERING}.dense_expert_conversion 3": "a place in a list",
+    f"{LOWERING}.dense_expert_conversion MAX_NODES": "a search",
     f"{LOWERING}.elementwise_conversions LARGEST": "a proof: what is infinite after it is infinite before",
     f"{LOWERING}.softmax_conversions DEEP": "a proof: which masks make denormal numbers",
     f"{LOWERING}.nan_guard_elimination _BITS": "a proof: what a mask adds",

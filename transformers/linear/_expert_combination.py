@@ -77,18 +77,19 @@ class _Scatter(Struct, frozen=True):
     y: ir.Value
 
 
-def expert_combination(mask: ir.Value, parts: ParallelParts, found: ir.Value) -> Combination:
+def expert_combination(mask: ir.Value, axis: int, parts: ParallelParts, found: ir.Value) -> Combination:
     """What is done with the results of all experts.
 
     Args:
         mask: The mask in which experts find their rows.
+        axis: Its axis of the experts.
         parts: What is done with the coordinates of these.
         found: The first expert's coordinates.
 
     Raises:
         Refusal: If they are not added up row by row.
     """
-    slots = slots_of(mask)
+    slots = slots_of(mask, axis)
     rows = _scattered_rows(parts, found, slots.row_axis)
     scatters = [_scatter(value, slots, place, parts) for place, value in enumerate(rows)]
     total, sums = _total([scatter.y for scatter in scatters])
@@ -102,8 +103,12 @@ def expert_combination(mask: ir.Value, parts: ParallelParts, found: ir.Value) ->
     return Combination((*nodes, *sums), results, scatters[0].weight, total, slots, width)
 
 
-def slots_of(mask: ir.Value) -> Slots:
+def slots_of(mask: ir.Value, axis: int) -> Slots:
     """How rows and experts belong together in a mask that a OneHot makes of what a TopK gives.
+
+    Args:
+        mask: The mask.
+        axis: Its axis of the experts.
 
     Raises:
         Refusal: If it is no such mask.
@@ -121,14 +126,14 @@ def slots_of(mask: ir.Value) -> Slots:
     need(ops.OneAxis(top).axis_of(2) == 1, "TopK goes along the rows", top)
     scores, (rows, count) = inputs(top, 1)[0], dims(names)
     experts = dims(scores)[1]
-    fits = isinstance(experts, int) and experts <= scalar(depth) == dims(mask)[0]
+    fits = isinstance(experts, int) and experts <= scalar(depth) == dims(mask)[axis]
     need(fits and isinstance(count, int) and count > 0, "it is not known which experts there are", scores)
     assert isinstance(count, int)
     sources = [0, 1]
     sources.insert(ops.OneAxis(one_hot).axis_of(MASK_RANK), 2)  # the axes of the OneHot: rows, slots, experts
     axes = [sources[place] for place in order]
-    need(axes[0] == 2, "the mask's first axis is not that of the experts", mask)
-    return Slots(axes.index(0) - 1, rows, count)
+    need(axes.pop(axis) == 2, "the mask is searched along another axis than that of the experts", mask)
+    return Slots(axes.index(0), rows, count)
 
 
 def _scattered_rows(parts: ParallelParts, found: ir.Value, row_axis: int) -> tuple[ir.Value, ...]:

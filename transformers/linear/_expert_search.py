@@ -33,13 +33,15 @@ class Search(Struct, frozen=True):
     """The nodes that find the rows of each expert, and what they find.
 
     Attributes:
-        mask: Not 0 where a row belongs to an expert; the first axis is that of the experts.
+        mask: Not 0 where a row belongs to an expert.
+        axis: The mask's axis of the experts.
         nodes: The Gathers, the Casts and the NonZeros.
         found: For each expert the coordinates of what is not 0.
         is_of_ones: Whether what is not 0 in the mask is known to be 1.
     """
 
     mask: ir.Value
+    axis: int
     nodes: tuple[ir.Node, ...]
     found: tuple[ir.Value, ...]
     is_of_ones: bool
@@ -57,18 +59,20 @@ def expert_search(root: ir.Node) -> Search:
     first = _selection(root)
     mask = inputs(first, 2)[0]
     need(dtype(mask) in MASKS, "the mask is of floats", mask)
-    count = dims(mask)[0]
+    axis = ops.Gather(first).axis_of(rank(mask))
+    count = dims(mask)[axis]
     gathers = [node for node in users(mask) if is_op(node, "Gather") and node.inputs[0] is mask]
     if not isinstance(count, int) or len(gathers) != count or count < 2:
         raise Refusal("not each part of the mask is searched once", mask)
-    gathers.sort(key=_index)
-    need([_index(node) for node in gathers] == list(range(count)), "not each part of the mask is searched once", mask)
+    places = {node: _index(node, axis) for node in gathers}
+    gathers.sort(key=places.__getitem__)
+    need([places[node] for node in gathers] == list(range(count)), "not each part of the mask is searched once", mask)
     need(gathers[0] is first, "it searches for another than the first expert", root)
     chains = [_chain(node) for node in gathers]
     need(all(node.graph is root.graph for chain in chains for node in chain), "a subgraph reads the mask", mask)
     nodes = tuple(node for chain in chains for node in chain)
     found = tuple(chain[-1].outputs[0] for chain in chains)
-    return Search(mask, nodes, found, _is_of_ones(mask))
+    return Search(mask, axis, nodes, found, _is_of_ones(mask))
 
 
 def _selection(root: ir.Node) -> ir.Node:
@@ -92,15 +96,12 @@ def _is_of_ones(mask: ir.Value) -> bool:
     return is_constant(values) and small_array(values).tolist() == [0, 1]
 
 
-def _index(node: ir.Node) -> int:
-    """Which part of the first axis a Gather takes."""
+def _index(node: ir.Node, axis: int) -> int:
+    """Which part of an axis of the mask a Gather takes."""
     mask, listed = inputs(node, 2)
-    need(
-        rank(listed) == 0 and ops.Gather(node).axis_of(rank(mask)) == 0,
-        "it takes no part of the mask's first axis",
-        node,
-    )
-    size = dims(mask)[0]
+    takes_part = rank(listed) == 0 and ops.Gather(node).axis_of(rank(mask)) == axis
+    need(takes_part, "it takes no part of the axis of the experts", node)
+    size = dims(mask)[axis]
     index = int(scalar(listed))
     return index % size if isinstance(size, int) and size else index
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.kernels import CPU
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, dims, need
+from ortopt.graph.match import Refusal, need, rank
 from ortopt.options import ONNX_RUNTIMES, Numerics, TransformerLevel
 from ortopt.patterns.parallel_parts import ParallelParts, Parts
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
@@ -43,7 +43,7 @@ class ExpertRoutingMerging(RewriteRule[Match]):
         search = expert_search(root)
         parts = ParallelParts(Parts(search.found, 1))
         try:
-            combination = expert_combination(search.mask, parts, search.found[0])
+            combination = expert_combination(search.mask, search.axis, parts, search.found[0])
         except Refusal:
             combination = None
         nodes = [*search.nodes, *parts.nodes, *(() if combination is None else combination.nodes)]
@@ -60,7 +60,7 @@ def _merged(
     search: Search, done: ParallelParts, read: Sequence[Parts], combination: Combination | None
 ) -> dict[ir.Value, ir.Value]:
     """Build one search, the steps with all rows, and a Split of what the experts read."""
-    places = ir.node("NonZero", [search.mask]).outputs[0]
+    places = ir.node("NonZero", [_by_expert(search)]).outputs[0]
     coordinates = ir.node("Slice", [places, constant([1]), constant([END]), constant([0])]).outputs[0]
     weights = None if combination is None else combination.weights
     wanted = [parts.values[0] for parts in read]
@@ -76,6 +76,14 @@ def _merged(
     return replaced
 
 
+def _by_expert(search: Search) -> ir.Value:
+    """The mask with the axis of the experts in front, so that the rows of one are found after those of the other."""
+    if search.axis == 0:
+        return search.mask
+    order = [search.axis, *(axis for axis in range(rank(search.mask)) if axis != search.axis)]
+    return ir.node("Transpose", [search.mask], {"perm": order}).outputs[0]
+
+
 def _sizes(search: Search) -> ir.Value:
     """How many rows each expert has."""
     marks = search.mask
@@ -83,7 +91,7 @@ def _sizes(search: Search) -> ir.Value:
         marks = ir.node("Cast", [marks], {"to": ir.DataType.BOOL}).outputs[0]
     if marks.dtype != ir.DataType.INT64 or marks is not search.mask:
         marks = ir.node("Cast", [marks], {"to": ir.DataType.INT64}).outputs[0]
-    axes = constant(list(range(1, len(dims(search.mask)))))
+    axes = constant([axis for axis in range(rank(search.mask)) if axis != search.axis])
     return ir.node("ReduceSum", [marks, axes], {"keepdims": 0}).outputs[0]
 
 

@@ -22,6 +22,7 @@ from ortopt.graph.match import (
     dtype,
     inputs,
     integers,
+    is_constant,
     is_never_zero,
     is_op,
     is_used_once,
@@ -30,6 +31,7 @@ from ortopt.graph.match import (
     opset,
     optional,
     producer,
+    rank,
     same_dim,
     shape_of,
     static_dims,
@@ -69,6 +71,29 @@ class GatherElementsCanonicalization(RewriteRule[Match]):
         batch = all(map(same_dim, before[:-2], shape[:-2])) and all(map(same_dim, before[:-1], after[:-1]))
         need(batch, "the indices are repeated along other axes too", repeated)
         return Match((root,), lambda: ir.node("GatherND", [x, indices], {"batch_dims": place}))
+
+
+class GatherNdCanonicalization(RewriteRule[Match]):
+    """``GatherND(x, i)`` by one index for each block → ``Gather(x, Squeeze(i))``, where i was reshaped to be that.
+
+    PyTorch's exporters write an index of the first axis so. Rules that know a selection of rows know a Gather.
+    """
+
+    roots = ("GatherND",)
+    opsets = (11, NEWEST_OPSET)
+
+    def match(self, root: ir.Node) -> Match:
+        """Indices of one number that a Reshape, Flatten or Unsqueeze made, or that are constant."""
+        x, indices = inputs(root, 2)
+        need(attribute(root, "batch_dims", 0) == 0, "it selects in batches", root)
+        need(rank(indices) > 0 and same_dim(dims(indices)[-1], 1), "several numbers name a block", indices)
+        is_arranged = is_constant(indices) or is_op(indices.producer(), *RESHAPING)
+        need(is_arranged, "nothing has reshaped the indices", indices)  # a Squeeze would be one node more
+
+        def build() -> ir.Node:
+            return ir.node("Gather", [x, ops.squeezed(indices, [-1], opset(root))], {"axis": 0})
+
+        return Match((root,), build)
 
 
 class GatherOfSliceFusion(RewriteRule[Match]):

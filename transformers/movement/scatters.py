@@ -1,7 +1,7 @@
 """ScatterNDs that assign to neighbouring places along one axis, as exporters write ``x[..., start:stop] = updates``.
 
 They name rows by constants, behind a Transpose that brings their axis to the front, or each element by a count along
-each of its axes.
+each of its axes. Those of ``x[mask] = updates`` name each element of what a mask marks.
 
 An assignment along an inner axis (``cache[:, :, positions] = rows``) needs no moved axes. ScatterND names places from
 the first axis on, so exporters bring the axis to the front and back again: the whole cache of a decoder is moved twice
@@ -21,6 +21,7 @@ from ortopt import ops
 from ortopt.analysis.coordinates import linear
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
+from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     Dim,
     Refusal,
@@ -32,13 +33,17 @@ from ortopt.graph.match import (
     is_op,
     is_used_once,
     need,
+    need_fixed,
     need_known,
     opset,
+    optional,
     producer,
+    rank,
     same_dim,
     users,
 )
 from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
+from ortopt.semantics.op_traits import RESHAPING
 
 MAX_STEPS = 8
 """So many nodes make the indices of one axis."""
@@ -65,6 +70,84 @@ class ScatterElimination(Elimination):
         need(all(map(same_dim, dims(updates, len(shape)), shape)), "the updates may be others than all", updates)
         need(not any(_first_places(root, shape)), "the indices do not count from 0", root)
         return Forwarded((root,), updates)
+
+
+class MaskedRows(Struct, frozen=True):
+    """An assignment to the rows that a mask marks.
+
+    Attributes:
+        nodes: The assignment: its indices may be counted elsewhere too.
+        x: What is assigned to.
+        mask: The mask, which has a last axis of size 1.
+        updates: The new rows, at least as many as are marked.
+        width: How many columns a row has.
+        may_be_more: Whether there may be more rows than are marked.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    x: ir.Value
+    mask: ir.Value
+    updates: ir.Value
+    width: int
+    may_be_more: bool
+
+
+class MaskedScatterConversion(RewriteRule[MaskedRows]):
+    """``ScatterND(x, NonZero(Expand(mask)), each element)`` → ``ScatterND(x, NonZero(mask), rows)``.
+
+    ``x[mask] = rows`` and ``masked_scatter`` are exported so: features of an image among the embeddings of a text, and
+    what an expert gives for its tokens. An element has as many indices as x has axes, a row one less.
+    """
+
+    roots = ("ScatterND",)
+    opsets = (11, NEWEST_OPSET)  # the first with ScatterND, and with computed bounds of a Slice
+    lookback = 5
+
+    def match(self, root: ir.Node) -> MaskedRows:
+        """Indices of all elements of the rows that a mask marks, and as many elements in their order."""
+        x, places, updates = inputs(root, 3)
+        need(attribute(root, "reduction", "none") == "none", "it combines what is there with the updates", root)
+        turn = producer(places, "Transpose")
+        search = producer(inputs(turn, 1)[0], "NonZero")
+        repeat = producer(inputs(search, 1)[0], "Expand")
+        mask, shape = inputs(repeat, 2)[0], dims(x)
+        need(len(shape) > 1 and len(shape) == rank(mask), "the mask has other axes", mask)
+        need(all(map(same_dim, dims(repeat.outputs[0], len(shape)), shape)), "the mask is of another size", repeat)
+        marks = dims(mask)
+        need(same_dim(marks[-1], 1) and all(map(same_dim, marks[:-1], shape[:-1])), "it marks no rows", mask)
+        (width,) = need_fixed(shape[-1:], "the rows have no fixed size", x)
+        need(width > 1, "a row has no more than one element", x)
+        cut, listed = _as_many(updates, dims(places)[0])
+        flat = producer(listed, *RESHAPING)
+        rows = inputs(flat, len(flat.inputs))[0]
+        need(rank(rows) > 0 and same_dim(dims(rows)[-1], width), "the updates are no such rows", rows)
+        return MaskedRows((root,), x, mask, rows, width, cut is not None)
+
+    def rewrite(self, found: MaskedRows) -> ir.Value:
+        """Search the mask itself, and take as many rows as it marks."""
+        mask = ops.squeezed(found.mask, [-1], opset(found.nodes[-1]))
+        marked = ir.node("NonZero", [mask]).outputs[0]
+        places = ir.node("Transpose", [marked], {"perm": [1, 0]}).outputs[0]
+        rows = ir.node("Reshape", [found.updates, constant([-1, found.width])]).outputs[0]
+        if found.may_be_more:
+            sizes = ir.node("Shape", [marked]).outputs[0]
+            count = ir.node("Gather", [sizes, constant([1])], {"axis": 0}).outputs[0]
+            rows = ir.node("Slice", [rows, constant([0]), count, constant([0])]).outputs[0]
+        return ir.node("ScatterND", [found.x, places, rows]).outputs[0]
+
+
+def _as_many(updates: ir.Value, count: Dim) -> tuple[ir.Node | None, ir.Value]:
+    """The Slice that takes the first so many of a list, if there is one, and the list."""
+    cut = updates.producer()
+    if cut is None or not is_op(cut, "Slice"):
+        return None, updates
+    listed, starts, ends = inputs(cut, 3)
+    steps = optional(cut, 4)
+    is_first = contents(starts) == (0,) and (steps is None or contents(steps) == (1,))
+    need(is_first, "it takes others than the first", cut)
+    taken = contents(ends)
+    need(taken is not None and same_dim(taken[0], count), "it takes another number than is marked", cut)
+    return cut, listed
 
 
 class ScatterConcatConversion(RewriteRule[Match]):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.costs import Form
@@ -13,6 +15,7 @@ from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
+    Dim,
     Refusal,
     array_of,
     dims,
@@ -27,12 +30,13 @@ from ortopt.graph.match import (
     need_float32,
     opset,
     optional,
+    producer,
     rank,
     same_dim,
     scalar,
 )
 from ortopt.options import Numerics
-from ortopt.rule import NEWEST_OPSET, Match
+from ortopt.rule import NEWEST_OPSET
 from ortopt.semantics.op_traits import CASTS, MOVING
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
@@ -45,7 +49,27 @@ MAX_STEPS = 8
 """Nodes between a product and what finds its indices."""
 
 
-class GatheredProductDecomposition(CpuRule[Match]):
+class GatheredProduct(Struct, frozen=True):
+    """A product of rows, each with a matrix of its own.
+
+    Attributes:
+        nodes: The Gather, a Reshape if there is one, and the product.
+        rows: The rows, as columns or as rows of matrices of one row.
+        matrices: All matrices.
+        chosen: Which of them each row is multiplied by.
+        is_second: Whether the matrices are the second operand: not transposed.
+        joined: Whether the matrices of each row of indices are joined, one below the other: an Einsum was written so.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    rows: ir.Value
+    matrices: ir.Value
+    chosen: ir.Value
+    is_second: bool
+    joined: bool
+
+
+class GatheredProductDecomposition(CpuRule[GatheredProduct]):
     """``MatMul(x, Gather(weights, expert))`` → ``Gemm(x[expert == e], weights[e])`` for each expert e, put in order.
 
     A mixture of experts has a matrix for each expert. Where an exporter gathers one for each row (``batched_mm`` of
@@ -58,61 +82,88 @@ class GatheredProductDecomposition(CpuRule[Match]):
     weighs = (FOR_EACH,)
     lookback = MAX_STEPS
 
-    def match(self, root: ir.Node) -> Match:
+    def match(self, root: ir.Node) -> GatheredProduct:
         """A stack of constant matrices, from which indices choose that are known to be of it."""
         left, right = inputs(root, 2)
         is_second = is_op(right.producer(), "Gather")
         rows, stack = (left, right) if is_second else (right, left)
-        gather = stack.producer()
-        if not is_op(gather, "Gather"):
+        join = (producer(stack, "Reshape"),) if is_op(stack.producer(), "Reshape") else ()
+        gathered = inputs(join[0], 2)[0] if join else stack
+        gather = gathered.producer()
+        if gather is None or not is_op(gather, "Gather"):
             raise Refusal("no matrices are gathered", root)
         matrices, chosen = inputs(gather, 2)
         need(is_constant(matrices) and rank(matrices) == 3, "the matrices are not constant", matrices)
         need_float32(matrices, MEASURED)
         need(ops.Gather(gather).axis_of(3) == 0, "it gathers no whole matrices", gather)
-        need(is_used_once(stack) and is_used_once(matrices), "something else reads the matrices", gather)
+        read_once = all(map(is_used_once, (stack, gathered, matrices)))
+        need(read_once, "something else reads the matrices", gather)
         count, *sides = need_fixed(dims(matrices), "the matrices have no fixed size", matrices)
         need(min(count, *sides) > 0, "there is nothing to multiply", matrices)
         inner, outer = sides if is_second else sides[::-1]
         of_one = (1, inner) if is_second else (inner, 1)
         need(dims(rows)[-2:] == of_one, "a matrix is multiplied by more than one row", rows)
         ahead = dims(chosen)
-        need(len(ahead) > 0 and dims_broadcast_to(dims(rows)[:-2], ahead), "rows and indices have other axes", rows)
+        if join:
+            _check_joined(stack, ahead, (outer, inner))
+        of_rows = ahead[:-1] if join else ahead
+        fits = len(of_rows) > 0 and dims_broadcast_to(dims(rows)[:-2], of_rows)
+        need(fits, "rows and indices have other axes", rows)
         _check_indices(chosen, count)
         check_faster(root, FOR_EACH, elements=(*ahead, inner, outer), parts=count)
-        return Match((gather, root), lambda: _by_matrix(rows, array_of(matrices), chosen, root, is_second=is_second))
+        return GatheredProduct((gather, *join, root), rows, matrices, chosen, is_second, bool(join))
+
+    def rewrite(self, found: GatheredProduct) -> ir.Value:
+        """Sort the rows by their matrix, multiply each part, and put the results where the rows came from."""
+        count, *sides = need_fixed(dims(found.matrices), "the matrices have no fixed size", found.matrices)
+        inner, outer = sides if found.is_second else sides[::-1]
+        rows, chosen = _flat(found, inner)
+        order, sizes = _sorted(chosen, count)
+        by_matrix = ir.node("Gather", [rows, order], {"axis": 0}).outputs[0]
+        parts = ir.node("Split", [by_matrix, sizes], {"axis": 0}, num_outputs=count).outputs
+        weights = array_of(found.matrices)
+        transposed = {} if found.is_second else {"transB": 1}
+        products = [
+            ir.node("Gemm", [part, constant(weight, FLOAT)], transposed).outputs[0]
+            for part, weight in zip(parts, weights, strict=True)
+        ]
+        together = ir.node("Concat", products, {"axis": 0}).outputs[0]
+        version = opset(found.nodes[-1])
+        in_order = ir.node("ScatterND", [together, ops.unsqueezed(order, [1], version), together]).outputs[0]
+        if rank(found.chosen) == 1:
+            return ops.unsqueezed(in_order, [1 if found.is_second else 2], version)
+        if found.joined:
+            each = need_fixed(dims(found.chosen)[-1:], "it is not known how many are joined", found.chosen)[0]
+            return ir.node("Reshape", [in_order, constant([-1, each * outer, 1])]).outputs[0]
+        of_one = constant([1, outer] if found.is_second else [outer, 1])
+        return ir.node("Reshape", [in_order, _behind(found.chosen, of_one)]).outputs[0]
 
 
-def _by_matrix(rows: ir.Value, weights: np.ndarray, chosen: ir.Value, root: ir.Node, *, is_second: bool) -> ir.Value:
-    """Sort the rows by their matrix, multiply each part, and put the results where the rows came from.
+def _check_joined(stack: ir.Value, ahead: Sequence[Dim], matrix: tuple[int, int]) -> None:
+    """Refuse another Reshape of matrices than one that joins those of each row of indices.
 
     Args:
-        rows: The rows, as columns or as rows of matrices of one row.
-        weights: All matrices.
-        chosen: Which of them each row is multiplied by.
-        root: The product.
-        is_second: Whether the matrices are the second operand: not transposed.
+        stack: What the Reshape gives.
+        ahead: The dimensions of the indices.
+        matrix: Rows and columns of a matrix.
     """
-    count, *sides = weights.shape
-    inner, outer = sides if is_second else sides[::-1]
-    if not all(map(same_dim, dims(rows)[:-2], dims(chosen))):
+    need(len(ahead) == 2, "the indices are no matrix", stack)
+    (each,) = need_fixed(ahead[1:], "it is not known how many are joined", stack)
+    outer, inner = matrix
+    wanted = (ahead[0], each * outer, inner)
+    need(each > 0 and all(map(same_dim, dims(stack, 3), wanted)), "the Reshape does something else", stack)
+
+
+def _flat(found: GatheredProduct, inner: int) -> tuple[ir.Value, ir.Value]:
+    """The rows as a matrix, one for each index, and the indices as a vector."""
+    rows, chosen = found.rows, found.chosen
+    is_of_all = found.joined or not all(map(same_dim, dims(rows)[:-2], dims(chosen)))
+    if found.joined:  # a row is of all indices that stand together
+        rows = ops.unsqueezed(rows, [rank(rows) - 2], opset(found.nodes[-1]))
+    if is_of_all:
         rows = ir.node("Expand", [rows, _behind(chosen, constant([1, 1]))]).outputs[0]
     rows = ir.node("Reshape", [rows, constant([-1, inner])]).outputs[0]
-    listed = chosen if rank(chosen) == 1 else ir.node("Reshape", [chosen, constant([-1])]).outputs[0]
-    order, sizes = _sorted(listed, count)
-    by_matrix = ir.node("Gather", [rows, order], {"axis": 0}).outputs[0]
-    parts = ir.node("Split", [by_matrix, sizes], {"axis": 0}, num_outputs=count).outputs
-    products = [
-        ir.node("Gemm", [part, constant(weight, FLOAT)], {} if is_second else {"transB": 1}).outputs[0]
-        for part, weight in zip(parts, weights, strict=True)
-    ]
-    together = ir.node("Concat", products, {"axis": 0}).outputs[0]
-    version = opset(root)
-    in_order = ir.node("ScatterND", [together, ops.unsqueezed(order, [1], version), together]).outputs[0]
-    if rank(chosen) == 1:
-        return ops.unsqueezed(in_order, [1 if is_second else 2], version)
-    of_one = constant([1, outer] if is_second else [outer, 1])
-    return ir.node("Reshape", [in_order, _behind(chosen, of_one)]).outputs[0]
+    return rows, chosen if rank(chosen) == 1 else ir.node("Reshape", [chosen, constant([-1])]).outputs[0]
 
 
 def _behind(value: ir.Value, sizes: ir.Value) -> ir.Value:
