@@ -108,6 +108,7 @@ class MaskedScatterConversion(RewriteRule[MaskedRows]):
         x, places, updates = inputs(root, 3)
         need(attribute(root, "reduction", "none") == "none", "it combines what is there with the updates", root)
         turn = producer(places, "Transpose")
+        need(ops.Transpose(turn).order == (1, 0), "an index is no place that was found", turn)
         search = producer(inputs(turn, 1)[0], "NonZero")
         repeat = producer(inputs(search, 1)[0], "Expand")
         mask, shape = inputs(repeat, 2)[0], dims(x)

@@ -151,8 +151,9 @@ def _routing(marks: ir.Value) -> Routing:
     need(is_by_row, "a row's weights do not stay apart", scatter)
     need(not splat(zeros).any(), "an expert that is not chosen has a weight", zeros)
     top = chosen.producer()
-    is_best = is_op(top, "TopK") and top is not None and chosen is top.outputs[1] and ops.OneAxis(top).axis == 1
+    is_best = is_op(top, "TopK") and chosen is top.outputs[1] and ops.OneAxis(top).axis_of(2) == 1
     need(is_best, "a row may have an expert twice", chosen)
+    need(same_dim(dims(chosen, 2)[0], rows), "some rows have no experts", chosen)
     count, each = need_fixed((experts, dims(chosen, 2)[1]), "it is not known how many experts a row has", chosen)
     need(same_dim(dims(weights, 2)[1], each), "a part of the chosen experts has weights", weights)
     need(0 < each * 2 <= count, "a row has many of the experts", chosen)  # at half of them it is 1.4 times as fast
