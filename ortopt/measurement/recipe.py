@@ -18,7 +18,7 @@ from ortopt.measurement.pairs import Sample, Series, Speed
 from ortopt.verification.comparison import Comparison, error_text
 from ortopt.verification.input_sets import inputs_from
 
-_LEAST_ROUNDS: Final = 2
+_MIN_ROUNDS: Final = 2
 """Pairs of processes, in both orders."""
 
 _SMALLEST: Final = 2.0**-126
@@ -104,26 +104,41 @@ def measured_recipe(
         deadline: When no further process is started, on the clock of `time.monotonic`.
         token: Cancellation token.
     """
-    cook = _Cook(original, model, tuple(inputs), replace(budget, repeat=20, seconds=0.5), deadline, token)
-    facts = cook.look(has_open_sizes=has_open_sizes)
+    trials = _Trials(original, model, tuple(inputs), replace(budget, repeat=20, seconds=0.5), deadline, token)
+    facts = trials.facts(has_open_sizes=has_open_sizes)
     if facts is None:
         return Recipe(reason="the model could not be run in a session of its own")
     levers, not_tried = worth_trying(facts, threads=threads)
     recipe = Recipe(budget.threads, not_tried=not_tried)
-    cook.deadline -= _FOR_ALL * max(deadline - time.monotonic(), 0.0)
+    trials.deadline -= _FOR_ALL * max(deadline - time.monotonic(), 0.0)
     for lever in levers:
-        if time.monotonic() > cook.deadline:
+        if time.monotonic() > trials.deadline:
             recipe.not_tried.append(f"{lever.name}: no time was left (--tune-seconds)")
             continue
-        recipe.steps.append(cook.tried(lever))
+        recipe.steps.append(trials.tried(lever))
     kept = [step.lever for step in recipe.steps if step.kept]
-    cook.deadline = deadline
-    cook.settle(recipe, kept)
+    trials.deadline = deadline
+    trials.choose(recipe, kept)
     return recipe
 
 
 @dataclass(slots=True)
-class _Cook:
+class _Trials:
+    """Runs of a model with and without levers, each in processes of its own.
+
+    Attributes:
+        original: The original.
+        model: The model.
+        inputs: Folders of stored inputs.
+        budget: How much is measured in a process.
+        deadline: When no further process is started.
+        token: Cancellation token.
+        right: The original's results.
+        plain: The model's, without any lever.
+        types: The types of the results.
+        count: Runs so far.
+    """
+
     original: Path
     model: Path
     inputs: tuple[Path, ...]
@@ -135,7 +150,7 @@ class _Cook:
     types: dict[str, str] = field(default_factory=dict)
     count: int = 0
 
-    def look(self, *, has_open_sizes: bool) -> RunFacts | None:
+    def facts(self, *, has_open_sizes: bool) -> RunFacts | None:
         """Run the original and the model once: what can matter, and what is right."""
         right, plain = self._run(self.original, NONE), self._run(self.model, NONE)
         if "error" in right or "error" in plain:
@@ -167,12 +182,12 @@ class _Cook:
         """What a lever's speeds say; in one process it may be the memory that makes the difference."""
         if _mean([speed.median for speed in speeds]) < _WORTH or any(speed.high < _SLOWER for speed in speeds):
             return LeverStep(lever, speeds, reason="it gains nothing")
-        if rounds < _LEAST_ROUNDS or _mean([speed.low for speed in speeds]) <= 1:
+        if rounds < _MIN_ROUNDS or _mean([speed.low for speed in speeds]) <= 1:
             return LeverStep(lever, speeds, reason="its interval is not clear of 1")
         differs = self._difference(lever)
         return LeverStep(lever, speeds, kept=not differs, reason=differs)
 
-    def settle(self, recipe: Recipe, kept: list[Lever]) -> None:
+    def choose(self, recipe: Recipe, kept: list[Lever]) -> None:
         """Keep what is faster together; of several that are not, the best alone."""
         if len(kept) > 1:
             step = self.tried(together(kept))
