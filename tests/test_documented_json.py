@@ -14,6 +14,8 @@ from ortopt.cli.group import COMMANDS, commands
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
+pytestmark = pytest.mark.usefixtures("models_run_here")
+
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
 MODEL = """

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from ortopt.analysis.providers import OLDEST
+from ortopt.cli import group
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
@@ -69,15 +71,34 @@ def test_python_blocks_run(block: str, folder: Path) -> None:
     assert done.stderr == ""
 
 
+def is_for_a_shell(line: str) -> bool:
+    """Whether a line has more in it than one command and its arguments."""
+    return bool({"<", ">", "|", "&&"} & set(shlex.split(line, comments=True)))
+
+
+@pytest.mark.parametrize("line", [line for line in dict.fromkeys(commands()) if not is_for_a_shell(line)])
+@pytest.mark.usefixtures("models_run_here")
+def test_a_command_runs(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    _, *arguments = shlex.split(line, comments=True)
+    done = CliRunner().invoke(group.commands, arguments)
+    check(done.exit_code, done.stderr)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="the lines are for a POSIX shell")
-@pytest.mark.parametrize("line", dict.fromkeys(commands()))
-def test_commands_run(line: str, folder: Path) -> None:
+@pytest.mark.parametrize("line", [line for line in dict.fromkeys(commands()) if is_for_a_shell(line)])
+def test_a_line_for_a_shell_runs(line: str, folder: Path) -> None:
     script = f'ortopt() {{ "{sys.executable}" -m ortopt "$@"; }}\n{line}'
     done = subprocess.run(
         ["/bin/sh", "-c", script], cwd=folder, env=environment(folder), capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    warnings = [line for line in done.stderr.splitlines() if "warning" in line]
+    check(done.returncode, done.stderr)
+
+
+def check(code: int, told: str) -> None:
+    assert code == 0, told
+    warnings = [line for line in told.splitlines() if "warning" in line]
     assert [line for line in warnings if "CUDAExecutionProvider does not work here" not in line] == []
 
 

@@ -15,6 +15,8 @@ from ortopt.cli.group import commands
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
+pytestmark = pytest.mark.usefixtures("models_run_here")
+
 PAGE = (Path(__file__).parents[1] / "docs" / "shapes.md").read_text(encoding="utf-8")
 MODEL = """
 main (float[batch,3,224,224] pixel_values, float[batch,seq] mask) => (float[a,b] scores) {

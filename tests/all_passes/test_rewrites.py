@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import platform
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 import onnx_ir as ir
 import pytest
@@ -100,42 +100,31 @@ def what_is_there(model: ir.Model) -> list[tuple[str, str]]:
     return sorted((node.op_type, node.outputs[0].name or "") for graph in scope.graphs(model) for node in graph)
 
 
-@functools.cache
-def cases(name: str) -> tuple[tuple[bytes, int, Options], ...]:
+class Case(NamedTuple):
+    """An example of a pass, with how it is run."""
+
+    name: str
+    content: bytes
+    level: int
+    options: Options
+
+    def run(self, observer: Announced) -> ir.Model:
+        """The example after a run of its pass alone; if that is cancelled, as it was then."""
+        model = observer.model = load(self.content)
+        manager = GraphTransformerManager(options=self.options, observers=[observer])
+        manager.register(registry.installed().find(self.name)(), self.level)
+        with contextlib.suppress(OptimizationCancelled):
+            manager.apply_transformers(model, self.level, cancellation=observer.token)
+        return model
+
+
+def cases(name: str) -> Iterator[Case]:
     kind = registry.installed().find(name)
-    found = []
     for model, more in examples(name)[:MAX_EXAMPLES]:
         options = more.get("options") or all_fusions(more.get("target", "ort"))
-        found.append((to_bytes(load(model)), int(more.get("level") or kind.levels[0]), options))
-    found += [(to_bytes(parse(text, opset)), int(kind.levels[0]), all_fusions()) for text, opset in MORE.get(name, [])]
-    return tuple(case for case in found if _changes(name, case))
-
-
-def _changes(name: str, case: tuple[bytes, int, Options]) -> bool:
-    """Whether the pass alone does anything: some examples need others before it."""
-    observer = Announced()
-    apply(name, load(case[0]), case[1], case[2], observer)
-    return bool(observer.announced)
-
-
-def runs(name: str) -> Iterator[tuple[ir.Model, int, Options]]:
-    for content, level, options in cases(name):
-        yield load(content), level, options
-
-
-def apply(name: str, model: ir.Model, level: int, options: Options, observer: Announced) -> None:
-    manager = GraphTransformerManager(options=options, observers=[observer])
-    manager.register(registry.installed().find(name)(), level)
-    observer.model = model
-    manager.apply_transformers(model, level, cancellation=observer.token)
-
-
-@functools.cache
-def untouched(name: str, number: int) -> bytes:
-    """An example after a run in which nothing was accepted."""
-    model, level, options = list(runs(name))[number]
-    apply(name, model, level, options, Announced(most=0))
-    return to_bytes(model)
+        yield Case(name, to_bytes(load(model)), int(more.get("level") or kind.levels[0]), options)
+    for text, opset in MORE.get(name, []):
+        yield Case(name, to_bytes(parse(text, opset)), int(kind.levels[0]), all_fusions())
 
 
 @pytest.fixture(autouse=True)
@@ -146,53 +135,48 @@ def saturating_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", PASSES)
-def test_each_rewrite_is_announced_once_and_counted_once(name: str) -> None:
-    total = 0
-    for model, level, options in runs(name):
+def test_rewrites(name: str) -> None:
+    """One test of all that is asked of an example: most of the time goes into what the questions have in common."""
+    rewritten = 0
+    for case in cases(name):
         observer = Announced()
-        apply(name, model, level, options, observer)
-        assert len(set(observer.announced)) == len(observer.announced), "one was announced twice"
-        assert set(observer.announced) <= set(observer.offered), "what was announced has never been accepted"
-        assert observer.rewrites == len(observer.announced), "what is counted is not what was announced"
-        total += len(observer.announced)
-    assert total, "nothing was rewritten"
+        result = to_bytes(case.run(observer))
+        check_each_is_announced_once_and_counted_once(observer)
+        if observer.announced:  # some examples need other passes before
+            rewritten += 1
+            untouched = to_bytes(case.run(Announced(most=0)))
+            assert result != untouched, "what was announced has changed nothing"
+            check_a_run_that_is_cancelled_keeps_what_was_announced(case)
+            for reason in (Conflict("somebody is against it"), TooLarge(7)):
+                check_what_is_refused_counts_nothing(case, reason, untouched)
+    assert rewritten, "nothing was rewritten"
 
 
-@pytest.mark.parametrize("name", PASSES)
-def test_what_changes_a_model_announces_it_and_what_announces_changes_it(name: str) -> None:
-    for number, (model, level, options) in enumerate(runs(name)):
-        observer = Announced()
-        apply(name, model, level, options, observer)
-        assert bool(observer.announced) == (to_bytes(model) != untouched(name, number))
+def check_each_is_announced_once_and_counted_once(observer: Announced) -> None:
+    assert len(set(observer.announced)) == len(observer.announced), "one was announced twice"
+    assert set(observer.announced) <= set(observer.offered), "what was announced has never been accepted"
+    assert observer.rewrites == len(observer.announced), "what is counted is not what was announced"
 
 
-@pytest.mark.parametrize("name", PASSES)
-def test_a_run_that_is_cancelled_when_a_rewrite_is_announced_keeps_it(name: str) -> None:
-    for model, level, options in runs(name):
-        observer = Announced(CancellationToken())
-        with contextlib.suppress(OptimizationCancelled):  # it may have been the last thing to do
-            apply(name, model, level, options, observer)
-        assert observer.at_first is not None
-        assert observer.at_first == what_is_there(model)
+def check_a_run_that_is_cancelled_keeps_what_was_announced(case: Case) -> None:
+    observer = Announced(CancellationToken())
+    model = case.run(observer)
+    assert observer.at_first is not None
+    assert observer.at_first == what_is_there(model)
 
 
-@pytest.mark.parametrize("name", PASSES)
-@pytest.mark.parametrize("reason", [Conflict("somebody is against it"), TooLarge(7)])
-def test_what_is_refused_counts_nothing(name: str, reason: Conflict, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [untouched(name, number) for number in range(len(cases(name)))]
-
+def check_what_is_refused_counts_nothing(case: Case, reason: Conflict, untouched: bytes) -> None:
     def against(*_: object, **__: object) -> None:
         raise reason
 
-    monkeypatch.setattr(Editor, "replace", against)
-    for number, (model, level, options) in enumerate(runs(name)):
-        observer = Announced()
-        apply(name, model, level, options, observer)
-        assert observer.rewrites == len(observer.announced)
-        assert bool(observer.announced) == (to_bytes(model) != before[number])
-        if name not in BY_THEMSELVES:
-            assert observer.rewrites == 0
-            assert any(str(reason) in told for told in observer.refused_reasons)
+    observer = Announced()
+    with mock.patch.object(Editor, "replace", against):
+        model = case.run(observer)
+    assert observer.rewrites == len(observer.announced)
+    assert bool(observer.announced) == (to_bytes(model) != untouched), "what changes a model announces it"
+    if case.name not in BY_THEMSELVES:
+        assert observer.rewrites == 0
+        assert any(str(reason) in told for told in observer.refused_reasons)
 
 
 # -- the door ---------------------------------------------------------------------------------------------------------

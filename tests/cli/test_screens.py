@@ -30,7 +30,7 @@ MODEL = "model.onnx"
 COMMANDS: dict[str, tuple[object, ...]] = {
     "optimize": ("optimize", MODEL, "-o", "out.onnx", "-v"),
     "optimize short": ("optimize", MODEL, "-o", "out.onnx"),
-    "optimize several": ("optimize", MODEL, "zoo:superres__ts13", "-o", "out", "--no-verify"),
+    "optimize several": ("optimize", MODEL, "zoo:lstm_tagger__ts13", "-o", "out", "--no-verify"),
     "check": ("check", MODEL),
     "verify": ("verify", MODEL, MODEL),
     "bisect": ("bisect", MODEL, "-o", "folder"),

@@ -134,13 +134,14 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
     original = Written(zoo.grow(name, tmp_path / "original.onnx"))
     inputs = zoo.inputs(name)
     outputs, expected = original.run(inputs)
-    comparison = Comparison(tolerances(load(original.path)))
+    loaded = load(original.path)
+    comparison = Comparison(tolerances(loaded))
     most_bytes = original.nbytes + max(MEGABYTE, int(original.nbytes * GROWTH_SHARE))
     seen: set[str] = set()
     for level in LEVELS:
         result = optimize(original.path, level=level, verify=False)
         assert not result.summary.failures
-        check_new_names(load(original.path), result.model)
+        check_new_names(loaded, result.model)
         assert not result.summary.bound_reached
         target = tmp_path / f"{level}.onnx"
         result.save(target, external_data="inline")
@@ -157,7 +158,7 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
         assert names == outputs
         rows = [comparison.of(*output, *both) for output, *both in zip(outputs, expected, got, strict=True)]
         wrong = [row for row in rows if not row.agrees]
-        if wrong and any(quantizers(load(original.path))):  # one number may round to the step beside, and move the rest
+        if wrong and any(quantizers(loaded)):  # one number may round to the step beside, and move the rest
             outcome = verify(original.path, target, inputs=inputs)
             if outcome.status == "differs" and saturates():  # here a run leaves out what makes such kernels
                 with pytest.warns(UserWarning, match="default optimizations change the original, too"):
