@@ -11,10 +11,12 @@ SIGFPE), kept busy for ever (a Loop) or asked for terabytes (an Expand):
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
@@ -23,14 +25,77 @@ from ortopt.analysis.providers import CPU, unusable_runtime
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
 from ortopt.evaluation.batch import STRING_BYTES, Batch, Inferred, has_subgraphs
-from ortopt.evaluation.call import Call, HazardError, Operand, UnsupportedHereError
+from ortopt.evaluation.call import Call, HazardError, Operand, UnsupportedHereError, check_signature
 from ortopt.evaluation.execution import run_in_child, run_model
-from ortopt.evaluation.lazy_tensors import on_demand
-from ortopt.evaluation.numpy_kernels import KERNELS, ONLY_HERE, compute, tensor_of
+from ortopt.evaluation.numpy_kernels import (
+    KERNELS,
+    LAZY_BYTES,
+    ONLY_HERE,
+    RESHAPES,
+    cast,
+    cast_target,
+    compute,
+    permutation,
+    reshaped_dims,
+    tensor_of,
+)
 from ortopt.graph import scope
 from ortopt.semantics import strings_of
 from ortopt.semantics.op_traits import SAFE_TO_EVALUATE
 from ortopt.system import memory
+
+
+def on_demand(call: Call, from_bytes: int = LAZY_BYTES) -> list[Operand] | None:
+    """Large weights that are moved or cast: known by shape and dtype, computed when they are read.
+
+    Args:
+        call: What would be computed.
+        from_bytes: Operands and results that are smaller are computed at once.
+
+    Raises:
+        UnsupportedHereError: It is not computed here.
+        HazardError: It must not be computed.
+    """
+    name = call.node.op_type
+    if name not in RESHAPES and name not in ("Transpose", "Cast", "CastLike"):
+        return None
+    check_signature(call)
+    operand = call.operand(0)
+    if operand.nbytes < from_bytes or operand.dtype == ir.DataType.STRING:
+        return None
+    source = operand.tensor if operand.tensor is not None else tensor_of(operand.array)
+    if name in RESHAPES:
+        shape = reshaped_dims(call)
+        return [_lazy_tensor(lambda: tensor_of(source.numpy().reshape(shape)), source.dtype, shape)]
+    if name == "Transpose":
+        axes = permutation(call)
+        shape = tuple(operand.shape[axis] for axis in axes)
+        return [
+            _lazy_tensor(lambda: tensor_of(np.ascontiguousarray(source.numpy().transpose(axes))), source.dtype, shape)
+        ]
+    target = cast_target(call)
+    call.allow(operand.shape, target.itemsize)
+    if target.itemsize * math.prod(operand.shape) < from_bytes or not _casts_whatever_it_holds(operand, target):
+        return None
+    dtype = ir.DataType.from_numpy(target)
+    return [_lazy_tensor(lambda: tensor_of(cast(source.numpy(), target)), dtype, operand.shape)]
+
+
+def _lazy_tensor(compute: Callable[[], ir.TensorProtocol], dtype: ir.DataType, shape: Sequence[int]) -> Operand:
+    return Operand(ir.LazyTensor(compute, dtype, ir.Shape(shape)))
+
+
+def _casts_whatever_it_holds(operand: Operand, target: np.dtype[Any]) -> bool:
+    """Whether `cast` will do it; asked on a large weight, so that dtypes decide where they can."""
+    source = np.dtype(operand.dtype.numpy())
+    if source.kind in "biu" and target.kind in "biuf" and target != np.float16:
+        return True
+    try:
+        cast(operand.array, target)
+    except UnsupportedHereError:
+        return False
+    return True
+
 
 DEFAULT_LIMIT_BYTES: Final = 1 << 30
 DEFAULT_TIMEOUT: Final = 10.0

@@ -14,11 +14,11 @@ from ortopt.graph.constants import FLOATS
 from ortopt.graph.detached import constant, detach, is_detached_constant
 from ortopt.graph.heritage import heritages
 from ortopt.graph.index import OpIndex
+from ortopt.graph.module_scopes import constant_name
 from ortopt.graph.names import NameRegistry, set_name
 from ortopt.graph.provenance import VALUES_KEY, values_of
 from ortopt.graph.refusal import Conflict
 from ortopt.graph.reinference import Reinference, infers_alike
-from ortopt.graph.scoped_names import constant_name
 from ortopt.graph.undo_log import UndoLog
 from ortopt.onnx_ir_internals import (
     Usage,

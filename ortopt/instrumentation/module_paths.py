@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ortopt.graph.module_scopes import SCOPES_KEY, modules
-from ortopt.graph.scoped_names import Path, common, scope_of
+from ortopt.graph.module_scopes import SCOPES_KEY, Path, common, modules, scope_of
 from ortopt.instrumentation.graph_snapshot import GraphSnapshot, NodeRow
 
 MAX_DEPTH: Final = 12

@@ -24,7 +24,7 @@ from ortopt.optimization.growth_record import allowed_growth
 from ortopt.optimization.result import ModelFigures, figures
 from ortopt.options import Options, TransformerLevel
 from ortopt.registry import Selected
-from ortopt.serialization import load_time_names, shadowed_names, sparse_tensors
+from ortopt.serialization import shadowed_names, sparse_tensors
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.load import Kept, load
 
@@ -198,7 +198,7 @@ class Pipeline:
         declare(model, self.options, token)
         shadowed_names.restore(model, token)
         if self.options.level:
-            load_time_names.avoid(model, token)
+            shadowed_names.avoid(model, token)
         validate(model, token=token)
 
     def apply(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:

@@ -17,8 +17,7 @@ from ortopt.errors import UsageError
 from ortopt.runtime.decoding.decode_loop import DEFAULT_CAPACITY, CachedSession, DecodeLoop
 from ortopt.runtime.denormals import check_denormals
 from ortopt.runtime.execution.group_runner import GroupRunner
-from ortopt.runtime.instruments.statistics import Counters, Statistics
-from ortopt.runtime.instruments.tracing import Timeline
+from ortopt.runtime.instruments import Counters, Statistics, Timeline
 from ortopt.runtime.onnxruntime_interface.delegated_methods import DelegatedMethods
 from ortopt.runtime.onnxruntime_interface.grouped_session import AsyncCalls, GroupedSession
 from ortopt.runtime.onnxruntime_internals import provider_failure, refusals

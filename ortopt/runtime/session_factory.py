@@ -26,8 +26,7 @@ from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.group_runner import HOST, GroupContext, GroupObserver, Specializer
 from ortopt.runtime.execution.session_maker import ProviderOptions, SessionMaker, making_on
 from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
-from ortopt.runtime.instruments.statistics import Counters
-from ortopt.runtime.instruments.tracing import Timeline
+from ortopt.runtime.instruments import Counters, Timeline
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
 from ortopt.runtime.onnxruntime_internals import tells_memories
 from ortopt.runtime.planning.planner import Planner
@@ -289,7 +288,7 @@ class _SessionFactory:
             context.cache.max_entries = max(context.cache.max_entries, len(context.groups))
         self._check_options(context)
         if self._settings.dump_graph:
-            from ortopt.runtime.debugging.dumps import dump_graph
+            from ortopt.runtime.debugging import dump_graph
 
             dump_graph(model, plan, self._settings.dump_folder)
         return GroupedSession(model, plan, context)
@@ -513,11 +512,11 @@ def _observers(settings: RunSettings, device: CudaDevice | None) -> list[GroupOb
     """What the settings want to be done around every group."""
     observers: list[GroupObserver] = []
     if settings.dump_groups:
-        from ortopt.runtime.debugging.dumps import GroupDumps
+        from ortopt.runtime.debugging import GroupDumps
 
         observers.append(GroupDumps(settings.dump_folder))
     if settings.observes_groups:
-        from ortopt.runtime.debugging.checks import RunChecks
+        from ortopt.runtime.debugging import RunChecks
 
         observers.append(RunChecks(settings, device))
     return observers

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ortopt.runtime.decoding.shared_buffers import SharedModel
     from ortopt.runtime.execution.weights import Placed
-    from ortopt.runtime.instruments.statistics import Counters
+    from ortopt.runtime.instruments import Counters
     from ortopt.runtime.onnxruntime_interface.delegated_methods import WholeSession
 
 _REFUSAL: Final = "this session keeps the cache (shared_cache): run it by decode_loop()"

@@ -15,7 +15,7 @@ time where activations dominate; to shrink each arena after its run is the same;
 what is between a group's nodes in as many arenas as before.
 
 The environment never gives the arena back. So it is shrunk when the last session of a model is gone. What sessions have
-on a CUDA device is another arena (`ortopt.runtime.cuda.device_arena`).
+on a CUDA device is another arena (`ortopt.runtime.cuda.device`).
 """
 
 from __future__ import annotations

@@ -12,9 +12,8 @@ import onnx_ir as ir
 
 from ortopt.runtime.denormals import flush_for_good, flushed
 from ortopt.runtime.execution.group_runner import GroupContext
-from ortopt.runtime.onnxruntime_interface.arguments import Arguments
+from ortopt.runtime.onnxruntime_interface.arguments import Arguments, LoraAdapters
 from ortopt.runtime.onnxruntime_interface.iobinding import IOBinding
-from ortopt.runtime.onnxruntime_interface.lora_adapters import LoraAdapters
 from ortopt.runtime.onnxruntime_interface.management_methods import ManagementMethods
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature, without_code
 from ortopt.runtime.onnxruntime_interface.output_memory import check_target, in_execution, placed, write
@@ -28,8 +27,7 @@ from ortopt.runtime.onnxruntime_internals import (
     session_of_binding,
     vector_class,
 )
-from ortopt.runtime.planning.execution_plan import ExecutionPlan
-from ortopt.runtime.planning.parallel_plan import ParallelPlan
+from ortopt.runtime.planning.execution_plan import ExecutionPlan, ParallelPlan
 from ortopt.runtime.planning.planner import processors
 from ortopt.runtime.values.containers import as_ort_value
 from ortopt.runtime.values.conversion import detached, to_numpy

@@ -20,8 +20,7 @@ from ortopt.runtime.planning.placement import SlotTable, place_values
 from ortopt.runtime.planning.planned_step import PlacedGroup, PlannedStep, is_on_cuda, last_uses
 from ortopt.runtime.planning.zero_copy_reshape import ZeroCopyReshape, reshaping_of
 from ortopt.runtime.run_settings import RunType
-from ortopt.runtime.specialization.guard_reader import Choice, SpecializedCall, choice_of
-from ortopt.runtime.specialization.guarded_call import GuardedCall, GuardedVersion
+from ortopt.runtime.specialization.guard_reader import Choice, GuardedCall, GuardedVersion, SpecializedCall, choice_of
 
 
 class GraphPlanner:

@@ -15,8 +15,7 @@ import onnx
 from ortopt.errors import InvalidModelError
 from ortopt.runtime.auxiliary_session import auxiliary_session
 from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, new_binding, value_class
-from ortopt.runtime.values.element_types import write_type
-from ortopt.runtime.values.tensors import Array, to_ort
+from ortopt.runtime.values.tensors import Array, to_ort, write_type
 
 _IR: Final = 8
 _OPSET: Final = 17
