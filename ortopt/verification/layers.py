@@ -23,8 +23,8 @@ from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.facts import dims_of
-from ortopt.instrumentation.graph_snapshot import SnapshotTaker, op_of, shape_text, type_text
-from ortopt.instrumentation.module_paths import paths
+from ortopt.instrumentation.graph_snapshot import op_of, shape_text, type_text
+from ortopt.instrumentation.module_paths import paths_of_nodes
 from ortopt.options import Options
 from ortopt.serialization.load import load
 from ortopt.system import memory
@@ -267,13 +267,13 @@ class LayerComparison:
 
     def _described(self) -> Layers:
         joining = self._joining
-        graph, errors, modules = joining.original.graph, self._errors, _modules(joining.original)
+        graph, errors, modules = joining.original.graph, self._errors, paths_of_nodes(joining.original)
         made_up_for = _made_up_for(graph, errors)
         differing = {value for value, error in errors.items() if not error.agrees} - made_up_for
         behind = _behind(graph, differing)
         rows = [
             dataclasses.replace(
-                _row(pair, errors[pair.original], modules.get(pair.original.producer(), ())),
+                _row(pair, errors[pair.original], modules),
                 is_made_up_for=pair.original in made_up_for,
                 begins=pair.original in differing - behind,
             )
@@ -356,22 +356,11 @@ def _behind(graph: ir.Graph, differing: set[ir.Value]) -> set[ir.Value]:
     return behind
 
 
-def _modules(model: ir.Model) -> dict[ir.Node | None, tuple[str, ...]]:
-    """The modules around each node of the main graph, outermost first."""
-    nodes: list[ir.Node] = []
-
-    def number(node: ir.Node, _: str) -> int:
-        nodes.append(node)
-        return len(nodes) - 1
-
-    found = paths(SnapshotTaker(model, number).snapshot)
-    return {node: found.get(at, ()) for at, node in enumerate(nodes)}
-
-
-def _row(pair: Pair, error: OutputRow, path: Sequence[str]) -> LayerRow:
+def _row(pair: Pair, error: OutputRow, modules: Mapping[ir.Node, Sequence[str]]) -> LayerRow:
     node, other = pair.original.producer(), pair.result.producer()
     assert node is not None
     assert other is not None
+    path = modules.get(node, ())
     return LayerRow(
         pair.original.name or "",
         pair.result.name or "",

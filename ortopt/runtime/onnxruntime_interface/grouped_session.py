@@ -99,12 +99,7 @@ class GroupedSession(ManagementMethods):
         run_options: onnxruntime.RunOptions | None,
     ) -> list[Any]:
         """Run the model from and to arrays."""
-        if run_options is not None:
-            input_feed = {**input_feed, **self._adapters.inputs(run_options)}
-        values, kept = self._arguments(input_feed)
-        positions = self._asked(output_names)
-        results = self.execute(values, run_options)
-        del kept  # the arrays that the arguments lie in: until here
+        positions, results = self._called(output_names, input_feed, run_options)
         shared = self._shared
         seen: set[int] = set()
         outputs = []
@@ -123,12 +118,17 @@ class GroupedSession(ManagementMethods):
         """Run the model from and to ``onnxruntime.OrtValue``."""
         import onnxruntime
 
-        if run_options is not None:
-            input_dict_ort_values = {**input_dict_ort_values, **self._adapters.inputs(run_options)}
-        values, _ = self._arguments(input_dict_ort_values)
-        positions = self._asked(output_names)
-        results = self.execute(values, run_options)
+        positions, results = self._called(output_names, input_dict_ort_values, run_options)
         return [onnxruntime.OrtValue(self._alone(self._at_host(results[i], i), i)) for i in positions]
+
+    def _called(
+        self, names: Iterable[str] | None, feed: Mapping[str, Any], run_options: onnxruntime.RunOptions | None
+    ) -> tuple[list[int], list[Any]]:
+        """The positions of the outputs that are asked for, and the values of all."""
+        if run_options is not None:
+            feed = {**feed, **self._adapters.inputs(run_options)}
+        values, _kept = self._arguments(feed)  # the arrays that the arguments lie in are kept until the end
+        return self._asked(names), self.execute(values, run_options)
 
     def run_with_ortvaluevector(
         self,

@@ -248,7 +248,7 @@ class GraphPlanner:
             operands: What its node is given.
             at_host: Which of its outputs the host reads.
         """
-        captured = [value for value in _captured_by(graph) if semantics.constant_tensor(value) is None]
+        captured = [value for value in scope.captured_by([graph]) if semantics.constant_tensor(value) is None]
         for value in captured:
             if value not in operands:
                 operands.append(value)
@@ -301,17 +301,3 @@ def _is_constant(node: ir.Node) -> bool:
 def _operands(node: ir.Node) -> list[ir.Value]:
     """What a node reads, in its subgraphs too."""
     return [*(value for value in node.inputs if value is not None), *scope.captured(node)]
-
-
-def _captured_by(graph: ir.Graph) -> list[ir.Value]:
-    """The values from outside that a graph uses, at any depth, each once."""
-    inside: set[ir.Value] = set()
-    used: dict[ir.Value, None] = {}
-    for inner in scope.below(graph):
-        inside.update(inner.inputs)
-        inside.update(inner.initializers.values())
-        for node in inner:
-            inside.update(node.outputs)
-            used.update(dict.fromkeys(value for value in node.inputs if value is not None))
-        used.update(dict.fromkeys(inner.outputs))
-    return [value for value in used if value not in inside]
