@@ -15,8 +15,8 @@ from ortopt.graph.order import insert_behind
 from ortopt.half_precision.division import Division, masks_above
 from ortopt.half_precision.formats import Format
 from ortopt.half_precision.units import Unit, Use
-from ortopt.serialization.converted_tensors import ConvertedTensor
 from ortopt.serialization.load import SOURCE_KEY, load
+from ortopt.serialization.mapped_tensors import ConvertedTensor
 
 _SINGLE = ir.DataType.FLOAT
 

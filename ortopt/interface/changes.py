@@ -12,8 +12,7 @@ import onnx_ir as ir
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope
-from ortopt.interface.change import Arrays, InterfaceChange
-from ortopt.interface.insertion import Insertion
+from ortopt.interface.change import Arrays, Insertion, InterfaceChange
 from ortopt.options import Options
 from ortopt.terminal_text import quoted
 

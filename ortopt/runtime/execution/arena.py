@@ -31,9 +31,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import onnx
 
-from ortopt.runtime.auxiliary_session import auxiliary_session
 from ortopt.runtime.execution import session_options
-from ortopt.runtime.onnxruntime_internals import NativeSession, new_binding, output_memories, tells_memories
+from ortopt.runtime.onnxruntime_internals import (
+    NativeSession,
+    auxiliary_session,
+    new_binding,
+    output_memories,
+    tells_memories,
+)
 from ortopt.runtime.values.tensors import borrow
 
 if TYPE_CHECKING:

@@ -16,10 +16,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortopt.runtime.auxiliary_session import auxiliary_session
 from ortopt.runtime.execution.group_spec import free_prefix
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
-from ortopt.runtime.onnxruntime_internals import NativeSession, failure, native_device, native_value, tensor_over
+from ortopt.runtime.onnxruntime_internals import (
+    NativeSession,
+    auxiliary_session,
+    failure,
+    native_device,
+    native_value,
+    tensor_over,
+)
 from ortopt.runtime.values.tensors import PLAIN, elements, is_plain, to_ort, type_text
 
 if TYPE_CHECKING:

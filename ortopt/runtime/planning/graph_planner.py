@@ -14,8 +14,7 @@ from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.planning import control_flow
 from ortopt.runtime.planning.control_flow import Body
 from ortopt.runtime.planning.execution_plan import ExecutionPlan, Step
-from ortopt.runtime.planning.model_planning import ModelPlanning
-from ortopt.runtime.planning.node_kinds import NodeKind, blocks_of
+from ortopt.runtime.planning.node_kinds import ModelPlanning, NodeKind, blocks_of
 from ortopt.runtime.planning.placement import SlotTable, place_values
 from ortopt.runtime.planning.planned_step import PlacedGroup, PlannedStep, is_on_cuda, last_uses
 from ortopt.runtime.planning.zero_copy_reshape import ZeroCopyReshape, reshaping_of

@@ -13,8 +13,7 @@ import numpy as np
 import onnx
 
 from ortopt.errors import InvalidModelError
-from ortopt.runtime.auxiliary_session import auxiliary_session
-from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, new_binding, value_class
+from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, auxiliary_session, new_binding, value_class
 from ortopt.runtime.values.tensors import Array, to_ort, write_type
 
 _IR: Final = 8
