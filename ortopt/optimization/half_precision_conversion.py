@@ -64,41 +64,38 @@ class Kept(Generic[Node]):
     probes: int
 
 
+@dataclass(eq=False)
 class KeepListSearch(Generic[Node]):
     """One search.
 
-    Args:
+    Attributes:
         error: The error where some nodes stay in float32.
         nodes: The nodes that could be of 16 bits, in the graph's order.
         tolerance: What the error may be.
         max_probes: How many models are measured at most.
     """
 
-    def __init__(
-        self,
-        error: Callable[[Collection[Node]], float],
-        nodes: Sequence[Node],
-        tolerance: float,
-        max_probes: int = MAX_PROBES,
-    ) -> None:
-        self._measure = error
-        self._nodes = list(nodes)
-        self._tolerance = tolerance
-        self._max_probes = max_probes
+    error: Callable[[Collection[Node]], float]
+    nodes: Sequence[Node]
+    tolerance: float
+    max_probes: int = MAX_PROBES
+
+    def __post_init__(self) -> None:
+        self._nodes = list(self.nodes)
         self._probes = 0
         self._blocks: list[range] = []
 
     def run(self) -> Kept[Node]:
         """Search; where not even float32 is within the tolerance, nothing is kept."""
         before = error = self._error(())
-        if before <= self._tolerance:
+        if before <= self.tolerance:
             return self._kept(before, before)
-        if self._error(range(len(self._nodes))) > self._tolerance:
+        if self._error(range(len(self._nodes))) > self.tolerance:
             return self._kept(before, before)
         width = 1
-        while error > self._tolerance:
+        while error > self.tolerance:
             end = self._boundary()
-            if self._probes >= self._max_probes:
+            if self._probes >= self.max_probes:
                 self._blocks.append(range(end))
                 error = self._error(self._places())
                 break
@@ -117,7 +114,7 @@ class KeepListSearch(Generic[Node]):
 
     def _error(self, places: Collection[int]) -> float:
         self._probes += 1
-        return self._measure([self._nodes[place] for place in places])
+        return self.error([self._nodes[place] for place in places])
 
     def _boundary(self) -> int:
         """How many nodes from the start, beside what is kept, make the rest good."""
@@ -125,7 +122,7 @@ class KeepListSearch(Generic[Node]):
         bad, good = 0, len(self._nodes)
         while good - bad > 1:
             middle = (bad + good) // 2
-            if self._error(kept.union(range(middle))) > self._tolerance:
+            if self._error(kept.union(range(middle))) > self.tolerance:
                 bad = middle
             else:
                 good = middle
@@ -134,11 +131,11 @@ class KeepListSearch(Generic[Node]):
     def _without_needless(self, error: float) -> float:
         """Let go of what is not needed after all; the error then."""
         for block in [*self._blocks[:-1]]:
-            if self._probes >= self._max_probes:
+            if self._probes >= self.max_probes:
                 break
             others = [other for other in self._blocks if other is not block]
             now = self._error({place for other in others for place in other})
-            if now <= self._tolerance:
+            if now <= self.tolerance:
                 self._blocks, error = others, now
         return error
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -168,6 +169,7 @@ class PerturbedOutputs(Struct, frozen=True):
     rows: list[Any]
 
 
+@dataclass(eq=False)
 class PerturbedCopies:
     """Copies of an original, of several kinds (see `ortopt.verification.noise`).
 
@@ -176,7 +178,7 @@ class PerturbedCopies:
     rounds otherwise (`stepped`). Where the original itself is optimized by ONNX Runtime, so are all
     of these, and ``optimized`` is not.
 
-    Args:
+    Attributes:
         runner: Runs them.
         original: A path or a model.
         sets: All input sets, by number.
@@ -185,22 +187,16 @@ class PerturbedCopies:
         optimize: Whether the original's outputs are those of a session that ONNX Runtime optimizes.
     """
 
-    def __init__(
-        self,
-        runner: ModelRunner,
-        original: Source,
-        sets: Mapping[int, InputSet],
-        *,
-        is_quantized: bool = False,
-        prefix: str = "",
-        optimize: bool = False,
-    ) -> None:
-        self._optimize = optimize
-        self._stepped: tuple[str, ...] = ("stepped0", "stepped1") if is_quantized else ()
-        self._prefix = prefix
-        self._runner = runner
-        self._original = original
-        self._sets = sets
+    runner: ModelRunner
+    original: Source
+    sets: Mapping[int, InputSet]
+    _: KW_ONLY
+    is_quantized: bool = False
+    prefix: str = ""
+    optimize: bool = False
+
+    def __post_init__(self) -> None:
+        self._stepped: tuple[str, ...] = ("stepped0", "stepped1") if self.is_quantized else ()
         self._outputs: dict[tuple[str, int], PerturbedOutputs | None] = {}
 
     def rounded(self, number: int, i: int, expected: Any, type_: str) -> Iterable[tuple[str, Any]]:
@@ -249,13 +245,13 @@ class PerturbedCopies:
         return self._outputs[kind, number]
 
     def _run(self, kind: str, number: int) -> PerturbedOutputs | None:
-        runner, token, input_set = self._runner, self._runner.token, self._sets[number]
-        label = f"{self._prefix}{kind}"
+        runner, token, input_set = self.runner, self.runner.token, self.sets[number]
+        label = f"{self.prefix}{kind}"
         source, target = runner.place(f"{label}-in{number}"), runner.place(f"{label}-out{number}")
         if kind == "optimized":
-            with runner.worker(self._original, label, optimize=not self._optimize) as worker:
+            with runner.worker(self.original, label, optimize=not self.optimize) as worker:
                 return PerturbedOutputs(target, worker.run(input_set.source, target))
-        model = self._original if isinstance(self._original, ir.Model) else load(self._original, token)
+        model = self.original if isinstance(self.original, ir.Model) else load(self.original, token)
         if noise.constant_bytes(model, token) > noise.LARGEST_COPY:
             return None
         inputs = inputs_from(input_set.source)
@@ -273,7 +269,7 @@ class PerturbedCopies:
             copy = noise.jittered(model, seed, units, token)
             moved = noise.jittered_inputs(inputs, seed, units, token, small=input_set.extreme)
         store_inputs(moved, source)
-        with runner.worker(copy, label, optimize=self._optimize) as worker:
+        with runner.worker(copy, label, optimize=self.optimize) as worker:
             return PerturbedOutputs(target, worker.run(source, target))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -280,10 +281,11 @@ class GuardedVersion(NamedTuple):
         return [results[i] for i in self.order]
 
 
+@dataclass(eq=False)
 class GuardedCall:
     """Runs the first version of a group that holds for its arguments, or else the general one.
 
-    Args:
+    Attributes:
         versions: The versions, in the order in which they are asked.
         general: The general version.
         name: The group's name.
@@ -291,33 +293,28 @@ class GuardedCall:
         timeline: Where failures are recorded, None for nowhere.
     """
 
+    versions: Sequence[GuardedVersion]
+    general: GuardedVersion
+    name: str
+    counters: Counters
+    timeline: Timeline | None
+
     __slots__ = ("_counters", "_general", "_name", "_tensor", "_timeline", "_versions")
 
-    def __init__(
-        self,
-        versions: Sequence[GuardedVersion],
-        general: GuardedVersion,
-        name: str,
-        counters: Counters,
-        timeline: Timeline | None,
-    ) -> None:
-        self._versions = tuple(versions)
-        self._general = general
-        self._name = name
-        self._counters = counters
-        self._timeline = timeline
+    def __post_init__(self) -> None:
+        self._versions = tuple(self.versions)
         self._tensor = value_class()
 
     def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Choose, and run what is chosen."""
         for version in self._versions:
             if self._holds(version.expected, values):
-                self._counters.add("specialized_runs")
+                self.counters.add("specialized_runs")
                 return version.run(values, options)
-        self._counters.add("guard_failures")
-        if self._timeline is not None:
-            self._timeline.mark("guard failure", group=self._name)
-        return self._general.run(values, options)
+        self.counters.add("guard_failures")
+        if self.timeline is not None:
+            self.timeline.mark("guard failure", group=self.name)
+        return self.general.run(values, options)
 
     def _holds(self, expected: Sequence[tuple[int, Expected]], values: list[Any]) -> bool:
         for place, (sizes, content) in expected:
