@@ -30,12 +30,12 @@ from ortopt.analysis import shapes
 from ortopt.graph import scope
 from ortopt.half_precision.conversion import casts
 from ortopt.half_precision.rounded_copy import rounded_copy
+from ortopt.optimization.half_precision_measurement import slice_error
 from ortopt.options import Options
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.verification.draws import Draw
 from ortopt.verification.inputs import draw_inputs
-from ortopt.verification.precision import slice_error
 from ortopt.verification.randomness import GivenValues
 
 TOLERANCE = 1e-2

@@ -38,7 +38,7 @@ from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.registry import Call, Rule, Steps, Unknown
 from ortopt.evaluation.call import Call as Folding
 from ortopt.evaluation.call import HazardError, Operand, UnsupportedHereError
-from ortopt.evaluation.lazy_tensors import on_demand
+from ortopt.evaluation.evaluate import on_demand
 from ortopt.evaluation.numpy_kernels import KERNELS, compute, tensor_of
 from ortopt.evaluation.raw_tensors import Raw, raw_of
 from ortopt.graph.facts import all_contents, dims_of

@@ -10,8 +10,7 @@ from ortopt.analysis.providers import check_installation, in_place_of
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import UsageError
 from ortopt.observers import Observer
-from ortopt.optimization.kinds import new_optimization
-from ortopt.optimization.request import make_options
+from ortopt.optimization.request import make_options, new_optimization
 from ortopt.optimization.result import (
     CostRefusal,
     ModelFigures,

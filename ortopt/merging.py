@@ -16,8 +16,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError, VerificationError
 from ortopt.graph import scope
 from ortopt.graph.names import set_name
-from ortopt.optimization.kinds import new_optimization
-from ortopt.optimization.request import make_options
+from ortopt.optimization.request import make_options, new_optimization
 from ortopt.serialization.load import load
 from ortopt.system.files import temporary_folder
 from ortopt.terminal_text import one_line, quoted

@@ -21,7 +21,7 @@ from ortopt import (
     optimize,
 )
 from ortopt.framework.workspace import ON_A_CLONE, Workspace
-from ortopt.instrumentation.limit import RewriteLimit
+from ortopt.optimization.replay import RewriteLimit
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
 from ortopt.transformer import Context, GraphTransformer

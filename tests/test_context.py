@@ -14,10 +14,10 @@ from ortopt.framework.direct_edits import REMEDY
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal
 from ortopt.instrumentation.explanation import Explanation
-from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.manager import GraphTransformerManager
 from ortopt.observers import Observer
 from ortopt.onnx_ir_internals import use_count
+from ortopt.optimization.replay import RewriteLimit
 from ortopt.options import Options, Target
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse

@@ -83,7 +83,7 @@ OWN = {
     "zoo.py": "the zoo that ships",
     "measurement/in_turns.py": "ONNX Runtime's profile",
     "measurement/profiling.py": "ONNX Runtime's profile",
-    "runtime/instruments/profiling.py": "ONNX Runtime's profile",
+    "runtime/instruments.py": "ONNX Runtime's profile",
     "measurement/child.py": "between processes of ours",
     "measurement/asking.py": "between processes of ours",
     "evaluation/child.py": "between processes of ours",

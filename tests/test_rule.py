@@ -32,7 +32,7 @@ from ortopt.graph.match import (
     producer,
 )
 from ortopt.instrumentation.explanation import Explanation
-from ortopt.instrumentation.limit import RewriteLimit
+from ortopt.optimization.replay import RewriteLimit
 from ortopt.options import Numerics, Options
 from ortopt.rule import Forwarded
 from ortopt.serialization.checks.structure import validate

@@ -87,6 +87,21 @@ def full_names(names: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(normalize, named)))
 
 
+def require_usable(names: Iterable[str]) -> None:
+    """Refuse providers that do not work here.
+
+    Args:
+        names: Full names (see `normalize`).
+
+    Raises:
+        UsageError: One of them does not.
+    """
+    for provider in names:
+        works, reason = usable(provider)
+        if not works:
+            raise UsageError(f"{provider} does not work here: {reason}")
+
+
 @functools.cache
 def usable(provider: str) -> tuple[bool, str]:
     """Whether a provider works here, and why not (or ``"ok"``); quiet, and cheap from the second time on.

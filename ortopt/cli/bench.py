@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,10 +225,11 @@ def _original(argument: ModelArgument, folder: Path) -> Version:
     return Version(0, folder / "original.onnx")
 
 
+@dataclass(eq=False)
 class _Made:
     """What is made of one model.
 
-    Args:
+    Attributes:
         argument: The model.
         original: Its original.
         folder: Where results are written.
@@ -236,21 +238,15 @@ class _Made:
         flags: The command's flags.
     """
 
-    def __init__(
-        self,
-        argument: ModelArgument,
-        original: Version,
-        folder: Path,
-        inputs: Path,
-        budget: MeasurementBudget,
-        flags: dict[str, Any],
-    ) -> None:
-        self.argument = argument
-        self._versions = {0: original}
-        self._folder = folder
-        self._inputs = inputs
-        self._budget = budget
-        self._flags = flags
+    argument: ModelArgument
+    original: Version
+    folder: Path
+    inputs: Path
+    budget: MeasurementBudget
+    flags: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        self._versions = {0: self.original}
         self._latest: tuple[int, ir.Model, Explanation] | None = None
 
     def version(self, level: int) -> Version:
@@ -263,17 +259,17 @@ class _Made:
 
         if level in self._versions:
             return self._versions[level]
-        path, listener = self._folder / f"level{level}.onnx", Explanation()
+        path, listener = self.folder / f"level{level}.onnx", Explanation()
         result = api.optimize(
             self.argument.source,
             level=level,
-            providers=self._budget.providers,
-            custom_op_libraries=self._budget.libraries,
-            verify=self._flags["verify"],
-            inputs=inputs_from(self._inputs),
-            dim_hints=named_extents("--dim-hint", self._flags["dim_hints"]),
+            providers=self.budget.providers,
+            custom_op_libraries=self.budget.libraries,
+            verify=self.flags["verify"],
+            inputs=inputs_from(self.inputs),
+            dim_hints=named_extents("--dim-hint", self.flags["dim_hints"]),
             strict=False,
-            observers=[listener] if self._flags["profile"] else (),
+            observers=[listener] if self.flags["profile"] else (),
         )
         result.save(path)
         if level < GROUPED and (self._latest is None or level > self._latest[0]):
@@ -288,11 +284,11 @@ class _Made:
 
         paths = [self._versions[0].path]
         if self._latest is None:
-            (original,) = profiling.in_turns(paths, inputs, self._budget)
+            (original,) = profiling.in_turns(paths, inputs, self.budget)
             return profiles.describe(original, None)
         level, model, listener = self._latest
         paths.append(self._versions[level].path)
-        original, result = profiling.in_turns(paths, inputs, self._budget)
+        original, result = profiling.in_turns(paths, inputs, self.budget)
         return profiles.describe(original, result, model, listener)
 
 

@@ -11,10 +11,13 @@ SIGFPE), kept busy for ever (a Loop) or asked for terabytes (an Expand):
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
+import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
@@ -23,14 +26,77 @@ from ortopt.analysis.providers import CPU, unusable_runtime
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import OptimizationCancelled
 from ortopt.evaluation.batch import STRING_BYTES, Batch, Inferred, has_subgraphs
-from ortopt.evaluation.call import Call, HazardError, Operand, UnsupportedHereError
+from ortopt.evaluation.call import Call, HazardError, Operand, UnsupportedHereError, check_signature
 from ortopt.evaluation.execution import run_in_child, run_model
-from ortopt.evaluation.lazy_tensors import on_demand
-from ortopt.evaluation.numpy_kernels import KERNELS, ONLY_HERE, compute, tensor_of
+from ortopt.evaluation.numpy_kernels import (
+    KERNELS,
+    LAZY_BYTES,
+    ONLY_HERE,
+    RESHAPES,
+    cast,
+    cast_target,
+    compute,
+    permutation,
+    reshaped_dims,
+    tensor_of,
+)
 from ortopt.graph import scope
 from ortopt.semantics import strings_of
 from ortopt.semantics.op_traits import SAFE_TO_EVALUATE
 from ortopt.system import memory
+
+
+def on_demand(call: Call, from_bytes: int = LAZY_BYTES) -> list[Operand] | None:
+    """Large weights that are moved or cast: known by shape and dtype, computed when they are read.
+
+    Args:
+        call: What would be computed.
+        from_bytes: Operands and results that are smaller are computed at once.
+
+    Raises:
+        UnsupportedHereError: It is not computed here.
+        HazardError: It must not be computed.
+    """
+    name = call.node.op_type
+    if name not in RESHAPES and name not in ("Transpose", "Cast", "CastLike"):
+        return None
+    check_signature(call)
+    operand = call.operand(0)
+    if operand.nbytes < from_bytes or operand.dtype == ir.DataType.STRING:
+        return None
+    source = operand.tensor if operand.tensor is not None else tensor_of(operand.array)
+    if name in RESHAPES:
+        shape = reshaped_dims(call)
+        return [_lazy_tensor(lambda: tensor_of(source.numpy().reshape(shape)), source.dtype, shape)]
+    if name == "Transpose":
+        axes = permutation(call)
+        shape = tuple(operand.shape[axis] for axis in axes)
+        return [
+            _lazy_tensor(lambda: tensor_of(np.ascontiguousarray(source.numpy().transpose(axes))), source.dtype, shape)
+        ]
+    target = cast_target(call)
+    call.allow(operand.shape, target.itemsize)
+    if target.itemsize * math.prod(operand.shape) < from_bytes or not _casts_whatever_it_holds(operand, target):
+        return None
+    dtype = ir.DataType.from_numpy(target)
+    return [_lazy_tensor(lambda: tensor_of(cast(source.numpy(), target)), dtype, operand.shape)]
+
+
+def _lazy_tensor(compute: Callable[[], ir.TensorProtocol], dtype: ir.DataType, shape: Sequence[int]) -> Operand:
+    return Operand(ir.LazyTensor(compute, dtype, ir.Shape(shape)))
+
+
+def _casts_whatever_it_holds(operand: Operand, target: np.dtype[Any]) -> bool:
+    """Whether `cast` will do it; asked on a large weight, so that dtypes decide where they can."""
+    source = np.dtype(operand.dtype.numpy())
+    if source.kind in "biu" and target.kind in "biuf" and target != np.float16:
+        return True
+    try:
+        cast(operand.array, target)
+    except UnsupportedHereError:
+        return False
+    return True
+
 
 DEFAULT_LIMIT_BYTES: Final = 1 << 30
 DEFAULT_TIMEOUT: Final = 10.0
@@ -87,25 +153,21 @@ def evaluate(
             spent(evaluation.unsafe_seconds)
 
 
+@dataclass(eq=False)
 class _Evaluation:
     """One call of `evaluate`: what is known so far, and what may still be spent."""
 
-    def __init__(
-        self,
-        opset_imports: Mapping[str, int],
-        is_random: Callable[[ir.Node], bool],
-        functions: tuple[ir.Function, ...],
-        limit_bytes: int,
-        timeout: float,
-        token: CancellationToken,
-    ) -> None:
-        self._token = token
-        self._opsets = dict(opset_imports)
+    opset_imports: Mapping[str, int]
+    is_random: Callable[[ir.Node], bool]
+    functions: tuple[ir.Function, ...]
+    limit_bytes: int
+    timeout: float
+    token: CancellationToken
+
+    def __post_init__(self) -> None:
+        self._opsets = dict(self.opset_imports)
         self._opset = self._opsets.get("", self._opsets.get("ai.onnx", 1))
-        self._is_random = is_random
-        self._functions = {function.identifier(): function for function in functions}
-        self._limit = limit_bytes
-        self._seconds = timeout
+        self._functions = {function.identifier(): function for function in self.functions}
         self.unsafe_seconds = 0.0
         self._sessions = _MAX_SESSIONS
         self._children = _MAX_CHILDREN
@@ -142,7 +204,7 @@ class _Evaluation:
         """The nodes that lead to what is wanted, apart from those that must not be evaluated."""
         needed = set(self._wanted)
         kept = []
-        for node in self._token.checked(reversed(nodes)):
+        for node in self.token.checked(reversed(nodes)):
             if not any(output in needed for output in node.outputs) or self._refused(node):
                 continue
             kept.append(node)
@@ -152,7 +214,7 @@ class _Evaluation:
 
     def _refused(self, node: ir.Node) -> bool:
         return any(attribute.is_ref() for attribute in node.attributes.values()) or any(
-            self._is_random(inner) for inner in self._inside(node, set())
+            self.is_random(inner) for inner in self._inside(node, set())
         )
 
     def _inside(self, node: ir.Node, seen: set[ir.OperatorIdentifier]) -> Iterator[ir.Node]:
@@ -183,7 +245,7 @@ class _Evaluation:
     def _sweep(self, todo: list[ir.Node]) -> list[ir.Node]:
         """Compute in numpy what can be; what is left is for ONNX Runtime, now or later."""
         left = []
-        for node in self._token.checked(todo):
+        for node in self.token.checked(todo):
             if node.domain not in ("", "ai.onnx") or (node.op_type not in KERNELS and node.op_type != "Constant"):
                 left.append(node)
                 continue
@@ -191,7 +253,7 @@ class _Evaluation:
             if any(operand is None and value is not None for operand, value in zip(operands, node.inputs, strict=True)):
                 left.append(node)
                 continue
-            call = Call(node, operands, self._opset, self._limit)
+            call = Call(node, operands, self._opset, self.limit_bytes)
             try:
                 results = _constant(node) or on_demand(call) or [Operand(array) for array in compute(call)]
             except UnsupportedHereError:
@@ -208,7 +270,7 @@ class _Evaluation:
         """As many nodes as can run here together, their results' sizes known and allowed."""
         pending: set[ir.Value] = set()
         candidates = []
-        for node in self._token.checked(todo):
+        for node in self.token.checked(todo):
             if node.op_type not in SAFE_TO_EVALUATE or node.domain not in ("", "ai.onnx") or node in self._unsafe:
                 continue
             if all(value is None or value in pending or self._operand(value) is not None for value in node.inputs):
@@ -222,7 +284,7 @@ class _Evaluation:
         types = Batch(candidates, self._opsets, self._functions, self._operand).infer()
         kept: list[ir.Node] = []
         produced: set[ir.Value] = set()
-        for node in self._token.checked(candidates):
+        for node in self.token.checked(candidates):
             inputs = [value for value in node.inputs if value is not None]
             if any(value not in produced and self._operand(value) is None for value in inputs):
                 continue
@@ -238,7 +300,9 @@ class _Evaluation:
     def _hopeless_with(self, node: ir.Node, types: Mapping[ir.Value, Inferred]) -> bool:
         """Whether ONNX Runtime has no kernel for these types, or the result is too large, in a child process too."""
         outputs = [types.get(value) for value in node.outputs if value.name != ""]
-        if any(output is not None and output.shape is not None and output.nbytes > self._limit for output in outputs):
+        if any(
+            output is not None and output.shape is not None and output.nbytes > self.limit_bytes for output in outputs
+        ):
             return True
         inputs = [None if value is None else _type_string(types.get(value)) for value in node.inputs]
         results = [None if value.name == "" else _type_string(types.get(value)) for value in node.outputs]
@@ -263,7 +327,7 @@ class _Evaluation:
         if block < 0:
             return False
         if node.op_type in _BOUNDED_BY_INPUT:
-            return all(operand is not None and operand.nbytes * 16 <= self._limit for operand in inputs)
+            return all(operand is not None and operand.nbytes * 16 <= self.limit_bytes for operand in inputs)
         return all(output is not None and output.shape is not None for output in outputs)
 
     def _has_long_strings(self, node: ir.Node) -> bool:
@@ -285,7 +349,7 @@ class _Evaluation:
         self._sessions -= 1
         seconds = self._at_most(DEFAULT_TIMEOUT)
         results = run_model(
-            batch.model(fetch), batch.feeds, [batch.name(value) for value in fetch], seconds, self._token
+            batch.model(fetch), batch.feeds, [batch.name(value) for value in fetch], seconds, self.token
         )
         return {value: result for value, result in zip(fetch, results, strict=True) if result is not None}
 
@@ -316,7 +380,7 @@ class _Evaluation:
                 self._run([node], todo, self._child)
 
     def _child(self, batch: Batch, fetch: Sequence[ir.Value]) -> dict[ir.Value, ir.TensorProtocol]:
-        if self._children <= 0 or self._seconds <= 0:
+        if self._children <= 0 or self.timeout <= 0:
             raise HazardError("too many child processes")
         self._children -= 1
         start = time.monotonic()
@@ -326,14 +390,14 @@ class _Evaluation:
                 model,
                 batch.feeds,
                 [batch.name(value) for value in fetch],
-                self._limit,
-                self._at_most(self._seconds),
-                self._token,
+                self.limit_bytes,
+                self._at_most(self.timeout),
+                self.token,
             )
         except OSError as error:
             raise HazardError(f"there is no room for a child process: {error}") from error
         finally:
-            self._seconds -= time.monotonic() - start
+            self.timeout -= time.monotonic() - start
             self.unsafe_seconds += time.monotonic() - start
         return {value: result for value, result in zip(fetch, results, strict=True) if result is not None}
 
@@ -345,7 +409,7 @@ class _Evaluation:
         Raises:
             HazardError: There are none.
         """
-        left = self._token.left
+        left = self.token.left
         if left is not None and left < _WORTH_A_RUN:
             raise HazardError("there is no time left")
         return seconds if left is None else min(seconds, left)
@@ -359,7 +423,7 @@ class _Evaluation:
         """Run nodes together; where that fails, halves of them, down to those that fail alone."""
         ready = []
         produced: set[ir.Value] = set()
-        for node in self._token.checked(nodes):
+        for node in self.token.checked(nodes):
             values = [*(value for value in node.inputs if value is not None), *scope.captured(node)]
             if all(value in produced or self._operand(value) is not None for value in values):
                 ready.append(node)
@@ -372,7 +436,7 @@ class _Evaluation:
         except OptimizationCancelled:
             raise
         except Exception:  # onnxruntime raises a class of its own for each status; all mean "not this"
-            self._token.check()  # it may have ended what failed
+            self.token.check()  # it may have ended what failed
             if len(ready) > 1:
                 middle = len(ready) // 2
                 self._run(ready[:middle], todo, runner)
@@ -392,7 +456,7 @@ class _Evaluation:
 
     def _keep(self, results: Mapping[ir.Value, ir.TensorProtocol]) -> None:
         for value, tensor in results.items():
-            if tensor.nbytes <= self._limit:
+            if tensor.nbytes <= self.limit_bytes:
                 self._known[value] = Operand(tensor)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import onnx_ir as ir
 
-from ortopt.analysis.providers import CPU, check_installation, usable
+from ortopt.analysis.providers import CPU, check_installation, require_usable
 from ortopt.errors import OutputError, UsageError
 from ortopt.serialization.scan import count_nodes
 from ortopt.terminal_text import one_line
@@ -121,10 +121,7 @@ def session(
         UsageError: A provider does not work on this machine.
     """
     check_installation()
-    for provider in providers:
-        works, reason = usable(provider)
-        if not works:
-            raise UsageError(f"{provider} does not work here: {reason}")
+    require_usable(providers)
     import onnxruntime
 
     if isinstance(model, ir.Model):

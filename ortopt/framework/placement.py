@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -240,39 +241,37 @@ def _elsewhere(node: ir.Node, version: int, providers: Sequence[str]) -> str:
     return "".join(f" ({name} has one: --provider {name.lower()})" for name in names)
 
 
+@dataclass(eq=False)
 class _Places:
     """Where the nodes of a rewrite run.
 
-    Args:
+    Attributes:
         matched: The nodes.
         providers: Execution providers, in order of preference.
         placed: Where they ran before the rewrite began, of those of which that was asked then.
     """
 
-    def __init__(
-        self, matched: Sequence[ir.Node], providers: Sequence[str], placed: Mapping[ir.Node, str | None]
-    ) -> None:
-        self._matched = matched
-        self._providers = providers
-        self._placed = placed
+    matched: Sequence[ir.Node]
+    providers: Sequence[str]
+    placed: Mapping[ir.Node, str | None]
 
     def _of(self, node: ir.Node) -> str | None:
-        if node in self._placed:
-            return self._placed[node]
-        return self._providers[0] if node.graph is None else provider_of(node, self._providers)
+        if node in self.placed:
+            return self.placed[node]
+        return self.providers[0] if node.graph is None else provider_of(node, self.providers)
 
     def last(self, new: ir.Node) -> int:
         """The last place in the list of providers where a new node may run.
 
         It is the last place of the matched nodes of the same op, or, if there are none, the first of all.
         """
-        peers = [old for old in self._matched if old.op_identifier() == new.op_identifier()]
-        names = map(self._of, peers or self._matched)
-        places = [self._providers.index(name) for name in names if name is not None]
+        peers = [old for old in self.matched if old.op_identifier() == new.op_identifier()]
+        names = map(self._of, peers or self.matched)
+        places = [self.providers.index(name) for name in names if name is not None]
         if not places:
-            return len(self._providers)
+            return len(self.providers)
         return max(places) if peers else min(places)
 
     def any_unsupported(self) -> bool:
         """Whether one of them runs nowhere."""
-        return any(self._of(old) is None for old in self._matched)
+        return any(self._of(old) is None for old in self.matched)

@@ -8,8 +8,8 @@ from typing import Final
 import onnx_ir as ir
 
 from ortopt.graph import module_scopes, scope
+from ortopt.graph.module_scopes import common_scope, scoped_name
 from ortopt.graph.provenance import ORIGIN_KEY, PASS_KEY, VALUES_KEY, origins_of, take_origins
-from ortopt.graph.scoped_names import common_scope, scoped_name
 
 MAX_DIVIDED: Final = 64
 """New nodes of a rewrite that replaces more values stand for all of its nodes: each value costs a walk."""

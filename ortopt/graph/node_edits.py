@@ -14,11 +14,12 @@ from ortopt.graph.constants import FLOATS
 from ortopt.graph.detached import constant, detach, is_detached_constant
 from ortopt.graph.heritage import heritages
 from ortopt.graph.index import OpIndex
+from ortopt.graph.module_scopes import constant_name
 from ortopt.graph.names import NameRegistry, set_name
+from ortopt.graph.order import insert_behind
 from ortopt.graph.provenance import VALUES_KEY, values_of
 from ortopt.graph.refusal import Conflict
 from ortopt.graph.reinference import Reinference, infers_alike
-from ortopt.graph.scoped_names import constant_name
 from ortopt.graph.undo_log import UndoLog
 from ortopt.onnx_ir_internals import (
     Usage,
@@ -312,12 +313,7 @@ class NodeEdits:
 
     def _put_back(self, graph: ir.Graph, node: ir.Node, before: ir.Node | None) -> None:
         """Put a node where it has been: behind another one, or first of all."""
-        if before is not None:
-            graph.insert_after(before, node)
-        elif len(graph):
-            graph.insert_before(graph[0], node)
-        else:
-            graph.append(node)
+        insert_behind(graph, node, before)
         self.index.add(graph, node)
 
     def reorder(self, graph: ir.Graph, nodes: Sequence[ir.Node], token: CancellationToken = NEVER) -> None:

@@ -13,6 +13,22 @@ from ortopt.onnx_ir_internals import attributes_of
 from ortopt.semantics import subgraphs
 
 
+def insert_behind(graph: ir.Graph, node: ir.Node, before: ir.Node | None) -> None:
+    """Put a node into a graph, behind another one, or first of all.
+
+    Args:
+        graph: The graph.
+        node: The node, which is in none.
+        before: The node behind which it stands; None for the first place.
+    """
+    if before is not None:
+        graph.insert_after(before, node)
+    elif len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
+
+
 def is_sorted(graph: ir.Graph, token: CancellationToken = NEVER) -> bool:
     """Whether every node of a graph stands after the nodes of that graph that it, or a graph below it, uses.
 

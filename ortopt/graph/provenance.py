@@ -1,7 +1,7 @@
 """Provenance: which transformer made a node, from which nodes, and in place of which values its outputs are.
 
 `ortopt.graph.edit` writes it under keys of ``meta`` of nodes and values, and names new nodes by it
-(`ortopt.graph.scoped_names`); `ortopt.serialization.encode` puts it into the metadata of a file's nodes, and
+(`ortopt.graph.module_scopes`); `ortopt.serialization.encode` puts it into the metadata of a file's nodes, and
 `record_of` reads it from either.
 """
 

@@ -174,18 +174,20 @@ def ancestor_in(graph: ir.Graph, node: ir.Node) -> ir.Node | None:
 
 def captured(node: ir.Node) -> list[ir.Value]:
     """The outer values that the graphs below a node use, each once; a value that such a graph returns counts."""
-    if not attributes_of(node):
-        return []
+    return captured_by(subgraphs(node)) if attributes_of(node) else []
+
+
+def captured_by(held: Iterable[ir.Graph]) -> list[ir.Value]:
+    """The outer values that graphs use, at any depth, each once; a value that such a graph returns counts."""
     inside: set[ir.Value] = set()
     used: dict[ir.Value, None] = {}
-    for held in subgraphs(node):
-        for graph in below(held):
-            inside.update(graph.inputs)
-            inside.update(graph.initializers.values())
-            for inner in graph:
-                inside.update(inner.outputs)
-                used.update(dict.fromkeys(value for value in inner.inputs if value is not None))
-            used.update(dict.fromkeys(graph.outputs))
+    for graph in (graph for outermost in held for graph in below(outermost)):
+        inside.update(graph.inputs)
+        inside.update(graph.initializers.values())
+        for node in graph:
+            inside.update(node.outputs)
+            used.update(dict.fromkeys(value for value in node.inputs if value is not None))
+        used.update(dict.fromkeys(graph.outputs))
     return [value for value in used if value not in inside]
 
 

@@ -11,11 +11,12 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.heritage import Heritage
 from ortopt.graph.names import NameRegistry
+from ortopt.graph.order import insert_behind
 from ortopt.half_precision.division import Division, masks_above
 from ortopt.half_precision.formats import Format
 from ortopt.half_precision.units import Unit, Use
-from ortopt.serialization.converted_tensors import ConvertedTensor
 from ortopt.serialization.load import SOURCE_KEY, load
+from ortopt.serialization.mapped_tensors import ConvertedTensor
 
 _SINGLE = ir.DataType.FLOAT
 
@@ -159,12 +160,7 @@ class _Conversion:
         producer = twin.producer()
         readers = (self._nodes[holder] for holder, _ in uses if isinstance(holder, ir.Node))
         self._add(node, readers if producer is None else [producer])
-        if producer is not None:
-            graph.insert_after(producer, node)
-        elif len(graph):
-            graph.insert_before(graph[0], node)
-        else:
-            graph.append(node)
+        insert_behind(graph, node, producer)
         self._rewire(uses, cast)
         if twin not in self._copy.graph.inputs and any(use.holder in self._graphs for use in uses):
             self._keep_output_name(twin, cast)

@@ -17,8 +17,8 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.options import Options
 from ortopt.semantics.op_traits import MOVING
-from ortopt.serialization.converted_tensors import ConvertedTensor
 from ortopt.serialization.load import load
+from ortopt.serialization.mapped_tensors import ConvertedTensor
 
 _SINGLE: Final = ir.DataType.FLOAT
 _DTYPE_ATTRIBUTES: Final = frozenset({"to", "dtype", "output_dtype"})

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ortopt.graph.module_scopes import SCOPES_KEY, modules
-from ortopt.graph.scoped_names import Path, common, scope_of
-from ortopt.instrumentation.graph_snapshot import GraphSnapshot, NodeRow
+import onnx_ir as ir
+
+from ortopt.graph.module_scopes import SCOPES_KEY, Path, common, modules, scope_of
+from ortopt.instrumentation.graph_snapshot import GraphSnapshot, NodeRow, SnapshotTaker
 
 MAX_DEPTH: Final = 12
 """Modules of a path; deeper ones count as the last."""
@@ -32,6 +33,18 @@ def paths(snapshot: GraphSnapshot) -> dict[int, Path]:
             found[row.id] = (prefix + (own or ()))[:MAX_DEPTH]
     _settle(snapshot, unclear, found)
     return found
+
+
+def paths_of_nodes(model: ir.Model) -> dict[ir.Node, Path]:
+    """The same of a model as it is: the modules around each node, none where nothing is said."""
+    nodes: list[ir.Node] = []
+
+    def number(node: ir.Node, _: str) -> int:
+        nodes.append(node)
+        return len(nodes) - 1
+
+    found = paths(SnapshotTaker(model, number).snapshot)
+    return {node: found.get(at, ()) for at, node in enumerate(nodes)}
 
 
 def paths_of_new(snapshot: GraphSnapshot, known: Mapping[int, Path]) -> dict[int, tuple[Path, ...]]:

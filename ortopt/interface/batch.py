@@ -16,8 +16,7 @@ from ortopt.errors import InvalidModelError, UsageError
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal
 from ortopt.interface.batch_places import BatchPlaces, Edit
-from ortopt.interface.change import Arrays, InterfaceChange
-from ortopt.interface.insertion import Insertion
+from ortopt.interface.change import Arrays, Insertion, InterfaceChange
 from ortopt.options import Options
 from ortopt.serialization.load import load
 from ortopt.terminal_text import node_name, one_line, quoted

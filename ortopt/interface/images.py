@@ -15,8 +15,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import UsageError
-from ortopt.interface.change import Arrays, InterfaceChange
-from ortopt.interface.insertion import Insertion
+from ortopt.interface.change import Arrays, Insertion, InterfaceChange
 from ortopt.interface_options import ImageInput
 from ortopt.terminal_text import quoted
 

@@ -54,7 +54,7 @@ def _timed(order: Order) -> dict[str, Any]:
         model's calls; bytes of memory.
     """
     from ortopt.analysis.providers import CPU
-    from ortopt.runtime.instruments.tracing import Timeline
+    from ortopt.runtime.instruments import Timeline
     from ortopt.verification.input_sets import inputs_from
 
     count, timeline = len(order["models"]), Timeline()
@@ -183,7 +183,7 @@ def _profiled(order: Order) -> dict[str, Any]:
     Returns:
         The file with the profile, and how many calls warmed it up.
     """
-    from ortopt.runtime.instruments.tracing import Timeline
+    from ortopt.runtime.instruments import Timeline
     from ortopt.verification.input_sets import inputs_from
 
     options, quiet = _options(order)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt.graph.provenance import record_of
-from ortopt.instrumentation.graph_snapshot import SnapshotTaker
-from ortopt.instrumentation.module_paths import paths
+from ortopt.instrumentation.module_paths import paths_of_nodes
 from ortopt.verification.layer_rows import layer_of
 
 
@@ -34,14 +33,7 @@ def layers_by_node(model: ir.Model, loaded: ir.Model | None) -> dict[str, str]:
 
 def _layers(model: ir.Model) -> list[tuple[ir.Node, str]]:
     """All nodes with their layers."""
-    nodes: list[ir.Node] = []
-
-    def number(node: ir.Node, _: str) -> int:
-        nodes.append(node)
-        return len(nodes) - 1
-
-    where = paths(SnapshotTaker(model, number).snapshot)
-    return [(node, _layer_of_origins(node) or layer_of(where.get(at, ()))) for at, node in enumerate(nodes)]
+    return [(node, _layer_of_origins(node) or layer_of(path)) for node, path in paths_of_nodes(model).items()]
 
 
 def _layer_of_origins(node: ir.Node) -> str:

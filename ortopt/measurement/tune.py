@@ -23,7 +23,7 @@ from ortopt.measurement.inputs import StoredInputs, attempts, stored_inputs
 from ortopt.measurement.pairs import BRIEF, Speed, compare
 from ortopt.measurement.recipe import Recipe, measured_recipe
 from ortopt.observers import Observer
-from ortopt.optimization.kinds import new_optimization
+from ortopt.optimization.request import new_optimization
 from ortopt.optimization.run import Source
 from ortopt.options import Fusions, Options
 

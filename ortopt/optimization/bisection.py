@@ -177,30 +177,26 @@ class Bisection:
         self._token.check()
 
 
+@dataclass(eq=False)
 class _Search:
     """One search: what is compared, and how often it has been."""
 
-    def __init__(
-        self,
-        bisection: Bisection,
-        outputs: frozenset[str] | None,
-        sets: frozenset[int] | None,
-        where: str,
-    ) -> None:
-        self._bisection = bisection
-        self._where = where
-        self.outputs = outputs
-        self.sets = sets
+    bisection: Bisection
+    outputs: frozenset[str] | None
+    sets: frozenset[int] | None
+    where: str
+
+    def __post_init__(self) -> None:
         self.probes = 0
 
     def probe(self, limit: int) -> tuple[Transformation, Verification]:
         """The model after some rewrites, and how it compares."""
-        self._bisection.check()
+        self.bisection.check()
         self.probes += 1
         try:
-            run = self._bisection.replay(limit)
+            run = self.bisection.replay(limit)
         except OptimizationCancelled:
             raise
         except OrtoptError as error:
             raise NotFound(f"the run could not be repeated: {error}") from error
-        return run, self._bisection.compare(run, self.outputs, self.sets, where=self._where)
+        return run, self.bisection.compare(run, self.outputs, self.sets, where=self.where)

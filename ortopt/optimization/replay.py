@@ -13,6 +13,24 @@ from ortopt.observers import Observer
 from ortopt.terminal_text import node_name
 from ortopt.transformer import GraphTransformer
 
+
+class RewriteLimit(Observer):
+    """Lets a run make a number of rewrites and no more, as LLVM's opt-bisect-limit does.
+
+    Args:
+        limit: Number of the last rewrite that is made; None is no limit.
+        without: Numbers of rewrites that are left out.
+    """
+
+    def __init__(self, limit: int | None = None, without: frozenset[int] = frozenset()) -> None:
+        self.limit = limit
+        self.without = without
+
+    def offer(self, transformer: GraphTransformer, nodes: Sequence[ir.Node], number: int, why: str) -> bool:
+        """Whether the number is within the limit."""
+        return (self.limit is None or number <= self.limit) and number not in self.without
+
+
 RewriteKey = tuple[object, ...]
 """Identifies a rewrite whatever its number: the transformer, the graph, and the nodes or the step."""
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ortopt.analysis import providers as execution
 from ortopt.analysis import releases, targets
 from ortopt.analysis.cost_tables import table_of
+from ortopt.cancellation import CancellationToken
 from ortopt.errors import UsageError
+from ortopt.observers import Observer
+from ortopt.optimization.run import Optimization, Source
 from ortopt.options import Options, declarations
+from ortopt.transformer import GraphTransformer
 
 
 def make_options(**values: Any) -> Options:
@@ -55,3 +59,20 @@ def _check_half_precision(values: Mapping[str, Any]) -> None:
         for name in ("float16_tolerance", "float16_io", "keep_float32"):
             if values.get(name):
                 raise UsageError(f"{name} says how to compute in 16 bits: give float16 or bfloat16, too")
+
+
+def new_optimization(
+    source: Source,
+    options: Options,
+    *,
+    transformers: Iterable[GraphTransformer] = (),
+    observers: Iterable[Observer] = (),
+    cancellation: CancellationToken | None = None,
+) -> Optimization:
+    """A run, with a conversion to 16 bits where the options ask for one; see `Optimization`."""
+    kind: type[Optimization] = Optimization
+    if options.float16 or options.bfloat16:
+        from ortopt.optimization.half_precision_run import HalfPrecisionOptimization
+
+        kind = HalfPrecisionOptimization
+    return kind(source, options, transformers=transformers, observers=observers, cancellation=cancellation)

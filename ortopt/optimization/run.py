@@ -98,7 +98,7 @@ class Optimization:
         self._own = UserRules(own)
         self.observers = (*observers, *self._own.observers)
         if options.limit is not None:
-            from ortopt.instrumentation.limit import RewriteLimit
+            from ortopt.optimization.replay import RewriteLimit
 
             self.observers += (RewriteLimit(options.limit),)
         if options.check_each:

@@ -134,3 +134,12 @@ def size_of(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def model_of(order: Mapping[str, Any]) -> Path:
+    """The file of the model that an order names, by its path or as one of the zoo."""
+    if order["path"] is not None:
+        return Path(order["path"])
+    from ortopt import zoo
+
+    return zoo.cached(order["zoo"])

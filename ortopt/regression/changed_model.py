@@ -13,7 +13,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ortopt.regression.facts import Facts
-from ortopt.regression.finding import Finding, difference_of_ops
+from ortopt.regression.results import Finding, difference_of_ops
 from ortopt.regression.thresholds import Threshold
 from ortopt.reporting.report import size
 

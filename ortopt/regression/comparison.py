@@ -12,7 +12,7 @@ from ortopt.analysis.blocks import FAMILIES
 from ortopt.graph.index import op_key
 from ortopt.regression import changed_model
 from ortopt.regression.facts import Facts, latency_in_words, measured_alike, times
-from ortopt.regression.finding import Finding, changes_of, difference_of_ops
+from ortopt.regression.results import Finding, changes_of, difference_of_ops
 from ortopt.regression.thresholds import DEFAULTS, Threshold
 from ortopt.reporting.report import size
 

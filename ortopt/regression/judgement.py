@@ -9,9 +9,8 @@ from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case
 from ortopt.regression.comparison import compare
 from ortopt.regression.facts import Facts
-from ortopt.regression.finding import Finding
 from ortopt.regression.model_run import DIFFERS, Answer
-from ortopt.regression.results import Result, Status, with_findings
+from ortopt.regression.results import Finding, Result, Status, with_findings
 
 
 def judge(

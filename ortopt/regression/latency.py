@@ -17,6 +17,7 @@ from ortopt.measurement.in_turns import Version, measure_in_turns
 from ortopt.measurement.inputs import StoredInputs, attempts, shapes_in_words, stored_inputs
 from ortopt.measurement.pairs import interval
 from ortopt.options import Options
+from ortopt.regression.case import model_of
 from ortopt.regression.facts import rounded
 from ortopt.serialization.load import load
 from ortopt.serialization.save import save
@@ -89,14 +90,6 @@ def _described(place: StoredInputs) -> dict[str, Any]:
     return {**place.as_dict(), "inputs": shapes_in_words(place.inputs)}
 
 
-def _original(order: Mapping[str, Any]) -> Path:
-    if order["path"] is not None:
-        return Path(order["path"])
-    from ortopt import zoo
-
-    return zoo.cached(order["zoo"])
-
-
 def _inputs(
     order: Mapping[str, Any], options: Options, folder: Path, budget: MeasurementBudget
 ) -> tuple[Path, list[StoredInputs]]:
@@ -105,7 +98,7 @@ def _inputs(
     Raises:
         OrtoptError: The original runs on none.
     """
-    original = _original(order)
+    original = model_of(order)
     model = load(original)
     if override(model, options.dims, options.input_shapes):
         original = folder / "original.onnx"

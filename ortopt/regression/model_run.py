@@ -16,6 +16,7 @@ from ortopt import api
 from ortopt.errors import InvalidModelError, OrtoptError, VerificationError
 from ortopt.measurement.child import memory as memory_of_process
 from ortopt.regression import facts as of_facts
+from ortopt.regression.case import model_of
 from ortopt.reporting import report
 from ortopt.reporting.layers import first_in_words
 from ortopt.serialization.load import SOURCE_KEY
@@ -91,7 +92,7 @@ def run(order: Mapping[str, Any]) -> Answer:
 def _run(order: Mapping[str, Any], facts: of_facts.Facts) -> None:
     options = api.make_options(**order["options"])
     with start.early():
-        source = _source(order)
+        source = model_of(order)
         run = api.new_optimization(source, options)
         origin = run.model.meta[SOURCE_KEY]
         facts["model"] = of_facts.hash_of([source, *map(Path, origin.data)])
@@ -130,14 +131,6 @@ def _reasons(data: Mapping[str, Any]) -> list[str]:
     if outcome is not None and outcome["not_as_deployed"]:
         reasons.append(outcome["not_as_deployed"])
     return [one_line(reason) for reason in reasons]
-
-
-def _source(order: Mapping[str, Any]) -> Path:
-    if order["path"] is not None:
-        return Path(order["path"])
-    from ortopt import zoo
-
-    return zoo.cached(order["zoo"])
 
 
 def _inputs(order: Mapping[str, Any]) -> Any:

@@ -47,12 +47,12 @@ def show(data: Mapping[str, Any], out: Console, *, everything: bool = False) -> 
 
 
 def _sizes(data: Mapping[str, Any]) -> FittingTable:
-    rows = [("nodes", *_change(data["nodes"])), ("initializers", *_change(data["initializers"]))]
+    rows = [("nodes", *change(data["nodes"])), ("initializers", *change(data["initializers"]))]
     if any(data["functions"].values()):
-        rows.append(("functions", *_change(data["functions"])))
-    rows.append(("constants", *_change(data["constant_bytes"], size)))
+        rows.append(("functions", *change(data["functions"])))
+    rows.append(("constants", *change(data["constant_bytes"], size)))
     if None not in data["file_bytes"].values():
-        rows.append(("file", *_change(data["file_bytes"], size)))
+        rows.append(("file", *change(data["file_bytes"], size)))
     return table(("", "before", "after", "change"), rows, styles=map(_colour, rows))
 
 
@@ -61,7 +61,7 @@ def _ops(by_op: Mapping[str, Mapping[str, int]]) -> FittingTable:
         op, counts = item
         return -abs(counts["after"] - counts["before"]), -counts["before"], op
 
-    rows = [(op, *_change(counts)) for op, counts in sorted(by_op.items(), key=rank)]
+    rows = [(op, *change(counts)) for op, counts in sorted(by_op.items(), key=rank)]
     return table(("op", "before", "after", "change"), rows, styles=map(_colour, rows))
 
 
@@ -70,7 +70,13 @@ def _colour(row: tuple[str, ...]) -> str:
     return {"-": Style.GOOD, "+": Style.WORSE}.get(row[-1][:1], Style.PLAIN)
 
 
-def _change(counts: Mapping[str, int], shown: Any = str) -> tuple[str, str, str]:
+def change(counts: Mapping[str, int], shown: Any = str) -> tuple[str, str, str]:
+    """A count before and after a run, and by how much it has changed, as cells of a table.
+
+    Args:
+        counts: ``before`` and ``after``.
+        shown: Makes a text of a count.
+    """
     difference = counts["after"] - counts["before"]
     sign = "-" if difference < 0 else "+"
     return shown(counts["before"]), shown(counts["after"]), f"{sign}{shown(abs(difference))}" if difference else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ortopt.optimization.result import OptimizeResult
-from ortopt.reporting.long_report import in_short
+from ortopt.reporting.long_report import change, in_short
 from ortopt.reporting.page.pages import run_page
 from ortopt.reporting.report import as_dict, size
 from ortopt.serialization.load import SOURCE_KEY
@@ -61,22 +61,16 @@ def _text(text: str) -> str:
 
 def _table(data: Mapping[str, Any]) -> str:
     """Sizes, and the ops that changed most."""
-    rows = [("nodes", *_cells(data["nodes"])), ("initializers", *_cells(data["initializers"]))]
-    rows.append(("constants", *_cells(data["constant_bytes"], size)))
+    rows = [("nodes", *change(data["nodes"])), ("initializers", *change(data["initializers"]))]
+    rows.append(("constants", *change(data["constant_bytes"], size)))
     changed = [(op, counts) for op, counts in data["nodes"]["by_op"].items() if counts["before"] != counts["after"]]
     changed.sort(key=lambda row: (-abs(row[1]["after"] - row[1]["before"]), row[0]))
-    rows += [(op, *_cells(counts)) for op, counts in changed[:_MAX_OPS]]
+    rows += [(op, *change(counts)) for op, counts in changed[:_MAX_OPS]]
     body = "".join(map(_row, rows))
     more = len(changed) - _MAX_OPS
     rest = f'<tr><td colspan="4">{more} more ops changed</td></tr>' if more > 0 else ""
     head = "<tr><th></th><th>before</th><th>after</th><th>change</th></tr>"
     return f"<table><thead>{head}</thead><tbody>{body}{rest}</tbody></table>"
-
-
-def _cells(counts: Mapping[str, int], shown: Any = str) -> tuple[str, str, str]:
-    difference = counts["after"] - counts["before"]
-    sign = "-" if difference < 0 else "+"
-    return shown(counts["before"]), shown(counts["after"]), f"{sign}{shown(abs(difference))}" if difference else ""
 
 
 def _row(cells: Iterable[str]) -> str:

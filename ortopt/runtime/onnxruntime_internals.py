@@ -13,10 +13,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+import onnx
+
 from ortopt.analysis.providers import check_installation, release_of
+from ortopt.evaluation.sessions import use_one_thread
 
 if TYPE_CHECKING:
     import onnxruntime
+
 
 SEEN_WITH: Final = "1.31.1"
 """The release of ONNX Runtime in which all of these names were seen."""
@@ -525,3 +529,21 @@ def refusals() -> tuple[type[Exception], type[Exception]]:
 def provider_failure() -> type[Exception]:
     """ONNX Runtime's error of an execution provider that fails."""
     return native().EPFail
+
+
+def auxiliary_session(model: onnx.ModelProto, entries: Mapping[str, str] | None = None) -> NativeSession:
+    """A session on the CPU, without messages and threads.
+
+    Args:
+        model: The model.
+        entries: Configuration entries.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    use_one_thread(options)
+    options.log_severity_level = 4
+    for key, value in (entries or {}).items():
+        options.add_session_config_entry(key, value)
+    return open_native_session(options, model.SerializeToString())

@@ -8,7 +8,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, SupportsIndex
 
 import onnx_ir as ir
 
@@ -17,8 +17,7 @@ from ortopt.errors import UsageError
 from ortopt.runtime.decoding.decode_loop import DEFAULT_CAPACITY, CachedSession, DecodeLoop
 from ortopt.runtime.denormals import check_denormals
 from ortopt.runtime.execution.group_runner import GroupRunner
-from ortopt.runtime.instruments.statistics import Counters, Statistics
-from ortopt.runtime.instruments.tracing import Timeline
+from ortopt.runtime.instruments import Counters, Statistics, Timeline
 from ortopt.runtime.onnxruntime_interface.delegated_methods import DelegatedMethods
 from ortopt.runtime.onnxruntime_interface.grouped_session import AsyncCalls, GroupedSession
 from ortopt.runtime.onnxruntime_internals import provider_failure, refusals
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from ortopt.runtime.onnxruntime_interface.delegated_methods import RunnableSession, WholeSession
     from ortopt.runtime.onnxruntime_internals import NativeDevice, NativeVector
     from ortopt.runtime.specialization.export import Exported
     from ortopt.serialization.load import HoldsModel
@@ -174,7 +172,7 @@ class InferenceSession(DelegatedMethods):
         self._gave_up = False  # a provider, after it failed in a run
         self._callers = AsyncCalls()
         # ONNX Runtime's session, or one of several groups: each call reads this once, and ends on what it found.
-        self._session: WholeSession | GroupedSession = open_session(
+        self._session: onnxruntime.InferenceSession | GroupedSession = open_session(
             self._request, chosen, falls_back=self._enable_fallback
         )
         _live.add(self)
@@ -206,7 +204,7 @@ class InferenceSession(DelegatedMethods):
 
     def _run(
         self,
-        session: RunnableSession,
+        session: onnxruntime.InferenceSession | GroupedSession,
         output_names: Sequence[str] | None,
         feed: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None,
@@ -331,7 +329,7 @@ class InferenceSession(DelegatedMethods):
         source = self._request.source
         return os.fspath(source) if isinstance(source, str | os.PathLike) else None
 
-    def _alive(self) -> WholeSession | GroupedSession:
+    def _alive(self) -> onnxruntime.InferenceSession | GroupedSession:
         """What runs the model, unless it must not be asked any more."""
         if self._unusable is not None:
             raise UsageError(self._unusable)
@@ -367,7 +365,7 @@ class InferenceSession(DelegatedMethods):
         if isinstance(old, GroupedSession):
             old.retire()
 
-    def _after_failure(self, error: Exception) -> RunnableSession:
+    def _after_failure(self, error: Exception) -> onnxruntime.InferenceSession | GroupedSession:
         """Go over to the CPU after a provider failed in a run, once; raises the error if that is not wanted.
 
         Returns:
@@ -459,7 +457,7 @@ class InferenceSession(DelegatedMethods):
         if self._unusable is None:
             self._unusable = _CLOSED
         self._callers.close()
-        old, self._session = self._session, cast("WholeSession", _Closed())
+        old, self._session = self._session, _Closed()
         if isinstance(old, GroupedSession):
             old.close()
 

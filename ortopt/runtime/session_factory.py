@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
@@ -26,8 +26,7 @@ from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.group_runner import HOST, GroupContext, GroupObserver, Specializer
 from ortopt.runtime.execution.session_maker import ProviderOptions, SessionMaker, making_on
 from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
-from ortopt.runtime.instruments.statistics import Counters
-from ortopt.runtime.instruments.tracing import Timeline
+from ortopt.runtime.instruments import Counters, Timeline
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
 from ortopt.runtime.onnxruntime_internals import tells_memories
 from ortopt.runtime.planning.planner import Planner
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from ortopt.runtime.cuda.device import CudaDevice
-    from ortopt.runtime.onnxruntime_interface.delegated_methods import WholeSession
     from ortopt.runtime.specialization.specializing import SpecializationPolicy
 
 
@@ -86,7 +84,7 @@ class SessionRequest:
 
 def open_session(
     request: SessionRequest, chosen: ProviderOptions | None, *, falls_back: bool
-) -> WholeSession | GroupedSession:
+) -> onnxruntime.InferenceSession | GroupedSession:
     """Make what runs a model: ``onnxruntime.InferenceSession`` or `GroupedSession`.
 
     Raises what ONNX Runtime raises where it refuses the model.
@@ -114,7 +112,7 @@ class _SessionFactory:
         self._falls_back = falls_back
         self._found: tuple[str, ...] | None = None  # which of the caller's providers work here
 
-    def session(self) -> WholeSession | GroupedSession:
+    def session(self) -> onnxruntime.InferenceSession | GroupedSession:
         """The session."""
         request, settings = self._request, self._settings
         if request.shared_cache is not None:
@@ -150,7 +148,7 @@ class _SessionFactory:
 
     def _whole(
         self, chosen: ProviderOptions | None, placed: Placed | None = None
-    ) -> tuple[WholeSession | None, Exception | None]:
+    ) -> tuple[onnxruntime.InferenceSession | None, Exception | None]:
         """One session of ONNX Runtime of the whole model, or what it said if it would not.
 
         Neither where the model is too large for it.
@@ -180,8 +178,8 @@ class _SessionFactory:
         unoptimized = self._settings.run_type is RunType.REFERENCE
         flushes = self._request.denormals_as_zero
 
-        def make(names: Sequence[str] | None) -> WholeSession:
-            session: WholeSession = onnxruntime.InferenceSession(
+        def make(names: Sequence[str] | None) -> onnxruntime.InferenceSession:
+            session: onnxruntime.InferenceSession = onnxruntime.InferenceSession(
                 model,
                 used,
                 None if names is None else [(name, dict((chosen or {})[name])) for name in names],
@@ -202,9 +200,9 @@ class _SessionFactory:
             return None, error
         self._counters.add("compiles")
         self._check_whole(whole, self._found or ())
-        return cast("WholeSession", denormals.FlushingSession(whole)) if flushes else whole, None
+        return denormals.FlushingSession(whole) if flushes else whole, None
 
-    def _cached(self, wanted: Mapping[str, str]) -> WholeSession:
+    def _cached(self, wanted: Mapping[str, str]) -> onnxruntime.InferenceSession:
         """One session of ONNX Runtime of a model that has past and present in one buffer.
 
         Raises:
@@ -226,11 +224,11 @@ class _SessionFactory:
         if whole is None:
             assert refused is not None
             raise refused
-        return cast("WholeSession", CachedSession(whole, shared, placed))
+        return CachedSession(whole, shared, placed)
 
     def _make(
-        self, make: Callable[[Sequence[str] | None], WholeSession], providers: Sequence[str] | None
-    ) -> WholeSession:
+        self, make: Callable[[Sequence[str] | None], onnxruntime.InferenceSession], providers: Sequence[str] | None
+    ) -> onnxruntime.InferenceSession:
         """A session on the caller's providers; without the first ones, where that helps.
 
         ONNX Runtime leaves some providers out that do not work here, and raises what they say for others.
@@ -246,7 +244,7 @@ class _SessionFactory:
                     return session
             raise
 
-    def _check_whole(self, whole: WholeSession, wanted: Sequence[str]) -> None:
+    def _check_whole(self, whole: onnxruntime.InferenceSession, wanted: Sequence[str]) -> None:
         """Say which providers ONNX Runtime left out in making a session, as it only does on stderr.
 
         Raises:
@@ -261,7 +259,7 @@ class _SessionFactory:
         self._counters.add("fallbacks")
         warnings.warn(f"{message}; falling back to {', '.join(whole.get_providers())}", RuntimeWarning, stacklevel=6)
 
-    def _plan(self, *, simple: bool) -> WholeSession | GroupedSession:
+    def _plan(self, *, simple: bool) -> onnxruntime.InferenceSession | GroupedSession:
         """The session of a model's groups; that of ONNX Runtime if there is only one."""
         options = self._request.options
         copies = None if options is None else session_options.Copies(options)
@@ -289,7 +287,7 @@ class _SessionFactory:
             context.cache.max_entries = max(context.cache.max_entries, len(context.groups))
         self._check_options(context)
         if self._settings.dump_graph:
-            from ortopt.runtime.debugging.dumps import dump_graph
+            from ortopt.runtime.debugging import dump_graph
 
             dump_graph(model, plan, self._settings.dump_folder)
         return GroupedSession(model, plan, context)
@@ -376,7 +374,7 @@ class _SessionFactory:
             folder = os.curdir
         return load(source, folder=folder, checked=False)
 
-    def _with_files(self, *, simple: bool) -> WholeSession:
+    def _with_files(self, *, simple: bool) -> onnxruntime.InferenceSession:
         """One session of a grouped model, where the options bring contents of files: they cannot be told apart.
 
         Raises:
@@ -513,11 +511,11 @@ def _observers(settings: RunSettings, device: CudaDevice | None) -> list[GroupOb
     """What the settings want to be done around every group."""
     observers: list[GroupObserver] = []
     if settings.dump_groups:
-        from ortopt.runtime.debugging.dumps import GroupDumps
+        from ortopt.runtime.debugging import GroupDumps
 
         observers.append(GroupDumps(settings.dump_folder))
     if settings.observes_groups:
-        from ortopt.runtime.debugging.checks import RunChecks
+        from ortopt.runtime.debugging import RunChecks
 
         observers.append(RunChecks(settings, device))
     return observers

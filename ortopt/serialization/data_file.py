@@ -14,8 +14,7 @@ import onnx_ir as ir
 
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OutputError
-from ortopt.serialization.converted_tensors import ConvertedTensor
-from ortopt.serialization.mapped_tensors import CHUNK, MappedFile, MappedTensor
+from ortopt.serialization.mapped_tensors import CHUNK, ConvertedTensor, MappedFile, MappedTensor
 from ortopt.serialization.output_files import TemporaryOutput
 from ortopt.serialization.tensor_encoding import Place
 from ortopt.system.threads import BackgroundThread

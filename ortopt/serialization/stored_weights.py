@@ -15,9 +15,8 @@ from typing import Final
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
-from ortopt.serialization.converted_tensors import ConvertedTensor
 from ortopt.serialization.data_file import write_data
-from ortopt.serialization.mapped_tensors import MappedFile, MappedTensor
+from ortopt.serialization.mapped_tensors import ConvertedTensor, MappedFile, MappedTensor
 from ortopt.serialization.save import save_structure
 from ortopt.serialization.tensor_encoding import Place
 

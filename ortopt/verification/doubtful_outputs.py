@@ -28,6 +28,13 @@ _FEW: Final = 0.01
 """The share of an output's integers that may come out differently where the original itself is undecided."""
 
 
+def _alike(expected: Any, others: Sequence[Any]) -> list[Array]:
+    """The arrays among what copies gave that have the shape of what was expected."""
+    return [
+        other for other in others if isinstance(other, np.ndarray) and other.shape == getattr(expected, "shape", None)
+    ]
+
+
 def decide_by_noise(
     row: OutputRow,
     noise: float,
@@ -85,9 +92,7 @@ def zeros_cancel_out(expected: Any, got: Any, others: Sequence[Any]) -> bool:
         Whether at each such place a copy gives something else than that zero; zeros that are there for another reason,
         as those of a Relu, stay.
     """
-    arrays = [
-        other for other in others if isinstance(other, np.ndarray) and other.shape == getattr(expected, "shape", None)
-    ]
+    arrays = _alike(expected, others)
     if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f" or expected.dtype != got.dtype:
         return False
     turned = (expected == 0) & (got == 0) & (np.signbit(expected) != np.signbit(got))
@@ -110,9 +115,7 @@ def decide_by_matches(row: OutputRow, expected: Any, got: Any, others: Sequence[
         One that agrees if at each place one of the copies gives what the result gives, and such places are few: a
         hundredth, or one.
     """
-    arrays = [
-        other for other in others if isinstance(other, np.ndarray) and other.shape == getattr(expected, "shape", None)
-    ]
+    arrays = _alike(expected, others)
     if not isinstance(expected, np.ndarray) or not arrays:
         return dataclasses.replace(row, doubtful=False)
     different = np.atleast_1d(np.asarray(expected != got))
@@ -160,9 +163,7 @@ def decide_by_steps(row: OutputRow, expected: Any, got: Any, others: Sequence[An
         got: What the result gave.
         others: What these copies gave.
     """
-    arrays = [
-        other for other in others if isinstance(other, np.ndarray) and other.shape == getattr(expected, "shape", None)
-    ]
+    arrays = _alike(expected, others)
     if not isinstance(expected, np.ndarray) or expected.dtype != got.dtype or expected.shape != got.shape:
         return row
     spread = max((_distance(expected, array) for array in arrays), default=0.0)
@@ -192,9 +193,7 @@ def decide_by_distance(row: OutputRow, expected: Any, got: Any, others: Sequence
         got: What the result gave.
         others: What copies of the original gave.
     """
-    arrays = [
-        other for other in others if isinstance(other, np.ndarray) and other.shape == getattr(expected, "shape", None)
-    ]
+    arrays = _alike(expected, others)
     if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "iub" or not arrays:
         return dataclasses.replace(row, doubtful=False)
     spread = max(_distance(expected, array) for array in arrays)

@@ -1,21 +1,115 @@
-"""The search for input sets on which an original runs: a model does not say which inputs it accepts."""
+"""The search for input sets on which an original runs: a model does not say which inputs it accepts.
+
+Input sets without elements: one symbol is 0, and with it those that are never another size.
+
+A symbol that must be as large as another one, or as large as something in the graph, is not 0 alone: some kernels do
+not notice. A Concat leaves parts without elements out, whatever their other sizes are, and what they would fill is
+memory that nobody has written. So a symbol is 0 alone only where it may be another size alone.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
 from ortopt.errors import UsageError
 from ortopt.terminal_text import quoted
 from ortopt.verification.draws import Draw, additional_draws, initial_draws, thorough_draws
-from ortopt.verification.empty_sets import EmptySets
 from ortopt.verification.input_sets import InputSet
 from ortopt.verification.inputs import Inputs, Interface
 from ortopt.verification.numbers import FAR, FloatRange
 from ortopt.verification.process import Deadline, Worker, WorkerError
+
+Sizes = Mapping[str, int]
+"""The sizes of all symbols of an input set."""
+
+
+@dataclass(eq=False)
+class EmptySets:
+    """Tries input sets in which symbols are 0.
+
+    Attributes:
+        interface: What the model takes.
+        attempt: Draws a set and runs it; the text says what is particular about it.
+        given: Sizes of symbols that the caller has chosen.
+        ran: The sizes of sets on which the model has run.
+        seconds: For the symbols behind the first.
+        nonempty: Symbols that are not 0.
+    """
+
+    interface: Interface
+    attempt: Callable[[Worker, Draw, str], InputSet]
+    given: Mapping[str, int]
+    ran: Sequence[Sizes]
+    seconds: float
+    nonempty: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        self._nonempty = frozenset(self.nonempty)
+        self._tried: set[tuple[str, ...]] = set()
+
+    def run(self, worker: Worker) -> list[InputSet]:
+        """The sets that the model takes: of the first symbol, and as long as that costs nothing of each other one.
+
+        A model that does not take the first is asked for the others all the same: failing is quick.
+        """
+        sets: list[InputSet] = []
+        begun = time.monotonic()
+        for symbol in self.interface.free_symbols:
+            if symbol in self.given or symbol in self._nonempty:
+                continue
+            with contextlib.suppress(WorkerError):
+                sets += self._of(worker, symbol)
+            if worker.dead or time.monotonic() - begun > self.seconds:
+                break
+        return sets
+
+    def _of(self, worker: Worker, symbol: str) -> list[InputSet]:
+        """The set in which a symbol is 0, or, where it is never so alone, in which those like it are 0, too."""
+        alone = self._empty(worker, (symbol,))
+        if self._is_free(worker, symbol):
+            return [alone]
+        alike = tuple(sorted(self._like(symbol)))
+        if len(alike) == 1 or alike in self._tried or not self._nonempty.isdisjoint(alike):
+            return []
+        self._tried.add(alike)
+        return [self._empty(worker, alike)]
+
+    def _empty(self, worker: Worker, symbols: tuple[str, ...]) -> InputSet:
+        label = " and ".join(f"{quoted(symbol)} is 0" for symbol in symbols)
+        input_set = self.attempt(worker, Draw(sizes=tuple((symbol, 0) for symbol in symbols)), label)
+        input_set.extreme = True  # where sizes depend on each other in another way, kernels may read what nobody wrote
+        return input_set
+
+    def _like(self, symbol: str) -> list[str]:
+        """The symbols, itself among them, that were as large as a symbol in all sets on which the model has run."""
+        symbols = (other for other in self.interface.free_symbols if other not in self.given)
+        return [other for other in symbols if all(sizes[other] == sizes[symbol] for sizes in self.ran)]
+
+    def _is_free(self, worker: Worker, symbol: str) -> bool:
+        """Whether a symbol may have several sizes, and others than those of all other symbols."""
+        distinct = any(
+            sizes[symbol] not in [size for other, size in sizes.items() if other != symbol] for sizes in self.ran
+        )
+        if distinct and len({sizes[symbol] for sizes in self.ran}) > 1:
+            return True
+        natural = self.interface.sizes(self.given, Draw())
+        larger = next(size for size in range(natural[symbol] + 1, 1 << 30) if size not in natural.values())
+        for size in (larger, 2 * natural[symbol]):  # the second one for sizes that something must divide
+            try:
+                self.attempt(worker, Draw(sizes=((symbol, size),)), "")
+            except WorkerError:
+                if worker.dead:
+                    raise
+            else:
+                return True
+        return False
+
 
 _SECOND_SET_WITHIN: Final = 3.0  # seconds that the first may take for another set, of other sizes, to be run too
 _TRIES_FOR_A_SECOND_SET: Final = 3
@@ -33,10 +127,11 @@ _KINDS: Final = {"nan": "NaN is among the floats", "inf": "infinities are among 
 _FURTHER_SHARE: Final = 0.25  # of the time that the original took until then, if that is more
 
 
+@dataclass(eq=False)
 class Search:
     """Tries input sets until enough are found; it goes on in another process where one has been ended by a set.
 
-    Args:
+    Attributes:
         interface: What the model takes.
         draw: Draws inputs.
         attempt: Runs them in a process; the text says what is particular about them.
@@ -44,32 +139,22 @@ class Search:
         given: Sizes of symbols that the caller has chosen.
         nonempty: Symbols that are not 0.
         thorough: Whether many more sets are wanted, however long that takes.
-
-    Attributes:
         error: Why the first set that failed did.
         crashes: How many processes have been ended by a set; another `run`, in a new one, may find more.
     """
 
-    def __init__(
-        self,
-        interface: Interface,
-        draw: Callable[[Draw], Inputs],
-        attempt: Callable[[Worker, Inputs, str], InputSet],
-        *,
-        fine: bool,
-        given: Mapping[str, int],
-        nonempty: Collection[str] = (),
-        thorough: bool = False,
-    ) -> None:
+    interface: Interface
+    draw: Callable[[Draw], Inputs]
+    attempt: Callable[[Worker, Inputs, str], InputSet]
+    _: KW_ONLY
+    fine: bool
+    given: Mapping[str, int]
+    nonempty: Collection[str] = ()
+    thorough: bool = False
+
+    def __post_init__(self) -> None:
         self.error: WorkerError | UsageError | None = None
         self.crashes = 0
-        self._interface = interface
-        self._draw = draw
-        self._attempt = attempt
-        self._fine = fine
-        self._given = given
-        self._nonempty = nonempty
-        self._thorough = thorough
         self._good: list[InputSet] = []
         self._poor: list[InputSet] = []
         self._ran: list[dict[str, int]] = []
@@ -99,7 +184,7 @@ class Search:
                 continue
             if not self._try(worker, how):
                 break
-            if self._good and self._wanted == _ENOUGH and self._interface.has_conditions:
+            if self._good and self._wanted == _ENOUGH and self.interface.has_conditions:
                 self._wanted += 1
                 if not self._try(worker, dataclasses.replace(how, conditions_hold=False)):
                     break
@@ -127,7 +212,7 @@ class Search:
             try:
                 drawn = self._fresh(how)
                 if drawn is not None:
-                    self._add(self._attempt(worker, drawn, ""), how)
+                    self._add(self.attempt(worker, drawn, ""), how)
             except UsageError:
                 continue
             except WorkerError as error:
@@ -138,7 +223,7 @@ class Search:
 
     def _add(self, input_set: InputSet, how: Draw) -> None:
         input_set.extreme = how.is_extreme
-        self._ran.append(self._interface.sizes(self._given, how))
+        self._ran.append(self.interface.sizes(self.given, how))
         if not self._good and (input_set.says_something or not self._poor):
             self._first = how
         (self._good if input_set.says_something else self._poor).append(input_set)
@@ -159,7 +244,7 @@ class Search:
         self._tries += bool(self._good)
         start = time.monotonic()
         try:
-            input_set = self._attempt(worker, drawn, "")
+            input_set = self.attempt(worker, drawn, "")
         except WorkerError as error:
             if not isinstance(self.error, WorkerError):
                 self.error = error
@@ -183,23 +268,23 @@ class Search:
             plain: Which of the outputs hold plain numbers for natural inputs.
         """
         sets: list[InputSet] = []
-        interface = self._interface
+        interface = self.interface
         symbols = len(interface.symbols)
         ways = list(
             additional_draws(
-                fine=self._fine,
+                fine=self.fine,
                 symbols=symbols,
                 floating=interface.has_floats,
                 integers=interface.has_wide_integers,
-                free=self._fine and interface.has_free_integers,
+                free=self.fine and interface.has_free_integers,
             )
         )
-        if self._thorough:
+        if self.thorough:
             budget = _THOROUGH_SECONDS
-            ways += thorough_draws(fine=self._fine, symbols=symbols)
+            ways += thorough_draws(fine=self.fine, symbols=symbols)
         while ways:
             way = ways.pop(0)
-            if sets and way.size is not None and not self._thorough:
+            if sets and way.size is not None and not self.thorough:
                 break
             try:
                 input_set = self._further_set(worker, way, budget, pace)
@@ -224,21 +309,21 @@ class Search:
 
     def _further_set(self, worker: Worker, way: Draw, budget: float, pace: float) -> InputSet | None:
         """One of them; None if it takes too long, or has been tried."""
-        interface = self._interface
+        interface = self.interface
         sized = way.size is not None or way.odd is not None
         first = self._first
         integers = first.integers if way.integers == "natural" else way.integers
         how = way if sized else dataclasses.replace(way, size=first.size, length=first.length, integers=integers)
-        if pace * interface.elements(self._given, how) > budget:
+        if pace * interface.elements(self.given, how) > budget:
             return None
         drawn = self._fresh(how)
         if drawn is None:
             return None
-        sizes = interface.sizes(self._given, how).items()
+        sizes = interface.sizes(self.given, how).items()
         parts = [f"{quoted(name)} is {size}" for name, size in sizes]
         parts += [_KINDS[way.floats]] if way.floats in _KINDS else []
         parts += ["integers are at the bounds of their dtype"] if way.integers == "extreme" else []
-        input_set = self._attempt(worker, drawn, " and ".join(parts))
+        input_set = self.attempt(worker, drawn, " and ".join(parts))
         input_set.signs = way.floats != "coarse"
         input_set.extreme = way.is_extreme
         input_set.special = way.floats in _KINDS
@@ -246,23 +331,23 @@ class Search:
 
     def _try_empty(self, worker: Worker) -> list[InputSet]:
         """Input sets with dimensions of 0, as far as the model takes them."""
-        if not self._interface.takes_empty:
+        if not self.interface.takes_empty:
             return []
         deadline, worker.deadline = worker.deadline, Deadline(min(worker.deadline.left, _FOR_NOTHING))
         try:
             sets = EmptySets(
-                self._interface, self._attempt_drawn, self._given, self._ran, _FURTHER_SECONDS, self._nonempty
+                self.interface, self._attempt_drawn, self.given, self._ran, _FURTHER_SECONDS, self.nonempty
             )
             return sets.run(worker)
         finally:
             worker.deadline = deadline
 
     def _attempt_drawn(self, worker: Worker, how: Draw, label: str) -> InputSet:
-        return self._attempt(worker, self._draw(how), label)
+        return self.attempt(worker, self.draw(how), label)
 
     def _fresh(self, how: Draw) -> Inputs | None:
         """Inputs that have not been tried, or None."""
-        drawn = self._draw(how)
+        drawn = self.draw(how)
         contents = tuple(_digest(value) for value in drawn.values())
         if contents in self._seen:
             return None

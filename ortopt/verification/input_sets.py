@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from ortopt.verification.inputs import Inputs
 from ortopt.verification.worker import restore, store
 
 
+@dataclass(eq=False)
 class InputSet:
     """An input set that is kept, and the original's outputs for it.
 
@@ -31,26 +34,20 @@ class InputSet:
         finite: Whether neither are among the inputs.
     """
 
-    signs = True
-    extreme = False
-    special = False
-    finite = True
-
-    def __init__(
-        self, source: Place, target: Place, rows: list[Any], label: str, seconds: float, elements: int
-    ) -> None:
-        self.source = source
-        self.target = target
-        self.rows = rows
-        self.label = label
-        self.seconds = seconds
-        self.elements = elements
+    source: Place
+    target: Place
+    rows: list[Any]
+    label: str
+    seconds: float
+    elements: int
+    signs: bool = True
+    extreme: bool = False
+    special: bool = False
+    finite: bool = True
 
     def with_outputs(self, target: Place, rows: list[Any]) -> InputSet:
         """The same inputs with other outputs for them."""
-        other = InputSet(self.source, target, rows, self.label, self.seconds, self.elements)
-        other.signs, other.extreme, other.special, other.finite = self.signs, self.extreme, self.special, self.finite
-        return other
+        return dataclasses.replace(self, target=target, rows=rows)
 
     @property
     def is_ordinary(self) -> bool:

@@ -12,6 +12,7 @@ import dataclasses
 import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
@@ -23,8 +24,8 @@ from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.facts import dims_of
-from ortopt.instrumentation.graph_snapshot import SnapshotTaker, op_of, shape_text, type_text
-from ortopt.instrumentation.module_paths import paths
+from ortopt.instrumentation.graph_snapshot import op_of, shape_text, type_text
+from ortopt.instrumentation.module_paths import paths_of_nodes
 from ortopt.options import Options
 from ortopt.serialization.load import load
 from ortopt.system import memory
@@ -70,10 +71,11 @@ class _Output(Struct, frozen=True):
     cast: ir.DataType | None
 
 
+@dataclass(eq=False)
 class LayerComparison:
     """Compares the values of one result on one input set.
 
-    Args:
+    Attributes:
         runner: Runs the models.
         original: The original, as its outputs were computed.
         result: The result, likewise.
@@ -83,25 +85,19 @@ class LayerComparison:
         has_steps: Whether the result is right without rounding, so that steps of quantizers excuse more.
     """
 
-    def __init__(
-        self,
-        runner: ModelRunner,
-        original: Source,
-        result: Source,
-        reference: ReferenceOutputs,
-        token: CancellationToken = NEVER,
-        *,
-        spreading: bool = False,
-        has_steps: bool = False,
-    ) -> None:
-        self._runner = runner
-        self._models = original, result
-        self._reference = reference
-        self._spreading = spreading
-        self._has_steps = has_steps
-        self._token = token
-        ((self._number, self._set),) = reference.sets.items()
-        self._joining = join(original, result, token)
+    runner: ModelRunner
+    original: Source
+    result: Source
+    reference: ReferenceOutputs
+    token: CancellationToken = NEVER
+    _: KW_ONLY
+    spreading: bool = False
+    has_steps: bool = False
+
+    def __post_init__(self) -> None:
+        self._models = self.original, self.result
+        ((self._number, self._set),) = self.reference.sets.items()
+        self._joining = join(self.original, self.result, self.token)
         self._errors: dict[ir.Value, OutputRow] = {}
         self._not_run: list[str] = []
         self._batches = 0
@@ -151,14 +147,14 @@ class LayerComparison:
 
     def _sizes(self) -> dict[str, int]:
         """The bytes of the original's values with these inputs, as far as they are known."""
-        model = load(self._models[0], self._token, checked=False)
+        model = load(self._models[0], self.token, checked=False)
         feeds = inputs_from(self._set.source)
         for value in model.graph.inputs:
             array = feeds.get(value.name or "")
             if isinstance(array, np.ndarray):
                 value.shape = ir.Shape(array.shape)
-        scope.attach(model, Options(), self._token)
-        infer_model(model, self._token)
+        scope.attach(model, Options(), self.token)
+        infer_model(model, self.token)
         sizes = {}
         for node in model.graph:
             for value in node.outputs:
@@ -184,8 +180,8 @@ class LayerComparison:
         try:
             reference = self._run_original(original, result, prefix)
             sets, is_quantized = reference.sets, bool(reference.quantized)
-            copies = PerturbedCopies(self._runner, original, sets, is_quantized=is_quantized, prefix=f"{prefix}copy-")
-            comparing = ResultComparison(self._runner, reference, copies, prefix, spreading=self._spreading)
+            copies = PerturbedCopies(self.runner, original, sets, is_quantized=is_quantized, prefix=f"{prefix}copy-")
+            comparing = ResultComparison(self.runner, reference, copies, prefix, spreading=self.spreading)
             verdict = comparing.verdict(result)
         except WorkerError:
             return "original"
@@ -201,9 +197,9 @@ class LayerComparison:
 
     def _copy(self, which: int, wanted: Iterable[tuple[str, _Output, ir.DataType | None]]) -> ir.Model:
         """A copy of a model that computes some values and nothing else, and gives them as outputs."""
-        model = load(self._models[which], self._token, checked=False)
-        scope.attach(model, Options(), self._token)
-        infer_model(model, self._token)
+        model = load(self._models[which], self.token, checked=False)
+        scope.attach(model, Options(), self.token)
+        infer_model(model, self.token)
         graph = model.graph
         values = {value.name: value for node in graph for value in node.outputs}
         outputs = []
@@ -226,26 +222,26 @@ class LayerComparison:
         Raises:
             WorkerError: It does not run.
         """
-        with self._runner.worker(original, f"{prefix}original") as worker:
-            target = self._runner.place(f"{prefix}out")
+        with self.runner.worker(original, f"{prefix}original") as worker:
+            target = self.runner.place(f"{prefix}out")
             rows = worker.run(self._set.source, target)
             names, types = tuple(worker.names), tuple(worker.types)
             inputs = self._set.with_outputs(target, rows)
             inputs.seconds = worker.seconds
-        given = self._reference.comparison
+        given = self.reference.comparison
         is_given = given.rtol is not None or given.atol is not None
-        quantized = frozenset() if is_given else quantized_outputs(original, self._token)
-        usual, others = tolerances(original, self._token), tolerances(result, self._token)
+        quantized = frozenset() if is_given else quantized_outputs(original, self.token)
+        usual, others = tolerances(original, self.token), tolerances(result, self.token)
         comparison = Comparison(
             {name: max(tolerance, others.get(name, 0.0)) for name, tolerance in usual.items()},
-            random_outputs(original, self._token),
+            random_outputs(original, self.token),
             given.rtol,
             given.atol,
-            dict.fromkeys(quantized, STEPS_CAP) if self._has_steps else {},
+            dict.fromkeys(quantized, STEPS_CAP) if self.has_steps else {},
             kernel_steps(original),
         )
         return dataclasses.replace(
-            self._reference,
+            self.reference,
             names=names,
             types=types,
             sets={self._number: inputs},
@@ -256,7 +252,7 @@ class LayerComparison:
 
     def _remove(self, prefix: str) -> None:
         """Remove the files of one part: the next needs their room."""
-        for path in self._runner.folder.glob(f"{prefix}*"):
+        for path in self.runner.folder.glob(f"{prefix}*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
@@ -267,13 +263,13 @@ class LayerComparison:
 
     def _described(self) -> Layers:
         joining = self._joining
-        graph, errors, modules = joining.original.graph, self._errors, _modules(joining.original)
+        graph, errors, modules = joining.original.graph, self._errors, paths_of_nodes(joining.original)
         made_up_for = _made_up_for(graph, errors)
         differing = {value for value, error in errors.items() if not error.agrees} - made_up_for
         behind = _behind(graph, differing)
         rows = [
             dataclasses.replace(
-                _row(pair, errors[pair.original], modules.get(pair.original.producer(), ())),
+                _row(pair, errors[pair.original], modules),
                 is_made_up_for=pair.original in made_up_for,
                 begins=pair.original in differing - behind,
             )
@@ -356,22 +352,11 @@ def _behind(graph: ir.Graph, differing: set[ir.Value]) -> set[ir.Value]:
     return behind
 
 
-def _modules(model: ir.Model) -> dict[ir.Node | None, tuple[str, ...]]:
-    """The modules around each node of the main graph, outermost first."""
-    nodes: list[ir.Node] = []
-
-    def number(node: ir.Node, _: str) -> int:
-        nodes.append(node)
-        return len(nodes) - 1
-
-    found = paths(SnapshotTaker(model, number).snapshot)
-    return {node: found.get(at, ()) for at, node in enumerate(nodes)}
-
-
-def _row(pair: Pair, error: OutputRow, path: Sequence[str]) -> LayerRow:
+def _row(pair: Pair, error: OutputRow, modules: Mapping[ir.Node, Sequence[str]]) -> LayerRow:
     node, other = pair.original.producer(), pair.result.producer()
     assert node is not None
     assert other is not None
+    path = modules.get(node, ())
     return LayerRow(
         pair.original.name or "",
         pair.result.name or "",

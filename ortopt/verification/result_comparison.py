@@ -12,6 +12,7 @@ import dataclasses
 import math
 import operator
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -106,36 +107,29 @@ def deadline_of(worker: Worker, reference: ReferenceOutputs) -> Deadline:
     return Deadline(worker.patience + _TIMES_THE_ORIGINAL * reference.reference_seconds)
 
 
+@dataclass(eq=False)
 class ResultComparison:
     """Runs one result on the input sets on which the original has run, and compares.
 
-    Args:
+    Attributes:
         runner: Runs it.
         reference: The outputs of the original.
         copies: Copies of the original, for outputs that are neither clearly right nor clearly wrong.
         prefix: Of the names of files: for a second original of the same runner.
         spreading: Whether NaN and infinities may have spread (`ortopt.verification.result_comparison`).
-
-    Attributes:
         differing: The input sets on which the result differs or does not run.
     """
 
-    def __init__(
-        self,
-        runner: ModelRunner,
-        reference: ReferenceOutputs,
-        copies: PerturbedCopies,
-        prefix: str = "",
-        *,
-        spreading: bool = False,
-    ) -> None:
-        self._prefix = prefix
-        self._spreading = spreading
+    runner: ModelRunner
+    reference: ReferenceOutputs
+    copies: PerturbedCopies
+    prefix: str = ""
+    _: KW_ONLY
+    spreading: bool = False
+
+    def __post_init__(self) -> None:
         self._spread: dict[str, int] = {}
-        self.differing = list(reference.sets)
-        self._runner = runner
-        self._reference = reference
-        self._copies = copies
+        self.differing = list(self.reference.sets)
         self._hidden: set[str] = set()
         self._label = ""
 
@@ -147,10 +141,10 @@ class ResultComparison:
             optimize: Whether ONNX Runtime optimizes it.
             behind: What runs behind it, of use where it agrees.
         """
-        with self._runner.worker(result, self.label, optimize=optimize) as worker:
-            if self._runner.deadline is None:
-                worker.deadline = deadline_of(worker, self._reference)
-            sets = self._reference.sets.items()
+        with self.runner.worker(result, self.label, optimize=optimize) as worker:
+            if self.runner.deadline is None:
+                worker.deadline = deadline_of(worker, self.reference)
+            sets = self.reference.sets.items()
             worker.queue((input_set.source, self._place(number)) for number, input_set in sets)
             if behind is not None:
                 behind.follow(worker)
@@ -160,12 +154,12 @@ class ResultComparison:
             return verdict
 
     def _place(self, number: int) -> Place:
-        return self._runner.place(f"{self.label}{number}")
+        return self.runner.place(f"{self.label}{number}")
 
     @property
     def label(self) -> str:
         """What files of a result are called."""
-        return f"{self._prefix}result"
+        return f"{self.prefix}result"
 
     def verdict_on(self, session: Session) -> Verification:
         """The verdict on a result that has been loaded, or will be.
@@ -173,7 +167,7 @@ class ResultComparison:
         Args:
             session: Runs it.
         """
-        reference, attempts = self._reference, self._runner.attempts
+        reference, attempts = self.reference, self.runner.attempts
         allowed = _TIMES_THE_ORIGINAL * reference.reference_seconds
         try:
             if tuple(session.names) != reference.names:
@@ -182,7 +176,7 @@ class ResultComparison:
             rows = self._compare_sets(session)
         except WorkerError as error:
             where = f" where {self._label}" if self._label else ""
-            if error.late and (self._runner.deadline is not None or allowed > PATIENCE):
+            if error.late and (self.runner.deadline is not None or allowed > PATIENCE):
                 return Verification("impossible", f"the result: {error}", attempts=attempts)
             if error.late:
                 reason = f"the original ran in {reference.reference_seconds:.1f} s, the result: {error}"
@@ -200,7 +194,7 @@ class ResultComparison:
 
     def _compare_sets(self, session: Session) -> list[OutputRow]:
         """A row for each output, of the input set on which it differs most."""
-        reference = self._reference
+        reference = self.reference
         compared: dict[str, list[OutputRow]] = {name: [] for name in session.names if name in reference.wanted}
         differing: list[int] = []
         shown: set[str] = set()
@@ -225,7 +219,7 @@ class ResultComparison:
         return [worst_of(rows, name) for name, rows in compared.items()]
 
     def _compare_types(self, session: Session, compared: Mapping[str, list[OutputRow]]) -> None:
-        reference = self._reference
+        reference = self.reference
         for name, expected, got in zip(session.names, reference.types, session.types, strict=True):
             if expected != got and name in reference.wanted:
                 detail = f"the type is {got} instead of {expected}"
@@ -234,34 +228,34 @@ class ResultComparison:
 
     def _with_spread(self, number: int, i: int, expected: Any, got: Any) -> Any:
         """What was expected; NaN and infinities that have spread, where they may, are as good."""
-        if not self._spreading:
+        if not self.spreading:
             return expected
-        reference = self._reference
+        reference = self.reference
         name, type_ = reference.names[i], reference.types[i]
         expected, spread = accept_spreading(expected, got, type_, special=not reference.sets[number].finite)
         self._spread[name] = max(spread, self._spread.get(name, 0))
         return expected
 
     def _compare(self, number: int, i: int, expected: Any, got: Any) -> OutputRow:
-        reference, input_set = self._reference, self._reference.sets[number]
+        reference, input_set = self.reference, self.reference.sets[number]
         name, type_ = reference.names[i], reference.types[i]
         row = reference.comparison.of(name, type_, expected, got, extreme=input_set.extreme)
         return row if input_set.signs else regardless_of_signs(row, reference.comparison.caps.get(name))
 
     def _decide(self, row: OutputRow, number: int, i: int, expected: Any, got: Any) -> OutputRow:
         """A row that is neither clearly right nor clearly wrong, by what copies of the original give."""
-        compare, type_ = self._reference.comparison.of, self._reference.types[i]
-        extreme = self._reference.sets[number].extreme
+        compare, type_ = self.reference.comparison.of, self.reference.types[i]
+        extreme = self.reference.sets[number].extreme
         if math.isinf(row.worst) and not (extreme and is_float(expected, type_)):
-            if expected.dtype.itemsize <= _QUANTIZED_BYTES and row.name in self._reference.comparison.caps:
-                decided = decide_by_steps(row, expected, got, self._copies.stepped(number, i))
+            if expected.dtype.itemsize <= _QUANTIZED_BYTES and row.name in self.reference.comparison.caps:
+                decided = decide_by_steps(row, expected, got, self.copies.stepped(number, i))
                 if decided.agrees:
                     return decided
-            others = self._copies.perturbed(number, i)
+            others = self.copies.perturbed(number, i)
             decided = decide_by_matches(row, expected, got, others)
             return decided if decided.agrees or not extreme else decide_by_distance(row, expected, got, others)
         if math.isinf(row.worst):
-            others = [other for _, other in self._copies.rounded(number, i, expected, type_)]
+            others = [other for _, other in self.copies.rounded(number, i, expected, type_)]
             accepted = accept_explained_infinities(expected, got, others)
             row = compare(row.name, type_, accepted, got, extreme=True)
             if math.isinf(row.worst) or not row.doubtful:
@@ -269,7 +263,7 @@ class ResultComparison:
         spread: dict[str, OutputRow] = {}
         others = []
         zeros = 0
-        for kind, other in self._copies.rounded(number, i, expected, type_):
+        for kind, other in self.copies.rounded(number, i, expected, type_):
             if kind != "optimized":
                 others.append(other)
             compared = compare(row.name, type_, expected, other)
@@ -289,7 +283,7 @@ class ResultComparison:
             return row
         largest, mean, local = _noise(spread)
         times = TIMES_THE_STEPS if any(kind.startswith("stepped") for kind in spread) else TIMES_THE_NOISE
-        cap = self._reference.comparison.caps.get(row.name)
+        cap = self.reference.comparison.caps.get(row.name)
         return decide_by_noise(row, largest, mean, zeros, local=local, extreme=extreme, times=times, cap=cap)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -31,50 +32,42 @@ _ONE_FILE: Final = 3 << 29
 """Bytes of weights from which models are written beside their weights, which they share."""
 
 
+@dataclass(eq=False)
 class ModelRunner:
     """Runs the models of one verification.
 
-    Args:
+    Attributes:
         folder: A folder for models, inputs and outputs.
         providers: Full names.
         token: Cancellation token.
         in_process: Whether models run in this process.
         libraries: Shared libraries of ops that the models need.
         runtime: Another runtime than the one that is installed here.
-
-    Attributes:
         deadline: When a model that runs is ended; None gives each model time by its size.
         attempts: How many input sets have been run with `attempt`.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        providers: tuple[str, ...],
-        token: CancellationToken = NEVER,
-        *,
-        in_process: bool = False,
-        libraries: tuple[str, ...] = (),
-        runtime: Runtime | None = None,
-    ) -> None:
-        self.folder = folder
-        self.token = token
-        self.in_process = in_process
+    folder: Path
+    providers: tuple[str, ...]
+    token: CancellationToken = NEVER
+    _: KW_ONLY
+    in_process: bool = False
+    libraries: tuple[str, ...] = ()
+    runtime: Runtime | None = None
+
+    def __post_init__(self) -> None:
         self.deadline: Deadline | None = None
         self.attempts = 0
-        self._providers = providers
-        self._libraries = libraries
-        self._runtime = runtime
         self._idle: Worker | None = None
         self._running: Worker | None = None
         self._stopped = False
-        self._weights = StoredWeights(folder)
+        self._weights = StoredWeights(self.folder)
 
     def start(self) -> None:
         """Let the worker start, unless there is one: in a thread beside busy ones that takes ten times as long."""
         if self._idle is None:
-            arguments = self._providers, self.token, self._libraries
-            self._idle = InProcessWorker(*arguments) if self.in_process else Worker(*arguments, self._runtime)
+            arguments = self.providers, self.token, self.libraries
+            self._idle = InProcessWorker(*arguments) if self.in_process else Worker(*arguments, self.runtime)
 
     def stop(self) -> None:
         """End what runs in another thread."""

@@ -43,7 +43,7 @@ class Verification:
         random: Whether outputs are random, so that only their dtypes and shapes were compared; ``reason`` names them.
         seconds: How long the verification took.
         quantizers: How many nodes of the original round to integers of few bits.
-        unrounded: The worst error where nothing is rounded (`ortopt.verification.unrounded`), as `worst` is measured;
+        unrounded: The worst error where nothing is rounded (`ortopt.verification.without_rounding`), as `worst` has it;
             None where that was not compared.
         not_unrounded: Why it was not, of a quantized original.
         spread: At how many places of the outputs, at most, the result is NaN or infinite beside such numbers of the

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import onnx_ir as ir
 
-from ortopt.analysis.providers import CPU, check_installation, usable
+from ortopt.analysis.providers import CPU, check_installation, require_usable
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.serialization.load import load
@@ -193,10 +193,7 @@ class Reference:
         token: CancellationToken = NEVER,
     ) -> None:
         check_installation()
-        for provider in providers:
-            works, reason = usable(provider)
-            if not works:
-                raise UsageError(f"{provider} does not work here: {reason}")
+        require_usable(providers)
         if in_process and runtimes:
             raise UsageError("in this process there is no other runtime")
         if thorough and inputs is not None and not isinstance(inputs, Recorded):

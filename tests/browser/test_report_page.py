@@ -15,8 +15,7 @@ from benchmarks.chromium import Chromium
 from ortopt.regression import formats as check_page
 from ortopt.regression.results import EXIT_CODES, Check, Result, Status
 from ortopt.reporting.model_diff import compare
-from ortopt.reporting.page.document import document
-from ortopt.reporting.page.pages import diff_page, index_page, page_of, run_page
+from ortopt.reporting.page.pages import diff_page, document, index_page, page_of, run_page
 from ortopt.reporting.report import as_dict
 from ortopt.testing import parse
 

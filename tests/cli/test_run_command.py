@@ -209,7 +209,7 @@ def test_inputs_that_do_not_fit_are_1(ortopt: Any, files: Path, case: str, name:
 
 
 def test_a_group_that_differs_is_3(ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortopt.runtime.debugging.checks.difference", lambda *_, **__: "it is another")
+    monkeypatch.setattr("ortopt.runtime.debugging.difference", lambda *_, **__: "it is another")
     assert "it is another" in ortopt("run", "grouped.onnx", "--run-type", "debug", code=3).stderr
 
 

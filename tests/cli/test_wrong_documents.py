@@ -26,8 +26,8 @@ from ortopt.partition.groups import GUARD_KEY, ORIGIN_KEY, PROVIDER_KEY, WEIGHTS
 from ortopt.regression import baseline as baselines
 from ortopt.regression import facts, results
 from ortopt.regression import manifest as manifests
+from ortopt.regression.check import Journal
 from ortopt.regression.comparison import compare
-from ortopt.regression.journal import Journal
 from ortopt.regression.pool import Job
 from ortopt.regression.results import Check, Status
 from ortopt.regression.results import Result as CheckResult

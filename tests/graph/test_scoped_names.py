@@ -10,8 +10,8 @@ import pytest
 from ortopt import ops
 from ortopt.framework.workspace import Workspace
 from ortopt.graph.edit import Editor
+from ortopt.graph.module_scopes import common_scope, constant_name, scope_of, scoped_name
 from ortopt.graph.provenance import ORIGIN_KEY, origins_of, stands_for
-from ortopt.graph.scoped_names import common_scope, constant_name, scope_of, scoped_name
 from ortopt.options import Options
 from ortopt.testing import parse
 

@@ -18,12 +18,12 @@ from ortopt.half_precision.formats import FLOAT16, Format
 from ortopt.half_precision.rounded_copy import rounded_copy
 from ortopt.half_precision.units import Units
 from ortopt.optimization.half_precision_conversion import matches
+from ortopt.optimization.half_precision_measurement import slice_error
 from ortopt.options import Options
 from ortopt.serialization.checks.structure import validate
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from ortopt.verification.inputs import draw_inputs
-from ortopt.verification.precision import slice_error
 
 CPU = ("CPUExecutionProvider",)
 CUDA = ("CUDAExecutionProvider", "CPUExecutionProvider")

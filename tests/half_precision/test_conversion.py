@@ -9,7 +9,7 @@ import pytest
 from ortopt.graph import scope
 from ortopt.half_precision.formats import FLOAT16
 from ortopt.half_precision.units import Units
-from ortopt.serialization.converted_tensors import ConvertedTensor
+from ortopt.serialization.mapped_tensors import ConvertedTensor
 from tests.half_precision.converting import (
     CPU,
     CUDA,

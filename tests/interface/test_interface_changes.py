@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import ortopt
 from ortopt.cli.group import commands
 from ortopt.errors import UsageError, VerificationError
-from ortopt.interface.int32_inputs import Int32Inputs
+from ortopt.interface.changes import Int32Inputs
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 from ortopt.verification.verify import outputs_of

@@ -3,7 +3,7 @@
 import pytest
 
 from ortopt import optimize
-from ortopt.optimization.growth_record import KEY
+from ortopt.optimization.pipeline import GROWTH_KEY
 from ortopt.options import MEGABYTE
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
@@ -23,7 +23,7 @@ FOLDING = {"only": ("constant_folding",), "verify": False}
 def test_a_second_run_changes_nothing() -> None:
     first = optimize(parse(TWO), **FOLDING)
     assert first.summary.too_large
-    label, left = first.model.metadata_props[KEY].split()
+    label, left = first.model.metadata_props[GROWTH_KEY].split()
     assert label == "default"
     assert 0 <= int(left) < ONE
     again = optimize(first.model, **FOLDING)
@@ -35,17 +35,17 @@ def test_another_allowance_starts_anew() -> None:
     first = optimize(parse(TWO), **FOLDING).model
     more = optimize(first, max_growth=2 * MEGABYTE, **FOLDING)
     assert not more.summary.too_large
-    assert KEY not in more.model.metadata_props
+    assert GROWTH_KEY not in more.model.metadata_props
 
 
 def test_nothing_is_said_where_nothing_was_too_large() -> None:
-    assert KEY not in optimize(parse(TWO), max_growth=2 * MEGABYTE, **FOLDING).model.metadata_props
+    assert GROWTH_KEY not in optimize(parse(TWO), max_growth=2 * MEGABYTE, **FOLDING).model.metadata_props
 
 
 @pytest.mark.parametrize("text", ["default 99999999999", "default -1", "default x", "default", "", "default 1e9", "9"])
 def test_what_a_file_says_allows_no_more_than_there_is(text: str) -> None:
     model = parse(TWO)
-    model.metadata_props[KEY] = text
+    model.metadata_props[GROWTH_KEY] = text
     result = optimize(model, **FOLDING)
     assert result.summary.too_large
     assert len(result.model.graph.initializers) == len(optimize(parse(TWO), **FOLDING).model.graph.initializers)
@@ -53,8 +53,8 @@ def test_what_a_file_says_allows_no_more_than_there_is(text: str) -> None:
 
 def test_a_file_may_say_that_nothing_is_left() -> None:
     model = parse(TWO)
-    model.metadata_props[KEY] = "default 0"
+    model.metadata_props[GROWTH_KEY] = "default 0"
     result = optimize(model, **FOLDING)
     assert len(result.summary.too_large) == 1
     assert not result.summary.passes
-    assert result.model.metadata_props[KEY] == "default 0"
+    assert result.model.metadata_props[GROWTH_KEY] == "default 0"

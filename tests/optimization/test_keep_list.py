@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import pytest
 
-from ortopt.optimization.keep_list import KeepListSearch
+from ortopt.optimization.half_precision_conversion import KeepListSearch
 
 
 def overflowing(culprits: Collection[int]):

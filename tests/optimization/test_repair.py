@@ -270,7 +270,7 @@ def test_probes_grow_with_the_logarithm_and_compare_only_what_differs(monkeypatc
     plain = ResultComparison.verdict
 
     def counted(self: ResultComparison, result: Any, **more: Any) -> Any:
-        asked.append((self._reference.wanted, tuple(self._reference.sets)))
+        asked.append((self.reference.wanted, tuple(self.reference.sets)))
         return plain(self, result, **more)
 
     monkeypatch.setattr(ResultComparison, "verdict", counted)

@@ -14,8 +14,8 @@ import pytest
 
 from ortopt import Context, GraphTransformer, optimize
 from ortopt.cancellation import CancellationToken
-from ortopt.optimization import watchdog
-from ortopt.optimization.watchdog import Watchdog
+from ortopt.optimization import transformation
+from ortopt.optimization.transformation import Watchdog
 from ortopt.system import threads
 from ortopt.testing import parse
 from tests.verification.wrong_passes import Loops, LoopsInTheFramework
@@ -38,7 +38,7 @@ def stopped(kind: type[GraphTransformer]) -> Any:
 def test_a_pass_that_loops_for_ever_costs_only_itself(
     kind: type[GraphTransformer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchdog, "PATIENCE", 0.3)
+    monkeypatch.setattr(transformation, "PATIENCE", 0.3)
     optimize(parse(MODEL), passes="identity_elimination", verify=False)  # imports what else would take of the time
     started = time.monotonic()
     result = stopped(kind)
@@ -83,7 +83,7 @@ def test_by_default_a_timeout_is_cooperative() -> None:
         name = "busy"
 
         def apply(self, graph: ir.Graph, context: Context) -> bool:
-            end = time.monotonic() + 2 + watchdog.GRACE + 0.3
+            end = time.monotonic() + 2 + transformation.GRACE + 0.3
             while time.monotonic() < end:
                 assert not [thread for thread in threads.running() if thread.name == "ortopt-watchdog"]
             ended.append(True)

@@ -10,8 +10,8 @@ import ortopt
 from ortopt.cancellation import CancellationToken
 from ortopt.framework.workspace import Workspace
 from ortopt.instrumentation.explanation import Explanation
-from ortopt.instrumentation.limit import RewriteLimit
 from ortopt.manager import GraphTransformerManager
+from ortopt.optimization.replay import RewriteLimit
 from ortopt.options import MEGABYTE, Options, TransformerLevel
 from ortopt.semantics import constant_tensor
 from ortopt.serialization.load import load

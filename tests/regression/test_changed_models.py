@@ -14,7 +14,7 @@ import pytest
 from ortopt import zoo as shipped
 from ortopt.regression.comparison import compare
 from ortopt.regression.facts import Facts
-from ortopt.regression.finding import Finding
+from ortopt.regression.results import Finding
 from ortopt.regression.thresholds import DEFAULTS, parse_all
 from ortopt.serialization.save import save
 from ortopt.testing import parse

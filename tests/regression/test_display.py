@@ -13,10 +13,9 @@ from rich.console import Console
 
 from ortopt.cli.check_display import _COLOURS, Lines, Live, line_of, show, watcher
 from ortopt.regression.comparison import compare
-from ortopt.regression.finding import Finding
 from ortopt.regression.formats import LIMIT, markdown
 from ortopt.regression.formats import page as page_text
-from ortopt.regression.results import EXIT_CODES, Check, Result, Status, read
+from ortopt.regression.results import EXIT_CODES, Check, Finding, Result, Status, read
 from ortopt.regression.thresholds import DEFAULTS
 from tests.regression.facts import WHOLE
 from tests.reporting.test_page import data_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ortopt.regression.baseline import Baseline
-from ortopt.regression.github_actions import MAX_SHOWN, Place, lines, places
+from ortopt.regression.formats import MAX_SHOWN, Place, lines, places
 from ortopt.regression.results import Check, Result, Status
 from tests.regression.conftest import More
 from tests.regression.facts import WHOLE

@@ -15,15 +15,13 @@ import onnx_ir as ir
 import pytest
 
 import ortopt
-from ortopt.graph.module_scopes import SCOPES_KEY
-from ortopt.graph.scoped_names import common
+from ortopt.graph.module_scopes import SCOPES_KEY, common
 from ortopt.instrumentation.graph_snapshot import GraphSnapshot, SnapshotTaker
 from ortopt.instrumentation.module_paths import paths
 from ortopt.reporting.model_diff import compare
 from ortopt.reporting.page import folding
-from ortopt.reporting.page.document import SCRIPT, STYLE, asset, document
 from ortopt.reporting.page.folding import Folding, fold
-from ortopt.reporting.page.pages import diff_page, index_page, page_of, write_page
+from ortopt.reporting.page.pages import SCRIPT, STYLE, asset, diff_page, document, index_page, page_of, write_page
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse

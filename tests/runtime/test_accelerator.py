@@ -14,7 +14,7 @@ from onnx.reference.op_run import OpRun
 
 from ortopt import InferenceSession, UsageError, VerificationError
 from ortopt.analysis.providers import CPU, CUDA, usable
-from ortopt.runtime.debugging.checks import difference
+from ortopt.runtime.debugging import difference
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.run_settings import RunType, read_settings
 from ortopt.runtime.values.tensors import to_ort

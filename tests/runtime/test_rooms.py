@@ -13,7 +13,6 @@ HOME = Path(__file__).parents[2] / "ortopt" / "runtime"
 
 ROOMS = (
     "onnxruntime_internals run_settings denormals",
-    "auxiliary_session",
     "values instruments",
     "cuda",
     "execution",

@@ -7,9 +7,9 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortopt.serialization import converted_tensors
-from ortopt.serialization.converted_tensors import ConvertedTensor
+from ortopt.serialization import mapped_tensors
 from ortopt.serialization.load import load
+from ortopt.serialization.mapped_tensors import ConvertedTensor
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 
@@ -34,7 +34,7 @@ def test_finite_numbers_have_a_bound_if_one_is_given() -> None:
 
 
 def test_pieces_are_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(converted_tensors, "_PIECE", 7)
+    monkeypatch.setattr(mapped_tensors, "_PIECE", 7)
     tensor = ConvertedTensor(ir.tensor(np.arange(100, dtype=np.float32)), ir.DataType.FLOAT16)
     with (tmp_path / "data").open("wb") as file:
         tensor.write_slice(file, 0, 60)

@@ -9,8 +9,8 @@ import pytest
 
 from ortopt.cancellation import CancellationToken
 from ortopt.errors import OptimizationCancelled
-from ortopt.serialization.converted_tensors import ConvertedTensor
 from ortopt.serialization.load import load
+from ortopt.serialization.mapped_tensors import ConvertedTensor
 from ortopt.serialization.save import save
 from ortopt.serialization.scan import external_files
 from ortopt.serialization.stored_weights import StoredWeights

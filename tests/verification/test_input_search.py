@@ -13,8 +13,7 @@ import pytest
 from ortopt.errors import UsageError
 from ortopt.testing import parse
 from ortopt.verification.draws import Draw, initial_draws
-from ortopt.verification.empty_sets import EmptySets
-from ortopt.verification.input_search import Search
+from ortopt.verification.input_search import EmptySets, Search
 from ortopt.verification.input_sets import InputSet
 from ortopt.verification.inputs import Inputs, Interface, draw_inputs
 from ortopt.verification.process import InProcessWorker, Worker, WorkerError

@@ -220,7 +220,7 @@ def test_files_of_one_part_are_gone_before_the_next(monkeypatch: pytest.MonkeyPa
 
     def look(self: comparing.LayerComparison, *arguments: object) -> object:
         outputs = run(self, *arguments)  # type: ignore[arg-type]
-        seen.append({path.name.partition("-")[0] for path in self._runner.folder.glob("layers*")})
+        seen.append({path.name.partition("-")[0] for path in self.runner.folder.glob("layers*")})
         return outputs
 
     monkeypatch.setattr(comparing.LayerComparison, "_run_original", look)

@@ -13,11 +13,11 @@ import pytest
 from ortopt.reporting import report
 from ortopt.verification.comparison import OutputRow
 from ortopt.verification.doubtful_outputs import STEPS_CAP, decide_by_noise, decide_by_steps
+from ortopt.verification.perturbed_outputs import stepped
 from ortopt.verification.quantizers import quantized_outputs, quantizers
-from ortopt.verification.stepped import stepped
-from ortopt.verification.unrounded import unrounded
 from ortopt.verification.unrounded_ops import FORMULAS, NoFormulaError
 from ortopt.verification.verify import Verification, verify
+from ortopt.verification.without_rounding import unrounded
 from tests.releases import needs
 from tests.texts import table
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ortopt.verification.precision import slice_error
+from ortopt.optimization.half_precision_measurement import slice_error
 
 ONES = np.ones((2, 3, 4), np.float32)
 

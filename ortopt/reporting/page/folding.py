@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from ortopt.graph.scoped_names import Path
+from ortopt.graph.module_scopes import Path
 
 MAX_CHILDREN: Final = 48
 """How many nodes and groups a group shows when it is unfolded; more become blocks and parts."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ortopt.graph.scoped_names import Path
+from ortopt.graph.module_scopes import Path
 from ortopt.instrumentation.graph_snapshot import GraphSnapshot
 from ortopt.instrumentation.lineage import KnownNode, RecordedRewrite
 from ortopt.instrumentation.module_paths import paths, paths_of_new

@@ -11,6 +11,17 @@ does, and each call of the session ends with a wait, so that what the caller gav
 
 With a stream that the caller gave (``user_compute_stream`` of the provider options) each group's run waits for its end,
 as in ONNX Runtime: others put work on it, too. The same holds without a stream.
+
+One arena for the CUDA sessions of all plans on a device, instead of one for each session.
+
+A session keeps what its activations took: with one for each group, the activations of all groups would be kept at the
+same time. So the groups take their memory from an arena of ONNX Runtime's environment
+(``create_and_register_allocator_v2``, ``session.use_env_allocators``), registered when the first is made.
+
+What a run gives back to the arena is another session's at once, though the device may not have come to its end yet.
+That is right where both are on one stream, and nowhere else: so the plans of a process share their stream on a device,
+too. Sessions with CUDA graphs have arenas of their own, as a replay writes to what was free when it was captured.
+The arena stays as long as the process.
 """
 
 from __future__ import annotations
@@ -26,11 +37,9 @@ import numpy as np
 
 from ortopt.analysis.providers import CUDA
 from ortopt.errors import UsageError
-from ortopt.runtime.cuda import device_arena
 from ortopt.runtime.cuda.capture_gate import GATE, Turn
 from ortopt.runtime.cuda.driver import DEFAULT_STREAM, Copy, Driver
-from ortopt.runtime.instruments.statistics import Counters
-from ortopt.runtime.instruments.tracing import Timeline
+from ortopt.runtime.instruments import Counters, Timeline
 from ortopt.runtime.onnxruntime_internals import (
     NativeDevice,
     NativeSession,
@@ -41,13 +50,48 @@ from ortopt.runtime.onnxruntime_internals import (
     provider_failure,
     value_class,
 )
-from ortopt.runtime.values.element_types import has_no_array
 from ortopt.runtime.values.foreign_memory import byte_view
-from ortopt.runtime.values.tensors import holds_numbers, nbytes_of, to_ort
+from ortopt.runtime.values.tensors import has_no_array, holds_numbers, nbytes_of, to_ort
 from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
     import onnxruntime
+
+
+OWN_ARENA_KEYS: Final = ("gpu_mem_limit", "arena_extend_strategy")
+"""Provider options that shape the arena of each session: who sets them gets such arenas."""
+
+_lock = threading.Lock()
+_registered: dict[tuple[int, int], bool] = {}
+"""By process and device, whether there is an arena of ours."""
+
+
+def register(index: int) -> bool:
+    """Register the arena, if that has not been done; whether it is there.
+
+    ONNX Runtime before 1.23 refuses a second arena for a device: then a caller's is there, and stays. Later releases
+    replace it, and have no way to ask.
+
+    Args:
+        index: The device's number.
+    """
+    import onnxruntime as ort
+
+    with _lock:
+        key = (os.getpid(), index)
+        if key not in _registered:
+            where = ort.OrtMemoryInfo("Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, index, ort.OrtMemType.DEFAULT)
+            try:
+                with GATE.use:
+                    ort.create_and_register_allocator_v2(
+                        CUDA, where, {"device_id": str(index)}, ort.OrtArenaCfg(0, -1, -1, -1)
+                    )
+            except Exception:  # whatever ONNX Runtime raises: each session has its own
+                _registered[key] = False
+            else:
+                _registered[key] = True
+        return _registered[key]
+
 
 STREAM_KEY: Final = "user_compute_stream"
 """The provider option that says on which stream a session runs."""
@@ -140,7 +184,7 @@ class CudaDevice:
 
     def shares_memory(self) -> bool:
         """Whether a session may take its memory from the arena that all share."""
-        return self._shares and device_arena.register(self.index)
+        return self._shares and register(self.index)
 
     def making_shared(self) -> contextlib.AbstractContextManager[None]:
         """Around the making of a session that takes its memory from the arena that all share.
@@ -387,7 +431,7 @@ def open_device(
             return CudaDevice(index, counters, timeline), f"{_FOREIGN_ALLOCATOR} allows no stream of our own"
         if allocators == "1":
             return CudaDevice(index, counters, timeline), "session.use_env_allocators shares memory with other streams"
-        shares = not allocators and not any(key in options for key in device_arena.OWN_ARENA_KEYS)
+        shares = not allocators and not any(key in options for key in OWN_ARENA_KEYS)
         ours = _shared_stream(index, driver) if shares else OwnStream(driver)
         return CudaDevice(index, counters, timeline, driver, ours.handle, ours=ours, shares=shares), ""
     except OSError as error:

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from ortopt.runtime.decoding.shared_buffers import SharedModel
     from ortopt.runtime.execution.weights import Placed
-    from ortopt.runtime.instruments.statistics import Counters
-    from ortopt.runtime.onnxruntime_interface.delegated_methods import WholeSession
+    from ortopt.runtime.instruments import Counters
 
 _REFUSAL: Final = "this session keeps the cache (shared_cache): run it by decode_loop()"
 
@@ -52,7 +51,7 @@ class CachedSession:
         dims: The declared sizes of the inputs that the caller feeds.
     """
 
-    def __init__(self, whole: WholeSession, shared: SharedModel, placed: Placed) -> None:
+    def __init__(self, whole: onnxruntime.InferenceSession, shared: SharedModel, placed: Placed) -> None:
         self.whole = whole
         self._kept = placed.kept
         self._native: NativeSession = native_session(whole)

@@ -15,7 +15,7 @@ time where activations dominate; to shrink each arena after its run is the same;
 what is between a group's nodes in as many arenas as before.
 
 The environment never gives the arena back. So it is shrunk when the last session of a model is gone. What sessions have
-on a CUDA device is another arena (`ortopt.runtime.cuda.device_arena`).
+on a CUDA device is another arena (`ortopt.runtime.cuda.device`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import onnx
 
-from ortopt.runtime.auxiliary_session import auxiliary_session
 from ortopt.runtime.execution import session_options
-from ortopt.runtime.onnxruntime_internals import NativeSession, new_binding, output_memories, tells_memories
+from ortopt.runtime.onnxruntime_internals import (
+    NativeSession,
+    auxiliary_session,
+    new_binding,
+    output_memories,
+    tells_memories,
+)
 from ortopt.runtime.values.tensors import borrow
 
 if TYPE_CHECKING:

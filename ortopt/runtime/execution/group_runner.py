@@ -16,17 +16,15 @@ from ortopt.analysis.providers import CPU, CUDA
 from ortopt.errors import UsageError
 from ortopt.runtime.execution import executables
 from ortopt.runtime.execution.cache import Cache
-from ortopt.runtime.execution.executables import Executable
+from ortopt.runtime.execution.executables import Executable, HostExecutable
 from ortopt.runtime.execution.group_spec import GroupSpec, Specialization
-from ortopt.runtime.execution.host_executable import HostExecutable
 from ortopt.runtime.execution.session_maker import ProviderLeftOut, SessionMaker
 from ortopt.runtime.execution.weights import place
-from ortopt.runtime.instruments.statistics import Counters
-from ortopt.runtime.instruments.tracing import Timeline
+from ortopt.runtime.instruments import Counters, Timeline
 from ortopt.runtime.onnxruntime_internals import NativeSession
 from ortopt.runtime.run_settings import RunSettings, RunType
 from ortopt.runtime.values.conversion import type_of
-from ortopt.runtime.values.element_types import PLAIN, is_plain
+from ortopt.runtime.values.tensors import PLAIN, is_plain
 from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ortopt.graph import scope
 from ortopt.graph.facts import shape_of
 from ortopt.graph.symbolic import INVENTED
 from ortopt.partition.groups import PROVIDER_KEY
-from ortopt.runtime.values.element_types import write_type
+from ortopt.runtime.values.tensors import write_type
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.semantics.domains import ML
 from ortopt.serialization.types_of_values import FOREIGN_TYPE_KEY

@@ -16,7 +16,7 @@ from ortopt.runtime.denormals import kept_flags
 from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.arena import ENTRY, Arena
 from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
-from ortopt.runtime.instruments.profiling import Profiles
+from ortopt.runtime.instruments import Profiles
 from ortopt.runtime.onnxruntime_internals import NativeSession, uninitialized_session
 
 if TYPE_CHECKING:

@@ -1,96 +1,25 @@
 """The methods of ONNX Runtime's session that tell of a model and manage a session: whatever runs the model answers."""
 
-# ruff: noqa: D102 -- InferenceSession documents the methods
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ortopt.runtime.onnxruntime_internals import native_session, optional_attribute
 
 if TYPE_CHECKING:
     import onnxruntime
 
-    from ortopt.runtime.onnxruntime_internals import NativeDevice, NativeSession, NativeVector
-
-
-class RunnableSession(Protocol):
-    """What runs a model; `InferenceSession` documents the methods."""
-
-    def run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: onnxruntime.RunOptions | None,
-        /,
-    ) -> list[Any]: ...
-
-    def run_with_ort_values(
-        self,
-        output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
-        run_options: onnxruntime.RunOptions | None,
-        /,
-    ) -> list[onnxruntime.OrtValue]: ...
-
-    def run_with_ortvaluevector(
-        self,
-        run_options: onnxruntime.RunOptions,
-        feed_names: Sequence[str],
-        feeds: NativeVector,
-        fetch_names: Sequence[str],
-        fetches: NativeVector,
-        fetch_devices: Sequence[NativeDevice],
-        /,
-    ) -> None: ...
-
-    def io_binding(self) -> Any: ...
-
-    def run_with_iobinding(self, iobinding: Any, run_options: onnxruntime.RunOptions | None, /) -> None: ...
-
-    def get_inputs(self) -> Sequence[onnxruntime.NodeArg]: ...
-
-    def get_outputs(self) -> Sequence[onnxruntime.NodeArg]: ...
-
-    def get_overridable_initializers(self) -> Sequence[onnxruntime.NodeArg]: ...
-
-    def get_modelmeta(self) -> onnxruntime.ModelMetadata: ...
-
-    def get_providers(self) -> Sequence[str]: ...
-
-    def get_provider_options(self) -> Mapping[str, dict[str, Any]]: ...
-
-    def get_session_options(self) -> onnxruntime.SessionOptions: ...
-
-    def get_profiling_start_time_ns(self) -> int: ...
-
-    def end_profiling(self) -> str: ...
-
-    def get_tuning_results(self) -> Sequence[Any]: ...
-
-    def set_tuning_results(self, results: Sequence[Any], *, error_on_invalid: bool) -> None: ...
-
-
-class WholeSession(RunnableSession, Protocol):
-    """``onnxruntime.InferenceSession``, which has the whole model."""
-
-    def run_async(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        callback: Callable[[list[Any], Any, str], None],
-        user_data: Any,
-        run_options: onnxruntime.RunOptions | None,
-        /,
-    ) -> None: ...
+    from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
+    from ortopt.runtime.onnxruntime_internals import NativeSession
 
 
 class DelegatedMethods(ABC):
     """The base of `InferenceSession`."""
 
     @abstractmethod
-    def _alive(self) -> RunnableSession:
+    def _alive(self) -> onnxruntime.InferenceSession | GroupedSession:
         """What runs the model.
 
         Raises:

@@ -12,9 +12,8 @@ import onnx_ir as ir
 
 from ortopt.runtime.denormals import flush_for_good, flushed
 from ortopt.runtime.execution.group_runner import GroupContext
-from ortopt.runtime.onnxruntime_interface.arguments import Arguments
+from ortopt.runtime.onnxruntime_interface.arguments import Arguments, LoraAdapters
 from ortopt.runtime.onnxruntime_interface.iobinding import IOBinding
-from ortopt.runtime.onnxruntime_interface.lora_adapters import LoraAdapters
 from ortopt.runtime.onnxruntime_interface.management_methods import ManagementMethods
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature, without_code
 from ortopt.runtime.onnxruntime_interface.output_memory import check_target, in_execution, placed, write
@@ -28,8 +27,7 @@ from ortopt.runtime.onnxruntime_internals import (
     session_of_binding,
     vector_class,
 )
-from ortopt.runtime.planning.execution_plan import ExecutionPlan
-from ortopt.runtime.planning.parallel_plan import ParallelPlan
+from ortopt.runtime.planning.execution_plan import ExecutionPlan, ParallelPlan
 from ortopt.runtime.planning.planner import processors
 from ortopt.runtime.values.containers import as_ort_value
 from ortopt.runtime.values.conversion import detached, to_numpy
@@ -101,12 +99,7 @@ class GroupedSession(ManagementMethods):
         run_options: onnxruntime.RunOptions | None,
     ) -> list[Any]:
         """Run the model from and to arrays."""
-        if run_options is not None:
-            input_feed = {**input_feed, **self._adapters.inputs(run_options)}
-        values, kept = self._arguments(input_feed)
-        positions = self._asked(output_names)
-        results = self.execute(values, run_options)
-        del kept  # the arrays that the arguments lie in: until here
+        positions, results = self._called(output_names, input_feed, run_options)
         shared = self._shared
         seen: set[int] = set()
         outputs = []
@@ -125,12 +118,17 @@ class GroupedSession(ManagementMethods):
         """Run the model from and to ``onnxruntime.OrtValue``."""
         import onnxruntime
 
-        if run_options is not None:
-            input_dict_ort_values = {**input_dict_ort_values, **self._adapters.inputs(run_options)}
-        values, _ = self._arguments(input_dict_ort_values)
-        positions = self._asked(output_names)
-        results = self.execute(values, run_options)
+        positions, results = self._called(output_names, input_dict_ort_values, run_options)
         return [onnxruntime.OrtValue(self._alone(self._at_host(results[i], i), i)) for i in positions]
+
+    def _called(
+        self, names: Iterable[str] | None, feed: Mapping[str, Any], run_options: onnxruntime.RunOptions | None
+    ) -> tuple[list[int], list[Any]]:
+        """The positions of the outputs that are asked for, and the values of all."""
+        if run_options is not None:
+            feed = {**feed, **self._adapters.inputs(run_options)}
+        values, _kept = self._arguments(feed)  # the arrays that the arguments lie in are kept until the end
+        return self._asked(names), self.execute(values, run_options)
 
     def run_with_ortvaluevector(
         self,

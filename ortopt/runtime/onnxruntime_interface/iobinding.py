@@ -20,8 +20,7 @@ from ortopt.runtime.onnxruntime_internals import (
     vector_class,
 )
 from ortopt.runtime.values.conversion import to_numpy
-from ortopt.runtime.values.element_types import has_no_array, type_text
-from ortopt.runtime.values.tensors import to_ort
+from ortopt.runtime.values.tensors import has_no_array, to_ort, type_text
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -15,8 +15,7 @@ from ortopt.runtime.onnxruntime_internals import (
     tensor_over,
 )
 from ortopt.runtime.values.conversion import to_numpy
-from ortopt.runtime.values.element_types import has_no_array
-from ortopt.runtime.values.tensors import holds_numbers
+from ortopt.runtime.values.tensors import has_no_array, holds_numbers
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ortopt.runtime.execution.executables import Executable
-from ortopt.runtime.instruments.statistics import Counters
+from ortopt.runtime.instruments import Counters
 
 if TYPE_CHECKING:
     import onnxruntime
+
+    pass
 
 
 @dataclass(slots=True)
@@ -84,3 +88,132 @@ class ExecutionPlan:
                 slots[i] = None
         self.counters.ran(self.groups)
         return [slots[i] for i in self.outputs]
+
+
+class ParallelPlan:
+    """Runs a plan's steps as soon as what they need is there, several at a time.
+
+    Args:
+        plan: The plan.
+        executor: Whose threads run the steps.
+    """
+
+    def __init__(self, plan: ExecutionPlan, executor: Executor) -> None:
+        self._plan = plan
+        self._executor = executor
+        self._waits, self._following = dependencies(plan)
+        self._readers = [0] * len(plan.template)
+        for step in plan.steps:
+            for slot in step.inputs:
+                self._readers[slot] += 1
+        self._kept = {*plan.outputs}
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether no two steps could ever run at the same time."""
+        return all(len(following) <= 1 for following in self._following) and self._waits.count(0) <= 1
+
+    def run(self, arguments: Sequence[Any], captured: Sequence[Any], options: onnxruntime.RunOptions) -> list[Any]:
+        """As `Plan.run`; the first error ends it, once the steps that run have ended."""
+        plan = self._plan
+        slots = plan.template.copy()
+        for i, value in zip(plan.inputs, arguments, strict=True):
+            slots[i] = value
+        run = _ParallelRun(self, slots, options)
+        run.finish()
+        plan.counters.ran(plan.groups)
+        return [slots[i] for i in plan.outputs]
+
+    def parts(self) -> tuple[tuple[Step, ...], list[int], list[list[int]], list[int], set[int], Executor]:
+        """What one run needs."""
+        return self._plan.steps, list(self._waits), self._following, list(self._readers), self._kept, self._executor
+
+
+class _ParallelRun:
+    """One run: what each step still waits for, and how many steps still read each slot."""
+
+    def __init__(self, plan: ParallelPlan, slots: list[Any], options: onnxruntime.RunOptions) -> None:
+        self._steps, self._waits, self._following, self._readers, self._kept, self._executor = plan.parts()
+        self._slots = slots
+        self._options = options
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._left = len(self._steps)
+        self._running = 0
+        self._error: BaseException | None = None
+        if not self._steps:
+            self._done.set()
+        ready = [i for i, count in enumerate(self._waits) if count == 0]
+        self._running = len(ready)
+        for i in ready:
+            if not self._hand_over(i):
+                self._run(i)
+
+    def finish(self) -> None:
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _hand_over(self, index: int) -> bool:
+        """Let another thread run a step; False if there are none any more: the session was closed meanwhile."""
+        try:
+            self._executor.submit(self._run, index)
+        except RuntimeError:
+            return False
+        return True
+
+    def _run(self, index: int) -> None:
+        mine = [index]
+        while mine:
+            ready = self._step(mine.pop())
+            if ready:
+                mine.append(ready.pop())  # one of them here: no hand-over
+            mine.extend(i for i in ready if not self._hand_over(i))
+
+    def _step(self, index: int) -> list[int]:
+        """Run a step; the steps that can run now."""
+        step = self._steps[index]
+        try:
+            if self._error is None:
+                results = step.action([self._slots[i] for i in step.inputs], self._options)
+                for i, value in zip(step.outputs, results, strict=False):
+                    if self._readers[i] or i in self._kept:
+                        self._slots[i] = value
+        except BaseException as error:
+            self._error = self._error or error
+        ready: list[int] = []
+        with self._lock:
+            self._left -= 1
+            for slot in step.inputs:
+                self._readers[slot] -= 1
+                if self._readers[slot] == 0 and slot not in self._kept:
+                    self._slots[slot] = None
+            if self._error is None:
+                for i in self._following[index]:
+                    self._waits[i] -= 1
+                    if self._waits[i] == 0:
+                        ready.append(i)
+            self._running += len(ready) - 1
+            if self._left == 0 or (self._error is not None and self._running == 0):
+                self._done.set()
+        return ready
+
+
+def dependencies(plan: ExecutionPlan) -> tuple[list[int], list[list[int]]]:
+    """For each step, how many steps it waits for, and which steps wait for it."""
+    made_by: dict[int, int] = {}
+    waits = [0] * len(plan.steps)
+    following: list[list[int]] = [[] for _ in plan.steps]
+    last_ordered: int | None = None
+    for i, step in enumerate(plan.steps):
+        before = {made_by[slot] for slot in step.inputs if slot in made_by}
+        if step.ordered:
+            if last_ordered is not None:
+                before.add(last_ordered)
+            last_ordered = i
+        waits[i] = len(before)
+        for j in sorted(before):
+            following[j].append(i)
+        for slot in step.outputs:
+            made_by[slot] = i
+    return waits, following

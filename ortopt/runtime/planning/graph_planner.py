@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -14,38 +15,32 @@ from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.planning import control_flow
 from ortopt.runtime.planning.control_flow import Body
 from ortopt.runtime.planning.execution_plan import ExecutionPlan, Step
-from ortopt.runtime.planning.model_planning import ModelPlanning
-from ortopt.runtime.planning.node_kinds import NodeKind, blocks_of
+from ortopt.runtime.planning.node_kinds import ModelPlanning, NodeKind, blocks_of
 from ortopt.runtime.planning.placement import SlotTable, place_values
 from ortopt.runtime.planning.planned_step import PlacedGroup, PlannedStep, is_on_cuda, last_uses
 from ortopt.runtime.planning.zero_copy_reshape import ZeroCopyReshape, reshaping_of
 from ortopt.runtime.run_settings import RunType
-from ortopt.runtime.specialization.guard_reader import Choice, SpecializedCall, choice_of
-from ortopt.runtime.specialization.guarded_call import GuardedCall, GuardedVersion
+from ortopt.runtime.specialization.guard_reader import Choice, GuardedCall, GuardedVersion, SpecializedCall, choice_of
 
 
+@dataclass(eq=False)
 class GraphPlanner:
     """Plans one graph.
 
-    Args:
+    Attributes:
         model: What the plans of the model's graphs share.
         graph: The graph.
         captured: What the graph takes from graphs around it.
         at_host: Which of its outputs the host reads.
     """
 
-    def __init__(
-        self,
-        model: ModelPlanning,
-        graph: ir.Graph,
-        captured: Sequence[ir.Value] = (),
-        at_host: frozenset[int] = frozenset(),
-    ) -> None:
-        self._model = model
-        self._graph = graph
-        self._captured = captured
-        self._at_host = at_host
-        self._slots = SlotTable((*graph.inputs, *captured))
+    model: ModelPlanning
+    graph: ir.Graph
+    captured: Sequence[ir.Value] = ()
+    at_host: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        self._slots = SlotTable((*self.graph.inputs, *self.captured))
         self._steps: list[PlannedStep] = []
         self._choices: dict[ir.Node, Choice] = {}
 
@@ -57,28 +52,28 @@ class GraphPlanner:
             UsageError: Something cannot be run here at all.
         """
         skipped: set[ir.Node] = set()
-        functions = self._model.library.functions
-        for node in self._graph:
+        functions = self.model.library.functions
+        for node in self.graph:
             choice = choice_of(node, functions) if node.op_type == "If" else None
             if choice is not None:
                 self._choices[node] = choice
                 skipped |= choice.condition
-        nodes = [node for node in self._graph if node not in skipped and not _is_constant(node)]
+        nodes = [node for node in self.graph if node not in skipped and not _is_constant(node)]
         operands = {node: self._choices[node].operands if node in self._choices else _operands(node) for node in nodes}
-        for kind, block in blocks_of(nodes, operands, self._model.kind, functions):
+        for kind, block in blocks_of(nodes, operands, self.model.kind, functions):
             self._add(kind, block, operands)
-        outputs = tuple(self._slots[value] for value in self._graph.outputs)
-        device = self._model.context.device
+        outputs = tuple(self._slots[value] for value in self.graph.outputs)
+        device = self.model.context.device
         if device is not None:
-            self._steps, outputs = place_values(self._steps, self._slots, outputs, self._at_host, device)
+            self._steps, outputs = place_values(self._steps, self._slots, outputs, self.at_host, device)
         last_uses(self._steps, {*outputs, *self._slots.constants()})
         return ExecutionPlan(
             self._slots.template,
-            tuple(self._slots[value] for value in self._graph.inputs),
-            tuple(self._slots[value] for value in self._captured),
+            tuple(self._slots[value] for value in self.graph.inputs),
+            tuple(self._slots[value] for value in self.captured),
             outputs,
             tuple(planned.step for planned in self._steps),
-            self._model.context.counters,
+            self.model.context.counters,
             sum(bool(planned.groups) for planned in self._steps),
         )
 
@@ -113,12 +108,12 @@ class GraphPlanner:
 
     def _add_call(self, node: ir.Node) -> None:
         """A call of a group."""
-        function = self._model.library.group_of(node)
+        function = self.model.library.group_of(node)
         assert function is not None
         wanted = [_is_used(value) for value in node.outputs]
         if any(wanted):
-            spec, arguments, results = self._model.library.of_call(node, function, wanted)
-            self._add_group(self._model.new_group(spec), arguments, results)
+            spec, arguments, results = self.model.library.of_call(node, function, wanted)
+            self._add_group(self.model.new_group(spec), arguments, results)
 
     def _add_nodes(
         self, kind: NodeKind, block: Sequence[ir.Node], operands: Mapping[ir.Node, Sequence[ir.Value]]
@@ -134,11 +129,11 @@ class GraphPlanner:
         results = [value for node in block for value in node.outputs if self._leaves(value, inside)]
         if not results:
             return
-        spec = self._model.library.of_nodes(self._model.leftover_name(), block, arguments, results)
-        group = self._model.new_group(spec, on_host=kind is NodeKind.HOST)
+        spec = self.model.library.of_nodes(self.model.leftover_name(), block, arguments, results)
+        group = self.model.new_group(spec, on_host=kind is NodeKind.HOST)
         is_alone = kind is NodeKind.SESSION and len(block) == 1 and group.wanted_provider != CUDA
         reshaping = reshaping_of(block[0]) if is_alone else None
-        if reshaping is not None and self._model.context.settings.run_type is RunType.ORT:
+        if reshaping is not None and self.model.context.settings.run_type is RunType.ORT:
             self._append(spec.name, ZeroCopyReshape(reshaping, group), arguments, results)
             return
         self._add_group(group, arguments, results)
@@ -154,7 +149,7 @@ class GraphPlanner:
         if value.is_graph_output():
             return True
         for node, _ in value.uses():
-            ancestor = node if node.graph is self._graph else scope.ancestor_in(self._graph, node)
+            ancestor = node if node.graph is self.graph else scope.ancestor_in(self.graph, node)
             if ancestor not in inside:
                 return True
         return False
@@ -169,7 +164,7 @@ class GraphPlanner:
         group = general.group
         versions = [self._guarded(version, wanted, arguments, group) for version in choice.versions]
         placed = tuple(PlacedGroup(version.group, version.order) for version in (general, *versions))
-        context, spec = self._model.context, group.spec
+        context, spec = self.model.context, group.spec
         action: Executable = GuardedCall(versions, general, spec.name, context.counters, context.timeline)
         compared = {place for version in versions for place, (_, content) in version.expected if content}
         if context.device is not None:
@@ -201,12 +196,12 @@ class GraphPlanner:
             arguments: What all versions are given, by place; added to.
             general: The group that runs where no version does; None if it is this one.
         """
-        library = self._model.library
+        library = self.model.library
         function = library.group_of(call)
         assert function is not None
         asked = {order[i] for i in wanted}
         spec, values, _ = library.of_call(call, function, [i in asked for i in range(len(call.outputs))])
-        group = self._model.new_group(spec, version_of=general)
+        group = self.model.new_group(spec, version_of=general)
         positions = {place: i for i, place in enumerate(sorted(asked))}
         places = tuple(arguments.setdefault(value, len(arguments)) for value in values)
         return GuardedVersion(group, places, tuple(positions[order[i]] for i in wanted))
@@ -223,7 +218,7 @@ class GraphPlanner:
 
     def _add_control(self, node: ir.Node) -> None:
         name = f"{node.op_type} {node.name or ''}".strip()
-        random = semantics.is_random(node, self._model.library.functions)
+        random = semantics.is_random(node, self.model.library.functions)
         operands: list[ir.Value] = [value for value in node.inputs if value is not None]
         if node.op_type == "If":
             then, otherwise = (node.attributes[key].as_graph() for key in ("then_branch", "else_branch"))
@@ -236,7 +231,7 @@ class GraphPlanner:
             count = node.attributes["num_scan_inputs"].as_int()
             read = range(len(node.inputs) - count, len(node.inputs))
             action = self._scan(node, operands)
-        device = self._model.context.device
+        device = self.model.context.device
         if device is not None:
             action = AtHost(action, device, f"copy for {name}", read.__contains__)
         self._append(name, action, operands, node.outputs, ordered=random, host_reads=read.__contains__)
@@ -249,18 +244,18 @@ class GraphPlanner:
             operands: What its node is given.
             at_host: Which of its outputs the host reads.
         """
-        captured = [value for value in _captured_by(graph) if semantics.constant_tensor(value) is None]
+        captured = [value for value in scope.captured_by([graph]) if semantics.constant_tensor(value) is None]
         for value in captured:
             if value not in operands:
                 operands.append(value)
-        plan = GraphPlanner(self._model, graph, captured, frozenset(at_host)).plan()
+        plan = GraphPlanner(self.model, graph, captured, frozenset(at_host)).plan()
         return Body(plan, tuple(operands.index(value) for value in captured))
 
     def _loop(self, node: ir.Node, operands: list[ir.Value]) -> Executable:
         body = node.attributes["body"].as_graph()
         has_count, has_condition = (len(node.inputs) > i and node.inputs[i] is not None for i in (0, 1))
         carried = len(node.inputs) - 2
-        stacked = self._model.inferred(body.outputs[1 + carried :])
+        stacked = self.model.inferred(body.outputs[1 + carried :])
         plan = self._body(body, operands, (0, *range(1 + carried, len(body.outputs))))
         return control_flow.Loop(plan, carried, stacked, has_count, has_condition)
 
@@ -268,7 +263,7 @@ class GraphPlanner:
         body = node.attributes["body"].as_graph()
         count = node.attributes["num_scan_inputs"].as_int()
         states = len(node.inputs) - count
-        stacked = self._model.inferred(body.outputs[states:])
+        stacked = self.model.inferred(body.outputs[states:])
         scanned = zip(
             _numbers(node, "scan_input_axes", count), _numbers(node, "scan_input_directions", count), strict=True
         )
@@ -302,17 +297,3 @@ def _is_constant(node: ir.Node) -> bool:
 def _operands(node: ir.Node) -> list[ir.Value]:
     """What a node reads, in its subgraphs too."""
     return [*(value for value in node.inputs if value is not None), *scope.captured(node)]
-
-
-def _captured_by(graph: ir.Graph) -> list[ir.Value]:
-    """The values from outside that a graph uses, at any depth, each once."""
-    inside: set[ir.Value] = set()
-    used: dict[ir.Value, None] = {}
-    for inner in scope.below(graph):
-        inside.update(inner.inputs)
-        inside.update(inner.initializers.values())
-        for node in inner:
-            inside.update(node.outputs)
-            used.update(dict.fromkeys(value for value in node.inputs if value is not None))
-        used.update(dict.fromkeys(inner.outputs))
-    return [value for value in used if value not in inside]

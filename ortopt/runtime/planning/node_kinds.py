@@ -8,14 +8,18 @@ from __future__ import annotations
 import enum
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.analysis import kernels
+from ortopt.analysis import kernels, shapes
 from ortopt.errors import UsageError
-from ortopt.runtime.execution.group_spec import SpecLibrary
+from ortopt.graph import facts
+from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
+from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
+from ortopt.runtime.run_settings import RunType
 from ortopt.semantics.opset_changes import SCAN_HAS_NO_BATCH_FROM
 
 _CONTROL: Final = frozenset(("", op) for op in semantics.CONTROL_FLOW - {"SequenceMap"})  # which runs as a whole
@@ -39,10 +43,11 @@ GATHERED: Final = frozenset({NodeKind.HOST, NodeKind.SESSION, NodeKind.FOREIGN})
 _WORST_LAST: Final = (NodeKind.SESSION, NodeKind.FOREIGN, NodeKind.HOST)
 
 
+@dataclass(eq=False)
 class NodeClassifier:
     """Finds the kinds of a model's nodes.
 
-    Args:
+    Attributes:
         model: The model.
         library: The model's groups.
         providers: The caller's execution providers.
@@ -50,21 +55,17 @@ class NodeClassifier:
         on_host: Whether no provider is asked.
     """
 
-    def __init__(
-        self,
-        model: ir.Model,
-        library: SpecLibrary,
-        providers: Sequence[str],
-        host_ops: Sequence[type],
-        *,
-        on_host: bool,
-    ) -> None:
-        self._model = model
-        self._library = library
-        self._providers = tuple(dict.fromkeys((*providers, kernels.CPU)))
-        self._host_keys = {(op.op_domain, op.__name__) for op in host_ops}  # type: ignore[attr-defined]
-        self._on_host = on_host
-        self._opset = model.opset_imports.get("", 1)
+    model: ir.Model
+    library: SpecLibrary
+    providers: Sequence[str]
+    host_ops: Sequence[type]
+    _: KW_ONLY
+    on_host: bool
+
+    def __post_init__(self) -> None:
+        self._providers = tuple(dict.fromkeys((*self.providers, kernels.CPU)))
+        self._host_keys = {(op.op_domain, op.__name__) for op in self.host_ops}  # type: ignore[attr-defined]
+        self._opset = self.model.opset_imports.get("", 1)
         self._function_kinds: dict[ir.OperatorIdentifier, NodeKind] = {}
         self._kinds: dict[ir.Node, NodeKind] = {}
 
@@ -80,32 +81,32 @@ class NodeClassifier:
         return known
 
     def _decide(self, node: ir.Node) -> NodeKind:
-        if node.domain == semantics.GROUP_DOMAIN and self._library.group_of(node) is not None:
+        if node.domain == semantics.GROUP_DOMAIN and self.library.group_of(node) is not None:
             return NodeKind.GROUP
         inside = (
             {self.kind(inner) for held in semantics.subgraphs(node) for inner in held} if node.attributes else set()
         )
-        if inside & {NodeKind.GROUP, NodeKind.CONTROL, NodeKind.HOST, NodeKind.FOREIGN} or (inside and self._on_host):
+        if inside & {NodeKind.GROUP, NodeKind.CONTROL, NodeKind.HOST, NodeKind.FOREIGN} or (inside and self.on_host):
             # The bodies are executed here: onnx's reference implementation stacks a Loop's results up wrongly.
             if (node.domain, node.op_type) in _CONTROL and self._opset >= _OLDEST_CONTROL.get(node.op_type, 1):
                 return NodeKind.CONTROL
             if inside & {NodeKind.GROUP, NodeKind.CONTROL}:
                 raise UsageError(f"node {node.name!r}: {node.op_type} at opset {self._opset} cannot hold groups")
-        if self._on_host or (node.domain, node.op_type) in self._host_keys:
+        if self.on_host or (node.domain, node.op_type) in self._host_keys:
             return NodeKind.HOST
         return max((self._own_kind(node), *inside), key=_WORST_LAST.index)
 
     def _own_kind(self, node: ir.Node) -> NodeKind:
         """The same, subgraphs apart."""
         identifier = node.op_identifier()
-        if identifier in self._model.functions:
+        if identifier in self.model.functions:
             if identifier not in self._function_kinds:
                 self._function_kinds[identifier] = NodeKind.SESSION  # one that calls itself is refused elsewhere
-                kinds = {self._in_function(inner) for inner in self._model.functions[identifier]}
+                kinds = {self._in_function(inner) for inner in self.model.functions[identifier]}
                 worst = max(kinds, key=_WORST_LAST.index, default=NodeKind.SESSION)
                 self._function_kinds[identifier] = worst
             return self._function_kinds[identifier]
-        return self._by_kernel(node, self._model.opset_imports.get(node.domain, 1))
+        return self._by_kernel(node, self.model.opset_imports.get(node.domain, 1))
 
     def _in_function(self, node: ir.Node) -> NodeKind:
         """What runs a node of a function, whose types need not be known."""
@@ -187,3 +188,61 @@ def _dependencies(
         for j in before:
             following[j].append(i)
     return waits, following
+
+
+class ModelPlanning:
+    """A model on its way to a plan.
+
+    Args:
+        model: The model.
+        context: What its groups share.
+
+    Attributes:
+        context: What its groups share.
+        library: Describes its groups.
+        kind: Says what runs a node.
+        groups: The groups so far, those apart that are versions of others.
+        versions: The groups that are versions of others, each with the group that never runs when it does.
+    """
+
+    def __init__(self, model: ir.Model, context: GroupContext) -> None:
+        self._model = model
+        self.context = context
+        self.library = SpecLibrary(model)
+        on_host = context.settings.run_type is RunType.HOST
+        classifier = NodeClassifier(model, self.library, context.providers, context.host_ops, on_host=on_host)
+        self.kind: Callable[[ir.Node], NodeKind] = classifier.kind
+        self.groups: list[GroupRunner] = []
+        self.versions: list[tuple[GroupRunner, GroupRunner]] = []
+        self._leftovers = 0
+        self._inferred = False
+
+    def new_group(
+        self, spec: GroupSpec, *, on_host: bool = False, version_of: GroupRunner | None = None
+    ) -> GroupRunner:
+        """Make a group that can be run.
+
+        Args:
+            spec: What it computes.
+            on_host: Whether no provider is asked.
+            version_of: The group that never runs when it does: both have the same number of threads, and it is special
+                already.
+        """
+        group = GroupRunner(spec, self.context, on_host=on_host, specializes=version_of is None)
+        if version_of is None:
+            self.groups.append(group)
+        else:
+            self.versions.append((group, version_of))
+        return group
+
+    def leftover_name(self) -> str:
+        """A name for nodes that no group took."""
+        self._leftovers += 1
+        return f"leftover_{self._leftovers - 1}"
+
+    def inferred(self, values: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
+        """Values of which all is known that can be: no iterations at all stack up to a shape, too."""
+        if not self._inferred and any(facts.shape_of(value) is None for value in values):
+            self._inferred = True
+            shapes.infer_model(self._model)
+        return tuple(values)

@@ -18,7 +18,7 @@ from ortopt.options import Options
 from ortopt.runtime.execution.group_runner import HOST, GroupContext
 from ortopt.runtime.planning.execution_plan import ExecutionPlan
 from ortopt.runtime.planning.graph_planner import GraphPlanner
-from ortopt.runtime.planning.model_planning import ModelPlanning
+from ortopt.runtime.planning.node_kinds import ModelPlanning
 
 
 class Planner:

@@ -14,8 +14,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.runtime.execution.executables import Executable
 from ortopt.runtime.onnxruntime_internals import value_class
-from ortopt.runtime.values.element_types import has_no_array, is_plain, type_text
-from ortopt.runtime.values.tensors import to_ort
+from ortopt.runtime.values.tensors import has_no_array, is_plain, to_ort, type_text
 from ortopt.semantics.op_traits import RESHAPING
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ that `guarded` would write for it; any other If is run as it stands.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -20,9 +21,17 @@ from ortopt.documents import parse_json
 from ortopt.graph.refusal import Refusal, need
 from ortopt.graph.walk import Question, each, walk
 from ortopt.partition.groups import GUARD_KEY
+from ortopt.runtime.execution.group_runner import GroupRunner
+from ortopt.runtime.instruments import Counters, Timeline
+from ortopt.runtime.onnxruntime_internals import value_class
 from ortopt.runtime.specialization.guard_writer import Condition
-from ortopt.runtime.values.element_types import PLAIN
+from ortopt.runtime.values.conversion import to_numpy
+from ortopt.runtime.values.tensors import PLAIN
 from ortopt.semantics import GROUP_DOMAIN
+
+if TYPE_CHECKING:
+    import onnxruntime
+
 
 _DEEPEST: Final = 12
 _MAX_NODES: Final = 4096
@@ -249,3 +258,69 @@ def _way(
     if node.op_type == "Concat" and depth == 2:  # of the parts, which may stand in any order
         below.sort()
     return numbers.setdefault((node.op_type, attributes, tuple(below)), len(numbers))
+
+
+class GuardedVersion(NamedTuple):
+    """One version of a group, among the values of a step.
+
+    Attributes:
+        group: What runs it.
+        places: The places of what it is given among the values of the step.
+        order: Where each result of the step is among its own.
+        expected: What must hold of values, by their places; nothing for the general version.
+    """
+
+    group: GroupRunner
+    places: tuple[int, ...]
+    order: tuple[int, ...]
+    expected: tuple[tuple[int, Expected], ...] = ()
+
+    def run(self, values: Sequence[Any], options: onnxruntime.RunOptions) -> list[Any]:
+        """Run it with the values of the step; the results of the step."""
+        results = self.group([values[i] for i in self.places], options)
+        return [results[i] for i in self.order]
+
+
+@dataclass(eq=False)
+class GuardedCall:
+    """Runs the first version of a group that holds for its arguments, or else the general one.
+
+    Attributes:
+        versions: The versions, in the order in which they are asked.
+        general: The general version.
+        name: The group's name.
+        counters: Where the runs of both are counted.
+        timeline: Where failures are recorded, None for nowhere.
+    """
+
+    versions: Sequence[GuardedVersion]
+    general: GuardedVersion
+    name: str
+    counters: Counters
+    timeline: Timeline | None
+
+    __slots__ = ("_counters", "_general", "_name", "_tensor", "_timeline", "_versions")
+
+    def __post_init__(self) -> None:
+        self._versions = tuple(self.versions)
+        self._tensor = value_class()
+
+    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
+        """Choose, and run what is chosen."""
+        for version in self._versions:
+            if self._holds(version.expected, values):
+                self.counters.add("specialized_runs")
+                return version.run(values, options)
+        self.counters.add("guard_failures")
+        if self.timeline is not None:
+            self.timeline.mark("guard failure", group=self.name)
+        return self.general.run(values, options)
+
+    def _holds(self, expected: Sequence[tuple[int, Expected]], values: list[Any]) -> bool:
+        for place, (sizes, content) in expected:
+            value = values[place]
+            if type(value) is not self._tensor or value.shape() != sizes:
+                return False
+            if content and np.asarray(to_numpy(value)).tobytes() != content:
+                return False
+        return True

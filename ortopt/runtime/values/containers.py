@@ -13,10 +13,8 @@ import numpy as np
 import onnx
 
 from ortopt.errors import InvalidModelError
-from ortopt.runtime.auxiliary_session import auxiliary_session
-from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, new_binding, value_class
-from ortopt.runtime.values.element_types import write_type
-from ortopt.runtime.values.tensors import Array, to_ort
+from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, auxiliary_session, new_binding, value_class
+from ortopt.runtime.values.tensors import Array, to_ort, write_type
 
 _IR: Final = 8
 _OPSET: Final = 17

@@ -15,8 +15,7 @@ import numpy as np
 
 from ortopt.runtime.onnxruntime_internals import adopted, failure, value_class
 from ortopt.runtime.values.containers import as_python
-from ortopt.runtime.values.element_types import NAMES, PLAIN
-from ortopt.runtime.values.tensors import holds_numbers, own, to_array, to_ort
+from ortopt.runtime.values.tensors import NAMES, PLAIN, holds_numbers, own, to_array, to_ort
 
 
 def adopt_dlpack_tensors(feeds: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -23,7 +23,6 @@ import pytest
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.runtime import session_factory
 from ortopt.runtime.cuda import device as cuda_device
-from ortopt.runtime.cuda import device_arena
 from ortopt.runtime.cuda.device import NO_WAITING, STREAM_KEY, CudaDevice
 from ortopt.runtime.cuda.driver import DEFAULT_STREAM, Copy
 from ortopt.runtime.execution import session_maker
@@ -368,7 +367,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Log:
 
     own_binding = native().SessionIOBinding
     monkeypatch.setattr(session_maker.SessionMaker, "make", made)
-    monkeypatch.setattr(device_arena, "register", registered)
+    monkeypatch.setattr(cuda_device, "register", registered)
     monkeypatch.setattr(cuda_device, "_shared", weakref.WeakValueDictionary())
     monkeypatch.setattr(session_factory, "usable", lambda name: (True, "ok"))
     monkeypatch.setattr(cuda_device, "CudaDevice", opened)

@@ -21,12 +21,11 @@ from ortopt import UsageError
 from ortopt.analysis.providers import CPU, CUDA, usable
 from ortopt.runtime import session_factory
 from ortopt.runtime.cuda import device as cuda_device
-from ortopt.runtime.cuda import device_arena
 from ortopt.runtime.cuda import driver as cuda_driver
 from ortopt.runtime.cuda.device import STREAM_KEY
 from ortopt.runtime.cuda.driver import Driver
 from ortopt.runtime.execution.arena import Arena
-from ortopt.runtime.instruments.statistics import Counters
+from ortopt.runtime.instruments import Counters
 from ortopt.runtime.onnxruntime_interface import output_memory
 from ortopt.runtime.onnxruntime_internals import copies_from_values, empty_tensor, native_device, size_in_bytes
 from ortopt.runtime.planning.planned_step import HOST_OUTPUTS, in_host_memory
@@ -376,9 +375,9 @@ def test_one_arena_is_registered_once_and_a_refusal_is_remembered(monkeypatch: p
             raise RuntimeError("An allocator for this device has already been registered for sharing.")
 
     monkeypatch.setattr(onnxruntime, "create_and_register_allocator_v2", create)
-    monkeypatch.setattr(device_arena, "_registered", {})
-    assert [device_arena.register(0) for _ in range(2)] == [True, True]
-    assert [device_arena.register(2) for _ in range(2)] == [False, False]
+    monkeypatch.setattr(cuda_device, "_registered", {})
+    assert [cuda_device.register(0) for _ in range(2)] == [True, True]
+    assert [cuda_device.register(2) for _ in range(2)] == [False, False]
     (provider, where, options, _), _ = calls
     assert (provider, where.name, where.device_id, options) == (CUDA, "Cuda", 0, {"device_id": "0"})
 

@@ -132,7 +132,7 @@ def test_random_numbers_are_drawn_in_order_never_at_the_same_time() -> None:
         q = ortopt.group.group_0 (x) p = ortopt.group.group_1 (x) y = my.Twice (q) z = my.Twice (p) }}
     {FUNCTION} group_0 (p) => (r) {{ r = RandomNormalLike <seed = 1.0> (p) }}
     {FUNCTION} group_1 (p) => (r) {{ r = RandomNormalLike <seed = 2.0> (p) }}"""
-    from ortopt.runtime.planning.parallel_plan import dependencies
+    from ortopt.runtime.planning.execution_plan import dependencies
 
     mine = session(text, host_ops=[Twice])
     waits, _ = dependencies(mine._session.plan)

@@ -1,1 +1,0 @@
-"""Groups that are compared with a reference, and written to files."""

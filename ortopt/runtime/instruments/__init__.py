@@ -1,1 +1,0 @@
-"""What a session records of itself: counters, a timeline, ONNX Runtime's profiles."""
