@@ -19,6 +19,7 @@ from msgspec import Struct, convert
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.errors import UsageError
 from ortopt.options import Target
+from ortopt.semantics.nodes import constant_tensor
 
 DECLARATIONS: Final = Path(__file__).parent / "data" / "targets.json"
 OPS: Final = Path(__file__).parent / "data" / "target-ops.json"
@@ -39,6 +40,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
         slow: Ops of ai.onnx that are slower there than what they stand for, as measured.
         partly: Ops of ai.onnx of which not all of ONNX's tests were right there; older forms of them may be.
         fixed_sizes: Whether it runs models of fixed sizes only.
+        reads_empty_constants: Whether constants without elements have the shape there that they have in the file.
     """
 
     title: str
@@ -52,6 +54,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
     slow: frozenset[str] = frozenset()
     partly: frozenset[str] = frozenset()
     fixed_sizes: bool = False
+    reads_empty_constants: bool = True
 
     def runs(self, node: ir.Node) -> bool:
         """Whether it runs a node of ai.onnx, by its op; what it does with other domains is not known.
@@ -63,12 +66,25 @@ class Declaration(Struct, frozen=True, kw_only=True):
             return True
         return node.op_type not in self.lacks and (self.has is None or node.op_type in self.has)
 
+    def reads(self, value: ir.Value | None) -> bool:
+        """Whether it takes a value for what it is: what is no constant, or a constant that has the same shape there.
+
+        Args:
+            value: A value; None is an input that is left out.
+        """
+        if self.reads_empty_constants:
+            return True
+        tensor = constant_tensor(value)
+        return tensor is None or bool(tensor.size)
+
     def takes(self, node: ir.Node) -> bool:
-        """Whether it runs all forms of a node's op, right and fast: then one may come in.
+        """Whether it runs all forms of a node's op, right and fast, of constants that it reads: then one may come in.
 
         Args:
             node: A node.
         """
+        if not all(map(self.reads, node.inputs)):
+            return False
         return self.runs(node) and (bool(node.domain) or node.op_type not in self.partly | self.slow)
 
 

@@ -130,6 +130,25 @@ def check_target(node: ir.Node, replaced: Iterable[ir.Node], options: Options) -
         raise NoKernel(f"{node.op_type} is {what} on {declared.title} (--target {options.target.value})")
 
 
+def check_constants(replacements: Mapping[ir.Value, ir.Value], options: Options) -> None:
+    """Refuse constants of which the runtime that the result is for reads another shape, in place of computed values.
+
+    Args:
+        replacements: Old value to new value.
+        options: Options of the run.
+
+    Raises:
+        Conflict: If one is.
+    """
+    declared = targets.of(options.target)
+    if declared is not None and not all(
+        declared.reads(new) or not declared.reads(old) for old, new in replacements.items()
+    ):
+        raise NoKernel(
+            f"{declared.title} reads a constant without elements as a scalar (--target {options.target.value})"
+        )
+
+
 def check_form(node: ir.Node) -> None:
     """Refuse a new node with inputs or attributes that its op does not have in the opset there.
 

@@ -88,6 +88,7 @@ class NodeSession:
         package: The package's folder.
         model: The file; its weights may be in other files of its folder.
         optimize: Whether the runtime optimizes it.
+        earlier: A session that is not needed any more, whose process is used again.
 
     Raises:
         OSError: There is no node.
@@ -99,23 +100,34 @@ class NodeSession:
 
     seconds = 0.0
 
-    def __init__(self, package: str, model: str, *, optimize: bool) -> None:
-        self._process = subprocess.Popen(
-            [node(), str(Path(__file__).with_name("node_worker.mjs")), package],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            from ortopt.serialization.scan import external_files  # imports onnx, which other Pythons need not have
+    def __init__(self, package: str, model: str, *, optimize: bool, earlier: NodeSession | None = None) -> None:
+        from ortopt.serialization.scan import external_files  # imports onnx, which other Pythons need not have
 
-            folder = Path(model).parent
-            beside = [(path.relative_to(folder).as_posix(), str(path)) for path in external_files(model)]
-            answer = self._ask({"model": model, "beside": beside, "optimize": optimize})
-        except BaseException:
-            self.close()
-            raise
+        folder = Path(model).parent
+        beside = [(path.relative_to(folder).as_posix(), str(path)) for path in external_files(model)]
+        request = {"model": model, "beside": beside, "optimize": optimize}
+        if earlier is None or (answer := self._taken_over(earlier, request)) is None:
+            self._process = subprocess.Popen(
+                [node(), str(Path(__file__).with_name("node_worker.mjs")), package],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            try:
+                answer = self._ask(request)
+            except BaseException:
+                self.close()
+                raise
         self._outputs = [Output(name, f"tensor({_NODE_TYPES.get(kind, kind)})") for name, kind in answer["outputs"]]
+
+    def _taken_over(self, earlier: NodeSession, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        """An earlier session's answer, whose process is this one's then; None where it refuses, and has ended."""
+        self._process = earlier._process
+        try:
+            return self._ask(request)
+        except (RuntimeError, OSError):  # the one before may have broken it, or filled its memory
+            earlier.close()
+            return None
 
     def get_outputs(self) -> list[Output]:
         """The outputs, in order."""

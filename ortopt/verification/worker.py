@@ -200,19 +200,25 @@ def open_session(
     return onnxruntime.InferenceSession(model, options, providers)
 
 
-def run_stored(session: Any, source: Place, target: Place) -> list[Any]:
-    """Run the inputs in one place; the outputs are kept in the other. Raises what ONNX Runtime raises."""
+def run_stored(session: Any, source: Place, target: Place) -> tuple[list[Any], float]:
+    """Run the inputs in one place; the outputs are kept in the other. Raises what ONNX Runtime raises.
+
+    Returns:
+        What is kept of each output, and the seconds of processor time of the run itself, of all threads.
+    """
     rows = kept_rows(source)
     feeds = {name: restore(source, row) for name, row in rows.items()}
     feeds = {name: value for name, value in feeds.items() if value is not None}
     exotic = {name: row["exotic"] for name, row in rows.items() if row and row.get("exotic")}
     make(target)
+    started = time.process_time()
     if isinstance(session, OpenVinoSession | NodeSession):
         assert isinstance(target, Path)
         results = session.run([output.name for output in session.get_outputs()], feeds, target)
     else:
         results = _run(session, feeds, exotic)
-    return [store(target, f"out{i}", value) for i, value in enumerate(results)]
+    spent = session.seconds if isinstance(session, NodeSession) else time.process_time() - started
+    return [store(target, f"out{i}", value) for i, value in enumerate(results)], spent
 
 
 def _lacks_room(error: Exception) -> bool:
@@ -251,16 +257,18 @@ def main(requests: BinaryIO, answers: BinaryIO, runtime: str = ONNXRUNTIME) -> N
         request = json.loads(line)
         started = time.perf_counter()
         try:
-            if isinstance(session, NodeSession) and (request is None or isinstance(request, dict)):
+            if isinstance(session, NodeSession) and request is None:
                 session.close()
             if isinstance(request, dict):
-                session = None
+                earlier, session = session if isinstance(session, NodeSession) else None, None
                 if request["memory"] is not None:
                     limit_memory(data=request["memory"])
                 if runtime == OPENVINO:
                     session = OpenVinoSession(request["model"])
                 elif runtime.startswith(NODE):
-                    session = NodeSession(runtime.removeprefix(NODE), request["model"], optimize=request["optimize"])
+                    session = NodeSession(
+                        runtime.removeprefix(NODE), request["model"], optimize=request["optimize"], earlier=earlier
+                    )
                 else:
                     session = open_session(
                         request["model"],
@@ -276,7 +284,8 @@ def main(requests: BinaryIO, answers: BinaryIO, runtime: str = ONNXRUNTIME) -> N
             elif isinstance(request, str):
                 answer = {"runtime": _runtime_name(runtime)}
             else:
-                answer = {"rows": run_stored(session, *map(Path, request))}
+                rows, spent = run_stored(session, *map(Path, request))
+                answer = {"rows": rows, "processor": spent}
         except Exception as error:
             answer = {"full" if _lacks_room(error) else "failed": str(error)}
         answers.write(json.dumps({**answer, "seconds": time.perf_counter() - started}).encode() + b"\n")
