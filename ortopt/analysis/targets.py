@@ -41,6 +41,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
         partly: Ops of ai.onnx of which not all of ONNX's tests were right there; older forms of them may be.
         fixed_sizes: Whether it runs models of fixed sizes only.
         reads_empty_constants: Whether constants without elements have the shape there that they have in the file.
+        closed: Ops of ai.onnx whose bodies may not use values there that are computed outside of them.
     """
 
     title: str
@@ -55,6 +56,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
     partly: frozenset[str] = frozenset()
     fixed_sizes: bool = False
     reads_empty_constants: bool = True
+    closed: frozenset[str] = frozenset()
 
     def runs(self, node: ir.Node) -> bool:
         """Whether it runs a node of ai.onnx, by its op; what it does with other domains is not known.
@@ -78,13 +80,11 @@ class Declaration(Struct, frozen=True, kw_only=True):
         return tensor is None or bool(tensor.size)
 
     def takes(self, node: ir.Node) -> bool:
-        """Whether it runs all forms of a node's op, right and fast, of constants that it reads: then one may come in.
+        """Whether it runs all forms of a node's op, right and fast: then one may come in.
 
         Args:
             node: A node.
         """
-        if not all(map(self.reads, node.inputs)):
-            return False
         return self.runs(node) and (bool(node.domain) or node.op_type not in self.partly | self.slow)
 
 

@@ -4,9 +4,9 @@
 which model it is to make a session and how many bytes it may take, a list names two folders, of inputs and for outputs,
 null lets go of the session, and ``"runtime"`` asks for its name. Answers are JSON lines, with the seconds that it took.
 
-``PARENT`` is the process without which this one ends. ``RUNTIME`` is ``onnxruntime``, ``openvino``, or ``node:`` with
-the folder of a package for JavaScript; without it the first that is installed. Only numpy and the runtime are imported:
-the Python may be another one than ours, from 3.10 on (`ortopt.verification.runtimes`).
+``PARENT`` is the process without which this one ends. ``RUNTIME`` is ``onnxruntime``, ``openvino``, ``MNN``, or
+``node:`` with the folder of a package for JavaScript; without it the first that is installed. Only numpy and the
+runtime are imported: the Python may be another one than ours, from 3.10 on (`ortopt.verification.runtimes`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,16 @@ import numpy as np
 from ortopt.evaluation.raw_tensors import Array, Place, Raw, keep, kept, kept_rows, make, raw_of
 from ortopt.serialization.wire import field, integer
 from ortopt.system.child_processes import end_with, limit_memory, take_streams
-from ortopt.verification.other_runtimes import NODE, OPENVINO, NodeSession, OpenVinoSession, name_of, node
+from ortopt.verification.other_runtimes import (
+    MNN,
+    NODE,
+    OPENVINO,
+    MnnSession,
+    NodeSession,
+    OpenVinoSession,
+    name_of,
+    node,
+)
 
 ONNXRUNTIME: Final = "onnxruntime"
 
@@ -212,7 +221,7 @@ def run_stored(session: Any, source: Place, target: Place) -> tuple[list[Any], f
     exotic = {name: row["exotic"] for name, row in rows.items() if row and row.get("exotic")}
     make(target)
     started = time.process_time()
-    if isinstance(session, OpenVinoSession | NodeSession):
+    if isinstance(session, OpenVinoSession | MnnSession | NodeSession):
         assert isinstance(target, Path)
         results = session.run([output.name for output in session.get_outputs()], feeds, target)
     else:
@@ -234,6 +243,8 @@ def _runtime_name(runtime: str) -> str:
     if runtime == OPENVINO:
         openvino = importlib.import_module(OPENVINO)
         return f"OpenVINO {openvino.__version__.partition('-')[0]}"
+    if runtime == MNN:
+        return f"MNN {importlib.import_module(MNN).version()}"
     if runtime.startswith(NODE):
         node()
         return name_of(runtime.removeprefix(NODE))
@@ -246,7 +257,7 @@ def _chosen(arguments: Sequence[str]) -> str:
     """The runtime that is named, or the first that is installed."""
     if arguments:
         return arguments[0]
-    found = (name for name in (ONNXRUNTIME, OPENVINO) if importlib.util.find_spec(name) is not None)
+    found = (name for name in (ONNXRUNTIME, OPENVINO, MNN) if importlib.util.find_spec(name) is not None)
     return next(found, ONNXRUNTIME)
 
 
@@ -265,6 +276,8 @@ def main(requests: BinaryIO, answers: BinaryIO, runtime: str = ONNXRUNTIME) -> N
                     limit_memory(data=request["memory"])
                 if runtime == OPENVINO:
                     session = OpenVinoSession(request["model"])
+                elif runtime == MNN:
+                    session = MnnSession(request["model"])
                 elif runtime.startswith(NODE):
                     session = NodeSession(
                         runtime.removeprefix(NODE), request["model"], optimize=request["optimize"], earlier=earlier

@@ -17,6 +17,8 @@ from ortopt.transformer import Context, GraphTransformer
 
 ROOTS = tuple(f"{domain}::{op}" if domain else op for domain, op in sorted(semantics.OPTIONAL_OUTPUTS))
 
+_RECURRENCES = ("GRU", "LSTM", "RNN")
+
 
 class DeadNodeElimination(GraphTransformer):
     """Nodes, initializers, functions and opset imports that nothing needs → nothing."""
@@ -114,7 +116,10 @@ def _remove_imports(imports: dict[str, int], graphs: Iterable[ir.Graph], context
 
 
 class OptionalOutputElimination(GraphTransformer):
-    """Optional outputs that nobody uses (of Dropout, LayerNormalization, LSTM …) → left out."""
+    """Optional outputs that nobody uses (of Dropout, LayerNormalization, LSTM …) → left out.
+
+    For runtimes other than ONNX Runtime those of a recurrence stay: MNN ends its process where there are fewer.
+    """
 
     levels = (TransformerLevel.LEVEL1,)
     after = ("common_subexpression_elimination", "dead_node_elimination")
@@ -129,6 +134,8 @@ class OptionalOutputElimination(GraphTransformer):
                 if not unused:
                     continue
                 try:
+                    stays = context.options.target.keeps_to_onnx and node.op_type in _RECURRENCES
+                    need(not stays, "other runtimes read all outputs of a recurrence", node)
                     _need_same_mode(node)
                 except Refusal as refusal:
                     context.refuse(node, refusal)

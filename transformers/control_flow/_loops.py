@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt.analysis import targets
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal, attribute, is_op, need, opset
 from ortopt.onnx_ir_internals import use_count
@@ -54,6 +55,21 @@ class Repeated(Struct, frozen=True):
         """The inputs of the node that are scanned, each with the slice that the body gets."""
         first = self.before + self.states
         return tuple(zip(self.node.inputs[first:], self.body.inputs[first:], strict=True))
+
+
+def need_open(loop: ir.Node, context: Context) -> None:
+    """Refuse a loop whose body may not use values from outside, on the runtime that the result is for.
+
+    Args:
+        loop: The loop.
+        context: The run's.
+
+    Raises:
+        Refusal: If it is one.
+    """
+    declared = targets.of(context.options.target)
+    closed = frozenset() if declared is None else declared.closed
+    need(loop.op_type not in closed, "the target lets its body use no values from outside", loop)
 
 
 def repeated(node: ir.Node) -> Repeated:

@@ -13,7 +13,7 @@ from ortopt.graph.match import Refusal, is_constant, is_op, shape_of, users
 from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import Target, TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
-from ortopt.transformers.control_flow._loops import LOOPS, Repeated, copied, repeated
+from ortopt.transformers.control_flow._loops import LOOPS, Repeated, copied, need_open, repeated
 
 _MAX_UNPACKED: Final = 1 << 16
 """Elements of weights up to which products of few rows are faster where they are not packed."""
@@ -35,6 +35,7 @@ class LoopCarriedElimination(GraphTransformer):
         changed = False
         for node in [node for node in context.cancellation.checked(graph) if is_op(node, *LOOPS)]:
             try:
+                need_open(node, context)
                 loop = repeated(node)
             except Refusal as refusal:
                 context.refuse(node, refusal)
