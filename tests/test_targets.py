@@ -160,3 +160,9 @@ def test_constants_without_elements_do_not_come_in_where_they_are_read_as_scalar
 ) -> None:
     result = optimize(parse(f'<ir_version: 10, opset_import: ["": 17]> {text}'), target=target)
     assert (kept in ops(result.model)) is bool(kept)
+
+
+def test_a_guard_against_nan_is_no_relu_where_that_lets_none_through() -> None:
+    text = "main (float[N,8] x) => (float[N,8] y) <float zero = {0}> { c = Less (x, zero) y = Where (c, zero, x) }"
+    for target, taken in (("onnx", True), ("openvino", False)):
+        assert ("Relu" in ops(optimize(parse(text), target=target).model)) is taken

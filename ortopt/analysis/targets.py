@@ -23,6 +23,7 @@ from ortopt.semantics.nodes import constant_tensor
 
 DECLARATIONS: Final = Path(__file__).parent / "data" / "targets.json"
 OPS: Final = Path(__file__).parent / "data" / "target-ops.json"
+NOT_RUN: Final = "not run"
 
 
 class Declaration(Struct, frozen=True, kw_only=True):
@@ -38,7 +39,8 @@ class Declaration(Struct, frozen=True, kw_only=True):
         has: The ops of ai.onnx that it runs; None are all but `lacks`.
         lacks: Ops of ai.onnx that it does not run.
         slow: Ops of ai.onnx that are slower there than what they stand for, as measured.
-        partly: Ops of ai.onnx of which not all of ONNX's tests were right there; older forms of them may be.
+        partly: Ops of ai.onnx of which not all of ONNX's tests, or of our passes' examples, were right there; older
+            forms of them may be.
         fixed_sizes: Whether it runs models of fixed sizes only.
         reads_empty_constants: Whether constants without elements have the shape there that they have in the file.
         closed: Ops of ai.onnx whose bodies may not use values there that are computed outside of them.
@@ -79,13 +81,17 @@ class Declaration(Struct, frozen=True, kw_only=True):
         tensor = constant_tensor(value)
         return tensor is None or bool(tensor.size)
 
-    def takes(self, node: ir.Node) -> bool:
-        """Whether it runs all forms of a node's op, right and fast: then one may come in.
+    def fault(self, node: ir.Node) -> str:
+        """What is wrong with a node's op there, in words; empty where it runs all its forms, right and fast.
 
         Args:
             node: A node.
         """
-        return self.runs(node) and (bool(node.domain) or node.op_type not in self.partly | self.slow)
+        if not self.runs(node):
+            return NOT_RUN
+        if node.domain:
+            return ""
+        return "slow" if node.op_type in self.slow else "not always right" if node.op_type in self.partly else ""
 
 
 def of(target: Target) -> Declaration | None:
@@ -172,6 +178,7 @@ def _declared() -> dict[Target, Declaration]:
     measured: dict[str, Any] = json.loads(OPS.read_text(encoding="utf-8"))
     for name, entry in declared.items():
         if name in measured:
-            entry["partly"] = [op for op, (right, tests) in measured[name]["ops"].items() if right < tests]
+            wrong = [op for op, (right, tests) in measured[name]["ops"].items() if right < tests]
+            entry["partly"] = [*entry.get("partly", ()), *wrong]
             entry["title"] = measured[name]["runtime"]
     return {Target(name): convert(entry, Declaration) for name, entry in declared.items()}

@@ -128,8 +128,8 @@ def check_target(node: ir.Node, replaced: Iterable[ir.Node], options: Options) -
     if unread and all(declared.reads(value) for old in replaced for value in old.inputs):
         raise NoKernel(f"{declared.title} reads a constant without elements as a scalar (--target {target})")
     known = any(old.op_type == node.op_type and old.domain == node.domain for old in replaced)
-    if not (declared.takes(node) or known) and all(map(declared.takes, replaced)):
-        what = "not run" if not declared.runs(node) else "slow" if node.op_type in declared.slow else "not always right"
+    what = declared.fault(node)
+    if what and not known and not {what, targets.NOT_RUN}.intersection(map(declared.fault, replaced)):
         raise NoKernel(f"{node.op_type} is {what} on {declared.title} (--target {target})")
 
 
