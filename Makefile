@@ -45,7 +45,7 @@ test: $(VENV_TEST)/.installed ## set up .venv-test and run all tests
 test-versions: $(VENV_TEST)/.installed ## the parts that use ONNX Runtime, on the oldest, the newest and others; VERSIONS="--smoke", "--releases 1.20,newest"
 	$(TEST)/python -m tools.versions --jobs $(JOBS) $(VERSIONS)
 
-runtimes: $(VENV_TEST)/.installed ## results on the releases that they are for; RUNTIMES="--smoke", "--zoo", "--runtime ~/openvino"
+runtimes: $(VENV_TEST)/.installed ## results on the releases that they are for; RUNTIMES="--smoke", "--zoo --seconds 2", "--runtime ~/openvino"
 	$(TEST)/python -m fuzzing.releases $(RUNTIMES)
 
 test-integrations: $(VENV_INTEGRATIONS)/.installed ## ortopt inside of Optimum, Olive and torch, installed into .venv-integrations; TORCH="torch==2.13.0+cpu" names another build

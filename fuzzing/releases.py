@@ -3,17 +3,19 @@
 Each example of the passes' tests, and each model of the zoo, is optimized for a release (``min_onnxruntime``), and runs
 there and, as it was, on the ONNX Runtime that is installed here: the numbers must agree but for rounding, and the
 result must load wherever its original does. Exit code 1 where one does not, or where no runtime can be installed. A
-release runs in an environment of its own (`tools.versions`). ``--runtime`` names another
-runtime as ``--verify-with`` does: OpenVINO, or onnxruntime-web, for which models are optimized with its target.
+release runs in an environment of its own (`tools.versions`). ``--runtime`` names another runtime as ``--verify-with``
+does: OpenVINO or onnxruntime-web, for which models are optimized with their target, or MNN, with ``--target onnx``.
+With ``--seconds`` each result that is right is measured in turns with its original (`fuzzing.turns`).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +23,9 @@ from typing import Any, Final
 import numpy as np
 import onnx
 
+from fuzzing import turns
 from fuzzing.mutants.examples import Example, examples, names
-from ortopt import OrtoptError, optimize, zoo
+from ortopt import OrtoptError, optimize, semantics, zoo
 from ortopt.analysis import releases, shapes
 from ortopt.opset_conversion import raising
 from ortopt.serialization.load import load
@@ -42,7 +45,7 @@ _ROUNDING: Final = {"float16": 2e-2, "float32": 1e-3, "float64": 1e-3}
 """What is taken for rounding, of an output's scale: wrong numbers are looked for, and these are far off."""
 
 
-_TARGETS: Final = {"OpenVINO": "openvino", "ONNX Runtime Web": "web"}
+_TARGETS: Final = {"OpenVINO": "openvino", "ONNX Runtime Web": "web", "MNN": "onnx"}
 """By what the name of a runtime begins with, the target for it."""
 
 SMOKE: Final = ("attention_fusion", "gather_block_quantized_fusion", "lrn_decomposition", "matmul_nbits_fusion")
@@ -78,9 +81,13 @@ def of_passes(passes: Sequence[str]) -> Iterator[tuple[str, Example]]:
             yield f"{name} {number}", example
 
 
-def of_zoo() -> Iterator[tuple[str, Example]]:
-    """The models of the zoo, each with what it is called, and the inputs that it is fed."""
-    for name in zoo.names():
+def of_zoo(models: Iterable[str]) -> Iterator[tuple[str, Example]]:
+    """Models of the zoo, each with what it is called, and the inputs that it is fed.
+
+    Args:
+        models: Their names.
+    """
+    for name in models:
         yield name, Example("", onnx.load(zoo.cached(name)), {}, dict(zoo.inputs(name)))
 
 
@@ -153,8 +160,29 @@ def difference(got: Sequence[Any], wanted: Sequence[Any]) -> str:
     return ""
 
 
+@dataclass(frozen=True)
+class Case:
+    """A model and its result for a runtime.
+
+    Attributes:
+        original: The model.
+        result: Its result.
+        inputs: Arrays by name.
+        wanted: What the model gives on the ONNX Runtime that is installed here.
+    """
+
+    original: bytes
+    result: bytes
+    inputs: dict[str, Any]
+    wanted: list[Any]
+
+
 def examine(
-    runtime: Runtime, models: Iterable[tuple[str, Example]], runner: Runner, here: Runner
+    runtime: Runtime,
+    models: Iterable[tuple[str, Example]],
+    runner: Runner,
+    here: Runner,
+    measure: Callable[[str, Case], None] | None = None,
 ) -> Iterator[Finding | None]:
     """Run the results of models on a runtime; None for each that is right.
 
@@ -163,30 +191,48 @@ def examine(
         models: The models, each with what it is called.
         runner: Runs models there.
         here: Runs models on the ONNX Runtime that is installed.
+        measure: Is given each result that is right there, with what its model is called.
     """
     for name, example in models:
-        told = _examined(runtime.name, example, runner, here)
-        if told is not None:
+        case = _case(runtime.name, example, here)
+        told = None if case is None else _told(case, runner, here)
+        if case is not None and told is not None:
             yield Finding(runtime.name, name, told) if told else None
+            if measure is not None and not told:
+                measure(name, case)
 
 
-def _examined(runtime: str, example: Example, runner: Runner, here: Runner) -> str | None:
-    """What is wrong about a model's result; None where its original is not right here or there, or nothing is done."""
-    model = load(example.model.SerializeToString())
-    version = model.opset_imports.get("", 1)
-    model.ir_version = max(8, raising.least_ir_version(version))
-    options = {key: value for key, value in example.options.items() if key != "min_onnxruntime"}
+def options_for(runtime: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Options of a run whose result is for a runtime.
+
+    Args:
+        runtime: Its name and release.
+        given: Other options.
+    """
+    options = {key: value for key, value in given.items() if key != "min_onnxruntime"}
     target = next((name for title, name in _TARGETS.items() if runtime.startswith(title)), None)
     if target is not None:
         options["target"] = target
     elif runtime.startswith("ONNX Runtime"):
-        release = releases.parse_release(runtime.rsplit(maxsplit=1)[-1])
+        options["min_onnxruntime"] = releases.shown(releases.parse_release(runtime.rsplit(maxsplit=1)[-1]))
+    return options
+
+
+def _case(runtime: str, example: Example, here: Runner) -> Case | None:
+    """A model's result for a runtime; None where the original is not right here or not for it, or nothing is done."""
+    model = load(example.model.SerializeToString())
+    if any(semantics.is_random(node, model.functions) for node in model.graph):
+        return None  # no two runs give the same
+    version = model.opset_imports.get("", 1)
+    model.ir_version = max(8, raising.least_ir_version(version))
+    options = options_for(runtime, example.options)
+    release = options.get("min_onnxruntime")
+    if release is not None:
         typed = load(to_bytes(model))
         shapes.infer_model(typed)
         needed = releases.requirement(typed).onnxruntime
-        if needed is not None and releases.parse_release(needed) > release:
+        if needed is not None and releases.parse_release(needed) > releases.parse_release(release):
             return None  # what it gives there is nothing to go by
-        options["min_onnxruntime"] = releases.shown(release)
     original = to_bytes(model)
     try:
         inputs = example.inputs or dict(draw_inputs(model))
@@ -194,16 +240,21 @@ def _examined(runtime: str, example: Example, runner: Runner, here: Runner) -> s
         result = to_bytes(optimize(model, level=3, verify=False, **options).model)
     except (WorkerError, OrtoptError):
         return None  # it does not run here, or is made to be refused
-    if result == original:
-        return None
+    return None if result == original else Case(original, result, inputs, wanted)
+
+
+def _told(case: Case, runner: Runner, here: Runner) -> str | None:
+    """What is wrong about a result; None where its original is not right here or there."""
     try:
-        told = difference(runner.run(result, inputs), wanted)
+        told = difference(runner.run(case.result, case.inputs), case.wanted)
     except WorkerError as error:
         told = str(error)
     if not told:
         return ""
     try:  # random numbers, NaNs that may spread, what the release does to the original, too
-        known = difference(here.run(result, inputs), wanted) or difference(runner.run(original, inputs), wanted)
+        known = difference(here.run(case.result, case.inputs), case.wanted) or difference(
+            runner.run(case.original, case.inputs), case.wanted
+        )
     except WorkerError:
         return None
     return None if known else told
@@ -234,8 +285,13 @@ def main() -> int:
     parser.add_argument(
         "--smoke", action="store_true", help="a part: a few passes, two releases on which some of their forms are wrong"
     )
+    parser.add_argument("--models", default="", help="models of the zoo, A,B; all if it is left out")
+    parser.add_argument(
+        "--seconds", type=float, default=0.0, help="measure each result that is right in turns with its original"
+    )
     given = parser.parse_args()
     passes = SMOKE if given.smoke else [name for name in given.passes.split(",") if name] or names()
+    chosen = [name for name in given.models.split(",") if name] or zoo.names()
     asked = ["1.20", "1.24"] if given.smoke else [name for name in given.releases.split(",") if name]
     findings = ran = 0
     for runtime in environments(asked, given.runtime):
@@ -243,20 +299,35 @@ def main() -> int:
             print(runtime, flush=True)
             continue
         ran += 1
-        right = 0
-        with (
-            tempfile.TemporaryDirectory() as one,
-            tempfile.TemporaryDirectory() as other,
-            Runner(Path(one), runtime) as runner,
-            Runner(Path(other)) as here,
-        ):
-            for found in examine(runtime, of_zoo() if given.zoo else of_passes(passes), runner, here):
-                right += found is None
-                if found is not None:
-                    findings += 1
-                    print(found, flush=True)
-        print(f"{runtime.name}: {right} results are right", flush=True)
+        findings += _reported(runtime, of_zoo(chosen) if given.zoo else of_passes(passes), given.seconds)
     return 1 if findings or not ran else 0
+
+
+def _reported(runtime: Runtime, models: Iterable[tuple[str, Example]], seconds: float) -> int:
+    """Examine models on a runtime and print what is found; how many results are wrong."""
+    right = wrong = 0
+    ratios: dict[str, float] = {}
+
+    def measure(name: str, case: Case) -> None:
+        with contextlib.suppress(WorkerError):  # it runs without the runtime's optimizations only, or not the original
+            ratios[name] = turns.ratio(runtime, case.original, case.result, case.inputs, seconds)
+            print(f"{runtime.name}: {name}: {ratios[name]:.3f}", flush=True)
+
+    with (
+        tempfile.TemporaryDirectory() as one,
+        tempfile.TemporaryDirectory() as other,
+        Runner(Path(one), runtime) as runner,
+        Runner(Path(other)) as here,
+    ):
+        for found in examine(runtime, models, runner, here, measure if seconds else None):
+            right += found is None
+            if found is not None:
+                wrong += 1
+                print(found, flush=True)
+    print(f"{runtime.name}: {right} results are right", flush=True)
+    if ratios:
+        print(turns.told(runtime.name, ratios), flush=True)
+    return wrong
 
 
 if __name__ == "__main__":

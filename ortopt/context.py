@@ -483,6 +483,7 @@ class Context:
         Raises:
             Conflict: If it is not possible; nothing is changed then.
         """
+        placement.check_constants(replacements, self.options)
         nodes = self.edit.replace(replacements, before, origin, self._accept_declared)
         self._new += nodes
         return nodes

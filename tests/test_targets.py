@@ -144,3 +144,25 @@ def test_the_command_says_what_the_result_is_for(tmp_path: Path) -> None:
     assert "for: QNN (--target qnn)" in result.output
     assert "fixed sizes only (--dim N=SIZE)" in result.output
     assert all(not node.domain for node in load(tmp_path / "out.onnx").graph)
+
+
+@pytest.mark.parametrize(
+    ("target", "text", "kept"),
+    [
+        ("openvino", "main (float x) => (int64[R] y) { a = Relu (x) y = Shape (a) }", "Shape"),
+        ("openvino", "main (float[0,3] x) => (bool[0,3] m) { a, k = Dropout (x) m = Not (k) }", "Dropout"),
+        ("openvino", "main (float[2,3] x) => (int64[R] y) { a = Relu (x) y = Shape (a) }", ""),
+        ("onnx", "main (float x) => (int64[R] y) { a = Relu (x) y = Shape (a) }", ""),
+    ],
+)
+def test_constants_without_elements_do_not_come_in_where_they_are_read_as_scalars(
+    target: str, text: str, kept: str
+) -> None:
+    result = optimize(parse(f'<ir_version: 10, opset_import: ["": 17]> {text}'), target=target)
+    assert (kept in ops(result.model)) is bool(kept)
+
+
+def test_a_guard_against_nan_is_no_relu_where_that_lets_none_through() -> None:
+    text = "main (float[N,8] x) => (float[N,8] y) <float zero = {0}> { c = Less (x, zero) y = Where (c, zero, x) }"
+    for target, taken in (("onnx", True), ("openvino", False)):
+        assert ("Relu" in ops(optimize(parse(text), target=target).model)) is taken

@@ -19,9 +19,11 @@ from msgspec import Struct, convert
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.errors import UsageError
 from ortopt.options import Target
+from ortopt.semantics.nodes import constant_tensor
 
 DECLARATIONS: Final = Path(__file__).parent / "data" / "targets.json"
 OPS: Final = Path(__file__).parent / "data" / "target-ops.json"
+NOT_RUN: Final = "not run"
 
 
 class Declaration(Struct, frozen=True, kw_only=True):
@@ -37,8 +39,11 @@ class Declaration(Struct, frozen=True, kw_only=True):
         has: The ops of ai.onnx that it runs; None are all but `lacks`.
         lacks: Ops of ai.onnx that it does not run.
         slow: Ops of ai.onnx that are slower there than what they stand for, as measured.
-        partly: Ops of ai.onnx of which not all of ONNX's tests were right there; older forms of them may be.
+        partly: Ops of ai.onnx of which not all of ONNX's tests, or of our passes' examples, were right there; older
+            forms of them may be.
         fixed_sizes: Whether it runs models of fixed sizes only.
+        reads_empty_constants: Whether constants without elements have the shape there that they have in the file.
+        closed: Ops of ai.onnx whose bodies may not read there what is computed outside of them.
     """
 
     title: str
@@ -52,6 +57,8 @@ class Declaration(Struct, frozen=True, kw_only=True):
     slow: frozenset[str] = frozenset()
     partly: frozenset[str] = frozenset()
     fixed_sizes: bool = False
+    reads_empty_constants: bool = True
+    closed: frozenset[str] = frozenset()
 
     def runs(self, node: ir.Node) -> bool:
         """Whether it runs a node of ai.onnx, by its op; what it does with other domains is not known.
@@ -63,13 +70,28 @@ class Declaration(Struct, frozen=True, kw_only=True):
             return True
         return node.op_type not in self.lacks and (self.has is None or node.op_type in self.has)
 
-    def takes(self, node: ir.Node) -> bool:
-        """Whether it runs all forms of a node's op, right and fast: then one may come in.
+    def reads(self, value: ir.Value | None) -> bool:
+        """Whether it takes a value for what it is: what is no constant, or a constant that has the same shape there.
+
+        Args:
+            value: A value; None is an input that is left out.
+        """
+        if self.reads_empty_constants:
+            return True
+        tensor = constant_tensor(value)
+        return tensor is None or bool(tensor.size)
+
+    def fault(self, node: ir.Node) -> str:
+        """What is wrong with a node's op there, in words; empty where it runs all its forms, right and fast.
 
         Args:
             node: A node.
         """
-        return self.runs(node) and (bool(node.domain) or node.op_type not in self.partly | self.slow)
+        if not self.runs(node):
+            return NOT_RUN
+        if node.domain:
+            return ""
+        return "slow" if node.op_type in self.slow else "not always right" if node.op_type in self.partly else ""
 
 
 def of(target: Target) -> Declaration | None:
@@ -79,6 +101,18 @@ def of(target: Target) -> Declaration | None:
         target: The target.
     """
     return None if target in (Target.ORT, Target.ONNX) else _declared()[target]
+
+
+def closed(target: Target) -> frozenset[str]:
+    """Ops of ai.onnx whose bodies may not read what is computed outside of them: of any runtime, where it may be any.
+
+    Args:
+        target: The target.
+    """
+    declared = of(target)
+    if declared is not None:
+        return declared.closed
+    return frozenset().union(*(one.closed for one in _declared().values())) if target.keeps_to_onnx else frozenset()
 
 
 def implied(providers: Sequence[str]) -> Target:
@@ -156,6 +190,7 @@ def _declared() -> dict[Target, Declaration]:
     measured: dict[str, Any] = json.loads(OPS.read_text(encoding="utf-8"))
     for name, entry in declared.items():
         if name in measured:
-            entry["partly"] = [op for op, (right, tests) in measured[name]["ops"].items() if right < tests]
+            wrong = [op for op, (right, tests) in measured[name]["ops"].items() if right < tests]
+            entry["partly"] = [*entry.get("partly", ()), *wrong]
             entry["title"] = measured[name]["runtime"]
     return {Target(name): convert(entry, Declaration) for name, entry in declared.items()}

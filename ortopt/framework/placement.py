@@ -122,13 +122,33 @@ def check_target(node: ir.Node, replaced: Iterable[ir.Node], options: Options) -
         Conflict: If it is one.
     """
     declared = targets.of(options.target)
-    if declared is None or declared.takes(node):
+    if declared is None:
         return
-    replaced = list(replaced)
+    replaced, target = list(replaced), options.target.value
+    unread = [value for value in node.inputs if not declared.reads(value)]
+    if unread and all(declared.reads(value) for old in replaced for value in old.inputs):
+        raise NoKernel(f"{declared.title} reads a constant without elements as a scalar (--target {target})")
     known = any(old.op_type == node.op_type and old.domain == node.domain for old in replaced)
-    if not known and all(map(declared.takes, replaced)):
-        what = "not run" if not declared.runs(node) else "slow" if node.op_type in declared.slow else "not always right"
-        raise NoKernel(f"{node.op_type} is {what} on {declared.title} (--target {options.target.value})")
+    what = declared.fault(node)
+    if what and not known and not {what, targets.NOT_RUN}.intersection(map(declared.fault, replaced)):
+        raise NoKernel(f"{node.op_type} is {what} on {declared.title} (--target {target})")
+
+
+def check_constants(replacements: Mapping[ir.Value, ir.Value], options: Options) -> None:
+    """Refuse constants of which the runtime that the result is for reads another shape, in place of computed values.
+
+    Args:
+        replacements: Old value to new value.
+        options: Options of the run.
+
+    Raises:
+        Conflict: If one is.
+    """
+    declared = targets.of(options.target)
+    if declared is None or all(declared.reads(new) or not declared.reads(old) for old, new in replacements.items()):
+        return
+    target = options.target.value
+    raise NoKernel(f"{declared.title} reads a constant without elements as a scalar (--target {target})")
 
 
 def check_form(node: ir.Node) -> None:

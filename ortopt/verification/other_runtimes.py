@@ -10,6 +10,7 @@ import importlib
 import json
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 OPENVINO: Final = "openvino"
+MNN: Final = "MNN"
 NODE: Final = "node:"
 """Begins what names a package of ONNX Runtime for JavaScript; its folder follows."""
 
@@ -81,6 +83,57 @@ class OpenVinoSession:
         """Nothing is left behind."""
 
 
+class MnnSession:
+    """A model that MNN's converter has translated, in MNN on the CPU with one thread.
+
+    MNN has 32-bit numbers: other integers and truth values come and go as int32. The converter is called in this
+    process, since its command sends statistics.
+
+    Args:
+        model: The file.
+
+    Raises:
+        RuntimeError: The converter refuses the model.
+    """
+
+    def __init__(self, model: str) -> None:
+        tools = importlib.import_module("_tools")
+        self._expressions = importlib.import_module("MNN.expr")
+        self._numbers = {"f": (self._expressions.float, np.float32), "i": (self._expressions.int, np.int32)}
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder) / "model.mnn")
+            tools.mnnconvert(["mnnconvert", "-f", "ONNX", "--modelFile", model, "--MNNModel", path, "--bizCode", "-"])
+            if not Path(path).exists():
+                raise RuntimeError("MNN's converter refuses it")
+            self._module = importlib.import_module("MNN.nn").load_module_from_file(path, [], [])
+        stated = self._module.get_info()
+        self._inputs: list[str] = stated["inputNames"]
+        self._outputs = [Output(name, "tensor()") for name in stated["outputNames"]]
+
+    def get_outputs(self) -> list[Output]:
+        """The outputs, in order; their types are known when they are there."""
+        return self._outputs
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any], folder: Path) -> list[Any]:
+        """Run it.
+
+        Args:
+            names: Of outputs.
+            feeds: Arrays by name; those of inputs that nothing reads are left out.
+            folder: Is not needed.
+        """
+        results = self._module.forward([self._given(feeds[name]) for name in self._inputs])
+        found = results if isinstance(results, list) else [results]
+        arrays = {output.name: np.array(one.read()) for output, one in zip(self._outputs, found, strict=True)}
+        return [arrays[name] for name in names]
+
+    def _given(self, array: np.ndarray[Any, Any]) -> Any:
+        kind, dtype = self._numbers["f" if array.dtype.kind == "f" else "i"]
+        value = self._expressions.placeholder(list(array.shape), self._expressions.NCHW, kind)
+        value.write(np.ascontiguousarray(array, dtype))
+        return value
+
+
 class NodeSession:
     """A model in a process of node, which loads a package of ONNX Runtime for JavaScript.
 
@@ -88,6 +141,7 @@ class NodeSession:
         package: The package's folder.
         model: The file; its weights may be in other files of its folder.
         optimize: Whether the runtime optimizes it.
+        earlier: A session that is not needed any more, whose process is used again.
 
     Raises:
         OSError: There is no node.
@@ -99,23 +153,36 @@ class NodeSession:
 
     seconds = 0.0
 
-    def __init__(self, package: str, model: str, *, optimize: bool) -> None:
-        self._process = subprocess.Popen(
-            [node(), str(Path(__file__).with_name("node_worker.mjs")), package],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            from ortopt.serialization.scan import external_files  # imports onnx, which other Pythons need not have
+    def __init__(self, package: str, model: str, *, optimize: bool, earlier: NodeSession | None = None) -> None:
+        from ortopt.serialization.scan import external_files  # imports onnx, which other Pythons need not have
 
-            folder = Path(model).parent
-            beside = [(path.relative_to(folder).as_posix(), str(path)) for path in external_files(model)]
-            answer = self._ask({"model": model, "beside": beside, "optimize": optimize})
-        except BaseException:
-            self.close()
-            raise
+        folder = Path(model).parent
+        beside = [(path.relative_to(folder).as_posix(), str(path)) for path in external_files(model)]
+        request = {"model": model, "beside": beside, "optimize": optimize}
+        if earlier is None or (answer := self._taken_over(earlier, request)) is None:
+            self._process = subprocess.Popen(
+                [node(), str(Path(__file__).with_name("node_worker.mjs")), package],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            try:
+                answer = self._ask(request)
+            except BaseException:
+                self.close()
+                raise
         self._outputs = [Output(name, f"tensor({_NODE_TYPES.get(kind, kind)})") for name, kind in answer["outputs"]]
+
+    def _taken_over(self, earlier: NodeSession, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        """An earlier session's answer, whose process is this one's then; None where it refuses, and has ended."""
+        self._process = earlier._process
+        if self._process.poll() is not None:
+            return None
+        try:
+            return self._ask(request)
+        except (RuntimeError, OSError):  # the one before may have broken it, or filled its memory
+            earlier.close()
+            return None
 
     def get_outputs(self) -> list[Output]:
         """The outputs, in order."""

@@ -87,11 +87,13 @@ class Worker:
         patience: Seconds that its model may take, by its size.
         deadline: When it is ended.
         seconds: Seconds of the last opening of a session, or of the last run, measured in the process itself.
+        processor_seconds: Seconds of processor time of the last run, of all threads, without reading and writing.
         dead: Whether the process has ended, or was ended because it was late.
     """
 
     dead = False
     seconds = 0.0
+    processor_seconds = 0.0
 
     def __init__(
         self,
@@ -243,7 +245,7 @@ class Worker:
         expected = runs.popleft()
         assert expected == (source, target), "not in the order in which it was asked"
         answer = self._answer()
-        self.seconds = answer["seconds"]
+        self.seconds, self.processor_seconds = answer["seconds"], answer["processor"]
         rows: list[Any] = answer["rows"]
         return rows
 
@@ -363,7 +365,7 @@ class InProcessWorker(Worker):
         self.wait()
         started = time.perf_counter()
         try:
-            rows = run_stored(self._session, source, target)
+            rows, self.processor_seconds = run_stored(self._session, source, target)
         except Exception as error:
             if isinstance(error, OSError) and is_lack_of_room(error):
                 raise no_room(error) from error

@@ -23,7 +23,8 @@ def find(text: str, token: CancellationToken = NEVER) -> Runtime:
     """The runtime that is meant.
 
     Args:
-        text: The path of a Python, or of the folder of its environment, that has ONNX Runtime or OpenVINO;
+        text: The path of a Python, or of the folder of its environment, that has ONNX Runtime, OpenVINO
+            or MNN;
             ``openvino``, of this environment; the folder of onnxruntime-web or onnxruntime-node, or the name of one
             that is in ``node_modules`` of the current folder or above.
         token: Cancellation token.
@@ -46,7 +47,7 @@ def find(text: str, token: CancellationToken = NEVER) -> Runtime:
         needed = (
             "it needs node"
             if runtime.interpreter is None
-            else "it needs Python 3.10 or newer with numpy and ONNX Runtime or OpenVINO"
+            else "it needs Python 3.10 or newer with numpy and ONNX Runtime, OpenVINO or MNN"
         )
         raise UsageError(f"--verify-with {text}: {error}; {needed}") from error
 
@@ -72,5 +73,7 @@ def _interpreter(text: str) -> str:
     candidates = [*inside, path] if path.is_dir() else [path]
     found = next((str(one) for one in candidates if one.is_file()), None) or shutil.which(text)
     if found is None:
-        raise UsageError(f"--verify-with {text}: there is no such Python; name one that has ONNX Runtime or OpenVINO")
+        raise UsageError(
+            f"--verify-with {text}: there is no such Python; name one that has ONNX Runtime, OpenVINO or MNN"
+        )
     return found

@@ -4,9 +4,9 @@
 which model it is to make a session and how many bytes it may take, a list names two folders, of inputs and for outputs,
 null lets go of the session, and ``"runtime"`` asks for its name. Answers are JSON lines, with the seconds that it took.
 
-``PARENT`` is the process without which this one ends. ``RUNTIME`` is ``onnxruntime``, ``openvino``, or ``node:`` with
-the folder of a package for JavaScript; without it the first that is installed. Only numpy and the runtime are imported:
-the Python may be another one than ours, from 3.10 on (`ortopt.verification.runtimes`).
+``PARENT`` is the process without which this one ends. ``RUNTIME`` is ``onnxruntime``, ``openvino``, ``MNN``, or
+``node:`` with the folder of a package for JavaScript; without it the first that is installed. Only numpy and the
+runtime are imported: the Python may be another one than ours, from 3.10 on (`ortopt.verification.runtimes`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,16 @@ import numpy as np
 from ortopt.evaluation.raw_tensors import Array, Place, Raw, keep, kept, kept_rows, make, raw_of
 from ortopt.serialization.wire import field, integer
 from ortopt.system.child_processes import end_with, limit_memory, take_streams
-from ortopt.verification.other_runtimes import NODE, OPENVINO, NodeSession, OpenVinoSession, name_of, node
+from ortopt.verification.other_runtimes import (
+    MNN,
+    NODE,
+    OPENVINO,
+    MnnSession,
+    NodeSession,
+    OpenVinoSession,
+    name_of,
+    node,
+)
 
 ONNXRUNTIME: Final = "onnxruntime"
 
@@ -200,19 +209,25 @@ def open_session(
     return onnxruntime.InferenceSession(model, options, providers)
 
 
-def run_stored(session: Any, source: Place, target: Place) -> list[Any]:
-    """Run the inputs in one place; the outputs are kept in the other. Raises what ONNX Runtime raises."""
+def run_stored(session: Any, source: Place, target: Place) -> tuple[list[Any], float]:
+    """Run the inputs in one place; the outputs are kept in the other. Raises what ONNX Runtime raises.
+
+    Returns:
+        What is kept of each output, and the seconds of processor time of the run itself, of all threads.
+    """
     rows = kept_rows(source)
     feeds = {name: restore(source, row) for name, row in rows.items()}
     feeds = {name: value for name, value in feeds.items() if value is not None}
     exotic = {name: row["exotic"] for name, row in rows.items() if row and row.get("exotic")}
     make(target)
-    if isinstance(session, OpenVinoSession | NodeSession):
+    started = time.process_time()
+    if isinstance(session, OpenVinoSession | MnnSession | NodeSession):
         assert isinstance(target, Path)
         results = session.run([output.name for output in session.get_outputs()], feeds, target)
     else:
         results = _run(session, feeds, exotic)
-    return [store(target, f"out{i}", value) for i, value in enumerate(results)]
+    spent = session.seconds if isinstance(session, NodeSession) else time.process_time() - started
+    return [store(target, f"out{i}", value) for i, value in enumerate(results)], spent
 
 
 def _lacks_room(error: Exception) -> bool:
@@ -228,6 +243,8 @@ def _runtime_name(runtime: str) -> str:
     if runtime == OPENVINO:
         openvino = importlib.import_module(OPENVINO)
         return f"OpenVINO {openvino.__version__.partition('-')[0]}"
+    if runtime == MNN:
+        return f"MNN {importlib.import_module(MNN).version()}"
     if runtime.startswith(NODE):
         node()
         return name_of(runtime.removeprefix(NODE))
@@ -240,7 +257,7 @@ def _chosen(arguments: Sequence[str]) -> str:
     """The runtime that is named, or the first that is installed."""
     if arguments:
         return arguments[0]
-    found = (name for name in (ONNXRUNTIME, OPENVINO) if importlib.util.find_spec(name) is not None)
+    found = (name for name in (ONNXRUNTIME, OPENVINO, MNN) if importlib.util.find_spec(name) is not None)
     return next(found, ONNXRUNTIME)
 
 
@@ -251,16 +268,20 @@ def main(requests: BinaryIO, answers: BinaryIO, runtime: str = ONNXRUNTIME) -> N
         request = json.loads(line)
         started = time.perf_counter()
         try:
-            if isinstance(session, NodeSession) and (request is None or isinstance(request, dict)):
+            if isinstance(session, NodeSession) and request is None:
                 session.close()
             if isinstance(request, dict):
-                session = None
+                earlier, session = session if isinstance(session, NodeSession) else None, None
                 if request["memory"] is not None:
                     limit_memory(data=request["memory"])
                 if runtime == OPENVINO:
                     session = OpenVinoSession(request["model"])
+                elif runtime == MNN:
+                    session = MnnSession(request["model"])
                 elif runtime.startswith(NODE):
-                    session = NodeSession(runtime.removeprefix(NODE), request["model"], optimize=request["optimize"])
+                    session = NodeSession(
+                        runtime.removeprefix(NODE), request["model"], optimize=request["optimize"], earlier=earlier
+                    )
                 else:
                     session = open_session(
                         request["model"],
@@ -276,7 +297,8 @@ def main(requests: BinaryIO, answers: BinaryIO, runtime: str = ONNXRUNTIME) -> N
             elif isinstance(request, str):
                 answer = {"runtime": _runtime_name(runtime)}
             else:
-                answer = {"rows": run_stored(session, *map(Path, request))}
+                rows, spent = run_stored(session, *map(Path, request))
+                answer = {"rows": rows, "processor": spent}
         except Exception as error:
             answer = {"full" if _lacks_room(error) else "failed": str(error)}
         answers.write(json.dumps({**answer, "seconds": time.perf_counter() - started}).encode() + b"\n")

@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 
-from fuzzing import releases
-from fuzzing.releases import Runner, difference, environments, examine, of_passes
+from fuzzing import releases, turns
+from fuzzing.mutants.examples import Example
+from fuzzing.releases import Case, Runner, difference, environments, examine, of_passes, options_for
+from ortopt.testing import parse
 from ortopt.verification import runtimes
 from ortopt.verification.process import WorkerError
 
@@ -71,3 +74,43 @@ def test_a_release_that_cannot_be_installed_is_skipped(monkeypatch: pytest.Monke
     assert list(environments(["1.17"], [])) == ["1.17: skipped (no wheel)"]
     monkeypatch.setattr(sys, "argv", ["releases", "--releases", "1.17"])
     assert releases.main() == 1
+
+
+def test_a_result_is_for_its_runtime() -> None:
+    given = {"min_onnxruntime": "1.17", "level": 2}
+    assert options_for("OpenVINO 2026.4.1", given) == {"level": 2, "target": "openvino"}
+    assert options_for("ONNX Runtime Web 1.30.0", {}) == {"target": "web"}
+    assert options_for("MNN 3.6.1", {}) == {"target": "onnx"}
+    assert options_for("ONNX Runtime 1.20.1", given) == {"level": 2, "min_onnxruntime": "1.20"}
+
+
+def test_results_that_are_right_are_measured_in_turns(tmp_path: Path) -> None:
+    runtime = runtimes.find(sys.executable)
+    ratios: dict[str, float] = {}
+
+    def measure(name: str, case: Case) -> None:
+        ratios[name] = turns.ratio(runtime, case.original, case.result, case.inputs, 0.0)
+
+    folders = tmp_path / "there", tmp_path / "here"
+    for folder in folders:
+        folder.mkdir()
+    with Runner(folders[0], runtime) as runner, Runner(folders[1]) as here:
+        found = list(examine(runtime, list(of_passes(["relu_fusion"]))[:2], runner, here, measure))
+    assert len(ratios) == found.count(None) > 0
+    assert all(ratio > 0 for ratio in ratios.values())
+
+
+def test_what_is_random_is_not_compared(tmp_path: Path) -> None:
+    runtime = runtimes.find(sys.executable)
+    model = ir.to_proto(parse("main (float[2] x) => (float[2] y) { a = Identity (x) y = Bernoulli (a) }"))
+    with Runner(tmp_path) as here:
+        assert list(examine(runtime, [("random", Example("", model, {}, {}))], here, here)) == []
+
+
+def test_what_was_measured_is_told_with_those_that_are_slower() -> None:
+    told = turns.told("R 1", {"a": 0.5, "b": 1.25, "c": 1.6, "d": 1.02})
+    assert told.splitlines() == [
+        "R 1: 1.005 of the originals' time, geometric mean of 4; 2 slower",
+        "R 1: c: 1.60 of the original's time",
+        "R 1: b: 1.25 of the original's time",
+    ]

@@ -97,6 +97,25 @@ def test_what_the_runtime_refuses_is_an_error_with_its_text(package: Path, tmp_p
 
 
 @needs_node
+def test_the_process_is_used_again_unless_it_refuses_the_next_model(package: Path, model: str, tmp_path: Path) -> None:
+    first = NodeSession(str(package), model, optimize=False)
+    second = NodeSession(str(package), model, optimize=False, earlier=first)
+    assert second._process is first._process
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"no")
+    with pytest.raises(RuntimeError, match="this is no model"):
+        NodeSession(str(package), str(broken), optimize=False, earlier=second)
+    assert second._process.poll() is not None
+    third = NodeSession(str(package), model, optimize=False, earlier=second)
+    try:
+        assert third._process is not second._process
+        (got,) = third.run(["y"], {"x": np.float32([1])}, tmp_path)
+        assert got == 1
+    finally:
+        third.close()
+
+
+@needs_node
 def test_a_process_that_ends_is_an_error(package: Path, model: str, tmp_path: Path) -> None:
     session = NodeSession(str(package), model, optimize=False)
     try:

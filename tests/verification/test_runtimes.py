@@ -61,7 +61,7 @@ def test_a_python_without_a_runtime_is_a_usage_error(tmp_path: Path) -> None:
     script = tmp_path / "python"
     script.write_text(f'#!/bin/sh\nexec {sys._base_executable} -S "$@"\n', encoding="utf-8")  # type: ignore[attr-defined]
     script.chmod(0o755)
-    with pytest.raises(UsageError, match="numpy and ONNX Runtime or OpenVINO"):
+    with pytest.raises(UsageError, match="numpy and ONNX Runtime, OpenVINO or MNN"):
         runtimes.find(str(script))
 
 

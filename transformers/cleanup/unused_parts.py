@@ -12,10 +12,12 @@ from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.match import attribute, need, opset
 from ortopt.onnx_ir_internals import initializers_of, is_needed, use_count
-from ortopt.options import TransformerLevel
+from ortopt.options import Target, TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 
 ROOTS = tuple(f"{domain}::{op}" if domain else op for domain, op in sorted(semantics.OPTIONAL_OUTPUTS))
+
+_RECURRENCES = ("GRU", "LSTM", "RNN")
 
 
 class DeadNodeElimination(GraphTransformer):
@@ -114,7 +116,10 @@ def _remove_imports(imports: dict[str, int], graphs: Iterable[ir.Graph], context
 
 
 class OptionalOutputElimination(GraphTransformer):
-    """Optional outputs that nobody uses (of Dropout, LayerNormalization, LSTM …) → left out."""
+    """Optional outputs that nobody uses (of Dropout, LayerNormalization, LSTM …) → left out.
+
+    For runtimes other than ONNX Runtime those of a recurrence stay: MNN ends its process where there are fewer.
+    """
 
     after = ("common_subexpression_elimination", "dead_node_elimination")
     offers_rewrites = True
@@ -124,7 +129,7 @@ class OptionalOutputElimination(GraphTransformer):
         changed = False
         for root in ROOTS:
             nodes = [node for node in context.edit.index.nodes(graph, root) if _unused(node)]
-            for node, _ in context.answered(nodes, _need_same_mode):
+            for node, _ in context.answered(nodes, partial(_need_optional, target=context.options.target)):
                 changed |= context.attempt((node,), partial(_leave_out, node, _unused(node), context.edit))
         return changed
 
@@ -140,8 +145,10 @@ def _unused(node: ir.Node) -> list[ir.Value]:
     return [] if len(named) == sum(bool(value.name) for value in node.outputs) else named
 
 
-def _need_same_mode(node: ir.Node) -> None:
-    """Refuse where the node computes something else when the outputs are left out."""
+def _need_optional(node: ir.Node, target: Target) -> None:
+    """Refuse where outputs that are left out change what a node computes, or what a runtime makes of it."""
+    stays = target.keeps_to_onnx and node.op_type in _RECURRENCES
+    need(not stays, "other runtimes read all outputs of a recurrence", node)
     if node.op_type == "BatchNormalization":
         need(opset(node) >= 14, "before opset 14 the number of outputs says whether it trains", node)
         need(attribute(node, "training_mode", 0) == 0, "it trains", node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt.analysis import targets
 from ortopt.graph import scope
 from ortopt.graph.match import attribute, is_op, need, need_known, opset
 from ortopt.onnx_ir_internals import use_count
@@ -54,6 +55,20 @@ class Repeated(Struct, frozen=True):
         """The inputs of the node that are scanned, each with the slice that the body gets."""
         first = self.before + self.states
         return tuple(zip(self.node.inputs[first:], self.body.inputs[first:], strict=True))
+
+
+def need_open(loop: ir.Node, context: Context) -> None:
+    """Refuse a loop whose body may not read what is computed outside, on the runtimes that the result is for.
+
+    Args:
+        loop: The loop.
+        context: The run's.
+
+    Raises:
+        Refusal: If it is one.
+    """
+    closed = targets.closed(context.options.target)
+    need(loop.op_type not in closed, "the target lets its body read nothing that is computed outside", loop)
 
 
 def repeated(node: ir.Node) -> Repeated:

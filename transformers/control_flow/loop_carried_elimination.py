@@ -9,11 +9,11 @@ from typing import Final
 import onnx_ir as ir
 
 from ortopt.graph.edit import Conflict
-from ortopt.graph.match import Refusal, is_constant, is_op, shape_of, users
+from ortopt.graph.match import Refusal, is_constant, is_op, need, shape_of, users
 from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import Target
 from ortopt.transformer import Context, GraphTransformer
-from ortopt.transformers.control_flow._loops import LOOPS, Repeated, copied, repeated
+from ortopt.transformers.control_flow._loops import LOOPS, Repeated, copied, need_open, repeated
 
 _MAX_UNPACKED: Final = 1 << 16
 """Elements of weights up to which products of few rows are faster where they are not packed."""
@@ -36,29 +36,23 @@ class LoopCarriedElimination(GraphTransformer):
         for node, loop in context.answered(loops, repeated):
             for state in range(loop.states):
                 if _is_constant(loop, state):
-                    if (why := _stays(loop, state, context)) is not None:
-                        context.refuse(node, why)
+                    try:
+                        _check_may_go(loop, state, context)
+                    except Refusal as refusal:
+                        context.refuse(node, refusal)
                         continue
                     capture = partial(_capture, loop, state, context)
                     changed |= context.attempt((node,), capture, f"{loop.entry(state).name} never changes")
         return changed
 
 
-def _stays(loop: Repeated, state: int, context: Context) -> Refusal | None:
-    """Why what runs the result wants a state that never changes.
-
-    OpenVINO 2026.4 refuses a Scan whose body reads from outside what is computed; what is constant it takes, and a Loop
-    may read anything.
-    """
-    target, initial = context.options.target, loop.initial(state)
-    if target is Target.ORT and _is_small_weight(loop, state):
-        return Refusal("a small weight is faster as a state", loop.entry(state))
-    reads = (
-        is_op(loop.node, "Scan") and initial is not None and not is_constant(initial) and is_needed(loop.entry(state))
-    )
-    if reads and target.keeps_to_onnx:
-        return Refusal("not every runtime takes a Scan that reads a computed value from outside", loop.entry(state))
-    return None
+def _check_may_go(loop: Repeated, state: int, context: Context) -> None:
+    """Refuse a state that what runs the result wants, though it never changes."""
+    is_weight = context.options.target is Target.ORT and _is_small_weight(loop, state)
+    need(not is_weight, "a small weight is faster as a state", loop.entry(state))
+    initial = loop.initial(state)
+    if initial is not None and not is_constant(initial) and is_needed(loop.entry(state)):
+        need_open(loop.node, context)
 
 
 def _is_constant(loop: Repeated, state: int) -> bool:

@@ -16,7 +16,7 @@ from ortopt.analysis.totality import check_cannot_fail
 from ortopt.graph import scope
 from ortopt.graph.match import Refusal, is_op, need
 from ortopt.transformer import Context, GraphTransformer
-from ortopt.transformers.control_flow._loops import LOOPS, bring_out, loops_below, move_out
+from ortopt.transformers.control_flow._loops import LOOPS, bring_out, loops_below, move_out, need_open
 
 
 class LoopInvariantCodeMotion(GraphTransformer):
@@ -35,6 +35,11 @@ class LoopInvariantCodeMotion(GraphTransformer):
 
 def _empty_loop(loop: ir.Node, context: Context) -> bool:
     """Move what does not depend on the iteration in front of a loop."""
+    try:
+        need_open(loop, context)
+    except Refusal as refusal:
+        context.refuse(loop, refusal)
+        return False
     body = loop.attributes.get("body")
     if body is None or body.is_ref():
         context.refuse(loop, "its body is not known")

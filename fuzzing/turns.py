@@ -1,0 +1,101 @@
+"""Time of results on a runtime, in turns with their originals: the part of `fuzzing.releases` that measures.
+
+Each model and its result are open in a process of their own, and run one after the other. What counts is the processor
+time of the run, of all threads, in the process itself, and the median of the ratios of neighbours: so that other work
+on the machine matters little. Processes are kept to one processor, on which runtimes make one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ortopt.verification.input_sets import store_inputs
+from ortopt.verification.process import Worker
+from ortopt.verification.start import Runtime
+
+LIMIT: Final = 1.02
+"""Part of the original's time beyond which a result is told to be slower."""
+
+_WARM: Final = 2
+_LEAST: Final = 5
+_MOST: Final = 60
+
+
+@contextlib.contextmanager
+def on_one_processor() -> Iterator[None]:
+    """Processes that start meanwhile have one processor, where the operating system can say so."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def ratio(runtime: Runtime, original: bytes, result: bytes, inputs: Mapping[str, Any], seconds: float) -> float:
+    """Time of a result, as a part of its original's: the median of ratios in turns.
+
+    Args:
+        runtime: The runtime.
+        original: A serialized model.
+        result: The other one.
+        inputs: Arrays by name.
+        seconds: Processor time to spend on runs.
+
+    Raises:
+        WorkerError: One of them does not run there.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        source = folder / "in"
+        store_inputs(dict(inputs), source)
+        workers = []
+        with on_one_processor():
+            for label, model in (("original", original), ("result", result)):
+                path = folder / f"{label}.onnx"
+                path.write_bytes(model)
+                worker = stack.enter_context(Worker(("CPUExecutionProvider",), runtime=runtime))
+                worker.open(path, len(model), None, optimize=True)
+                worker.wait()
+                workers.append(worker)
+        return _in_turns(workers, source, folder, seconds)
+
+
+def _in_turns(workers: list[Worker], source: Path, folder: Path, seconds: float) -> float:
+    ratios: list[float] = []
+    spent, ends = 0.0, time.monotonic() + 10 * seconds
+    for turn in range(_WARM + _MOST):
+        times = []
+        for number, worker in enumerate(workers):
+            worker.run(source, folder / f"out{number}")
+            times.append(worker.processor_seconds)
+        if turn >= _WARM:
+            ratios.append(times[1] / max(times[0], 1e-9))
+        spent += sum(times)
+        if len(ratios) >= _LEAST and (spent > seconds or time.monotonic() > ends):
+            break
+    return statistics.median(ratios)
+
+
+def told(runtime: str, ratios: Mapping[str, float]) -> str:
+    """What was measured, in a line and one for each that is slower.
+
+    Args:
+        runtime: Its name.
+        ratios: By what models are called.
+    """
+    slower = {name: one for name, one in ratios.items() if one > LIMIT}
+    mean = statistics.geometric_mean(ratios.values())
+    lines = [f"{runtime}: {mean:.3f} of the originals' time, geometric mean of {len(ratios)}; {len(slower)} slower"]
+    rows = sorted(slower.items(), key=lambda row: -row[1])
+    return "\n".join([*lines, *(f"{runtime}: {name}: {one:.2f} of the original's time" for name, one in rows)])
