@@ -105,7 +105,8 @@ class Numerics(enum.Enum):
     quantized tensor: an integer may then be its neighbour, one quantization step away, where the number lies in the
     middle between two. BOUNDED differs from the exact value by at most a proven absolute bound, which the transformer
     declares, beside rounding. FINITE rounds otherwise and is equal for finite numbers only: where the original holds a
-    NaN or an infinity, the elements around it may become NaN or infinite too. APPROXIMATE is anything else.
+    NaN or an infinity, the elements around it may become NaN or infinite too, and what it multiplies by 0 may be left
+    out. APPROXIMATE is anything else.
     """
 
     EXACT = "exact"

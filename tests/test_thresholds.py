@@ -41,6 +41,8 @@ OTHER_LIMITS = {
     f"{LOWERING}.dense_expert_conversion MAX_NODES": "a search",
     f"{LOWERING}.elementwise_conversions LARGEST": "a proof: what is infinite after it is infinite before",
     f"{LOWERING}.softmax_conversions DEEP": "a proof: which masks make denormal numbers",
+    f"{LOWERING}.softmax_conversions ROOM": "a bound: what an element of a mask still counts",
+    f"{LOWERING}.softmax_conversions SHARE": "a bound: what rounding leaves of a difference",
     f"{LOWERING}.nan_guard_elimination _BITS": "a proof: what a mask adds",
     f"{LOWERING}.nan_guard_elimination _LARGEST": "a proof: what a mask adds",
     f"{LOWERING}.product_conversions MAX_TERMS": "memory: the row of ones is stored",

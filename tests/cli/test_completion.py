@@ -48,7 +48,10 @@ def completed(words: str, position: int, shell: str = "bash", partial: str = "")
         (
             "ortopt explain m.onnx att",
             3,
-            ["plain,attention", "plain,attention_fusion", "plain,attention_transpose_fusion"],
+            [
+                "plain,attention",
+                *(f"plain,attention_{name}" for name in ("fusion", "mask_conversion", "transpose_fusion")),
+            ],
         ),
         ("ortopt passes qdq_f", 2, ["plain,qdq_final_cleanup"]),
         ("ortopt optimize m --disable a,qdq_f", 4, ["plain,a,qdq_final_cleanup"]),

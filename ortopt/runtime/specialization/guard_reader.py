@@ -299,15 +299,12 @@ class GuardedCall:
     counters: Counters
     timeline: Timeline | None
 
-    __slots__ = ("_counters", "_general", "_name", "_tensor", "_timeline", "_versions")
-
     def __post_init__(self) -> None:
-        self._versions = tuple(self.versions)
         self._tensor = value_class()
 
     def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
         """Choose, and run what is chosen."""
-        for version in self._versions:
+        for version in self.versions:
             if self._holds(version.expected, values):
                 self.counters.add("specialized_runs")
                 return version.run(values, options)

@@ -79,7 +79,7 @@ class DenseExperts(Struct, frozen=True):
 
 
 class DenseExpertConversion(CpuRule[DenseExperts]):
-    """``ReduceSum(experts(Tile(x))·Scatter(0, chosen, weights))`` → ``ReduceSum(experts[chosen](x)·weights)``.
+    """``ReduceSum(experts(Tile(x))·Scatter(0, chosen, weights))`` → ``ReduceSum(chosen experts(x)·weights)``.
 
     Exporters that cannot loop over experts compute all of them for each row (gpt-oss of Hugging Face's transformers 4).
     A number times 0 is 0; where an expert that a row does not have gives an infinity or none, the row holds no number,
@@ -96,7 +96,7 @@ class DenseExpertConversion(CpuRule[DenseExperts]):
         """The sum over all experts of what each gives, times a weight that is 0 but for a few."""
         weighted = inputs(root, len(root.inputs))[0]
         shape = dims(weighted, 3)
-        is_over_experts = ops.Reduce(root).axes_of(3) == (0,) and not attribute(root, "keepdims", 1)
+        is_over_experts = ops.Reduce(root).axes_of(3) == (0,) and not ops.Reduce(root).keeps_axes
         need(is_over_experts, "it is no sum over the first of three axes", root)
         product = producer(weighted, "Mul")
         first, second = inputs(product, 2)
