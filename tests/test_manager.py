@@ -36,6 +36,8 @@ from ortopt.transformers.cleanup.constant_folding import ConstantFolding
 from tests.rules import Swap, applied, ops
 
 LEVEL1, LEVEL2 = TransformerLevel.LEVEL1, TransformerLevel.LEVEL2
+pytestmark = pytest.mark.usefixtures("models_run_here")
+
 CHAIN = "main (float[N] x) => (float[N] y) { a = Relu (x) b = Abs (a) c = Relu (b) d = Abs (c) y = Neg (d) }"
 
 

@@ -23,6 +23,8 @@ from tests.verification.wrong_passes import (
     WrongType,
 )
 
+pytestmark = pytest.mark.usefixtures("models_run_here")
+
 MODEL = (
     "main (float[N,4] x) => (float[N,4] y) { a = Identity (x) b = Relu (a) c = Identity (b) e = Exp (c) y = Tanh (e) }"
 )

@@ -17,6 +17,8 @@ from ortopt.verification.draws import Draw
 from ortopt.verification.inputs import Interface, Recorded
 from ortopt.verification.verify import verify
 
+pytestmark = pytest.mark.usefixtures("models_run_here")
+
 SKELETONS = [name for name in zoo.names() if not name.startswith("light_")]
 SMALL = ("llama_past__ts17", "lstm_tagger__ts13", "control_flow__script17")
 """Of each kind of symbols that the zoo has, images apart."""
