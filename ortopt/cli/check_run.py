@@ -22,7 +22,7 @@ from ortopt.regression import formats, results, shards, sources
 from ortopt.regression import manifest as manifests
 from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, plain_options
-from ortopt.regression.check import RunningCheck, Schedule, compared
+from ortopt.regression.check import RunningCheck, Schedule, compared_baselines
 from ortopt.regression.facts import versions
 from ortopt.regression.latency import Latency
 from ortopt.regression.manifest import Manifest
@@ -111,7 +111,7 @@ def diff(arguments: Sequence[str], flags: Mapping[str, Any], given: Mapping[str,
     old, new, *more = map(Path, paths)
     more = [path / manifests.NAME if path.is_dir() else path for path in more]
     manifest = manifests.read(more[0]) if more else Manifest()
-    found = compared((old, baselines.read(old)), (new, baselines.read(new)), manifest)
+    found = compared_baselines((old, baselines.read(old)), (new, baselines.read(new)), manifest)
     _write(found, flags)
     _tell([result for result in found.ranked if result.status is not Status.SAME], flags)
     _show(found, flags, update="")
@@ -254,8 +254,8 @@ def _console(flags: Mapping[str, Any]) -> Console:
 
 def _annotate(found: Check, flags: Mapping[str, Any], models: Mapping[str, Path | None]) -> None:
     """Print what GitHub Actions reads from stdout and stderr, also with ``--quiet``."""
-    if formats.is_here() if flags["annotations"] is None else flags["annotations"]:
-        for line in formats.lines(found, formats.places(found, models)):
+    if formats.in_github_actions() if flags["annotations"] is None else flags["annotations"]:
+        for line in formats.annotation_lines(found, formats.annotated_places(found, models)):
             click.echo(line, err=files.STREAM in _reports(flags).values())
 
 

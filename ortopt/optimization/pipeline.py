@@ -251,7 +251,7 @@ class Pipeline:
         declare(model, self.options, token)
         shadowed_names.restore(model, token)
         if self.options.level:
-            shadowed_names.avoid(model, token)
+            shadowed_names.avoid_load_time_names(model, token)
         validate(model, token=token)
 
     def apply(self, manager: GraphTransformerManager, workspace: Workspace, token: CancellationToken) -> None:

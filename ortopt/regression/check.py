@@ -380,7 +380,7 @@ def _options(case: Case) -> str:
     return options_text(api.make_options(**case.settings.options))
 
 
-def compared(old: tuple[Path, Baseline], new: tuple[Path, Baseline], manifest: Manifest) -> Check:
+def compared_baselines(old: tuple[Path, Baseline], new: tuple[Path, Baseline], manifest: Manifest) -> Check:
     """The second baseline against the first.
 
     Args:

@@ -241,12 +241,12 @@ class Place(NamedTuple):
     line: int
 
 
-def is_here() -> bool:
+def in_github_actions() -> bool:
     """Whether this process runs in GitHub Actions."""
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-def lines(check: Check, places: Mapping[str, Place]) -> Iterator[str]:
+def annotation_lines(check: Check, places: Mapping[str, Place]) -> Iterator[str]:
     """The lines that GitHub Actions reads: errors for failures, the worst first, and warnings.
 
     A warning is what has been accepted, a known failure that is none any more, and what was repaired or could not be
@@ -273,7 +273,7 @@ def _is_warned_of(result: Result) -> bool:
     return result.status in _WARNED or bool(result.facts.get("reasons"))
 
 
-def places(check: Check, models: Mapping[str, Path | None]) -> dict[str, Place]:
+def annotated_places(check: Check, models: Mapping[str, Path | None]) -> dict[str, Place]:
     """Where results are annotated: at the model, else at its facts in the baseline; nowhere outside the repository.
 
     Of two baselines, the facts of the second come first: they are what has changed.

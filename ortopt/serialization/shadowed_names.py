@@ -7,11 +7,10 @@ get back the names that the file gives them when all nodes are in their places.
 If, Loop, Scan and SequenceMap know the inputs and outputs of their graphs by position. Other ops may ask for names, as
 BeamSearch of ONNX Runtime does: there the values around get other names.
 
-Names that ONNX Runtime gives values of its own while it loads a model, though the model may have them.
-
-Where it makes a Gemm between two Reshapes of a MatMul and an Add, it looks for free names of the two shapes among those
-of nodes, not of values (1.31). So a model that it has saved itself, shapes and all, fails to load as soon as one more
-pair is there to be fused: "Attempt to replace the existing tensor".
+While it loads a model, ONNX Runtime makes values, too, and the model may have their names. Where it makes a Gemm
+between two Reshapes of a MatMul and an Add, it looks for free names of the two shapes among those of nodes, not of
+values (1.31). So a model that it has saved itself, shapes and all, fails to load as soon as one more pair is there
+to be fused: "Attempt to replace the existing tensor".
 """
 
 from __future__ import annotations
@@ -169,8 +168,8 @@ def _rename(value: ir.Value, taken: set[str | None], numbers: Counter[str]) -> N
 _TAKEN_UNASKED: Final = re.compile(r"gemm_(input|output)_shape(_token_\d+)?")
 
 
-def avoid(model: ir.Model, token: CancellationToken = NEVER) -> None:
-    """Rename values that have such a name; inputs and outputs of graphs keep theirs.
+def avoid_load_time_names(model: ir.Model, token: CancellationToken = NEVER) -> None:
+    """Rename values whose names ONNX Runtime takes while it loads a model; inputs and outputs of graphs keep theirs.
 
     Args:
         model: A model that is not edited any more.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ortopt.regression.baseline import Baseline
-from ortopt.regression.formats import MAX_SHOWN, Place, lines, places
+from ortopt.regression.formats import MAX_SHOWN, Place, annotated_places, annotation_lines
 from ortopt.regression.results import Check, Result, Status
 from tests.regression.conftest import More
 from tests.regression.facts import WHOLE
@@ -22,7 +22,7 @@ def result(name: str, status: Status = Status.SAME, **more: Any) -> Result:
 
 
 def told(*results: Result, **where: Place) -> list[str]:
-    return list(lines(Check(results, {}), where))
+    return list(annotation_lines(Check(results, {}), where))
 
 
 def test_what_would_end_a_command_or_a_property_is_escaped() -> None:
@@ -79,7 +79,7 @@ def test_a_model_is_annotated_at_its_file_else_at_its_facts_in_the_baseline(
     monkeypatch.setenv("GITHUB_WORKSPACE", str(root))
     names = ("a.onnx", gone, odd, "outside.onnx", "none.onnx")
     check = Check(tuple(map(result, names)), {}, str(root / "b.json"))
-    found = places(check, {"outside.onnx": tmp_path / "outside.onnx", "a.onnx": None})
+    found = annotated_places(check, {"outside.onnx": tmp_path / "outside.onnx", "a.onnx": None})
     assert set(found) == {"a.onnx", gone, odd}
     assert found["a.onnx"] == ("zoo/a.onnx", 1)
     for name in (gone, odd):

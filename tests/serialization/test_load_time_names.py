@@ -39,7 +39,7 @@ def test_only_such_names_change_and_the_new_ones_are_free() -> None:
             gemm_output_shape = Neg (gemm_input_shapes)
         }"""
     )
-    shadowed_names.avoid(model)
+    shadowed_names.avoid_load_time_names(model)
     assert [value.name for value in model.graph.inputs] == ["gemm_input_shape", "x"]
     assert [node.outputs[0].name for node in model.graph] == [
         "gemm_input_shape_token_3_2",
@@ -47,7 +47,7 @@ def test_only_such_names_change_and_the_new_ones_are_free() -> None:
         "gemm_input_shapes",
         "gemm_output_shape",
     ]
-    shadowed_names.avoid(model)
+    shadowed_names.avoid_load_time_names(model)
     assert model.graph[0].outputs[0].name == "gemm_input_shape_token_3_2"
 
 
@@ -61,6 +61,6 @@ def test_values_of_nested_graphs_too() -> None:
             >
         }"""
     )
-    shadowed_names.avoid(model)
+    shadowed_names.avoid_load_time_names(model)
     (branch, _) = (model.graph[0].attributes[name].as_graph() for name in ("then_branch", "else_branch"))
     assert [node.outputs[0].name for node in branch] == ["gemm_output_shape_1", "p"]

@@ -61,13 +61,13 @@ if TYPE_CHECKING:
 OWN_ARENA_KEYS: Final = ("gpu_mem_limit", "arena_extend_strategy")
 """Provider options that shape the arena of each session: who sets them gets such arenas."""
 
-_lock = threading.Lock()
-_registered: dict[tuple[int, int], bool] = {}
+_arena_lock = threading.Lock()
+_arenas: dict[tuple[int, int], bool] = {}
 """By process and device, whether there is an arena of ours."""
 
 
-def register(index: int) -> bool:
-    """Register the arena, if that has not been done; whether it is there.
+def register_arena(index: int) -> bool:
+    """Register the arena that the sessions on a device share, if that has not been done; whether it is there.
 
     ONNX Runtime before 1.23 refuses a second arena for a device: then a caller's is there, and stays. Later releases
     replace it, and have no way to ask.
@@ -77,9 +77,9 @@ def register(index: int) -> bool:
     """
     import onnxruntime as ort
 
-    with _lock:
+    with _arena_lock:
         key = (os.getpid(), index)
-        if key not in _registered:
+        if key not in _arenas:
             where = ort.OrtMemoryInfo("Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, index, ort.OrtMemType.DEFAULT)
             try:
                 with GATE.use:
@@ -87,10 +87,10 @@ def register(index: int) -> bool:
                         CUDA, where, {"device_id": str(index)}, ort.OrtArenaCfg(0, -1, -1, -1)
                     )
             except Exception:  # whatever ONNX Runtime raises: each session has its own
-                _registered[key] = False
+                _arenas[key] = False
             else:
-                _registered[key] = True
-        return _registered[key]
+                _arenas[key] = True
+        return _arenas[key]
 
 
 STREAM_KEY: Final = "user_compute_stream"
@@ -184,7 +184,7 @@ class CudaDevice:
 
     def shares_memory(self) -> bool:
         """Whether a session may take its memory from the arena that all share."""
-        return self._shares and register(self.index)
+        return self._shares and register_arena(self.index)
 
     def making_shared(self) -> contextlib.AbstractContextManager[None]:
         """Around the making of a session that takes its memory from the arena that all share.

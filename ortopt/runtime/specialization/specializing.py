@@ -51,8 +51,8 @@ _MAGIC: Final = b"ortopt group 1\n"
 _DIGEST_BYTES: Final = 32
 
 
-class Folder:
-    """A folder of optimized models; it may be deleted at any time.
+class ModelCache:
+    """A folder of optimized group models, from one process to the next; it may be deleted at any time.
 
     Args:
         path: The folder, made if it is not there.
@@ -183,7 +183,7 @@ class SpecializingExecutable:
         self._general = general
         self._lock = threading.Lock()
         self._profiles: OrderedDict[Specification, _Profile] = OrderedDict()
-        self._folder = None if policy.folder is None else Folder(policy.folder, context.counters)
+        self._folder = None if policy.folder is None else ModelCache(policy.folder, context.counters)
         self._unguarded: set[Specification] = set()
         self._nbytes = self._bytes_of(group.spec)  # of one executable: until one is made, a guess
         self._is_measured = False

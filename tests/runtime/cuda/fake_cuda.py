@@ -367,7 +367,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Log:
 
     own_binding = native().SessionIOBinding
     monkeypatch.setattr(session_maker.SessionMaker, "make", made)
-    monkeypatch.setattr(cuda_device, "register", registered)
+    monkeypatch.setattr(cuda_device, "register_arena", registered)
     monkeypatch.setattr(cuda_device, "_shared", weakref.WeakValueDictionary())
     monkeypatch.setattr(session_factory, "usable", lambda name: (True, "ok"))
     monkeypatch.setattr(cuda_device, "CudaDevice", opened)

@@ -375,9 +375,9 @@ def test_one_arena_is_registered_once_and_a_refusal_is_remembered(monkeypatch: p
             raise RuntimeError("An allocator for this device has already been registered for sharing.")
 
     monkeypatch.setattr(onnxruntime, "create_and_register_allocator_v2", create)
-    monkeypatch.setattr(cuda_device, "_registered", {})
-    assert [cuda_device.register(0) for _ in range(2)] == [True, True]
-    assert [cuda_device.register(2) for _ in range(2)] == [False, False]
+    monkeypatch.setattr(cuda_device, "_arenas", {})
+    assert [cuda_device.register_arena(0) for _ in range(2)] == [True, True]
+    assert [cuda_device.register_arena(2) for _ in range(2)] == [False, False]
     (provider, where, options, _), _ = calls
     assert (provider, where.name, where.device_id, options) == (CUDA, "Cuda", 0, {"device_id": "0"})
 
