@@ -10,37 +10,54 @@ from pathlib import Path
 from msgspec import Struct
 
 from ortopt import documents
-from ortopt.analysis import costs
+from ortopt.analysis import costs, release_costs, releases
 from ortopt.analysis.costs import CostTable, Verdict
+from ortopt.analysis.kernel_history import Release
 from ortopt.documents import Amount, Count
 from ortopt.errors import InvalidModelError
+from ortopt.options import Options
 from ortopt.terminal_text import quoted
 
 
-def table_of(path: str | None) -> CostTable:
-    """The table that a run asks: the one that ships, or that of a file laid over it.
+def table_for(options: Options) -> CostTable:
+    """The table that a run asks: of forms that it takes, none loses on a release that it allows.
+
+    Args:
+        options: Options of the run.
+
+    Raises:
+        InvalidModelError: If the file that they name cannot be read, or is no such table.
+    """
+    return table_of(options.costs, releases.least(options))
+
+
+def table_of(path: str | None, oldest: Release | None = None) -> CostTable:
+    """The table that ships, or that of a file laid over it.
 
     What the file says of a form on a provider, at all sizes or in a range of them, counts; of forms and ranges that it
     does not know, the table that ships does.
 
     Args:
         path: The file; None is the table that ships.
+        oldest: The oldest release of ONNX Runtime on which what the table that ships says shall hold; None is the one
+            that it was measured with.
 
     Raises:
         InvalidModelError: If the file cannot be read, or is no such table.
     """
+    below = costs.shipped() if oldest is None else release_costs.shipped_for(oldest)
     if path is None:
-        return costs.shipped()
+        return below
     try:
         status = Path(path).stat()
     except OSError as error:
         raise InvalidModelError(f"{quoted(path)}: {error.strerror or error}") from error
-    return _laid_over(os.path.abspath(path), status.st_mtime_ns, status.st_size)  # noqa: PTH100 -- no links resolved
+    return _laid_over(os.path.abspath(path), status.st_mtime_ns, status.st_size, below)  # noqa: PTH100 -- no links resolved
 
 
 @functools.lru_cache(maxsize=8)
-def _laid_over(path: str, _changed: int, _size: int) -> CostTable:
-    own, below = read_file(path), costs.shipped()
+def _laid_over(path: str, _changed: int, _size: int, below: CostTable) -> CostTable:
+    own = read_file(path)
     if costs.on_all_processors(own, below.columns).digest == below.digest:
         return below
     return CostTable(own.name, own.digest, own.costs, own.measured, below)

@@ -85,6 +85,8 @@ class Cost(Struct, frozen=True):
         source: Who says so, and how it was measured.
         speeds: The speed on each kind of processor (`Circumstances.kernels`), where several were measured.
         elsewhere: Of an answer about sizes that the table does not know, those that it knows, in words.
+        releases: Older releases of ONNX Runtime that keep the form from being taken, in words: it loses there, or was
+            not measured; empty where there are none (`ortopt.analysis.release_costs`).
     """
 
     form: Form
@@ -97,6 +99,7 @@ class Cost(Struct, frozen=True):
     source: str
     speeds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     elsewhere: str = ""
+    releases: str = ""
 
     @property
     def key(self) -> tuple[Form, str, tuple[tuple[str, tuple[int, float]], ...]]:
@@ -269,13 +272,18 @@ def on_all_processors(table: CostTable, others: Sequence[CostTable]) -> CostTabl
 
     Args:
         table: The table.
-        others: What was measured of the same rows elsewhere; each says which kernels it is about.
+        others: What was measured of the same rows elsewhere, on other processors or with other releases of ONNX
+            Runtime; each says which kernels it is about.
     """
-    rows = [{cost.key: cost for cost in other.own if cost.speed is not None} for other in others]
+    rows = [{cost.key: cost for cost in other.own if cost.speed is not None or cost.releases} for other in others]
     costs = []
     for cost in table.own:
-        columns = {t.measured.kernels: row[cost.key] for t, row in zip(others, rows, strict=True) if cost.key in row}
-        costs.append(_on_all(cost, {table.measured.kernels: cost, **columns}) if columns and cost.speed else cost)
+        columns = {
+            other.measured.kernels: row[cost.key]
+            for other, row in zip(others, rows, strict=True)
+            if cost.key in row and (cost.speed or row[cost.key].releases)
+        }
+        costs.append(_on_all(cost, {table.measured.kernels: cost, **columns}) if columns else cost)
 
     def digest() -> str:
         digests = "".join((table.digest, *(other.digest for other in others)))
@@ -289,8 +297,9 @@ def _on_all(cost: Cost, columns: Mapping[str, Cost]) -> Cost:
     speeds = {name: one.speed for name, one in columns.items() if one.speed is not None}
     verdicts = {one.verdict for one in columns.values()}
     worst = next((one for one in (Verdict.LOSES, Verdict.UNKNOWN) if one in verdicts), cost.verdict)
-    ends = min(low for low, _ in speeds.values()), max(high for _, high in speeds.values())
-    return structs.replace(cost, verdict=worst, speed=ends, speeds=speeds)
+    ends = (min(low for low, _ in speeds.values()), max(high for _, high in speeds.values())) if speeds else None
+    releases = next((one.releases for one in columns.values() if one.verdict is worst), "")
+    return structs.replace(cost, verdict=worst, speed=ends, speeds=speeds, releases=releases)
 
 
 def _given(node: ir.Node, index: int) -> bool:
@@ -413,6 +422,13 @@ def _range(low: int, high: float) -> str:
 
 
 @functools.cache
+def of_processors() -> tuple[CostTable, ...]:
+    """The tables that ship with ortopt, one for each kind of processors that was measured."""
+    return tuple(read(path.read_bytes()) for path in (_SHIPPED, *_ON_OTHER_PROCESSORS))
+
+
+@functools.cache
 def shipped() -> CostTable:
     """The table that ships with ortopt, with a column for each other kind of processors that was measured."""
-    return on_all_processors(read(_SHIPPED.read_bytes()), [read(path.read_bytes()) for path in _ON_OTHER_PROCESSORS])
+    table, *others = of_processors()
+    return on_all_processors(table, others)

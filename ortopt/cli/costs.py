@@ -81,14 +81,17 @@ def _check_usable(provider: str) -> None:
 
 @command.command("show")
 @click.option("--costs", metavar="FILE", help="The table.  [default: the one that comes with ortopt]")
+@click.option("--min-onnxruntime", metavar="VERSION", help="As runs ask it that allow this release and newer ones.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(costs: str | None, as_json: bool) -> None:
+def show(costs: str | None, min_onnxruntime: str | None, as_json: bool) -> None:
     """Show a table: its forms, what they cost at which sizes, and who says so."""
     from ortopt.analysis import cost_tables as files_of_costs
+    from ortopt.analysis import releases
     from ortopt.cli.interaction import answer
     from ortopt.reporting import cost_tables
 
-    data = cost_tables.described(files_of_costs.table_of(costs))
+    oldest = None if min_onnxruntime is None else releases.parse_release(min_onnxruntime)
+    data = cost_tables.described(files_of_costs.table_of(costs, oldest))
     answer(data, cost_tables.show, as_json=as_json)
 
 

@@ -63,7 +63,7 @@ def command(model: str, name: str | None, level: int | None, alone: bool, as_jso
     else:
         rows = reasons.summary(listener, [one.name for one in passes])
         data = {"schema": 1, "model": model, "level": options.level, "passes": rows}
-        answer({**data, **costs.as_data(listener.forms, options.costs)}, _show_all, as_json=as_json)
+        answer({**data, **costs.as_data(listener.forms, options)}, _show_all, as_json=as_json)
 
 
 def _with_every_pass(
@@ -103,7 +103,7 @@ def _of_pass(
     for failure in result.summary.failures:
         if failure.transformer == kind.name or not as_json:
             warn(failure)
-    return describe(listener, kind.name, options.level, shape_arithmetic(result), options.costs)
+    return describe(listener, kind.name, options, shape_arithmetic(result))
 
 
 def _transformed(
@@ -138,18 +138,16 @@ def _transformed(
 def describe(
     listener: Explanation,
     name: str,
-    level: int,
+    options: Options,
     left: Iterable[Mapping[str, Any]] = (),
-    table: str | None = None,
 ) -> dict[str, Any]:
     """What a pass did and did not, as data that json can write.
 
     Args:
         listener: Listened to the run.
         name: The pass's name.
-        level: The highest level that ran.
+        options: Options of the run.
         left: What is left of shape arithmetic, and who needs it (see `ortopt.reporting.report.shape_arithmetic`).
-        table: The file of the table of costs; None is the one that ships.
     """
     from ortopt.reporting import costs
     from ortopt.reporting.reasons import as_data
@@ -158,7 +156,7 @@ def describe(
     return {
         "schema": 1,
         "pass": name,
-        "level": level,
+        "level": options.level,
         "rewrites": [
             {"number": rewrite.number, "nodes": [{"name": n, "op": op} for n, op in rewrite.nodes], "why": rewrite.why}
             for rewrite in listener.rewrites
@@ -168,7 +166,7 @@ def describe(
             | ({"needed_by": needs[refusal.node]} if refusal.node in needs else {})
             for refusal in listener.refusals
         ],
-        **costs.as_data(listener.forms, table),
+        **costs.as_data(listener.forms, options),
     }
 
 

@@ -7,14 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import onnx_ir as ir
-
 from ortopt.analysis.providers import CPU, check_installation, require_usable
 from ortopt.errors import OutputError, UsageError
-from ortopt.serialization.scan import count_nodes
 from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
     import onnxruntime
 
 BIG_GRAPH: Final = 2_000
@@ -122,7 +120,10 @@ def session(
     """
     check_installation()
     require_usable(providers)
+    import onnx_ir as ir
     import onnxruntime
+
+    from ortopt.serialization.scan import count_nodes
 
     if isinstance(model, ir.Model):
         nodes = sum(1 for _ in model.graph.all_nodes())

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.analysis import costs, kernels, node_sizes
-from ortopt.analysis.cost_tables import table_of
+from ortopt.analysis.cost_tables import table_for
 from ortopt.analysis.costs import Cost, Form, Places, Verdict
 from ortopt.analysis.kernels import CPU, CUDA
 from ortopt.analysis.node_sizes import Place, representative_places
@@ -180,7 +180,7 @@ def check_worthwhile(ops: Sequence[tuple[str, str]], node: ir.Node, options: Opt
     if not ops or options.fusions is not Fusions.DEFAULT or any(_is_of(form, ops) for form in options.force_forms):
         return
     provider = placement.provider_of(node, options.providers)
-    cost = None if provider is None else table_of(options.costs).loser(ops, provider)
+    cost = None if provider is None else table_for(options).loser(ops, provider)
     if cost is not None:
         raise Unwanted(_not_worthwhile(cost), cost, Decision(cost.form, False, cost, (), False))
 
@@ -197,7 +197,7 @@ def check_taken(options: Options, produced: Iterable[tuple[str, str]]) -> None:
     """
     if not options.force_forms:
         return
-    names = sorted({str(cost.form) for cost in table_of(options.costs).costs})
+    names = sorted({str(cost.form) for cost in table_for(options).costs})
     ops = tuple(produced)
     for form in options.force_forms:
         if form not in names and not _is_of(form, ops):
@@ -227,7 +227,7 @@ def placed_on_other_provider(
     names = " or ".join(map(_named, wanted))
     if provider is None:
         return f"it serves {names}, and no chosen provider has a kernel of {node.op_type}"
-    cost = table_of(options.costs).loser(ops, provider)
+    cost = table_for(options).loser(ops, provider)
     if cost is not None and cost.speed is not None:
         return f"it serves {names}: {explained(cost)}, where this node runs"
     flags = " or ".join(f"--provider {_short(name).lower()}" for name in wanted)
@@ -272,7 +272,7 @@ def preferred(root: ir.Node, forms: Sequence[Form], sizes: Mapping[str, Dim] | N
     asked_for = [form for form in wanted if str(form) in options.force_forms]
     if asked_for:
         return asked_for[0]
-    fastest = None if provider is None else table_of(options.costs).fastest(wanted, provider, asked)
+    fastest = None if provider is None else table_for(options).fastest(wanted, provider, asked)
     return fastest or wanted[0]
 
 
@@ -328,9 +328,13 @@ def is_asked_for(root: ir.Node, form: Form) -> bool:
 
 
 def _decided(form: Form, provider: str | None, asked: Places, options: Options, *, smaller: bool) -> Decision:
-    """Whether a form is taken: not where it loses, or is not known to be faster and does not make the graph smaller."""
-    cost = None if provider is None else table_of(options.costs).find(form, provider, asked)
-    taken = cost is None or cost.verdict is Verdict.PAYS or (smaller and cost.verdict is not Verdict.LOSES)
+    """Whether a form is taken: not where it loses, or is not known to be faster and does not make the graph smaller.
+
+    Where it is the releases that the run allows of which it is not known, the simpler form is taken.
+    """
+    cost = None if provider is None else table_for(options).find(form, provider, asked)
+    is_open = cost is not None and (cost.verdict is Verdict.LOSES or bool(cost.releases))
+    taken = cost is None or cost.verdict is Verdict.PAYS or (smaller and not is_open)
     taken = taken or str(form) in options.force_forms
     return Decision(form, taken, cost, asked, smaller)
 
@@ -346,14 +350,14 @@ def explained(cost: Cost) -> str:
         cost: What it costs.
     """
     op = f"{cost.form.op_type} {cost.form.variant}".strip()
-    where = _named(cost.provider)
-    if cost.speed is None:
+    where = _named(cost.provider) + (f" with ONNX Runtime {cost.releases}" if cost.releases else "")
+    if cost.speed is None or (cost.releases and cost.verdict is not Verdict.LOSES):
         known = f"nobody has measured whether {op} is faster than {cost.instead_of} on {where}"
         known += f" at these sizes, but with {cost.elsewhere}" if cost.elsewhere else ""
     else:
         speed = between(*cost.speed)
         known = f"on {where}, {op} is {speed} {'as' if speed.endswith('fast') else 'than'} {cost.instead_of}"
-    if cost.verdict is not Verdict.LOSES and not cost.elsewhere:
+    if cost.verdict is not Verdict.LOSES and not cost.elsewhere and not cost.releases:
         known += ", and the graph would not get smaller"
     return known
 

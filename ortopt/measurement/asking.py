@@ -27,6 +27,7 @@ class MeasurementBudget:
         providers: Full names, in order.
         libraries: Shared libraries of ops that the models need.
         patience: Seconds after which a process is ended.
+        interpreter: The Python that has numpy and the ONNX Runtime to measure; None is this one.
     """
 
     rounds: int = 5
@@ -36,6 +37,7 @@ class MeasurementBudget:
     providers: tuple[str, ...] = (CPU,)
     libraries: tuple[str, ...] = ()
     patience: float = 600.0
+    interpreter: str | None = None
 
 
 def ask(
@@ -68,7 +70,12 @@ def ask(
         "seconds": budget.seconds,
     }
     answered, status = child_processes.run(
-        _CHILD, request=json.dumps(order).encode(), seconds=budget.patience, token=token, variables=environment
+        _CHILD,
+        request=json.dumps(order).encode(),
+        seconds=budget.patience,
+        token=token,
+        interpreter=budget.interpreter,
+        variables=environment,
     )
     if status is None:
         return [{"error": f"it took longer than {budget.patience:.0f} s"}] * len(each)

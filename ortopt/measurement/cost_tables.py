@@ -57,10 +57,20 @@ def rows_of(cases: Sequence[Case], provider: str) -> list[Row]:
         cases: The form at all its sizes.
         provider: The execution provider's full name.
     """
+    return [_row(own, at) for at, own in by_range(cases, provider) if all(case.ratios for case in own)]
+
+
+def by_range(cases: Sequence[Case], provider: str) -> list[tuple[Mapping[str, tuple[int, float]], list[Case]]]:
+    """Cases of one form by the ranges of sizes that the shipped table tells apart, where there are any.
+
+    Args:
+        cases: The form at all its sizes.
+        provider: The execution provider's full name.
+    """
     form = cases[0].entry.form
     ranges = [cost.at for cost in costs.shipped().own if (cost.form, cost.provider) == (form, provider)] or _AT_ALL
     grouped = [(at, [case for case in cases if _is_within(case, at)]) for at in ranges]
-    return [_row(own, at) for at, own in grouped if own and all(case.ratios for case in own)]
+    return [(at, own) for at, own in grouped if own]
 
 
 def _is_within(case: Case, at: Mapping[str, tuple[int, float]]) -> bool:
@@ -128,20 +138,31 @@ def as_file(measurement: Measurement, *, name: str, onnxruntime: str, processor:
 
 
 def _as_json(row: Row, provider: str) -> dict[str, Any]:
-    variant = {"variant": row.form.variant} if row.form.variant else {}
-    at = {name: [low, None if high == math.inf else high] for name, (low, high) in row.at.items()}
+    named = key_as_json(row.form, row.at)
+    at = {name: named.pop(name) for name in ("at",) if name in named}
     return {
-        "op": str(row.form._replace(variant="")),
-        **variant,
+        **named,
         "provider": provider,
         "verdict": row.verdict.value,
         "speed": [round(end, 2) for end in row.speed],
         "instead_of": row.cases[0].entry.instead_of,
         "sizes": row.sizes,
-        **({"at": at} if at else {}),
+        **at,
         "source": _SOURCE,
         "cases": [_case(case) for case in row.cases],
     }
+
+
+def key_as_json(form: Form, at: Mapping[str, tuple[int, float]]) -> dict[str, Any]:
+    """What a row is about, as files of tables have it: ``op``, ``variant`` and ``at``, without what says nothing.
+
+    Args:
+        form: The form.
+        at: The ranges of sizes.
+    """
+    variant = {"variant": form.variant} if form.variant else {}
+    ranges = {name: [low, None if high == math.inf else high] for name, (low, high) in at.items()}
+    return {"op": str(form._replace(variant="")), **variant, **({"at": ranges} if ranges else {})}
 
 
 def _case(case: Case) -> dict[str, Any]:

@@ -73,6 +73,7 @@ def measure(
     seconds: float = SECONDS,
     threads: int = 1,
     provider: str = CPU,
+    interpreter: str | None = None,
     report: Callable[[Sequence[Case]], None] | None = None,
     token: CancellationToken = NEVER,
 ) -> Measurement:
@@ -83,6 +84,7 @@ def measure(
         seconds: When no further process is started.
         threads: Threads within an op.
         provider: The execution provider's full name.
+        interpreter: The Python that has numpy and the ONNX Runtime to measure; None is this one.
         report: Called with the cases of a form when each has been measured for the first time.
         token: Ends measuring; what was measured until then is kept.
 
@@ -94,7 +96,9 @@ def measure(
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ortopt-costs-") as folder:
         share = _share(seconds, len(cases))
-        budget = replace(BRIEF, providers=(provider,), threads=threads, seconds=share, repeat=_MAX_PAIRS)
+        budget = replace(
+            BRIEF, providers=(provider,), threads=threads, seconds=share, repeat=_MAX_PAIRS, interpreter=interpreter
+        )
         rounds = _Rounds(cases, Path(folder), budget, started + seconds, report, token)
         try:
             rounds.run()

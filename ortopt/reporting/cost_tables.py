@@ -133,8 +133,11 @@ def _speeds(row: Mapping[str, Any], others: Sequence[str]) -> list[str]:
     """The speed on the table's own processors, and on others."""
     if not row["speeds"]:
         return [_speed(row), *(["-"] * len(others))]
-    own = next(speed for kernels, speed in row["speeds"].items() if kernels not in others)
-    return [between(*own), *(between(*row["speeds"][name]) if name in row["speeds"] else "-" for name in others)]
+    own = next((speed for kernels, speed in row["speeds"].items() if kernels not in others), None)
+    return [
+        _speed({"speed": own}),
+        *(between(*row["speeds"][name]) if name in row["speeds"] else "-" for name in others),
+    ]
 
 
 def _circumstances(measured: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ortopt.analysis import costs
-from ortopt.analysis.cost_tables import table_of
+from ortopt.analysis.cost_tables import table_for
 from ortopt.analysis.costs import Cost, CostTable, Form, in_sizes
 from ortopt.analysis.node_sizes import representative_places
 from ortopt.optimization.result import OptimizeResult
@@ -37,7 +37,7 @@ def fused_forms(result: OptimizeResult, options: Options | None) -> dict[str, An
         ``declined``: the forms that were not worth it, and how many candidates there were.
     """
     options = options or Options()
-    table = table_of(options.costs)
+    table = table_for(options)
     before, after = result.summary.before.ops, result.summary.after.ops
     more = {_form(op): count - before.get(op, 0) for op, count in after.items() if count > before.get(op, 0)}
     known = [
@@ -88,6 +88,8 @@ def known(ops: Iterable[tuple[str, str]], forms: Iterable[tuple[str, str, str]] 
 def on_each(row: Mapping[str, Any]) -> str:
     """The speeds of a row on each kind of processor, e.g. ``AVX-512: as fast, AVX2: 1.07× faster``; empty for one.
 
+    Those with older releases of ONNX Runtime that the run allows follow.
+
     Args:
         row: Of `as_row`.
     """
@@ -127,19 +129,20 @@ def as_row(cost: Cost) -> dict[str, Any]:
         "verdict": cost.verdict.value,
         "speed": None if cost.speed is None else list(cost.speed),
         "speeds": {kernels: list(speed) for kernels, speed in cost.speeds.items()},
+        "releases": cost.releases,
         "instead_of": cost.instead_of,
         "sizes": cost.sizes,
     }
 
 
-def as_data(forms: Iterable[WeighedForm], path: str | None) -> dict[str, Any]:
+def as_data(forms: Iterable[WeighedForm], options: Options) -> dict[str, Any]:
     """The table that decided, and its choices, as data that json can write.
 
     Args:
         forms: What an `ortopt.instrumentation.explanation.Explanation` has recorded.
-        path: The file of the table; None is the one that ships.
+        options: Options of the run.
     """
-    return {"costs": described(table_of(path)), "choices": weighed_forms(forms)}
+    return {"costs": described(table_for(options)), "choices": weighed_forms(forms)}
 
 
 def weighed_forms(forms: Iterable[WeighedForm]) -> list[dict[str, Any]]:
@@ -182,7 +185,9 @@ def why(row: Mapping[str, Any]) -> str:
     told += f" ({cost['sizes']})" if cost["sizes"] else ""
     here = list(dict.fromkeys(text for sizes in row["asked"] if (text := _sizes_in_words(sizes, cost["at"]))))
     told += f"; here {'; or '.join(here)}" if here else ""
-    if cost["verdict"] in ("neutral", "unknown"):
+    if cost["releases"]:
+        told += f"; {'slower' if cost['verdict'] == 'loses' else 'not measured'} with ONNX Runtime {cost['releases']}"
+    elif cost["verdict"] in ("neutral", "unknown"):
         told += "; the graph gets smaller" if row["smaller"] else "; the graph would not get smaller"
     return f"{told}; {on_each(cost)}" if cost["speeds"] else told
 

@@ -14,10 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ortopt.runtime.onnxruntime_internals import NativeSession
-
 if TYPE_CHECKING:
     import onnxruntime
+
+    from ortopt.runtime.onnxruntime_internals import NativeSession
 
 
 @dataclass(slots=True)

@@ -116,6 +116,7 @@ def run(
     request: bytes | None = None,
     seconds: float,
     token: CancellationToken = NEVER,
+    interpreter: str | None = None,
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Outcome:
     """Start a child, send it a request, and wait for its end; it is ended, at the latest, when this returns.
@@ -126,6 +127,7 @@ def run(
         request: What the child reads from its standard input; None leaves it unconnected.
         seconds: Seconds after which it is ended.
         token: Cancellation token.
+        interpreter: As `spawn` takes it.
         variables: As `spawn` takes them.
 
     Raises:
@@ -136,7 +138,9 @@ def run(
 
     deadline = time.monotonic() + seconds
     pause = math.inf if token is NEVER else BETWEEN_LOOKS
-    with spawn(module, *arguments, connected=request is not None, variables=variables) as child:
+    with spawn(
+        module, *arguments, connected=request is not None, interpreter=interpreter, variables=variables
+    ) as child:
         try:
             while True:
                 token.check()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 
 from ortopt.evaluation.raw_tensors import Place, keep_rows, kept_rows, make
 from ortopt.system.files import room_errors
-from ortopt.verification.inputs import Inputs
 from ortopt.verification.worker import restore, store
+
+if TYPE_CHECKING:
+    from ortopt.verification.inputs import Inputs
 
 
 @dataclass(eq=False)
@@ -84,7 +85,11 @@ def inputs_from(place: Place) -> Inputs:
 def _typed(value: Any, row: Any) -> Any:
     """A stored input as it was given: bits of bfloat16 and the like as what they stand for."""
     exotic = row.get("exotic") if row else 0
-    return value.view(ir.DataType(exotic).numpy()) if exotic else in_memory(value)
+    if not exotic:
+        return in_memory(value)
+    import onnx_ir as ir  # which a Python that only runs models may not have
+
+    return value.view(ir.DataType(exotic).numpy())
 
 
 def in_memory(value: Any) -> Any:

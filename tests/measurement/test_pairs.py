@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from ortopt.measurement import asking
-from ortopt.measurement.pairs import BRIEF, Sample, compare, interval
+from ortopt.measurement.pairs import BRIEF, Pair, Sample, compare, interval, sample
 from ortopt.serialization.save import save
 from ortopt.system.child_processes import Outcome
 from ortopt.testing import parse
@@ -82,6 +83,32 @@ def test_two_models_that_run(tmp_path: Path) -> None:
     assert speed.seconds > 0
     store_inputs({"other": np.ones((2, 4), np.float32)}, tmp_path / "wrong")
     assert compare(small, small, [tmp_path / "wrong"], brief) is None
+
+
+_BARE = """#!/bin/sh
+shift
+code="$1"
+shift
+exec {python} -c "import sys
+for name in ('onnx', 'onnx_ir', 'msgspec', 'sympy'):
+    sys.modules[name] = None
+$code" "$@"
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of sh stands for another Python")
+def test_another_python_needs_numpy_and_the_runtime_alone(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(_BARE.format(python=sys.executable))
+    python.chmod(0o755)
+    paths = [tmp_path / name for name in ("a.onnx", "b.onnx")]
+    for path in paths:
+        save(parse("main (float[2] x) => (float[2] y) { y = Relu (x) }"), path)
+    store_inputs({"x": np.ones(2, np.float32)}, tmp_path / "in")
+    budget = replace(BRIEF, repeat=3, interpreter=str(python))
+    (one,) = sample([Pair(*paths, (tmp_path / "in",))], budget)
+    assert not one.error
+    assert len(one.ratios) == 3
 
 
 def test_an_interval_holds_the_median_and_leaves_extremes_out() -> None:

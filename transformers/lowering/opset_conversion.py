@@ -89,13 +89,14 @@ class OpsetConversion(GraphTransformer):
     after = ("cast_elimination", "constant_folding")
     apply_once = True
     offers_rewrites = True
+    weighs = (("", "Conv", "of opset 22"),)
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Raise the opset of the whole model, the highest that is wanted and possible first."""
         if graph is not context.model.graph:
             return False
         for version, op, root in reversed(_demands(context)):
-            reason = _unwanted(op, root)
+            reason = _unwanted(root, Form("", op))
             if not reason:
                 raised = _raised(version, context, f"it has an op for {op}")
                 if not raised:
@@ -117,10 +118,10 @@ def _demands(context: Context) -> list[tuple[int, str, ir.Node]]:
     return demands
 
 
-def _unwanted(op: str, root: ir.Node) -> str:
-    """Why the run does not want an op of ai.onnx for a pattern; empty if it does."""
+def _unwanted(root: ir.Node, form: Form) -> str:
+    """Why the run does not want a form of what a node computes; empty if it does."""
     try:
-        preferred(root, [Form("", op)])
+        preferred(root, [form])
     except Refusal as refusal:
         return str(refusal)
     return ""
@@ -164,7 +165,7 @@ def _raised(version: int, context: Context, why: str) -> str:
     steps = raising.plan(context.model, version, context.cancellation)
     if isinstance(steps, str):
         return steps
-    lost = _lost_kernel(version, context)
+    lost = _lost_kernel(version, context) or _slower_op(version, context)
     if lost:
         return lost
     nodes = [step.node for step in steps]
@@ -190,4 +191,16 @@ def _lost_kernel(version: int, context: Context) -> str:
             for provider in providers:
                 if kernels.support(provider, node, have) and not kernels.support(provider, node, version):
                     return f"{provider} has no kernel of {node.op_type} in opset {version}"
+    return ""
+
+
+def _slower_op(version: int, context: Context) -> str:
+    """Why an op of the model is slower in another opset, which ONNX Runtime may not know; an empty text if none is."""
+    for domain, op, variant in OpsetConversion.weighs:
+        changed = int(variant.rpartition(" ")[2])
+        for graph in context.edit.index.graphs():
+            known = scope.of(graph).opset_imports.get("", version) < changed <= version
+            node = next(iter(context.edit.index.nodes(graph, op)), None) if known else None
+            if node is not None and (reason := _unwanted(node, Form(domain, op, variant))):
+                return reason
     return ""

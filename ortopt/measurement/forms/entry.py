@@ -16,6 +16,7 @@ from ortopt import registry
 from ortopt.analysis.costs import Form
 from ortopt.api import optimize
 from ortopt.measurement.forms import arrays
+from ortopt.opset_conversion.raising import least_ir_version
 from ortopt.semantics.domains import MICROSOFT
 
 Given: TypeAlias = Mapping[str, int]
@@ -23,7 +24,6 @@ Given: TypeAlias = Mapping[str, int]
 
 _Columns: TypeAlias = dict[str, tuple[int, ...]]
 
-_IR_VERSION: Final = 10
 _MAX_COPIES: Final = 8
 _ENOUGH_ELEMENTS: Final = 40_000
 """From so many elements on, a single call of a kernel takes much longer than a call of a session."""
@@ -57,6 +57,7 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         inputs: The values that are inputs; other arrays are constants where a node reads them.
         result: The result's type.
         opset: The opset of ai.onnx.
+        opset_after: That of `after`, where it is another one; 0 where it is not.
         repeats: Whether the result may be the input ``x`` again: the form is then repeated, as a call of a session
             takes a few microseconds by itself.
         as_loaded: Whether ONNX Runtime optimizes both when it loads them; else kernels are compared as they stand.
@@ -75,6 +76,7 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     inputs: tuple[str, ...] = ("x",)
     result: str = "float[]"
     opset: int = 18
+    opset_after: int = 0
     repeats: bool = False
     as_loaded: bool = False
 
@@ -119,13 +121,16 @@ class FormComparison(Struct, frozen=True):
 
     def models(self) -> tuple[onnx.ModelProto, onnx.ModelProto]:
         """The two models: what the form stands for, and the form."""
-        before = self._model(self.entry.before)
-        return before, _rewritten(before, self.entry.made_by) if self.entry.made_by else self._model(self.entry.after)
+        entry, before = self.entry, self._model(self.entry.before)
+        if entry.made_by:
+            return before, _rewritten(before, entry.made_by)
+        return before, self._model(entry.after, entry.opset_after)
 
-    def _model(self, text: str) -> onnx.ModelProto:
+    def _model(self, text: str, opset: int = 0) -> onnx.ModelProto:
         """A model of nodes."""
+        opset = opset or self.entry.opset
         signature = ", ".join(f"{_type(array)} {name}" for name, array in self.inputs.items())
-        header = f'<ir_version: {_IR_VERSION}, opset_import: ["" : {self.entry.opset}, "{MICROSOFT}" : 1]>'
+        header = f'<ir_version: {least_ir_version(opset)}, opset_import: ["" : {opset}, "{MICROSOFT}" : 1]>'
         nodes = text.format_map(self.values)
         model: onnx.ModelProto = onnx.parser.parse_model(
             f"{header} g ({signature}) => ({self.entry.result} y) {{ {nodes} }}"
