@@ -9,6 +9,7 @@ import pytest
 
 from ortopt.analysis.costs import Verdict
 from ortopt.measurement.costs import Case
+from ortopt.measurement.forms.catalog import ENTRIES
 from ortopt.measurement.forms.entry import Entry
 from tools import measure_releases
 from tools.measure_releases import merged, rows_of, speeds_of, verdict_on, written
@@ -74,10 +75,19 @@ def test_rows_of_other_releases_and_forms_stay() -> None:
     assert json.loads(written({**data, "costs": rows})) == {"releases": {}, "costs": rows}
 
 
+def test_what_is_not_clear_is_held_against_a_form_where_it_seems_to_lose() -> None:
+    for ratios, verdict in ((RATIOS, Verdict.UNKNOWN), ([1 / one for one in RATIOS], Verdict.PAYS)):
+        assert verdict_on([Case(ENTRY, ENTRY.cases[0], ratios=ratios, seconds=[1])], {}) is verdict
+
+
+RATIOS = [0.5, 0.5, 0.9, 0.9, 0.9, 1.5, 1.5]
+
+
 def test_forms_to_measure_are_named() -> None:
-    assert [str(entry.form) for entry in measure_releases.entries_of(["Swish", "Conv of opset 22"])] == [
-        "Swish",
-        "Conv of opset 22",
-    ]
+    chosen = measure_releases.entries_of(["Swish", "Conv of opset 22"])
+    assert [str(entry.form) for entry in chosen] == ["Swish", "Conv of opset 22"]
+    every = measure_releases.entries_of([])
+    assert [entry.form for entry in every] == [entry.form for entry in ENTRIES]
+    assert all(entry.as_loaded for entry in (*chosen, *every)), "as they are deployed"
     with pytest.raises(SystemExit, match="no form named 'Abs'"):
         measure_releases.entries_of(["Abs"])

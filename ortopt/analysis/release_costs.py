@@ -25,27 +25,22 @@ from ortopt.analysis.providers import CPU
 PATH: Final = Path(__file__).with_name("data") / "costs.releases.json"
 
 _UNMEASURED: Final = (Verdict.UNKNOWN.value,)
-_KEY = tuple[Form, str, tuple[tuple[str, tuple[int, float]], ...]]
 
 
+@functools.cache
 def shipped_for(oldest: Release) -> CostTable:
     """The table that ships, for all releases from one on.
 
     Args:
         oldest: The oldest release that a run allows.
     """
-    own = releases.parse_release(costs.shipped().measured.onnxruntime)
-    measured = [release for release in _measured() if release < own]
-    earlier = [release for release in measured if release <= oldest]
-    first = max(earlier, default=oldest)
-    asked = tuple(release for release in measured if release >= first)
-    return _holding_on(asked, oldest) if oldest < own and asked else costs.shipped()
-
-
-@functools.cache
-def _holding_on(asked: tuple[Release, ...], oldest: Release) -> CostTable:
-    """The table that ships, of which each row holds on other releases, too."""
     table, *others = costs.of_processors()
+    own = releases.parse_release(table.measured.onnxruntime)
+    measured = sorted(release for release in map(releases.parse_release, _data()["releases"]) if release < own)
+    first = max((release for release in measured if release <= oldest), default=oldest)
+    asked = [release for release in measured if release >= first]
+    if oldest >= own or not asked:
+        return costs.shipped()
     whole = costs.on_all_processors(table, [*others, _column(table, asked)])
     whole.name = f"{table.name}, for {releases.shown(oldest)} and newer"
     return whole
@@ -87,17 +82,11 @@ def _row(cost: Cost, speeds: Mapping[str, Any], asked: Sequence[Release]) -> Cos
     )
 
 
-def _key(row: Mapping[str, Any]) -> _KEY:
+def _key(row: Mapping[str, Any]) -> tuple[Form, str, tuple[tuple[str, tuple[int, float]], ...]]:
     """What a row is about, as `Cost.key`."""
     domain, _, op_type = row["op"].rpartition("::")
     at = ((name, (low, math.inf if high is None else high)) for name, (low, high) in row.get("at", {}).items())
     return Form(domain, op_type, row.get("variant", "")), CPU, tuple(at)
-
-
-@functools.cache
-def _measured() -> tuple[Release, ...]:
-    """The releases that were measured, from the oldest on."""
-    return tuple(sorted(releases.parse_release(version) for version in _data()["releases"]))
 
 
 @functools.cache

@@ -133,3 +133,19 @@ def need_single(x: ir.Value) -> None:
     kind = dtype(x)
     need(kind in FLOATS, "it is no float", x)
     need(kind != DOUBLE, "the kernels are for single precision", x)
+
+
+def check_no_half_of_gelu(value: ir.Value) -> None:
+    """Refuse to fold a factor into what follows where it makes a GELU that has no op here of what is scaled.
+
+    Args:
+        value: What is scaled.
+
+    Raises:
+        Refusal: If it is ``x · (1 + Erf(…))`` or ``x · (1 + Tanh(…))``, of which runtimes recognise all or nothing.
+    """
+    product = value.producer()
+    factors = [factor.producer() for factor in inputs(product, 2)] if is_op(product, "Mul") else []
+    sums = [node for node in factors if is_op(node, "Add")]
+    found = any(is_op(term.producer(), "Erf", "Tanh") for node in sums for term in inputs(node, 2))
+    need(not found, "runtimes recognise GELU by the factor", value)

@@ -34,6 +34,7 @@ STANDARD_OPS = {
     *("of linear interpolation", "of cubic interpolation", "of cubic interpolation in place of phases"),
     "of the phases of cubic interpolation",
     *("with four pixels as channels", "with groups merged to blocks", "of the phases of a transposed convolution"),
+    "of opset 22",
 }
 """Variants of standard ops in several nodes, which rules choose as well."""
 

@@ -16,6 +16,7 @@ from ortopt.linear.layer import CONVOLUTIONS, Folded, linear
 from ortopt.linear.weights import Array, scaled
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.affine import check_no_half_of_gelu
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 
 
@@ -98,7 +99,7 @@ class MulConvFusion(LinearFolding):
     def match(self, root: ir.Node) -> Folded:
         """A constant that differs along the channels only, and constant weights that nothing else needs."""
         scaling = affine_above(root.inputs[0], "Mul", "Div")
-        need(not _is_half_of_gelu(scaling.x), "runtimes recognise GELU by the factor", scaling.node)
+        check_no_half_of_gelu(scaling.x)
         layer = linear(root)
         need(is_used_once(layer.weight), "the weights are used elsewhere", layer.weight)
         factors = need_known(layer.effect_of(scaling).scale, "it scales nothing", root)
@@ -130,16 +131,6 @@ class AddConvFusion(LinearFolding):
         layer = linear(root)
         folded = layer.fold_before(addition, layer.effect_of(addition))
         return msgspec.structs.replace(folded, nodes=(root,))
-
-
-def _is_half_of_gelu(value: ir.Value) -> bool:
-    """Whether a value is ``x · (1 + Erf(…))`` or ``x · (1 + Tanh(…))``, which ½ makes a GELU that has no op here."""
-    product = value.producer()
-    if not is_op(product, "Mul"):
-        return False
-    factors = [factor.producer() for factor in inputs(product, 2)]
-    sums = [node for node in factors if is_op(node, "Add")]
-    return any(is_op(term.producer(), "Erf", "Tanh") for node in sums for term in inputs(node, 2))
 
 
 def _normalization(x: ir.Value, scale: Array, shift: Array, kind: ir.DataType) -> ir.Node:

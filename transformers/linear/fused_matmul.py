@@ -46,6 +46,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.patterns.affine import check_no_half_of_gelu
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
@@ -338,6 +339,7 @@ def _before(root: ir.Node) -> Match:
     need(bool(scalings), "no operand is scaled for it alone", root)
     side, scaling = choose(scalings)
     number, value = _scaled(scaling)
+    check_no_half_of_gelu(value)
     replaced = product.with_side(side, Factor(value, product.sides[side].order))
     return Match((scaling, root), _times(replaced, number, root).node)
 
