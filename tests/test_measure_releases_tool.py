@@ -33,8 +33,9 @@ def cases(*speeds: float | str) -> list[Case]:
         ((1.2, 1.1), (1.2, 1.1), Verdict.PAYS),
         ((1.2, 0.8), (1.2, 1.1), Verdict.LOSES),
         ((1.2, 0.8), (1.2, 0.81), Verdict.PAYS),  # this processor is slow there, with each release
-        ((1.2, 0.8), (1.2, 0.9), Verdict.LOSES),
-        ((0.8, 0.8), (0.8, 0.8), Verdict.NEUTRAL),
+        ((1.2, 0.5), (1.2, 0.9), Verdict.PAYS),
+        ((1.2, 0.8), (1.2, 0.98), Verdict.LOSES),
+        ((0.8, 1.0), (0.8, 1.0), Verdict.NEUTRAL),
         ((1.2, 0.8), None, Verdict.LOSES),
     ],
 )

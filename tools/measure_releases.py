@@ -62,18 +62,18 @@ def verdict_on(cases: Sequence[Case], control: Speeds) -> Verdict:
         control: Speeds with the release of the shipped table: where the form is as slow with that one, this is no
             matter of the release.
     """
-    told = [speed for case in cases if (speed := case.speed) is not None and not _is_as_slow(case, control)]
-    slower = [speed for speed in told if speed.median < 1 - HYSTERESIS]
+    told = [(speed, control.get(_key(case))) for case in cases if (speed := case.speed) is not None]
+    slower = [speed for speed, here in told if speed.median < 1 - HYSTERESIS and not _is_as_slow(speed, here)]
     if slower:
         return Verdict.LOSES if any(speed.high < 1 for speed in slower) else Verdict.UNKNOWN
-    return Verdict.PAYS if any(speed.median > 1 + HYSTERESIS for speed in told) else Verdict.NEUTRAL
+    return Verdict.PAYS if any(speed.median > 1 + HYSTERESIS for speed, _ in told) else Verdict.NEUTRAL
 
 
-def _is_as_slow(case: Case, control: Speeds) -> bool:
-    here, speed = control.get(_key(case)), case.speed
-    if here is None or speed is None or speed.median >= 1:
+def _is_as_slow(speed: Speed, here: Speed | None) -> bool:
+    """Whether a form loses with the release of the table, too, or is not clearly slower than with that one."""
+    if here is None:
         return False
-    return speed.median > here.median * (1 - HYSTERESIS)
+    return (here.median < 1 - HYSTERESIS and here.high < 1) or speed.high >= here.low
 
 
 def rows_of(cases: Sequence[Case], control: Speeds) -> Iterable[tuple[dict[str, Any], list[Any] | None]]:
