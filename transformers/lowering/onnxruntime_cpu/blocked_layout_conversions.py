@@ -11,6 +11,8 @@ import onnx_ir as ir
 from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK, is_blocked_convolution
 from ortopt.analysis.blocked_values import is_in_blocks
+from ortopt.analysis.costs import Form
+from ortopt.framework.fusions import check_faster
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import DECLARED
@@ -39,6 +41,7 @@ from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 
 RANK = 4
+GATE = Form("", "Resize", "of a gate of channels")
 
 
 class ChannelGateConversion(CpuRule[Match]):
@@ -54,6 +57,7 @@ class ChannelGateConversion(CpuRule[Match]):
 
     roots = ("Mul",)
     opsets = (11, NEWEST_OPSET)
+    weighs = (GATE,)
 
     def match(self, root: ir.Node) -> Match:
         """An image of fixed size in whole blocks of channels, and a gate, both out of convolutions."""
@@ -71,6 +75,7 @@ class ChannelGateConversion(CpuRule[Match]):
         need(is_in_blocks(image) and is_in_blocks(gate), "an operand is not in the blocked layout", root)
         readers = users(root.outputs[0])
         need(bool(readers) and all(map(is_blocked_convolution, readers)), "no convolution in blocks reads it", root)
+        check_faster(root, GATE)
         return Match((root,), lambda: _of_two_images(image, gate, size, opset(root)))
 
 

@@ -10,6 +10,8 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
+from ortopt.analysis.costs import Form
+from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -44,6 +46,8 @@ ACTIVATIONS = (
 )
 """Ops of one operand that may stand between the products."""
 
+OF_PRODUCTS = Form("", "Conv", "of points in place of two products")
+
 SYMMETRIC = ("Add", "Mul", "Sum")
 """Ops of an image and a number for each channel, in either order."""
 
@@ -60,6 +64,7 @@ class MatmulConvConversion(CpuRule[Match]):
     """
 
     roots = ("Transpose", "MatMul", *SYMMETRIC, "Sub", "Div", *ACTIVATIONS)
+    weighs = (OF_PRODUCTS,)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Match:
@@ -89,6 +94,7 @@ class MatmulConvConversion(CpuRule[Match]):
         _, height, width, _ = dims(value, IMAGE)
         need_float32(value, FOR_BLOCKS)
         need(is_never_zero(height, root) and is_never_zero(width, root), "the image may be empty", value)
+        check_faster(root, OF_PRODUCTS)
         return Match(tuple(nodes), lambda: _convolutions(nodes, value))
 
 
