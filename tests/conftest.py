@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+import json
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ortopt.measurement import asking, child
+from ortopt.system import child_processes
 from ortopt.verification.runner import ModelRunner
 
 
@@ -18,7 +23,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def models_run_here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Models are compared in this process, ten times as fast; `processes` marks tests of the process of their own."""
+    """Models are compared and measured in this process; `processes` marks tests of the process of their own."""
     if request.node.get_closest_marker("processes") is not None:
         return
     made = ModelRunner.__init__
@@ -26,4 +31,10 @@ def models_run_here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
     def here(self: ModelRunner, *arguments: Any, **more: Any) -> None:
         made(self, *arguments, **{**more, "in_process": "runtime" not in more})
 
+    def measured(module: str, *, request: bytes, variables: Mapping[str, str], **more: Any) -> tuple[bytes, int | None]:
+        if variables:  # of a process's environment
+            return child_processes.run(module, request=request, variables=variables, **more)
+        return json.dumps(child.answer(json.loads(request))).encode(), 0
+
     monkeypatch.setattr(ModelRunner, "__init__", here)
+    monkeypatch.setattr(asking, "child_processes", SimpleNamespace(run=measured))

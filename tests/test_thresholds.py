@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,8 +50,6 @@ OTHER_LIMITS = {
     f"{LOWERING}.concat_conversions 3": "nodes of the chain: two Reshapes and a Transpose",
     f"{LOWERING}.blocked_layout_conversions LARGEST_SCALE": "a proof: how far rounding grows",
     f"{LOWERING}.shuffled_conv_fusion MAX_FOLDING": "time that the pass itself takes",
-    f"{LOWERING}.signal_rows_conversion LITTLE_WORK": "an estimate for several threads, over all nodes of a stage",
-    f"{LOWERING}.signal_rows_conversion MIN_KERNEL": "an estimate for several threads, over all nodes of a stage",
     f"{LOWERING}.pixel_block_conversions BLOCK": "the pattern: blocks of 2x2",
     f"{LOWERING}.transpose_conversions MAX_RANK": "a rank",
     f"{LOWERING}.channel_product_conversions SIGNAL": "a rank",
@@ -84,6 +82,7 @@ def thresholds(module: str) -> Iterator[str]:
     """The numbers of a module that something is compared with, by their names."""
     tree = ast.parse((PASSES / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     numbers = {name for node in tree.body for name in named_numbers(node)}
+    numbers |= {name for node in ast.walk(tree) for name in numbers_of_table(node, numbers)}
     for compare in (node for node in ast.walk(tree) if isinstance(node, ast.Compare)):
         inside = list(ast.walk(compare))
         if not any(isinstance(order, ORDERS) for order in compare.ops) or any(is_about_opsets(node) for node in inside):
@@ -101,6 +100,14 @@ def named_numbers(node: ast.stmt) -> list[str]:
         return []
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]  # type: ignore[attr-defined]
     return [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+
+
+def numbers_of_table(node: ast.AST, tables: Container[str]) -> list[str]:
+    """The names that a loop gives to each number of a table's rows."""
+    if not isinstance(node, ast.For | ast.comprehension) or not isinstance(node.target, ast.Tuple):
+        return []
+    is_table = isinstance(node.iter, ast.Name) and node.iter.id in tables
+    return [each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)] if is_table else []
 
 
 def is_about_opsets(node: ast.AST) -> bool:
@@ -131,7 +138,7 @@ def test_forms_that_a_module_asks_about_are_declared() -> None:
         name_of(path)
         for path in PASSES.rglob("*.py")
         if re.search(
-            r"^from ortopt.framework.fusions import .*\b(check|is)_faster\b",
+            r"^from ortopt.framework.fusions import .*\b(check_faster|is_faster|pays_from|speed_of)\b",
             path.read_text(encoding="utf-8"),
             re.MULTILINE,
         )

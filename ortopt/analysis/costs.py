@@ -193,6 +193,17 @@ class CostTable:
         answers = [answer for sizes in places if (answer := _most_cautious(rows, sizes)) is not None]
         return min(answers, key=_caution, default=None)
 
+    def pays_from(self, form: Form, provider: str, size: str) -> int | None:
+        """The least value of a size from which on a form pays on a provider, or None where the table has no such row.
+
+        Args:
+            form: The form.
+            provider: The execution provider's full name.
+            size: The size, by its name.
+        """
+        rows = self._rows.get((form, provider), ())
+        return next((cost.at[size][0] for cost in rows if cost.verdict is Verdict.PAYS and size in cost.at), None)
+
     def loser(self, ops: Iterable[tuple[str, str]], provider: str) -> Cost | None:
         """A row of the first of several ops, if each of them is known to lose in all its forms and at all sizes.
 

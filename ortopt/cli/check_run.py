@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec import structs
 
 from ortopt import api, registry
 from ortopt.analysis import providers as execution
@@ -68,7 +68,7 @@ def check(zoo: Sequence[str], flags: Mapping[str, Any], given: Mapping[str, str]
     except (KeyboardInterrupt, OptimizationCancelled):
         _write(running.check(0.0, stopped=True), flags)
         raise
-    found = dataclasses.replace(found, baseline="" if path is None else str(path))
+    found = structs.replace(found, baseline="" if path is None else str(path))
     _write(found, flags)
     written = ""
     if path is not None and flags["update"]:
@@ -146,7 +146,7 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any], given: Mapping[str
     found = shards.merge({name: results.read(name) for name in arguments})
     if flags["update"]:
         taken = tuple(results.accepted(result, pruned=flags["prune"]) for result in found.results)
-        found = dataclasses.replace(found, results=taken)
+        found = structs.replace(found, results=taken)
     _write(found, flags)
     written = ""
     if flags["update"]:
@@ -154,7 +154,7 @@ def merge(arguments: Sequence[str], flags: Mapping[str, Any], given: Mapping[str
             raise UsageError("--update needs --baseline FILE, the baseline to write")
         path = Path(flags["baseline"])
         old = baselines.read(path) if path.exists() else Baseline()
-        found = dataclasses.replace(found, missing=tuple(sorted(old.models.keys() - {r.name for r in found.results})))
+        found = structs.replace(found, missing=tuple(sorted(old.models.keys() - {r.name for r in found.results})))
         written = _write_baseline(path, old, found, {}, prune=flags["prune"])
     _tell(found.ranked, flags)
     _show(found, flags, update=written)

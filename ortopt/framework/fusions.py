@@ -304,6 +304,31 @@ def is_faster(root: ir.Node, form: Form, **sizes: Dim | Sequence[Dim] | None) ->
     return _weighed(root, form, sizes).taken
 
 
+def speed_of(root: ir.Node, form: Form, **sizes: Dim | Sequence[Dim] | None) -> float:
+    """How many times as fast as what it stands for a form is at least; 1 where that is not known.
+
+    Args:
+        root: The node that it is to stand for.
+        form: The form, which the pass declares (`GraphTransformer.weighs`).
+        sizes: By the names of the table.
+    """
+    cost = _weighed(root, form, sizes).cost
+    return 1.0 if cost is None or cost.speed is None else cost.speed[0]
+
+
+def pays_from(root: ir.Node, form: Form, size: str) -> int:
+    """The least value of a size from which on a form pays on a CPU: a weight in what a pass estimates.
+
+    Args:
+        root: A node of the graph, whose options name the table.
+        form: The form, which the pass declares (`GraphTransformer.weighs`).
+        size: The size, by its name in the table.
+    """
+    least = table_of(scope.of(scope.graph_of(root)).options.costs).pays_from(form, CPU, size)
+    assert least is not None, "the table that ships has a row for each form that passes weigh"
+    return least
+
+
 def _weighed(root: ir.Node, form: Form, sizes: Mapping[str, Dim | Sequence[Dim] | None]) -> Decision:
     options = scope.of(scope.graph_of(root)).options
     provider = placement.provider_of(root, options.providers)

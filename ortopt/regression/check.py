@@ -23,7 +23,7 @@ from ortopt.regression.judgement import judge, skipped, unchanged, vanished
 from ortopt.regression.manifest import Manifest
 from ortopt.regression.model_run import RESULT, Answer
 from ortopt.regression.pool import Job
-from ortopt.regression.results import Check, Result, accepted, sorted_by_name
+from ortopt.regression.results import Check, Result, Shard, accepted, sorted_by_name
 from ortopt.terminal_text import one_line, quoted
 
 _NO_JOURNAL: Final = "no journal of ortopt check"
@@ -157,7 +157,7 @@ class Schedule:
         accept: Whether what is worse is accepted: the baseline is going to be written anew.
         prune: With ``accept``: whether models that are no longer there leave it.
         strict: Whether a result that could not be verified, and a pass that failed, are failures.
-        shard: The number of this part and of all.
+        shard: Which part of the zoo runs; None for all of it.
         journal: Where what is done is written, and read again.
         latency: Measures the result of an order against its original: given the order and the result's file.
     """
@@ -168,7 +168,7 @@ class Schedule:
     accept: bool = False
     prune: bool = False
     strict: bool = False
-    shard: tuple[int, int] | None = None
+    shard: Shard | None = None
     journal: Path | None = None
     latency: Callable[[dict[str, Any], Path], dict[str, Any]] | None = None
     versions: dict[str, str] = field(default_factory=versions)
@@ -280,7 +280,7 @@ class RunningCheck:
     def _vanished(self) -> Iterator[Result]:
         """What is said of models that are no longer there; of parts of a zoo, the first one says it."""
         baseline = self._plan.baseline
-        if baseline is not None and (self._plan.shard is None or self._plan.shard[0] == 1):
+        if baseline is not None and (self._plan.shard is None or self._plan.shard.number == 1):
             models = {case.model for case in self._all}
             for case in self._gone:
                 yield vanished(case, baseline, has_model=case.model in models, pruned=self._plan.prune)

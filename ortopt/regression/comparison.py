@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final
+
+from msgspec import structs
 
 from ortopt import registry
 from ortopt.analysis.blocks import FAMILIES
@@ -253,7 +254,7 @@ def _with_passes(found: list[Finding], now: Facts, before: Facts) -> tuple[list[
     ]
     if more := len(names[_MAX_PASSES:]):
         told.append(f"and {more} more")
-    with_passes = dataclasses.replace(found[at], says=f"{found[at].says}; {', '.join(told)}")
+    with_passes = structs.replace(found[at], says=f"{found[at].says}; {', '.join(told)}")
     return [*found[:at], with_passes, *found[at + 1 :]], True
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct, structs, to_builtins
 
 from ortopt import documents
 from ortopt.documents import Amount
@@ -20,8 +18,7 @@ from ortopt.terminal_text import quoted
 Kind = Literal["worse", "better", "note"]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One figure that is not the baseline's.
 
     Attributes:
@@ -39,10 +36,6 @@ class Finding:
     baseline: Any
     limit: Any
     says: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """As data that json can write."""
-        return dataclasses.asdict(self)
 
 
 MAX_NAMED: Final = 6
@@ -110,8 +103,19 @@ EXIT_CODES: Final[Mapping[Status, int]] = {
 """Of a status that is a failure; `Check.exit_code` takes the first of 2, 3, 4."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+_EMPTY: Final = {**dict.fromkeys(("configuration", "error", "reason", "baseline", "compared"), ""), "facts": {}}
+"""What is null in a file."""
+
+
+def _with_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: None if value == _EMPTY.get(name) else value for name, value in data.items()}
+
+
+def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _EMPTY.get(name) if value is None else value for name, value in data.items()}
+
+
+class Result(Struct, frozen=True):
     """What came of one case.
 
     Attributes:
@@ -132,9 +136,9 @@ class Result:
     status: Status
     error: str = ""
     reason: str = ""
-    facts: Facts = field(default_factory=dict)
+    facts: Facts = {}
     findings: tuple[Finding, ...] = ()
-    seconds: float = 0.0
+    seconds: Amount = 0.0
 
     @property
     def is_failure(self) -> bool:
@@ -158,23 +162,25 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """As data that json can write."""
-        return {
-            "name": self.name,
-            "model": self.model,
-            "configuration": self.configuration or None,
-            "status": self.status.value,
-            "failed": self.is_failure,
-            "usable": self.usable,
-            "error": self.error or None,
-            "reason": self.reason or None,
-            "facts": self.facts or None,
-            "findings": [finding.as_dict() for finding in self.findings],
-            "seconds": self.seconds,
-        }
+        return {**_with_nulls(to_builtins(self)), "failed": self.is_failure, "usable": self.usable}
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+_Number: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
+
+
+class Shard(Struct, frozen=True):
+    """One part of a zoo.
+
+    Attributes:
+        number: Its number, from 1.
+        of: How many parts there are.
+    """
+
+    number: _Number
+    of: _Number
+
+
+class Check(Struct, frozen=True, rename={"results": "models"}):
     """The results of all models.
 
     Attributes:
@@ -182,7 +188,7 @@ class Check:
         versions: The versions that took part.
         baseline: The baseline's file; empty if there is none.
         missing: Cases of the baseline that were not named.
-        shard: The number of this part and of all; None where nothing is shared out.
+        shard: Which part it is; None where nothing is shared out.
         seconds: How long all took.
         stopped: Whether it was interrupted, so that results are missing.
         notes: What else is to be told.
@@ -193,8 +199,8 @@ class Check:
     versions: Mapping[str, str]
     baseline: str = ""
     missing: tuple[str, ...] = ()
-    shard: tuple[int, int] | None = None
-    seconds: float = 0.0
+    shard: Shard | None = None
+    seconds: Amount = 0.0
     stopped: bool = False
     notes: tuple[str, ...] = ()
     compared: str = ""
@@ -246,68 +252,19 @@ class Check:
         """As data that json can write; docs/json.md describes it."""
         return {
             "schema": SCHEMA,
-            "versions": dict(self.versions),
-            "baseline": self.baseline or None,
-            "compared": self.compared or None,
-            "shard": None if self.shard is None else {"number": self.shard[0], "of": self.shard[1]},
+            **_with_nulls(to_builtins(self)),
             "counts": self.counts(),
             "exit_code": self.exit_code,
-            "seconds": self.seconds,
-            "stopped": self.stopped,
-            "missing": list(self.missing),
-            "notes": list(self.notes),
             "models": [result.as_dict() for result in self.results],
         }
 
 
-class _Result(Struct):
-    name: str
-    model: str
-    configuration: str | None
-    status: Status
-    error: str | None
-    reason: str | None
-    facts: dict[str, Any] | None
-    findings: tuple[Finding, ...]
-    seconds: Amount
-
-    def result(self) -> Result:
-        """The same as it was before it was written.
-
-        Raises:
-            ValueError: If its facts are none.
-        """
-        facts = self.facts or {}
-        try:
-            checked(facts, whole=bool(facts) and not self.error)
-        except ValueError as error:
-            raise ValueError(f"{quoted(self.name)}: {error}") from error
-        texts = {name: getattr(self, name) or "" for name in ("configuration", "error", "reason")}
-        return Result(**{**structs.asdict(self), **texts, "facts": facts})
-
-
-_Number: TypeAlias = Annotated[int, Meta(ge=1, le=2**31)]
-
-
-class _Shard(Struct):
-    number: _Number
-    of: _Number
-
-
-class _Check(Struct):
-    schema: int
-    versions: dict[str, str]
-    baseline: str | None
-    shard: _Shard | None
-    seconds: Amount
-    stopped: bool
-    missing: tuple[str, ...]
-    notes: tuple[str, ...]
-    models: list[_Result]
-    compared: str | None = None
-
-
 _WHAT: Final = "no results of ortopt check"
+
+
+class _Document(Struct):
+    schema: int
+    models: list[dict[str, Any]]
 
 
 def read(path: str | Path) -> Check:
@@ -316,16 +273,22 @@ def read(path: str | Path) -> Check:
     Raises:
         InvalidModelError: If it holds none.
     """
-    data = documents.read_json(path, _Check, _WHAT, schema=SCHEMA)
+    data = documents.read_json(path, dict[str, Any], _WHAT, schema=SCHEMA)
     try:
-        results = tuple(row.result() for row in data.models)
+        rows = documents.typed(data, _Document).models
+        check = documents.typed({**_without_nulls(data), "models": [_without_nulls(row) for row in rows]}, Check)
+        for result in check.results:
+            _check_facts(result)
     except ValueError as error:
         raise documents.invalid(path, _WHAT, error) from error
-    shard = None if data.shard is None else (data.shard.number, data.shard.of)
-    files = data.baseline or "", data.compared or ""
-    return Check(
-        results, data.versions, files[0], data.missing, shard, data.seconds, data.stopped, data.notes, files[1]
-    )
+    return check
+
+
+def _check_facts(result: Result) -> None:
+    try:
+        checked(result.facts, whole=result.usable)
+    except ValueError as error:
+        raise ValueError(f"{quoted(result.name)}: {error}") from error
 
 
 def sorted_by_name(results: Iterable[Result]) -> tuple[Result, ...]:
@@ -341,10 +304,10 @@ def accepted(result: Result, *, pruned: bool) -> Result:
         pruned: Whether models that are no longer there leave the baseline.
     """
     if result.status is Status.WORSE or (result.status is Status.VANISHED and pruned):
-        return dataclasses.replace(result, status=Status.ACCEPTED)
+        return structs.replace(result, status=Status.ACCEPTED)
     return result
 
 
 def with_findings(result: Result, status: Status, findings: Iterable[Finding] = (), **more: Any) -> Result:
     """A result of which something is said."""
-    return dataclasses.replace(result, status=status, findings=tuple(findings), **more)
+    return structs.replace(result, status=status, findings=tuple(findings), **more)

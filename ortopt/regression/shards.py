@@ -10,12 +10,12 @@ from typing import Any
 from ortopt.errors import InvalidModelError, UsageError
 from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case
-from ortopt.regression.results import Check, sorted_by_name
+from ortopt.regression.results import Check, Shard, sorted_by_name
 from ortopt.terminal_text import quoted
 
 
-def parse(text: str) -> tuple[int, int]:
-    """The number of a part and of all parts, from ``I/N``.
+def parse(text: str) -> Shard:
+    """A part, from ``I/N``.
 
     Raises:
         UsageError: If the text is none.
@@ -26,7 +26,7 @@ def parse(text: str) -> tuple[int, int]:
     first, last = int(number), int(of)
     if not 1 <= first <= last:
         raise UsageError(f"--shard takes 1/{last} to {last}/{last}, not {text!r}")
-    return first, last
+    return Shard(first, last)
 
 
 def cost_of(case: Case, baseline: Baseline | None) -> float | None:
@@ -36,7 +36,7 @@ def cost_of(case: Case, baseline: Baseline | None) -> float | None:
     return float(seconds) if isinstance(seconds, int | float) else None
 
 
-def part_of(cases: Sequence[Case], shard: tuple[int, int], baseline: Baseline | None) -> list[Case]:
+def part_of(cases: Sequence[Case], shard: Shard, baseline: Baseline | None) -> list[Case]:
     """The cases of one part.
 
     Those whose cost is recorded are shared out so that all parts take about as long, the dearest first; a new one goes
@@ -44,21 +44,20 @@ def part_of(cases: Sequence[Case], shard: tuple[int, int], baseline: Baseline | 
 
     Args:
         cases: All cases.
-        shard: The number of the part, from 1, and of all parts.
+        shard: The part.
         baseline: Where costs are recorded.
     """
-    number, of = shard
     costs = {case.name: cost_of(case, baseline) for case in cases}
     known = {name: cost for name, cost in costs.items() if cost is not None}
-    loads = [0.0] * of
+    loads = [0.0] * shard.of
     home: dict[str, int] = {}
     for name in sorted(known, key=lambda name: (-known[name], name)):
-        at = min(range(of), key=lambda index: (loads[index], index))
+        at = min(range(shard.of), key=lambda index: (loads[index], index))
         home[name] = at
         loads[at] += known[name]
     for name in costs.keys() - known.keys():
-        home[name] = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % of
-    return [case for case in cases if home[case.name] == number - 1]
+        home[name] = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) % shard.of
+    return [case for case in cases if home[case.name] == shard.number - 1]
 
 
 def dearest_first(cases: Sequence[Case], baseline: Baseline | None) -> list[Case]:
@@ -109,11 +108,11 @@ def merge(parts: Mapping[str, Check]) -> Check:
 
 
 def _complete(parts: Mapping[str, Check]) -> None:
-    of = {part.shard[1] for part in parts.values() if part.shard is not None}
+    of = {part.shard.of for part in parts.values() if part.shard is not None}
     if len(of) > 1:
         raise InvalidModelError(f"these are parts of {' and of '.join(map(str, sorted(of)))}: they do not fit together")
     for number in range(1, max(of, default=0) + 1):
-        have = [file for file, part in parts.items() if part.shard is not None and part.shard[0] == number]
+        have = [file for file, part in parts.items() if part.shard is not None and part.shard.number == number]
         if not have:
             raise InvalidModelError(f"part {number}/{max(of)} is missing")
         if len(have) > 1:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import onnx_ir as ir
 
 from ortopt import ops
+from ortopt.analysis.costs import Form
+from ortopt.framework.fusions import pays_from
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
@@ -51,9 +54,8 @@ from ortopt.transpose.plan import (
 )
 from ortopt.views.targets import COPY, INFER, target_of
 
-BLOCK_COST = 64
-"""What copying one block of memory costs, however small it is, in bytes through a transpose. T5's table of
-relative positions, [32, heads], is read more slowly along its second axis."""
+BLOCK: Final = Form("", "Gather", "of one more block of memory")
+"""However small it is. T5's table of relative positions, [32, heads], is read more slowly along its second axis."""
 
 
 @handles("Concat", "GatherElements", "Scatter", "ScatterElements")
@@ -90,7 +92,7 @@ def gather(node: ir.Node, at: At) -> Plan:
         (normal(layout), *(None for _ in node.inputs[1:])),
         (output,),
         lambda operands: rebuilt(node, operands.values, axis=layout[axis]),
-        _more_copies(shape_of(data), shape_of(indices), axis, layout) * BLOCK_COST,
+        _more_copies(shape_of(data), shape_of(indices), axis, layout) * pays_from(node, BLOCK, "bytes"),
     )
 
 

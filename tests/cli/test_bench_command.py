@@ -41,6 +41,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.processes
 def test_data_and_a_trace_of_all_versions(ortopt: Any, files: Path) -> None:
     effort = ["--rounds", 1, "--repeat", 3, "--threads", 1, "--no-verify"]
     done = ortopt("bench", "plain.onnx", *effort, "--json", "--trace", "trace.json")

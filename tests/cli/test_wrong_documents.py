@@ -29,7 +29,7 @@ from ortopt.regression import manifest as manifests
 from ortopt.regression.check import Journal
 from ortopt.regression.comparison import compare
 from ortopt.regression.pool import Job
-from ortopt.regression.results import Check, Status
+from ortopt.regression.results import Check, Shard, Status
 from ortopt.regression.results import Result as CheckResult
 from ortopt.regression.thresholds import DEFAULTS
 from tests.regression.facts import WHOLE
@@ -209,7 +209,7 @@ def test_facts_that_every_result_has_may_not_be_missing(tmp_path: Path) -> None:
 
 def test_a_part_of_a_zoo(tmp_path: Path) -> None:
     row = CheckResult("a.onnx", "a.onnx", "", Status.SAME, facts=WHOLE, seconds=1.0)
-    data = Check((row,), {"onnx": "1"}, shard=(1, 1)).as_dict()
+    data = Check((row,), {"onnx": "1"}, shard=Shard(1, 1)).as_dict()
     for follows in ("counts", "exit_code"):
         del data[follows]
     del data["models"][0]["failed"], data["models"][0]["usable"]

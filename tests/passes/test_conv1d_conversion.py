@@ -36,10 +36,8 @@ PIECES = {
 @pytest.mark.parametrize("case", PIECES)
 def test_pieces_of_the_result_are_rows(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a long kernel the pieces of the signal, which overlap by it, are copied for little beside it."""
-    monkeypatch.setattr(
-        "ortopt.transformers.lowering.onnxruntime_cpu.signal_conv_conversions.is_faster",
-        lambda *_, **sizes: sizes["multiplications"] < 100_000,
-    )
+    module = "ortopt.transformers.lowering.onnxruntime_cpu.signal_conv_conversions"
+    monkeypatch.setattr(f"{module}.is_divided", lambda *_, **__: False)
     attributes, image, weight, count = PIECES[case]
     ops = {"Conv": 1, "Unsqueeze": 1, "Slice": count, "Concat": 1, "Reshape": 1, "Pad": int("pads" in attributes)}
     check_rewrites(PASS, convolution(attributes, image=image, weight=weight), ops=ops)

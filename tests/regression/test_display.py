@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from ortopt.cli.check_display import _COLOURS, Lines, Live, line_of, show, watcher
 from ortopt.regression.comparison import compare
 from ortopt.regression.formats import LIMIT, markdown
 from ortopt.regression.formats import page as page_text
-from ortopt.regression.results import EXIT_CODES, Check, Finding, Result, Status, read
+from ortopt.regression.results import EXIT_CODES, Check, Finding, Result, Shard, Status, read
 from ortopt.regression.thresholds import DEFAULTS
 from tests.regression.facts import WHOLE
 from tests.reporting.test_page import data_of
@@ -110,7 +110,7 @@ FOLD = "<details>"
 @pytest.mark.parametrize("name", ["x" * 100, "<" * 10_000])
 @pytest.mark.parametrize("models", [1, 40, 5000])
 def test_what_goes_into_a_comment_is_not_too_long(models: int, name: str, says: str) -> None:
-    finding = dataclasses.replace(WORSE, says=says)
+    finding = structs.replace(WORSE, says=says)
     same = [result(f"{number}{name}") for number in range(models)]
     worse = [result(f"{number}!{name}", Status.WORSE, findings=(finding,) * 20) for number in range(models)]
     page = markdown(Check((*same, *worse), {}, missing=(name,) * 100, notes=(says,)))
@@ -124,7 +124,7 @@ def test_what_goes_into_a_comment_is_not_too_long(models: int, name: str, says: 
 def test_a_comment_has_failures_first_and_folds_the_rest() -> None:
     found = (
         result("a.onnx"),
-        result("b.onnx", Status.WORSE, findings=(WORSE, dataclasses.replace(WORSE, says="fused op Gelu: 1 lost"))),
+        result("b.onnx", Status.WORSE, findings=(WORSE, structs.replace(WORSE, says="fused op Gelu: 1 lost"))),
         result("c.onnx", Status.BROKEN, error="tell @everybody"),
         result("d.onnx", Status.BETTER),
     )
@@ -158,7 +158,7 @@ def test_nothing_is_said_twice_of_a_worse_model() -> None:
 
 def test_a_live_table_has_latency_where_it_is_measured() -> None:
     live = Live(screen(), 1)
-    live.done(dataclasses.replace(result(), facts=WHOLE))
+    live.done(structs.replace(result(), facts=WHOLE))
     live.begun("b.onnx (latency)")
     lines = rendered(screen(), live._table()).splitlines()
     assert lines[0].split() == ["same", "a.onnx", "0.80×", "1.5", "s"]
@@ -167,8 +167,8 @@ def test_a_live_table_has_latency_where_it_is_measured() -> None:
 
 def test_results_are_data_and_back(tmp_path: Path) -> None:
     broken = Result("x", "x", "", Status.BROKEN, error="it is empty")
-    worse = dataclasses.replace(result(status=Status.WORSE, findings=(WORSE,)), facts=WHOLE)
-    check = Check((worse, broken), {"onnx": "1"}, "b.json", ("c",), (1, 2), 3.0)
+    worse = structs.replace(result(status=Status.WORSE, findings=(WORSE,)), facts=WHOLE)
+    check = Check((worse, broken), {"onnx": "1"}, "b.json", ("c",), Shard(1, 2), 3.0)
     (tmp_path / "r.json").write_text(json.dumps(check.as_dict()))
     assert read(tmp_path / "r.json") == check
     assert check.exit_code == 2
@@ -186,7 +186,7 @@ def test_what_fails_the_check_and_nothing_else_has_the_colour_of_a_failure() -> 
 def test_the_page_has_the_worst_models_first_and_latency_as_the_threshold_has_it() -> None:
     measured = {**FACTS, "latency": WHOLE["latency"]}
     found = (
-        dataclasses.replace(result(), facts=measured),
+        structs.replace(result(), facts=measured),
         result("b.onnx", Status.WORSE),
         result("c.onnx", Status.BROKEN),
         result("d.onnx", Status.WORSE),

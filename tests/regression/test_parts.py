@@ -16,6 +16,7 @@ from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, Settings
 from ortopt.regression.comparison import compare
 from ortopt.regression.facts import Facts
+from ortopt.regression.results import Shard
 from ortopt.regression.thresholds import DEFAULTS, Threshold
 
 
@@ -142,11 +143,11 @@ def cases(*names: str) -> list[Case]:
 def test_shards_are_balanced_and_stable() -> None:
     names = [f"m{number}" for number in range(40)]
     costs = Baseline({}, {name: {"seconds": float(1 + number % 7)} for number, name in enumerate(names)})
-    parts = [shards.part_of(cases(*names), (number, 3), costs) for number in (1, 2, 3)]
+    parts = [shards.part_of(cases(*names), Shard(number, 3), costs) for number in (1, 2, 3)]
     assert sorted(case.name for part in parts for case in part) == sorted(names)
     loads = [sum(costs.models[case.name]["seconds"] for case in part) for part in parts]
     assert max(loads) - min(loads) <= 1
-    more = [shards.part_of(cases(*reversed(names), "new"), (number, 3), costs) for number in (1, 2, 3)]
+    more = [shards.part_of(cases(*reversed(names), "new"), Shard(number, 3), costs) for number in (1, 2, 3)]
     for part, with_new in zip(parts, more, strict=True):
         assert {case.name for case in part} == {case.name for case in with_new} - {"new"}
 

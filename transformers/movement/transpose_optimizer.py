@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
+from ortopt.transpose.movement import BLOCK
 from ortopt.transpose.optimizer import TransposeReducer
 
 
@@ -31,6 +32,7 @@ class TransposeOptimizer(GraphTransformer):
         "transpose_merging",
         "transpose_elimination",
     )
+    weighs = (BLOCK,)
     numerics = Numerics.REORDERED
     keeps_elementwise = True
     offers_rewrites = True

@@ -38,10 +38,14 @@ _OF_THREADS: Final = "it is about several threads, and tables are of one number 
 UNMEASURED: Final[Mapping[Form, str]] = {
     Form("", "Conv", "of signals as images, on one thread"): _OF_THREADS,
     Form("", "Conv", "of pieces of signals"): _OF_THREADS,
+    Form("", "Conv", "of so many pieces of a signal"): _OF_THREADS,
     Form("", "Conv", "of a stage in rows"): _OF_THREADS,
     Form("", "Conv", "of a stage of little work in many rows"): _OF_THREADS,
+    Form("", "Conv", "of rows of signals"): _OF_THREADS,
+    Form("", "Concat", "of rows of signals"): _OF_THREADS,
     Form("", "Conv", "of columns as rows, on one thread"): _OF_THREADS,
     Form("", "Gemm", "between eight Reshapes"): "it is a weight in a sum over all nodes of a region",
+    Form("", "Gather", "of one more block of memory"): "it is a weight in a sum over all nodes of a region",
     Form("", "Gather", "for each difference of positions"): "it is a part of a model, of a dozen nodes and more",
 }
 """Forms of the table that are not measured, each with the reason."""

@@ -28,10 +28,12 @@ from ortopt.rule import Match
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import ConvRule, convolution
 
-COUNTS: Final = ((8, 64), (4, 16), (2, 16))
-"""How many pieces a result is cut into, and how many positions each of them must have for it."""
+COUNTS: Final = (8, 4, 2)
+"""Into how many pieces a result is cut: the first that pays."""
 
 PIECES: Final = Form("", "Conv", "of pieces of signals")
+
+SHORT_PIECES: Final = Form("", "Conv", "of so many pieces of a signal")
 
 
 class Pieces(Struct, frozen=True):
@@ -90,7 +92,7 @@ def pieces_of(convolution: ir.Node) -> Pieces:
     pads = conv.pads
     check_faster(convolution, PIECES, channels=channels, kernel=kernel)
     length = dims(convolution.outputs[0])[2]
-    count = _count(length) if isinstance(length, int) else 1
+    count = _count(convolution, length) if isinstance(length, int) else 1
     if not isinstance(length, int) or count == 1:
         raise Refusal("its kernel would run on one thread, and the result is in no equal pieces", convolution)
     padding = (pads[0], pads[len(pads) // 2])
@@ -101,9 +103,11 @@ def pieces_of(convolution: ir.Node) -> Pieces:
     return Pieces(count, positions, stride, (positions - 1) * stride + dilation * (kernel - 1) + 1, padding)
 
 
-def _count(length: int) -> int:
+def _count(convolution: ir.Node, length: int) -> int:
     """Into how many equal pieces of some length a result is cut; 1 if there are none."""
-    return next((count for count, least in COUNTS if length % count == 0 and length // count >= least), 1)
+    counts = (count for count in COUNTS if length % count == 0)
+    sizes = ((count, length // count) for count in counts)
+    return next((n for n, each in sizes if is_faster(convolution, SHORT_PIECES, pieces=n, positions=each)), 1)
 
 
 HEIGHT = 2
@@ -124,7 +128,7 @@ class Conv1dConversion(ConvRule[Match]):
     """
 
     after = ("signal_rows_conversion",)
-    weighs = (IMAGES, ON_ONE_THREAD, PIECES)
+    weighs = (IMAGES, ON_ONE_THREAD, PIECES, SHORT_PIECES)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Match:
@@ -211,7 +215,7 @@ class TallConvConversion(ConvRule[Match]):
     Detectors of pitch (CREPE) convolve signals in this way.
     """
 
-    weighs = (TALL, TALL_ON_ONE_THREAD, PIECES)
+    weighs = (TALL, TALL_ON_ONE_THREAD, PIECES, SHORT_PIECES)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Match:

@@ -20,7 +20,7 @@ from ortopt import ops
 from ortopt.analysis.blocked_layout import BLOCK
 from ortopt.analysis.blocked_values import CHANNELS_OF_A_THREAD, is_divided
 from ortopt.analysis.costs import Form
-from ortopt.framework.fusions import is_faster
+from ortopt.framework.fusions import is_faster, pays_from, speed_of
 from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, array_of, dims, dtype, inputs, is_constant, need, opset, static_dims
@@ -47,16 +47,6 @@ VERSION: Final = 13
 COUNTS: Final = (8, 4, 2)
 """Into how many pieces a signal is cut: the first that pays."""
 
-GAINS: Final = ((16, 1.5), (32, 1.3), (64, 1.17))
-"""How many times as fast the blocked kernel is with one thread, by the channels that it has at most."""
-
-CROSSING: Final = 110
-"""Multiplications in the time that an element takes to be cut out or joined: threads do not divide it, so there are
-nearly three times as many with two threads as with one."""
-
-MIN_KERNEL: Final = 3
-"""Positions of a kernel, at least, with which the blocked kernel is faster."""
-
 ON_ONE_THREAD: Final = Form("", "Conv", "of signals as images, on one thread")
 
 IN_ROWS: Final = Form("", "Conv", "of a stage in rows")
@@ -64,8 +54,12 @@ IN_ROWS: Final = Form("", "Conv", "of a stage in rows")
 OF_LITTLE_WORK_IN_ROWS: Final = Form("", "Conv", "of a stage of little work in many rows")
 """Cut more often than for two threads."""
 
-LITTLE_WORK: Final = 4_000_000
-"""Multiplications of a convolution that more than two threads hardly divide with profit."""
+IN_BLOCKS: Final = Form("", "Conv", "of rows of signals")
+"""Each thread has a row of its own."""
+
+CUT: Final = Form("", "Concat", "of rows of signals")
+"""The time of an element that is cut out or joined. Threads do not divide it: in this time two of them do nearly three
+times as many multiplications as one."""
 
 BUSY_THREADS: Final = 8
 """Threads that must have something to do in other stages."""
@@ -85,7 +79,7 @@ class SignalRowsConversion(CpuRule[Match]):
     looks_downstream = True
     produces = ((MICROSOFT, "FusedConv"), (MICROSOFT, "Gelu"), (MICROSOFT, "QuickGelu"))
     fuses = ()
-    weighs = (ON_ONE_THREAD, IN_ROWS, OF_LITTLE_WORK_IN_ROWS)
+    weighs = (ON_ONE_THREAD, IN_ROWS, OF_LITTLE_WORK_IN_ROWS, IN_BLOCKS, CUT)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Match:
@@ -97,7 +91,7 @@ class SignalRowsConversion(CpuRule[Match]):
         need(not isinstance(batch, int) or batch == 1, "the signals of a batch are divided among threads", root)
         likely = _likely(length)
         need(likely > 0, "the signals are empty, or of a length that is not known", root)
-        speed = _speed(_sizes(root)[0], halo_of(root, BLOCK), likely, COUNTS[-1])
+        speed = _speed(root, _sizes(root)[0], halo_of(root, BLOCK), likely, COUNTS[-1])
         need(_pays(root, IN_ROWS, speed), "its halo is too large for signals of this length", root)
         need(_is_alone(root, math.prod(_sizes(root)) * likely), "its kernel runs on several threads as it is", root)
         stage = stage_of(root, BLOCK)
@@ -160,7 +154,8 @@ def _work(stage: Stage, alone_at: int | None = None) -> int:
 def _is_alone(convolution: ir.Node, multiplications: int) -> bool:
     outputs, _, kernel = _sizes(convolution)
     little = is_faster(convolution, ON_ONE_THREAD, multiplications=multiplications)
-    return kernel >= MIN_KERNEL and not is_divided(convolution, outputs, is_little=little)
+    pays = is_faster(convolution, IN_ROWS, kernel=kernel)
+    return pays and not is_divided(convolution, outputs, is_little=little)
 
 
 def _sizes(convolution: ir.Node) -> tuple[int, ...]:
@@ -183,9 +178,9 @@ def _margin(halo: Halo, rows: int) -> int:
     return halo.before + halo.behind if rows > 2 else max(halo.before, halo.behind)
 
 
-def _speed(channels: int, halo: Halo, length: int, rows: int) -> float:
+def _speed(root: ir.Node, channels: int, halo: Halo, length: int, rows: int) -> float:
     """How many times as fast convolutions are with one thread, if their signals become so many rows."""
-    gain = next((gain for most, gain in GAINS if channels <= most), 1.0)
+    gain = speed_of(root, IN_BLOCKS, channels=channels)
     return gain * length / (rows * (-(-length // rows) + _margin(halo, rows)))
 
 
@@ -198,11 +193,13 @@ def _rows(stage: Stage, length: int) -> int:
     work, root = _work(stage), stage.nodes[0]
     need(work > 0, "the signals are empty", root)
     channels = max(_sizes(node)[0] for node in stage.convolutions)
-    crossing = CROSSING * sum(_channels(value) for value in (*stage.entries, *stage.exits)) / work
-    speeds = {rows: 1 / (1 / _speed(channels, stage.halo, length, rows) + crossing) for rows in COUNTS}
+    elements = sum(_channels(value) for value in (*stage.entries, *stage.exits))
+    crossing = pays_from(root, CUT, "multiplications") * elements / work
+    speeds = {rows: 1 / (1 / _speed(root, channels, stage.halo, length, rows) + crossing) for rows in COUNTS}
     enough = _pays(root, IN_ROWS, speeds[COUNTS[-1]])
     need(enough, "the halo of the stage is too large, or it is cut and joined for little", root)
-    small = work * length <= LITTLE_WORK * len(stage.convolutions)
+    each = -(-work * length // len(stage.convolutions))
+    small = is_faster(root, OF_LITTLE_WORK_IN_ROWS, multiplications=each)
     form = OF_LITTLE_WORK_IN_ROWS if small else IN_ROWS
     rows = next((rows for rows, speed in speeds.items() if _pays(root, form, speed)), COUNTS[-1])
     busy = 1 if small else BUSY_THREADS // -(-channels // CHANNELS_OF_A_THREAD)
