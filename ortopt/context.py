@@ -317,8 +317,10 @@ class Context:
         self._changing = edit.offered = matched
         reason: Exception | None = None
         outcome: T | None = None
+        misread = placement.misread(edit.index, self.options)
         try:
             outcome = change()
+            placement.check_misread(misread, edit.index, self.options)
         except (Conflict, Refusal) as error:
             reason = error
             edit.rollback(start)

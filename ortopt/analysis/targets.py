@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from msgspec import Struct, convert
 
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.errors import UsageError
+from ortopt.graph import scope
 from ortopt.options import Target
 from ortopt.semantics.nodes import constant_tensor
 
@@ -44,6 +45,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
         fixed_sizes: Whether it runs models of fixed sizes only.
         reads_empty_constants: Whether constants without elements have the shape there that they have in the file.
         closed: Ops of ai.onnx whose bodies may not read there what is computed outside of them.
+        closed_to_outputs: Ops of ai.onnx in whose bodies outputs of a graph around them are misread there.
     """
 
     title: str
@@ -59,6 +61,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
     fixed_sizes: bool = False
     reads_empty_constants: bool = True
     closed: frozenset[str] = frozenset()
+    closed_to_outputs: frozenset[str] = frozenset()
 
     def runs(self, node: ir.Node) -> bool:
         """Whether it runs a node of ai.onnx, by its op; what it does with other domains is not known.
@@ -109,10 +112,43 @@ def closed(target: Target) -> frozenset[str]:
     Args:
         target: The target.
     """
-    declared = of(target)
-    if declared is not None:
-        return declared.closed
-    return frozenset().union(*(one.closed for one in _declared().values())) if target.keeps_to_onnx else frozenset()
+    return frozenset().union(*(one.closed for one in _meant(target)))
+
+
+def closed_to_outputs(target: Target) -> frozenset[str]:
+    """Ops of ai.onnx in whose bodies outputs of a graph around them are misread: by any runtime, where it may be any.
+
+    Args:
+        target: The target.
+    """
+    return frozenset().union(*(one.closed_to_outputs for one in _meant(target)))
+
+
+def misread(graphs: Iterable[ir.Graph], ops: Collection[str]) -> frozenset[str]:
+    """Names of what graphs output, inputs apart, that is read in bodies of ops.
+
+    Args:
+        graphs: The graphs of a model; `scope.attach` has seen it.
+        ops: Ops of ai.onnx.
+    """
+    return frozenset(
+        value.name or ""
+        for graph in graphs
+        for value in graph.outputs
+        if not value.is_graph_input()
+        for use in value.uses()
+        if use.node.graph is not graph and _stands_below(use.node, graph, ops)
+    )
+
+
+def _stands_below(node: ir.Node, graph: ir.Graph, ops: Collection[str]) -> bool:
+    """Whether a node stands in a body of an op that is in a graph or below it."""
+    for owner in scope.around(scope.graph_of(node)):
+        if not owner.domain and owner.op_type in ops:
+            return True
+        if owner.graph is graph:
+            break
+    return False
 
 
 def implied(providers: Sequence[str]) -> Target:
@@ -173,6 +209,10 @@ def unmet(model: ir.Model, declared: Declaration) -> list[str]:
     if counts:
         named = ", ".join(f"{op} ({count})" for op, count in sorted(counts.items()))
         reasons.append(f"{declared.title} does not run {named}")
+    if declared.closed_to_outputs:
+        listed = ", ".join(sorted(misread(scope.graphs(model), declared.closed_to_outputs)))
+        if listed:
+            reasons.append(f"{declared.title} reads outputs of the model wrongly in branches: {listed}")
     shapes = [value.shape for value in model.graph.inputs if value.name not in model.graph.initializers]
     names = dict.fromkeys(
         str(dim) for shape in shapes if shape is not None for dim in shape if not isinstance(dim, int)
@@ -181,6 +221,14 @@ def unmet(model: ir.Model, declared: Declaration) -> list[str]:
         how = ",".join(f"{name}=SIZE" for name in names)
         reasons.append(f"{declared.title} runs models of fixed sizes only (--dim {how})")
     return reasons
+
+
+def _meant(target: Target) -> Iterable[Declaration]:
+    """What is declared of the runtimes that a result may be for."""
+    declared = of(target)
+    if declared is not None:
+        return (declared,)
+    return _declared().values() if target.keeps_to_onnx else ()
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortopt.analysis import kernel_history, kernels, releases, targets
 from ortopt.analysis.kernel_history import Release
 from ortopt.graph import scope
+from ortopt.graph.index import OpIndex
 from ortopt.graph.refusal import Conflict, NoKernel
 from ortopt.options import Options, TransformerLevel
 from ortopt.semantics import STANDARD_DOMAINS
@@ -149,6 +150,34 @@ def check_constants(replacements: Mapping[ir.Value, ir.Value], options: Options)
         return
     target = options.target.value
     raise NoKernel(f"{declared.title} reads a constant without elements as a scalar (--target {target})")
+
+
+def misread(index: OpIndex, options: Options) -> frozenset[str]:
+    """Names of outputs that bodies read, and that the runtimes which the result is for read wrongly there.
+
+    Args:
+        index: The model's nodes.
+        options: Options of the run.
+    """
+    ops = targets.closed_to_outputs(options.target)
+    return targets.misread(index.graphs(), ops) if ops and index.has_any_anywhere(ops) else frozenset()
+
+
+def check_misread(before: frozenset[str], index: OpIndex, options: Options) -> None:
+    """Refuse a change after which bodies read more outputs that are read wrongly there.
+
+    Args:
+        before: What `misread` gave before it.
+        index: The model's nodes.
+        options: Options of the run.
+
+    Raises:
+        Conflict: If they do.
+    """
+    more = misread(index, options) - before
+    if more:
+        what = f"an output of the model that a branch reads ({min(more)})"
+        raise Conflict(f"{what} is read wrongly by some runtimes (--target {options.target.value})")
 
 
 def check_form(node: ir.Node) -> None:

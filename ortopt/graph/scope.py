@@ -124,20 +124,22 @@ def graph_of(node: ir.Node) -> ir.Graph:
 def interface(graph: ir.Graph) -> list[ir.Value]:
     """The tensors among the inputs of a graph and of those around it, whose dimensions can be read everywhere in it."""
     inputs: list[ir.Value] = [*graph.inputs]
-    while (parent := of(graph).parent) is not None:
-        graph = graph_of(parent)
-        inputs.extend(graph.inputs)
+    for node in around(graph):
+        inputs.extend(graph_of(node).inputs)
     return [value for value in inputs if value.type is None or isinstance(value.type, ir.TensorType)]
 
 
 def is_foreign(graph: ir.Graph) -> bool:
     """Whether a graph stands below a node that is none of the standard's control flow."""
+    return not all(map(owns_interfaces, around(graph)))
+
+
+def around(graph: ir.Graph) -> Iterator[ir.Node]:
+    """The nodes below which a graph stands, innermost first."""
     parent = of(graph).parent
     while parent is not None:
-        if not owns_interfaces(parent):
-            return True
+        yield parent
         parent = of(graph_of(parent)).parent
-    return False
 
 
 def below(graph: ir.Graph, token: CancellationToken = NEVER) -> Iterator[ir.Graph]:

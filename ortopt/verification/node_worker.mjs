@@ -39,7 +39,9 @@ function stored({ type, dims, data }, file) {
 
 async function answer(request) {
   if (request.model) {
-    await session?.release()
+    const earlier = session
+    session = undefined
+    await earlier?.release()
     const options = { graphOptimizationLevel: request.optimize ? 'all' : 'disabled', logSeverityLevel: 4 }
     if (request.beside.length) {
       options.externalData = request.beside.map(([path, file]) => ({ path, data: readFileSync(file) }))

@@ -25,6 +25,8 @@ NODE: Final = "node:"
 PACKAGES: Final = {"onnxruntime-web": "ONNX Runtime Web", "onnxruntime-node": "ONNX Runtime Node"}
 
 _MARK: Final = "\x1eortopt "  # begins an answer of the node process: the runtime prints what it likes beside it
+_REFUSAL: Final = "ERROR_CODE: "  # is in what ONNX Runtime Web itself says
+_FULL: Final = "bad_alloc"
 _NODE_TYPES: Final = {"float32": "float", "float64": "double"}
 _OPENVINO_TYPES: Final = {
     **{"f16": "float16", "f32": "float", "f64": "double", "bf16": "bfloat16", "boolean": "bool"},
@@ -180,8 +182,10 @@ class NodeSession:
             return None
         try:
             return self._ask(request)
-        except (RuntimeError, OSError):  # the one before may have broken it, or filled its memory
-            earlier.close()
+        except (RuntimeError, OSError) as error:
+            if _REFUSAL in str(error) and _FULL not in str(error):
+                raise  # the process stays, for the next model
+            earlier.close()  # the one before may have broken it, or filled its memory
             return None
 
     def get_outputs(self) -> list[Output]:

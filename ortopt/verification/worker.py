@@ -264,6 +264,7 @@ def _chosen(arguments: Sequence[str]) -> str:
 def main(requests: BinaryIO, answers: BinaryIO, runtime: str = ONNXRUNTIME) -> None:
     """Serve until there are no more requests."""
     session: Any = None
+    earlier: NodeSession | None = None
     for line in requests:
         request = json.loads(line)
         started = time.perf_counter()
@@ -300,6 +301,7 @@ def main(requests: BinaryIO, answers: BinaryIO, runtime: str = ONNXRUNTIME) -> N
                 rows, spent = run_stored(session, *map(Path, request))
                 answer = {"rows": rows, "processor": spent}
         except Exception as error:
+            session = earlier if isinstance(request, dict) else session
             answer = {"full" if _lacks_room(error) else "failed": str(error)}
         answers.write(json.dumps({**answer, "seconds": time.perf_counter() - started}).encode() + b"\n")
         answers.flush()

@@ -14,7 +14,7 @@ from ortopt import UsageError
 from ortopt.testing import parse
 from ortopt.verification import runtimes
 from ortopt.verification.other_runtimes import NodeSession, name_of
-from ortopt.verification.process import Worker
+from ortopt.verification.process import Worker, WorkerError
 from ortopt.verification.verify import verify
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
@@ -24,6 +24,8 @@ class Tensor { constructor(type, data, dims) { Object.assign(this, { type, data,
 class InferenceSession {
   static async create(model, options) {
     if (model.length < 4) throw new Error('this is no model')
+    if (String(model) === 'refused') throw new Error('ERROR_CODE: 7, ERROR_MESSAGE: it is refused')
+    if (String(model) === 'too large') throw new Error('ERROR_CODE: 6, ERROR_MESSAGE: std::bad_alloc')
     return Object.assign(new InferenceSession(), { options })
   }
   get outputNames() { return ['y'] }
@@ -33,7 +35,10 @@ class InferenceSession {
     if (x.dims.length === 0) process.exit(3)
     return { y: x }
   }
-  async release() {}
+  async release() {
+    if (this.gone) throw new Error('it was released before')
+    this.gone = true
+  }
 }
 module.exports = { Tensor, InferenceSession, env: { wasm: {} } }
 """
@@ -113,6 +118,29 @@ def test_the_process_is_used_again_unless_it_refuses_the_next_model(package: Pat
         assert got == 1
     finally:
         third.close()
+
+
+@needs_node
+@pytest.mark.parametrize(("content", "stays"), [(b"refused", True), (b"too large", False), (b"no", False)])
+def test_a_process_that_says_why_it_refuses_a_model_is_used_for_the_next(
+    package: Path, model: str, tmp_path: Path, content: bytes, *, stays: bool
+) -> None:
+    first = NodeSession(str(package), model, optimize=False)
+    refused = tmp_path / "refused.onnx"
+    refused.write_bytes(content)
+    with pytest.raises(RuntimeError):
+        NodeSession(str(package), str(refused), optimize=False, earlier=first)
+    second = NodeSession(str(package), model, optimize=False, earlier=first)
+    assert (second._process is first._process) is stays
+    second.close()
+    with Worker((), runtime=runtimes.find(str(package))) as worker:
+        worker.open(Path(model), 1, None)
+        worker.wait()
+        worker.open(refused, 1, None)
+        with pytest.raises(WorkerError):
+            worker.wait()
+        worker.open(Path(model), 1, None)
+        assert worker.names == ["y"]
 
 
 @needs_node

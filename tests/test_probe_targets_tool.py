@@ -1,0 +1,25 @@
+"""ONNX's own tests as runtimes are given them: in the opsets and forms in which they read them."""
+
+from __future__ import annotations
+
+from onnx import ModelProto
+
+from tools.probe_targets import cases, forms
+
+
+def _version(model: ModelProto) -> int:
+    return next(one.version for one in model.opset_import if not one.domain)
+
+
+def test_a_test_has_forms_of_an_older_opset_and_with_constants() -> None:
+    seen: dict[str, list[tuple[int, int]]] = {}
+    for op, model, inputs, _ in cases():
+        if op not in seen:
+            seen[op] = [(_version(one), len(one.graph.initializer)) for one, _ in forms(model, inputs)]
+            for one, given in forms(model, inputs):
+                fixed = {value.name for value in one.graph.initializer}
+                assert fixed | given.keys() == inputs.keys()
+                assert [value.name for value in one.graph.input] == [name for name in inputs if name not in fixed]
+    assert seen["Tan"][1][0] < seen["Tan"][0][0]  # 7, of float16, is older than 22, with bfloat16
+    assert any(count for _, count in seen["Expand"])
+    assert {version for version, _ in seen["Swish"]} == {seen["Swish"][0][0]}  # there is no older one
