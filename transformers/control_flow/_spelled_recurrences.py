@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.graph.detached import constant, new_graph
+from ortopt.graph.match import Dim
 from ortopt.transformers.control_flow._recurrent_cells import Cell
 
 _PARAMETERS = ("alpha", "beta")
@@ -27,6 +28,7 @@ class Given(Struct, frozen=True):
         of_state: The weights of the state [1, gates * size, size].
         bias: Both biases [1, 2 * gates * size].
         begins: The states that it begins with [1, batch, size].
+        batch: The number of sequences.
     """
 
     x: ir.Value
@@ -34,6 +36,7 @@ class Given(Struct, frozen=True):
     of_state: ir.Value
     bias: ir.Value
     begins: tuple[ir.Value, ...]
+    batch: Dim
 
 
 class _Nodes:
@@ -85,7 +88,10 @@ def spelled_out(
     bias = around.along("Unsqueeze", given.bias, 2)
     of_rows, of_state = around.split(bias, *[len(cell.gates) * size] * 2)
     kind, number = ir.TensorType(ir.DataType.FLOAT), ir.TensorType(ir.DataType.INT64)
-    entries = [ir.Value(name=fresh_name("state"), type=kind, shape=ir.Shape([1, size, None])) for _ in states]
+    entered = ir.Shape(
+        [1, size, given.batch if isinstance(given.batch, int) else None]
+    )  # what no steps at all give goes by it
+    entries = [ir.Value(name=fresh_name("state"), type=kind, shape=entered) for _ in states]
     step_number = ir.Value(name=fresh_name("step"), type=number, shape=ir.Shape([]))
     goes_on = ir.Value(name=fresh_name("goes_on"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
     body, backward = _Nodes(version), cell.rows[0].backward

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -19,10 +20,11 @@ from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope
 from ortopt.graph.detached import new_graph, new_nodes
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, dims, is_never_zero, need, opset, rank, splat
+from ortopt.graph.match import Refusal, attribute, dims, is_never_zero, is_op, need, opset, rank, splat, users
 from ortopt.linear.weights import rounded
 from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import Numerics, TransformerLevel
+from ortopt.semantics.opset_changes import RESHAPE_ALLOWS_ZERO_FROM
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transformers.control_flow._lanes import Array, Rows
 from ortopt.transformers.control_flow._loops import LOOPS, Repeated, copied, repeated, scanned_along
@@ -43,12 +45,14 @@ class Recurrence(Struct, frozen=True):
         cell: What it computes in each iteration.
         shown: The scanned outputs, of all outputs, that collect what the cell gives.
         is_read: Whether something else in the body reads what the cell gives.
+        joined: What joins sequences of tensors to which iterations append what the cell gives.
     """
 
     loop: Repeated
     cell: Cell
     shown: tuple[int, ...]
     is_read: bool
+    joined: tuple[ir.Node, ...]
 
 
 class LoopRecurrenceFusion(GraphTransformer):
@@ -85,11 +89,27 @@ def _recurrence(node: ir.Node) -> Recurrence:
     given = copied(loop.returned(cell.states[0]))
     outputs = range(loop.states, len(node.outputs))
     shown = tuple(output for output in outputs if copied(loop.returned(output)) is given)
-    others = [place for place in range(len(node.outputs)) if place not in (*cell.states, *shown)]
+    joined = {state: _joins(loop, state, given) for state in range(loop.states)}
+    gone = {*cell.states, *shown, *(state for state, nodes in joined.items() if nodes)}
+    others = [place for place in range(len(node.outputs)) if place not in gone]
     is_read = _reads_given(loop, others, cell, given)
     is_whole = not any(is_needed(node.outputs[place]) for place in others)
     need(is_whole or bool(loop.before), "other results of the Scan would stay", node)
-    return Recurrence(loop, cell, shown, is_read and not is_whole)
+    return Recurrence(loop, cell, shown, is_read and not is_whole, tuple(chain(*joined.values())))
+
+
+def _joins(loop: Repeated, state: int, given: ir.Value) -> list[ir.Node]:
+    """What joins the sequence of tensors to which each iteration appends what a cell gives; empty if it is none."""
+    append, initial, result = copied(loop.returned(state)).producer(), loop.initial(state), loop.node.outputs[state]
+    if not is_op(append, "SequenceInsert") or initial is None or result.is_graph_output():
+        return []
+    appends = [copied(value) for value in append.inputs if value is not None] == [loop.entry(state), given]
+    is_alone = len(users(loop.entry(state))) == len(users(append.outputs[0])) + append.outputs[0].is_graph_output() == 1
+    if not (appends and is_alone and is_op(initial.producer(), "SequenceEmpty")):
+        return []
+    joins = users(result)
+    stacks = all(is_op(join, "ConcatFromSequence") and attribute(join, "new_axis", 0) for join in joins)
+    return joins if stacks else []
 
 
 def _reads_given(loop: Repeated, others: Sequence[int], cell: Cell, given: ir.Value) -> bool:
@@ -129,7 +149,10 @@ def _fuse(found: Recurrence, context: Context) -> list[ir.Node]:
     """Put the op in front of the loop, and let what the cell gave come from it."""
     loop, cell = found.loop, found.cell
     node, version = loop.node, opset(loop.node)
-    wanted = [bool(found.shown) or found.is_read, *(is_needed(node.outputs[state]) for state in cell.states)]
+    wanted = [
+        bool(found.shown or found.joined) or found.is_read,
+        *(is_needed(node.outputs[state]) for state in cell.states),
+    ]
     sequence, *last = _results(found, wanted, context)
     replacements = {}
     for state, value in zip(cell.states, last, strict=True):
@@ -141,9 +164,14 @@ def _fuse(found: Recurrence, context: Context) -> list[ir.Node]:
         axis, reverses = scanned_along(loop, "output", output - loop.states)
         value = reversed_rows(rows, version).outputs[0] if backward != reverses else rows
         replacements[node.outputs[output]] = _along(value, axis, rank(node.outputs[output]))
+    given = rank(copied(loop.returned(cell.states[0])))
+    for join in found.joined:
+        value = reversed_rows(rows, version).outputs[0] if backward else rows
+        replacements[join.outputs[0]] = _along(value, ops.OneAxis(join).axis_of(given + 1), given + 1)
     if not found.is_read:
         return context.replace(replacements, node, (node,))
-    read = reversed_rows(rows, version).outputs[0] if backward else rows
+    read = _sized(rows, found)
+    read = reversed_rows(read, version).outputs[0] if backward else read
     before = new_nodes([*replacements.values(), read])
     context.edit.insert(before, node, (node,))
     context.replace(replacements, node, (node,))
@@ -175,7 +203,7 @@ def _results(found: Recurrence, wanted: Sequence[bool], context: Context) -> lis
     steps, batch, _ = _shape(cell.rows[0])
     x = _joined([_steps_first(rows, version) for rows in cell.rows])
     begins = [_batched(loop.initial(state), version) for state in cell.states]
-    given = Given(x, *(constant(each) for each in _weights(cell, loop)), tuple(begins))
+    given = Given(x, *(constant(each) for each in _weights(cell, loop)), tuple(begins), batch)
     outputs = [ir.Value(name=None if each else "") for each in wanted]
     operands = [given.x, given.of_rows, given.of_state, given.bias, None, *given.begins]
     node = ir.Node("", cell.op, operands, _attributes(cell), outputs=outputs)
@@ -269,6 +297,17 @@ def _steps_first(rows: Rows, version: int) -> ir.Value:
     if rank(rows.value) == 2:
         return ops.unsqueezed(rows.value, [1], version)
     return ir.node("Transpose", [rows.value], {"perm": [1, 0, 2]}).outputs[0] if rows.axis else rows.value
+
+
+def _sized(rows: ir.Value, found: Recurrence) -> ir.Value:
+    """Results of all steps by the sizes of what was read: those that an If gives are not inferred."""
+    read, version = found.cell.rows[0], opset(found.loop.node)
+    if version < RESHAPE_ALLOWS_ZERO_FROM or rank(found.loop.entry(found.cell.states[0])) != 2:
+        return rows
+    sizes = ir.node("Shape", [_steps_first(read, version)]).outputs[0]
+    outer = ops.slice_node(sizes, [(0, 0, 2, 1)], version).outputs[0]
+    shape = ir.node("Concat", [outer, constant([found.cell.size])], {"axis": 0}).outputs[0]
+    return ir.node("Reshape", [rows, shape], {"allowzero": 1}).outputs[0]
 
 
 def _joined(values: Sequence[ir.Value]) -> ir.Value:
