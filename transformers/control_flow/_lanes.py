@@ -6,7 +6,7 @@ the row and the state side by side or apart, cut before an activation or behind 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -30,7 +30,7 @@ from ortopt.graph.match import (
     same_dim,
     static_dims,
 )
-from ortopt.graph.symbolic import product, sub
+from ortopt.graph.symbolic import product, same_shape, sub
 from ortopt.graph.walk import Question, each, walk
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.transformers.control_flow._loops import (
@@ -161,7 +161,8 @@ def sum_of(value: ir.Value, body: Body) -> Sum:
     Raises:
         Refusal: If a part of it is not known to be one of a recurrent cell.
     """
-    return walk(partial(_sum, body=body), (value, 0, width_of(value), None), unknown=NOTHING)
+    asked: Asked = (value, 0, width_of(value), None)
+    return walk(partial(_sum, body=body), asked, unknown=NOTHING)
 
 
 def width_of(value: ir.Value) -> int:
@@ -239,8 +240,10 @@ def _computed(node: ir.Node, asked: Asked, body: Body) -> Question[Asked, Sum]:
         need(along is None and same_dim(width_of(operands[0]), width_of(value)), "lanes are moved", node)
         return (yield operands[0], start, size, along)
     for operand in operands:
-        need(is_constant(operand) or body.dims(operand) == body.dims(value), "an operand is repeated", operand)
-    sums = yield from each((operand, start, size, along) for operand in operands)
+        need(
+            is_constant(operand) or same_shape(body.dims(operand), body.dims(value)), "an operand is repeated", operand
+        )
+    sums: list[Sum] = yield from each((operand, start, size, along) for operand in operands)
     return _combined(node, sums)
 
 
@@ -316,7 +319,7 @@ def _parts(value: ir.Value) -> Sequence[ir.Value]:
     return inputs(node, len(node.inputs)) if is_op(node, "Concat") and ops.Concat(node).is_last else (value,)
 
 
-def _multiplied(value: ir.Value, body: Body) -> Question[Asked, Term]:
+def _multiplied(value: ir.Value, body: Body) -> Generator[Asked, Sum, Term]:
     """What a matrix multiplies: a row, a state, or a state by a gate."""
     at = value
     while (node := at.producer()) is not None and is_op(node, *RESHAPING, "Identity"):

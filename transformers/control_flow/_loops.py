@@ -25,6 +25,7 @@ from ortopt.graph.match import (
     same_dim,
     scalar,
     shape_of,
+    static_dims,
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.semantics.op_traits import CASTS, RESHAPING
@@ -35,6 +36,11 @@ LOOPS = ("Loop", "Scan")
 
 MAX_STEPS: Final = 8
 """Nodes between a number and what it is computed from."""
+
+_ZERO: Dim = 0
+
+_HOLD_SIZES: Final = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE})
+"""Types to which a size or the number of an iteration is cast and stays what it is."""
 
 ENDLESS: Final = 1 << 31
 """A trip count from here on is none: what an iteration takes a row of is shorter."""
@@ -224,14 +230,14 @@ def count(value: ir.Value, loop: Repeated) -> Count | None:
         value: A number, of one element.
         loop: The loop.
     """
-    sign, offset = 1, 0
+    sign, offset = 1, _ZERO
     for _ in range(MAX_STEPS):
         value = copied(value)
         begins = _begins(value, loop)
         if begins is not None:
             return Count(symbolic.add(offset, symbolic.mul(sign, begins.start)), sign * begins.step)
         node = value.producer()
-        if is_op(node, *CASTS, *RESHAPING):
+        if is_op(node, *CASTS, *RESHAPING) and value.dtype in _HOLD_SIZES:
             value = inputs(node, 1)[0]
         elif is_op(node, "Add", "Sub"):
             a, b = inputs(node, 2)
@@ -298,17 +304,22 @@ def number(value: ir.Value, place: int = 0) -> Dim | None:
         if is_op(node, "Gather", "Slice"):
             place += int(scalar(inputs(node, 2)[1]))
         elif is_op(node, "Concat"):
-            parts = [(part, (shape_of(part) or (None,))[0]) for part in inputs(node, len(node.inputs))]
-            while parts and isinstance(parts[0][1], int) and place >= parts[0][1]:
-                place -= parts.pop(0)[1]
-            if not parts or not isinstance(parts[0][1], int):
-                return None
-            value = parts[0][0]
+            value, place = _operand_with(node, place)
             continue
-        elif not is_op(node, *CASTS, *RESHAPING, "Identity"):
+        elif not is_op(node, *CASTS, *RESHAPING, "Identity") or value.dtype not in _HOLD_SIZES:
             return None
         value = inputs(node, len(node.inputs))[0]
     return None
+
+
+def _operand_with(node: ir.Node, place: int) -> tuple[ir.Value, int]:
+    """The operand of a Concat of vectors that has an element, and which of its elements that is."""
+    for part in inputs(node, len(node.inputs)):
+        (size,) = static_dims(part, 1)
+        if place < size:
+            return part, place
+        place -= size
+    raise Refusal("it has fewer elements", node)
 
 
 def _whole(value: ir.Value) -> int | None:

@@ -124,7 +124,11 @@ def _cell(state: int, body: Body) -> Cell:
     need(len(dims(loop.entry(state))) > 0, "a state is a number", loop.entry(state))
     total = sum_of(loop.returned(state), body)
     size = width_of(loop.entry(state))
-    need(all(np.all(np.abs(factor) == 1) for factor in total.values()), "a gate is scaled", loop.returned(state))
+    need(
+        all(np.all(factor == factor[0]) and abs(factor[0]) == 1 for factor in total.values()),
+        "a gate is scaled",
+        loop.returned(state),
+    )
     match sorted(map(len, total)):
         case [1]:
             (gate,) = _activations(next(iter(total)), 1)
@@ -149,14 +153,14 @@ def _checked(cell: Cell, body: Body) -> Cell:
         initial = need_known(loop.initial(state), "it has no initial state", loop.node)
         begin, *others = dims_made(initial), body.dims(loop.entry(state)), body.dims(loop.returned(state))
         for shape in (begin, *others):
-            *batch, size = shape
-            alike = same_dim(size, cell.size) and same_dim(product(batch), count) and len(batch) <= 2
-            need(alike and batch[:-1] in ([], [1]), "a state has another shape than the op gives it", initial)
+            batch, lanes = shape[:-1], shape[-1]
+            alike = same_dim(lanes, cell.size) and same_dim(product(batch), count) and len(batch) <= 2
+            need(alike and batch[:-1] in ((), (1,)), "a state has another shape than the op gives it", initial)
             need(len(shape) == len(begin), "a state has another rank than it begins with", initial)
     for rows in cell.rows:
         shape = dims(rows.value)
-        batch = product(dim for axis, dim in enumerate(shape[:-1]) if axis != rows.axis)
-        need(len(shape) <= 3 and same_dim(batch, count), "rows are repeated", rows.value)
+        sequences = product(dim for axis, dim in enumerate(shape[:-1]) if axis != rows.axis)
+        need(len(shape) <= 3 and same_dim(sequences, count), "rows are repeated", rows.value)
     return cell
 
 
@@ -212,16 +216,17 @@ def _lstm(state: int, total: Sum, size: int, body: Body) -> Cell:
 def _gru(state: int, total: Sum, size: int) -> Cell:
     """``h = n - z · n + z · h``, or ``h - z · h + z · n``, whose gate is 1 - z."""
     signs = {term: float(factor[0]) for term, factor in total.items()}
-    (alone,) = (term for term in total if len(term) == 1)
-    (kept,) = (term for term in total if len(term) == 2 and _is_state(_lanes(term), state))
-    (mixed,) = (term for term in total if len(term) == 2 and term is not kept)
+    alone, *pairs = sorted(total, key=len)
+    kept = next((term for term in pairs if _is_state(_lanes(term), state)), _NO_TERM)
+    need(bool(kept), "no gate multiplies the state")
+    (mixed,) = (term for term in pairs if term is not kept)
     update = _activations(kept - {_lanes(kept)}, 1)[0]
     gate = _gate(update, state, size)
     is_negated = _is_state(_lanes(alone), state)
     less, more = (kept, mixed) if is_negated else (mixed, kept)
     need(signs[alone] == signs[more] == 1 and signs[less] == -1, "it is no mean of a state and another")
     need(update in mixed, "two gates mix the states")
-    ((new,)) = _activations(mixed - {update}, 1)
+    (new,) = _activations(mixed - {update}, 1)
     need(is_negated or new in alone, "it is no mean of a state and another")
     content, reset, linear = _content(new, state, size)
     other = _gate(reset, state, size)

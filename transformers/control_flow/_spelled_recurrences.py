@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
@@ -95,12 +94,12 @@ def spelled_out(
     step_number = ir.Value(name=fresh_name("step"), type=number, shape=ir.Shape([]))
     goes_on = ir.Value(name=fresh_name("goes_on"), type=ir.TensorType(ir.DataType.BOOL), shape=ir.Shape([]))
     body, backward = _Nodes(version), cell.rows[0].backward
-    place = body.op("Sub", constant(np.int64(-1)), step_number) if backward else step_number
+    place = body.op("Sub", constant(-1), step_number) if backward else step_number
     step = _Step(cell, body, given.of_state, of_state, entries)
     after = _STEPS[cell.op](step, body.map(given.of_rows, body.op("Gather", rows, place), of_rows))
     returned = [body.op("Identity", goes_on), *after, body.op("Identity", after[0])]
     graph = new_graph([step_number, goes_on, *entries], returned, body.nodes, "step")
-    steps = around.op("Gather", around.op("Shape", rows), constant(np.int64(0)))
+    steps = around.op("Gather", around.op("Shape", rows), constant(0))
     around.nodes.append(loop := ir.node("Loop", [steps, None, *states], {"body": graph}, num_outputs=len(states) + 1))
     last = [around.turned(around.along("Squeeze", value, 0), 1, 0) for value in loop.outputs[:-1]]
     every = around.turned(around.along("Squeeze", loop.outputs[-1], 1), 0, 2, 1)
@@ -151,7 +150,7 @@ def _gru(step: _Step, from_row: ir.Value) -> list[ir.Value]:
     else:
         own = body.split(step.map(body.op("Mul", reset, hidden)), 2 * size, size)[1]
     new = body.activated(body.op("Add", content, own), activation)
-    rest = body.op("Sub", constant(np.float32(1.0)), update)
+    rest = body.op("Sub", constant(1.0), update)
     return [body.op("Add", body.op("Mul", rest, new), body.op("Mul", update, hidden))]
 
 

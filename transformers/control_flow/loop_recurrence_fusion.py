@@ -16,7 +16,9 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops, semantics
+from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
+from ortopt.framework.fusions import check_faster
 from ortopt.graph import scope
 from ortopt.graph.detached import new_graph, new_nodes
 from ortopt.graph.edit import constant
@@ -24,7 +26,7 @@ from ortopt.graph.match import Refusal, attribute, dims, is_never_zero, is_op, n
 from ortopt.linear.weights import rounded
 from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.semantics.opset_changes import RESHAPE_ALLOWS_ZERO_FROM
+from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM, RESHAPE_ALLOWS_ZERO_FROM
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transformers.control_flow._lanes import Array, Rows
 from ortopt.transformers.control_flow._loops import LOOPS, Repeated, copied, repeated, scanned_along
@@ -35,6 +37,8 @@ _LARGEST_SUM: Final = 1e30
 """What weights of 1 make of numbers whose sum is less, beside biases and states, is far from infinite."""
 
 _DEFAULTS: Final = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+
+SIMPLE: Final = Form("", "RNN", "in place of a loop")
 
 
 class Recurrence(Struct, frozen=True):
@@ -59,13 +63,14 @@ class LoopRecurrenceFusion(GraphTransformer):
     """``Loop`` or ``Scan`` over the cell of an LSTM, a GRU or a simple RNN → ``LSTM``, ``GRU``, ``RNN``.
 
     What else the iterations compute from the cell's results stays in the loop, and reads them row by row. An If leaves
-    to a Scan what the kernels do not compute: no steps, no sequences, and NaN, for which they give numbers.
+    to a Loop what the kernels do not compute: no steps, no sequences, and NaN, for which they give numbers.
     """
 
     levels = (TransformerLevel.LEVEL2,)
     numerics = Numerics.REORDERED
     providers = (CPU,)
     fuses = (("", "LSTM"), ("", "GRU"), ("", "RNN"))
+    weighs = (SIMPLE,)
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
@@ -85,7 +90,10 @@ class LoopRecurrenceFusion(GraphTransformer):
 def _recurrence(node: ir.Node) -> Recurrence:
     """The recurrence that a loop is, or holds."""
     loop = repeated(node)
+    need(opset(node) >= BOUNDS_ARE_INPUTS_FROM["Slice"], "before opset 10 no Slice goes backward", node)
     cell = cell_of(loop)
+    if cell.op == SIMPLE.op_type:
+        check_faster(node, SIMPLE, batch=_shape(cell.rows[0])[1])
     given = copied(loop.returned(cell.states[0]))
     outputs = range(loop.states, len(node.outputs))
     shown = tuple(output for output in outputs if copied(loop.returned(output)) is given)
@@ -132,9 +140,9 @@ def _reads_given(loop: Repeated, others: Sequence[int], cell: Cell, given: ir.Va
         elif value not in seen:
             need(value not in begins, "something else reads a state of the cell", value)
             seen.add(value)
-            node = value.producer()
-            if node is not None and node.graph is loop.body:
-                pending += _operands(node)
+            producer = value.producer()
+            if producer is not None and producer.graph is loop.body:
+                pending += _operands(producer)
     return is_read
 
 
@@ -203,7 +211,8 @@ def _results(found: Recurrence, wanted: Sequence[bool], context: Context) -> lis
     steps, batch, _ = _shape(cell.rows[0])
     x = _joined([_steps_first(rows, version) for rows in cell.rows])
     begins = [_batched(loop.initial(state), version) for state in cell.states]
-    given = Given(x, *(constant(each) for each in _weights(cell, loop)), tuple(begins), batch)
+    of_rows, of_state, bias = (constant(each) for each in _weights(cell, loop))
+    given = Given(x, of_rows, of_state, bias, tuple(begins), batch)
     outputs = [ir.Value(name=None if each else "") for each in wanted]
     operands = [given.x, given.of_rows, given.of_state, given.bias, None, *given.begins]
     node = ir.Node("", cell.op, operands, _attributes(cell), outputs=outputs)
