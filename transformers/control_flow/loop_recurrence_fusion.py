@@ -22,7 +22,7 @@ from ortopt.framework.fusions import check_faster
 from ortopt.graph import scope
 from ortopt.graph.detached import new_graph, new_nodes
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Refusal, attribute, dims, is_never_zero, is_op, need, opset, rank, splat, users
+from ortopt.graph.match import Dim, Refusal, attribute, dims, is_never_zero, is_op, need, opset, rank, splat, users
 from ortopt.linear.weights import rounded
 from ortopt.onnx_ir_internals import is_needed
 from ortopt.options import Numerics, TransformerLevel
@@ -212,7 +212,7 @@ def _results(found: Recurrence, wanted: Sequence[bool], context: Context) -> lis
     x = _joined([_steps_first(rows, version) for rows in cell.rows])
     begins = [_batched(loop.initial(state), version) for state in cell.states]
     of_rows, of_state, bias = (constant(each) for each in _weights(cell, loop))
-    given = Given(x, of_rows, of_state, bias, tuple(begins), batch)
+    given = Given(x, of_rows, of_state, bias, tuple(begins), _told_batch(loop.entry(cell.states[0]), batch))
     outputs = [ir.Value(name=None if each else "") for each in wanted]
     operands = [given.x, given.of_rows, given.of_state, given.bias, None, *given.begins]
     node = ir.Node("", cell.op, operands, _attributes(cell), outputs=outputs)
@@ -231,6 +231,13 @@ def _results(found: Recurrence, wanted: Sequence[bool], context: Context) -> lis
         condition = ir.node("And", [condition, other]).outputs[0]
     chosen = iter(ir.node("If", [condition], branches, num_outputs=len(kept)).outputs)
     return [next(chosen) if is_wanted else value for is_wanted, value in zip(wanted, outputs, strict=True)]
+
+
+def _told_batch(state: ir.Value, batch: Dim) -> Dim:
+    """The batch as a body declares it of a state: what a Loop gives of no steps goes by that, true or not."""
+    told = state.shape
+    declared = told[-2] if told is not None and len(told) > 1 else None
+    return declared if isinstance(declared, int) else batch
 
 
 def _cast_to_bool(value: ir.Value) -> ir.Value:
