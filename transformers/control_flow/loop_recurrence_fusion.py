@@ -323,7 +323,12 @@ def _sized(rows: ir.Value, found: Recurrence) -> ir.Value:
     sizes = ir.node("Shape", [_steps_first(read, version)]).outputs[0]
     outer = ops.slice_node(sizes, [(0, 0, 2, 1)], version).outputs[0]
     shape = ir.node("Concat", [outer, constant([found.cell.size])], {"axis": 0}).outputs[0]
-    return ir.node("Reshape", [rows, shape], {"allowzero": 1}).outputs[0]
+    sized = ir.node("Reshape", [rows, shape], {"allowzero": 1}).outputs[0]
+    batch = _shape(read)[1]
+    if not isinstance(batch, int):
+        return sized
+    # ONNX Runtime does not follow sizes through a shape: what the loop gives of no steps goes by what it infers
+    return ir.node("Reshape", [sized, constant([0, batch, found.cell.size])]).outputs[0]
 
 
 def _joined(values: Sequence[ir.Value]) -> ir.Value:
