@@ -69,6 +69,23 @@ def new_nodes(values: Iterable[ir.Value]) -> list[ir.Node]:
     return list(ordered)
 
 
+def new_graph(inputs: Sequence[ir.Value], results: Sequence[ir.Value], nodes: Sequence[ir.Node], name: str) -> ir.Graph:
+    """A graph of new nodes, for an attribute of a new node; the editor gives all but the inputs names.
+
+    Args:
+        inputs: What it is given.
+        results: What it returns.
+        nodes: Its nodes, each after those that it uses.
+        name: What it is called.
+    """
+    graph = ir.Graph(inputs, results, nodes=nodes, name=name)  # it has named them, as other graphs name theirs
+    for node in nodes:
+        node.name = None
+        for value in node.outputs:
+            value.name = None if value.name else value.name
+    return graph
+
+
 def discard(nodes: Iterable[ir.Node]) -> None:
     """Detach new nodes that will not be used: they no longer count as users of anything."""
     for node in nodes:

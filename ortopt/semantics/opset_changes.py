@@ -50,3 +50,6 @@ SCAN_HAS_NO_BATCH_FROM: Final = 9
 
 SHAPE_HAS_AN_END_FROM: Final = 15
 """The opset from which a Shape may give some of the dimensions only."""
+
+RESHAPE_ALLOWS_ZERO_FROM: Final = 14
+"""From here on a Reshape may be told that a 0 in the shape is one, and no dimension of what it reads."""

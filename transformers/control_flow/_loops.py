@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
 import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.analysis import targets
-from ortopt.graph import scope
-from ortopt.graph.match import attribute, is_op, need, need_known, opset
+from ortopt.graph import scope, symbolic
+from ortopt.graph.facts import contents
+from ortopt.graph.match import (
+    Dim,
+    Refusal,
+    attribute,
+    dims,
+    inputs,
+    is_constant,
+    is_op,
+    need,
+    need_known,
+    opset,
+    same_dim,
+    scalar,
+    shape_of,
+    static_dims,
+)
 from ortopt.onnx_ir_internals import use_count
+from ortopt.semantics.op_traits import CASTS, RESHAPING
 from ortopt.semantics.opset_changes import SCAN_HAS_NO_BATCH_FROM
 from ortopt.transformer import Context
 
 LOOPS = ("Loop", "Scan")
+
+MAX_STEPS: Final = 8
+"""Nodes between a number and what it is computed from."""
+
+_ZERO: Dim = 0
+
+_HOLD_SIZES: Final = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE})
+"""Types to which a size or the number of an iteration is cast and stays what it is."""
+
+ENDLESS: Final = 1 << 31
+"""A trip count from here on is none: what an iteration takes a row of is shorter."""
 
 
 class Repeated(Struct, frozen=True):
@@ -152,3 +183,284 @@ def bring_out(value: ir.Value, loop: ir.Node, body: ir.Graph, context: Context) 
     elif value.graph is body and value.is_initializer():
         return context.edit.adopt_initializer(value, loop)
     return value
+
+
+def outside(value: ir.Value, loop: Repeated) -> ir.Value:
+    """What an operand of a body is outside the loop.
+
+    Args:
+        value: The operand.
+        loop: The loop.
+
+    Raises:
+        Refusal: If the loop makes it.
+    """
+    if value.graph is not loop.body or is_constant(value):
+        return value
+    for state in range(loop.states):
+        if value is loop.entry(state) and is_invariant(state, loop):
+            return need_known(loop.initial(state), "it has no initial state", value)
+    raise Refusal("another operand is made in the loop", value)
+
+
+def is_invariant(state: int, loop: Repeated) -> bool:
+    """Whether no iteration changes a state."""
+    initial = loop.initial(state)
+    return initial is not None and copied(loop.returned(state)) in (loop.entry(state), initial)
+
+
+class Count(NamedTuple):
+    """A number that grows by the same in each iteration.
+
+    Attributes:
+        start: What it is in the first one.
+        step: By what it grows.
+    """
+
+    start: Dim
+    step: int
+
+
+def count(value: ir.Value, loop: Repeated) -> Count | None:
+    """How a value of a body counts the iterations; None where it is not known to.
+
+    It may be counted in a float, which is exact for as many iterations as there ever are (2^24 in single precision).
+
+    Args:
+        value: A number, of one element.
+        loop: The loop.
+    """
+    sign, offset = 1, _ZERO
+    for _ in range(MAX_STEPS):
+        value = copied(value)
+        begins = _begins(value, loop)
+        if begins is not None:
+            return Count(symbolic.add(offset, symbolic.mul(sign, begins.start)), sign * begins.step)
+        node = value.producer()
+        if is_op(node, *CASTS, *RESHAPING) and value.dtype in _HOLD_SIZES:
+            value = inputs(node, 1)[0]
+        elif is_op(node, "Add", "Sub"):
+            a, b = inputs(node, 2)
+            added, taken = _number_in(a, loop), _number_in(b, loop)
+            subtracts = node.op_type == "Sub"
+            if taken is not None:
+                value, offset = a, _plus(offset, -sign if subtracts else sign, taken)
+            elif added is not None:
+                value, offset = b, _plus(offset, sign, added)
+                sign = -sign if subtracts else sign
+            else:
+                return None
+        else:
+            return None
+    return None
+
+
+def _plus(offset: Dim, sign: int, number: Dim) -> Dim:
+    return symbolic.add(offset, symbolic.mul(sign, number))
+
+
+def _begins(value: ir.Value, loop: Repeated) -> Count | None:
+    """How a loop's own counter, or a state that grows by a constant, counts."""
+    if loop.before and value is loop.body.inputs[0]:
+        return Count(0, 1)
+    for state in range(loop.states):
+        initial = loop.initial(state)
+        if value is not loop.entry(state) or initial is None:
+            continue
+        start, after = number(initial), copied(loop.returned(state)).producer()
+        if start is None or not is_op(after, "Add", "Sub"):
+            return None
+        a, b = inputs(after, 2)
+        by = _number_in(b if a is value else a, loop)
+        if isinstance(by, int) and (a is value or (b is value and after.op_type == "Add")):
+            return Count(start, -by if after.op_type == "Sub" else by)
+    return None
+
+
+def _number_in(value: ir.Value, loop: Repeated) -> Dim | None:
+    """A number that a body reads, if it is the same in each iteration."""
+    try:
+        return number(outside(value, loop))
+    except Refusal:
+        return None
+
+
+def number(value: ir.Value, place: int = 0) -> Dim | None:
+    """The size that an element is, where it fits the types that it passes through; None where it is none.
+
+    Args:
+        value: A value of rank 0 or 1, from outside of a loop or constant.
+        place: Which of its elements.
+    """
+    for _ in range(MAX_STEPS):
+        known = contents(value)
+        if known is not None and place < len(known) and symbolic.is_known(known[place]):
+            return known[place]
+        node = value.producer()
+        if node is None or is_constant(value):
+            return _whole(value)
+        if is_op(node, "Shape") and not node.attributes:
+            return dims(inputs(node, 1)[0])[place]
+        if is_op(node, "Gather", "Slice"):
+            place += int(scalar(inputs(node, 2)[1]))
+        elif is_op(node, "Concat"):
+            value, place = _operand_with(node, place)
+            continue
+        elif not is_op(node, *CASTS, *RESHAPING, "Identity") or value.dtype not in _HOLD_SIZES:
+            return None
+        value = inputs(node, len(node.inputs))[0]
+    return None
+
+
+def _operand_with(node: ir.Node, place: int) -> tuple[ir.Value, int]:
+    """The operand of a Concat of vectors that has an element, and which of its elements that is."""
+    for part in inputs(node, len(node.inputs)):
+        (size,) = static_dims(part, 1)
+        if place < size:
+            return part, place
+        place -= size
+    raise Refusal("it has fewer elements", node)
+
+
+def _whole(value: ir.Value) -> int | None:
+    """A constant that is a whole number, of whatever type."""
+    if not is_constant(value) or not same_dim(symbolic.product(dims(value)), 1):
+        return None
+    exact = float(scalar(value))
+    return int(exact) if exact.is_integer() else None
+
+
+def dims_made(value: ir.Value) -> tuple[Dim, ...]:
+    """The dimensions of a value, those that a shape gives it in small integers too.
+
+    Args:
+        value: A value from outside of a loop.
+    """
+    shape, node = dims(value), value.producer()
+    if is_op(node, "Expand") and same_dim(symbolic.product(dims(inputs(node, 2)[0])), 1):
+        wanted = inputs(node, 2)[1]
+    elif is_op(node, "ConstantOfShape"):
+        (wanted,) = inputs(node, 1)
+    else:
+        return shape
+    made = [number(wanted, place) for place in range(len(shape))]
+    return tuple(
+        own if found is None or isinstance(own, int) else found for own, found in zip(shape, made, strict=True)
+    )
+
+
+def carried_sizes(loop: Repeated) -> dict[str, Dim]:
+    """What symbols for dimensions of states are in every iteration: what they are before the first.
+
+    Args:
+        loop: The loop.
+    """
+    begins = {}
+    for state in range(loop.states):
+        initial, shapes = loop.initial(state), (shape_of(loop.entry(state)), shape_of(loop.returned(state)))
+        if initial is not None and shape_of(initial) is not None and all(each is not None for each in shapes):
+            begins[state] = dims_made(initial)
+    while True:
+        sizes = {
+            own.value: known
+            for state, begin in begins.items()
+            for own, known in zip(dims(loop.entry(state)), begin, strict=False)
+            if not isinstance(own, int) and own.value is not None and symbolic.is_invented(own)
+        }
+        changed = [
+            state
+            for state, begin in begins.items()
+            if not symbolic.same_shape([resolved(dim, sizes) for dim in dims(loop.returned(state))], begin)
+        ]
+        if not changed:
+            return sizes
+        for state in changed:
+            del begins[state]
+
+
+def resolved(dim: Dim, sizes: Mapping[str, Dim]) -> Dim:
+    """A dimension in a body by what symbols stand for; of what broadcasts, the one that all of it is.
+
+    Args:
+        dim: The dimension.
+        sizes: What symbols stand for.
+    """
+    parts = [
+        sizes.get(part.value or "", part) if not isinstance(part, int) else part
+        for part in symbolic.broadcast_from(dim)
+    ]
+    return parts[0] if parts and all(same_dim(part, parts[0]) for part in parts) else dim
+
+
+def iterations(loop: Repeated) -> Dim | None:
+    """How many iterations a Loop makes wherever that is at least one; None where it is not known.
+
+    Args:
+        loop: The loop.
+    """
+    limits, most = [], loop.node.inputs[0]
+    if most is not None:
+        limits.append(number(most))
+    pending = [loop.body.outputs[0]]
+    while pending:
+        condition = copied(pending.pop())
+        node = condition.producer()
+        if is_op(node, "And"):
+            pending += inputs(node, 2)
+        elif is_op(node, "Less", "Greater"):
+            counted, limit = inputs(node, 2) if node.op_type == "Less" else inputs(node, 2)[::-1]
+            limits.append(_last(count(counted, loop), _number_in(limit, loop)))
+        elif condition is not loop.body.inputs[1] and not _is_true(condition):
+            return None
+    begins = loop.node.inputs[1]
+    for least in limits:
+        if least is None or not all(limit is not None and _is_at_least(limit, least) for limit in limits):
+            continue
+        return least if begins is None or _is_true_from(begins, least) else None
+    return None
+
+
+def _is_at_least(limit: Dim, least: Dim) -> bool:
+    return (isinstance(limit, int) and limit >= ENDLESS) or symbolic.at_least(symbolic.sub(limit, least), 0)
+
+
+def _last(counted: Count | None, limit: Dim | None) -> Dim | None:
+    """How many iterations are made where each asks whether a number that grows by one is still less than a limit."""
+    if counted is None or limit is None or counted.step != 1:
+        return None
+    return symbolic.add(symbolic.sub(limit, counted.start), 1)
+
+
+def _is_true(condition: ir.Value) -> bool:
+    return is_constant(condition) and bool(scalar(condition))
+
+
+def _is_true_from(condition: ir.Value, size: Dim) -> bool:
+    """Whether a condition holds wherever a size is at least 1."""
+    pending = [condition]
+    while pending:
+        condition = copied(pending.pop())
+        node = condition.producer()
+        if is_op(node, "And"):
+            pending += inputs(node, 2)
+        elif is_op(node, "Less", "Greater"):
+            low, high = map(number, inputs(node, 2) if node.op_type == "Less" else inputs(node, 2)[::-1])
+            if low is None or high is None or not same_dim(symbolic.sub(high, low), size):
+                return False
+        elif not _is_true(condition):
+            return False
+    return True
+
+
+def scanned_along(loop: Repeated, kind: str, position: int) -> tuple[int, bool]:
+    """The axis along which an input or output is scanned, and whether the last slice comes first.
+
+    Args:
+        loop: A Scan; a Loop collects along the first axis.
+        kind: ``input`` or ``output``.
+        position: The number of the scanned input or output.
+    """
+    axes: tuple[int, ...] = attribute(loop.node, f"scan_{kind}_axes", ())
+    directions: tuple[int, ...] = attribute(loop.node, f"scan_{kind}_directions", ())
+    axis = axes[position] if position < len(axes) else 0
+    return axis, position < len(directions) and directions[position] != 0

@@ -10,12 +10,12 @@ import onnx_ir as ir
 from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.facts import contents
-from ortopt.graph.match import Refusal, attribute, need, opset, shape_of
+from ortopt.graph.match import Refusal, need, opset, shape_of
 from ortopt.onnx_ir_internals import is_needed
 from ortopt.semantics import constant_tensor
 from ortopt.transformer import Context
 from ortopt.transformers.control_flow._body_inlining import BodyInlining, Inlining
-from ortopt.transformers.control_flow._loops import Repeated, copied, repeated
+from ortopt.transformers.control_flow._loops import Repeated, copied, repeated, scanned_along
 
 
 class LoopUnrolling(BodyInlining):
@@ -118,17 +118,6 @@ class ScanElimination(BodyInlining):
         return Inlining(lambda: _without_scan(loop, context), "it scans one slice")
 
 
-def _axis(loop: Repeated, kind: str, position: int) -> int:
-    """The axis along which an input or output is scanned."""
-    axes: tuple[int, ...] = attribute(loop.node, f"scan_{kind}_axes", ())
-    return axes[position] if position < len(axes) else 0
-
-
-def _direction(loop: Repeated, kind: str, position: int) -> int:
-    directions: tuple[int, ...] = attribute(loop.node, f"scan_{kind}_directions", ())
-    return directions[position] if position < len(directions) else 0
-
-
 def _bypass_copies(loop: Repeated, context: Context, reasons: list[str]) -> None:
     """Replace results that join the slices of a scanned input in order by it; add to `reasons` why others stay."""
     node = loop.node
@@ -144,8 +133,11 @@ def _bypass_copies(loop: Repeated, context: Context, reasons: list[str]) -> None
             reasons.append("the rank of a scanned input is not known")
             continue
         number = output - loop.states
-        axes = _axis(loop, "input", position) % len(dims), _axis(loop, "output", number) % len(dims)
-        if axes[0] != axes[1] or _direction(loop, "input", position) != _direction(loop, "output", number):
+        (axis, backward), (along, reverses) = (
+            scanned_along(loop, "input", position),
+            scanned_along(loop, "output", number),
+        )
+        if axis % len(dims) != along % len(dims) or backward != reverses:
             reasons.append("a copy runs along another axis or in another direction")
             continue
         new = ir.node("Identity", [source]).outputs[0] if result.is_graph_output() else source
@@ -155,7 +147,7 @@ def _bypass_copies(loop: Repeated, context: Context, reasons: list[str]) -> None
 def _need_one_slice(loop: Repeated) -> None:
     for position, (value, _) in enumerate(loop.scanned_inputs):
         dims = None if value is None else shape_of(value)
-        if dims and dims[_axis(loop, "input", position)] == 1:
+        if dims and dims[scanned_along(loop, "input", position)[0]] == 1:
             return
     need(False, "it may scan more than one slice", loop.node)
 
@@ -167,11 +159,11 @@ def _without_scan(loop: Repeated, context: Context) -> list[ir.Node]:
     for position, (value, inner) in enumerate(loop.scanned_inputs):
         assert value is not None
         if is_needed(inner):
-            slice_ = ops.node_along("Squeeze", value, [_axis(loop, "input", position)], opset(loop.node))
+            slice_ = ops.node_along("Squeeze", value, [scanned_along(loop, "input", position)[0]], opset(loop.node))
             context.edit.insert([slice_], loop.node, [loop.node])
             added.append(slice_)
             arguments[inner] = slice_.outputs[0]
-    return _inlined(loop, arguments, lambda output: _axis(loop, "output", output), added, context)
+    return _inlined(loop, arguments, lambda output: scanned_along(loop, "output", output)[0], added, context)
 
 
 def _inlined(

@@ -7,7 +7,6 @@ product of all steps takes a fraction of the time.
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -15,30 +14,29 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.totality import check_cannot_fail
 from ortopt.graph.detached import new_nodes
-from ortopt.graph.facts import contents
 from ortopt.graph.match import (
-    Dim,
-    Refusal,
     broadcasts_to,
     dims,
     inputs,
-    is_constant,
     is_op,
-    is_scalar,
     need,
     plain_attributes,
     rank,
     same_dim,
-    scalar,
     users,
 )
 from ortopt.options import Numerics
-from ortopt.semantics.op_traits import BROADCASTING, CASTS, RESHAPING, UNARY
+from ortopt.semantics.op_traits import BROADCASTING, UNARY
 from ortopt.transformer import Context, GraphTransformer
-from ortopt.transformers.control_flow._loops import Repeated, bring_out, copied, loops_below, repeated
-
-MAX_STEPS: Final = 8
-"""Nodes between a size and what reads it."""
+from ortopt.transformers.control_flow._loops import (
+    Repeated,
+    bring_out,
+    count,
+    iterations,
+    loops_below,
+    outside,
+    repeated,
+)
 
 
 class Row(Struct, frozen=True):
@@ -89,13 +87,16 @@ def _row(node: ir.Node, loop: Repeated) -> Row | None:
         return None
     x, index = inputs(gather, 2)
     need(x.graph is not loop.body, "its rows are made in the loop", gather)
-    need(rank(index) == 0 and _is_counter(index, loop), "the iteration does not say which row it takes", gather)
+    counted = count(index, loop)
+    is_row = rank(index) == 0 and counted is not None and abs(counted.step) == 1
+    need(is_row, "the iteration does not say which row it takes", gather)
     axis = ops.Gather(gather).axis_of(rank(x))
     _check_rows_stay_apart(node, gather.outputs[0], rank(x) - 1 - axis)
     check_cannot_fail(node)
-    need(_makes_as_many_iterations(loop, dims(x)[axis]), "the loop may need a part of the rows only", loop.node)
+    made = iterations(loop)
+    need(made is not None and same_dim(made, dims(x)[axis]), "the loop may need a part of the rows only", loop.node)
     gathered = gather.outputs[0]
-    operands = (x if value is gathered else _outside(value, loop) for value in inputs(node, len(node.inputs)))
+    operands = (x if value is gathered else outside(value, loop) for value in inputs(node, len(node.inputs)))
     return Row(gather, x, node, tuple(operands))
 
 
@@ -122,73 +123,6 @@ def _check_rows_stay_apart(node: ir.Node, row: ir.Value, behind: int) -> None:
     for value in others:
         fits = rank(value) <= behind and broadcasts_to(value, dims(row))
         need(fits, "another operand has rows of its own", value)
-
-
-def _outside(value: ir.Value, loop: Repeated) -> ir.Value:
-    """What an operand is outside the loop.
-
-    Raises:
-        Refusal: If the loop makes it.
-    """
-    if value.graph is not loop.body or is_constant(value):
-        return value
-    for state in range(loop.states):
-        initial = loop.initial(state)
-        if value is loop.entry(state) and initial is not None and copied(loop.returned(state)) in (value, initial):
-            return initial
-    raise Refusal("another operand is made in the loop", value)
-
-
-def _is_counter(value: ir.Value, loop: Repeated) -> bool:
-    """Whether a value begins with a constant, and grows by one with each iteration."""
-    value = copied(value)
-    node = value.producer()
-    while is_op(node, *CASTS, *RESHAPING):
-        (value,) = inputs(node, 1)
-        node = value.producer()
-    if value is loop.body.inputs[0]:
-        return True
-    for state in range(loop.states):
-        initial = loop.initial(state)
-        if value is loop.entry(state) and initial is not None and is_constant(initial):
-            after = copied(loop.returned(state)).producer()
-            if is_op(after, "Add") and value in after.inputs:
-                return any(is_scalar(step, 1) for step in after.inputs if step is not value)
-    return False
-
-
-def _makes_as_many_iterations(loop: Repeated, size: Dim) -> bool:
-    """Whether a loop ends after as many iterations as an axis is long, as far as its own end is concerned.
-
-    What is moved out is right in any case: it is a waste where the loop ends sooner.
-    """
-    limit, goes_on = loop.node.inputs[0], copied(loop.body.outputs[0])
-    condition = goes_on.producer()
-    if is_op(condition, "Less"):
-        limit = condition.inputs[1]
-    elif goes_on is not loop.body.inputs[1] and not is_constant(goes_on):
-        return False
-    return limit is not None and (counted := _size(limit)) is not None and same_dim(counted, size)
-
-
-def _size(value: ir.Value) -> Dim | None:
-    """The size that a number is, where it fits the types that it passes through; None where it is none."""
-    place = 0
-    for _ in range(MAX_STEPS):
-        known = contents(value)
-        if known is not None and len(known) == 1:
-            return known[0]
-        node = value.producer()
-        if node is None:
-            return None
-        if is_op(node, "Shape"):
-            return dims(inputs(node, 1)[0])[place]
-        if is_op(node, "Gather", "Slice"):
-            place = int(scalar(inputs(node, 2)[1]))
-        elif not is_op(node, *CASTS, *RESHAPING, "Identity"):
-            return None
-        (value,) = inputs(node, 1)
-    return None
 
 
 def _hoist(row: Row, loop: Repeated, context: Context) -> list[ir.Node]:

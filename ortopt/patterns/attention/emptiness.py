@@ -6,14 +6,13 @@ elements, and a past with nothing behind it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis import kernel_history, releases
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope, symbolic
+from ortopt.graph.detached import new_graph
 from ortopt.graph.match import is_never_zero, need, same_dim, shape_of
 from ortopt.patterns.attention.block import Attention
 from ortopt.patterns.attention.heads import HEADS_FIRST
@@ -55,26 +54,16 @@ def guarded(block: Attention, node: ir.Node) -> ir.Node:
     Returns:
         A node with the same results, which are right for empty operands, too.
     """
-    then = _branch([node], node.outputs, "some")
+    then = new_graph([], node.outputs, [node], "some")
     nodes = [ir.node("Identity", [node.inputs[0]])]  # it has no elements, and the shape of the result
     results = [nodes[0].outputs[0]]
     if block.past is not None:
         for past, new in zip((block.past.key, block.past.value), node.inputs[1:3], strict=True):
             nodes += _appended(past, new, block)
             results.append(nodes[-1].outputs[0])
-    other = _branch(nodes, results, "none")
+    other = new_graph([], results, nodes, "none")
     attributes = {"then_branch": then, "else_branch": other}
     return ir.node("If", [_any_element(block, node.inputs[0])], attributes, num_outputs=len(results))
-
-
-def _branch(nodes: Sequence[ir.Node], results: Sequence[ir.Value], name: str) -> ir.Graph:
-    """A branch whose nodes and values have no names yet: the editor gives them such that the model has not."""
-    graph = ir.Graph([], results, nodes=nodes, name=name)
-    for node in nodes:
-        node.name = None
-        for value in node.outputs:
-            value.name = None
-    return graph
 
 
 def _appended(past: ir.Value, new: ir.Value | None, block: Attention) -> list[ir.Node]:
