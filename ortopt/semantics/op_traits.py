@@ -78,6 +78,14 @@ INVOLUTIONS: Final = frozenset({"BitwiseNot", "Neg", "Not"})
 NEUTRAL: Final = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Pow": 1, "And": 1, "Or": 0, "Xor": 0}
 """The second operand that gives back the first, by op; not -0.0 and integers of which a kernel makes doubles."""
 
+ZERO_OF_ZERO: Final = frozenset(
+    {
+        *("Abs", "Celu", "Elu", "Erf", "Gelu", "HardSwish", "Identity", "LeakyRelu", "Mish", "Neg", "Relu", "Selu"),
+        *("Sin", "Softsign", "Tanh"),
+    }
+)
+"""Unary ops that give 0 for 0."""
+
 # -- moving elements --------------------------------------------------------------------------------------------------
 
 RESHAPING: Final = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})

@@ -40,6 +40,7 @@ from ortopt.semantics.op_traits import (
     UNARY,
     UNARY_WITH_PARAMETERS,
     VARIADIC,
+    ZERO_OF_ZERO,
 )
 
 Array = np.ndarray[Any, Any]
@@ -347,6 +348,11 @@ def test_the_second_time_changes_nothing(op: str, values: Array) -> None:
 @pytest.mark.parametrize(("op", "values"), cases(iter(sorted(INVOLUTIONS))))
 def test_the_second_time_takes_the_first_back(op: str, values: Array) -> None:
     assert bits(run(op, run(op, values)[0])[0]) == bits(values)
+
+
+@pytest.mark.parametrize("op", sorted(ZERO_OF_ZERO))
+def test_zero_gives_zero(op: str) -> None:
+    assert run(op, np.zeros(3, np.float32))[0].tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("op", "values"), cases(iter(sorted(NEUTRAL))))

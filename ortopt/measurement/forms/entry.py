@@ -53,7 +53,7 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         values: Assignments, a line each, that make further ones (arrays, numbers, texts) of the sizes and each other.
         before: The nodes that the form stands for, as ONNX text, in which ``{name}`` is a value; their result is ``y``.
         after: The form and what it needs around it; its result is ``y``. Empty where a pass makes it.
-        made_by: The pass that makes the form of `before`, whatever the table knows of it.
+        made_by: The pass, or passes, that make the form of `before`, whatever the table knows of it.
         inputs: The values that are inputs; other arrays are constants where a node reads them.
         result: The result's type.
         opset: The opset of ai.onnx.
@@ -178,9 +178,10 @@ def _evaluated(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _rewritten(model: onnx.ModelProto, made_by: str) -> onnx.ModelProto:
-    """What a pass makes of a model."""
-    wanted = [str(Form(*form)) for form in registry.installed().find(made_by).weighs]
-    return optimize(model, only=[made_by], force_forms=wanted, verify=False).to_proto()
+    """What passes make of a model."""
+    passes = made_by.split()
+    wanted = {str(Form(*form)) for name in passes for form in registry.installed().find(name).weighs}
+    return optimize(model, only=passes, force_forms=sorted(wanted), verify=False).to_proto()
 
 
 def _copies(x: arrays.Array) -> int:

@@ -191,22 +191,27 @@ def _check_indices(value: ir.Value, count: int) -> None:
 
     Places in an axis are neither: what TopK, ArgMax and ArgMin find. So is what a Clip leaves.
     """
+    pending = [value]
     for _ in range(MAX_STEPS):
+        if not pending:
+            return
+        value = pending.pop()
         node = value.producer()
-        if node is None or dtype(value) not in (ir.DataType.INT32, ir.DataType.INT64):
-            break
+        is_wide = dtype(value) in (ir.DataType.INT32, ir.DataType.INT64)
+        need(node is not None and is_wide, "an index may be of no matrix", value)
+        assert node is not None
         if is_op(node, "Clip"):
             _, low, high = (optional(node, place) for place in range(3))
             is_within = low is not None and high is not None and 0 <= scalar(low) <= scalar(high) < count
             need(is_within, "an index may be of no matrix", node)  # it may take one out that was
-            return
-        if is_op(node, "TopK", "ArgMax", "ArgMin"):
+        elif is_op(node, "TopK", "ArgMax", "ArgMin"):
             (of,) = inputs(node, 1)
             (size,) = need_fixed(dims(of)[ops.OneAxis(node).axis :][:1], "the axis has no fixed size", of)
             is_place = node.outputs.index(value) == (1 if is_op(node, "TopK") else 0)
             need(is_place and size <= count, "there are more places than matrices", node)
-            return
-        if not is_op(node, *MOVING, *CASTS):
-            break
-        (value,) = inputs(node, 1)
-    raise Refusal("an index may be of no matrix", value)
+        elif is_op(node, "Concat"):
+            pending += inputs(node, len(node.inputs))
+        else:
+            need(is_op(node, *MOVING, *CASTS), "an index may be of no matrix", node)
+            pending += inputs(node, 1)
+    need(not pending, "an index may be of no matrix", value)
