@@ -10,7 +10,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt.analysis import costs, kernels, node_sizes
-from ortopt.analysis.cost_tables import table_for
+from ortopt.analysis.cost_tables import table_for, table_of
 from ortopt.analysis.costs import Cost, Form, Places, Verdict
 from ortopt.analysis.kernels import CPU, CUDA
 from ortopt.analysis.node_sizes import Place, representative_places
