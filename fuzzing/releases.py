@@ -111,28 +111,34 @@ class Runner:
         self._end()
 
     def run(self, model: bytes, inputs: dict[str, Any]) -> list[Any]:
-        """What a model gives.
+        """What a model gives; see `run_all`."""
+        return next(self.run_all(model, [inputs]))
+
+    def run_all(self, model: bytes, sets: Iterable[dict[str, Any]], *, optimize: bool = False) -> Iterator[list[Any]]:
+        """What a model gives for several sets of inputs, one after the other.
 
         Args:
             model: A serialized model.
-            inputs: Arrays by name.
+            sets: For each an array by input name.
+            optimize: Whether the runtime optimizes the model, where it can be told not to.
 
         Raises:
-            WorkerError: It is refused, or ends its process.
+            WorkerError: The model is refused, or ends its process.
         """
         if self._worker is None:
             self._worker = Worker(CPU, runtime=self._runtime)
         path, source, target = (self._folder / name for name in ("model.onnx", "in", "out"))
         path.write_bytes(model)
-        store_inputs(inputs, source)
         try:
-            self._worker.open(path, len(model), None)
-            rows = self._worker.run(source, target)
+            self._worker.open(path, len(model), None, optimize=optimize)
+            for inputs in sets:
+                store_inputs(inputs, source)
+                rows = self._worker.run(source, target)
+                yield [None if row is None else np.array(restore(target, row)) for row in rows]
         except WorkerError as error:
             if error.died:
                 self._end()
             raise
-        return [None if row is None else np.array(restore(target, row)) for row in rows]
 
     def _end(self) -> None:
         if self._worker is not None:

@@ -119,8 +119,7 @@ def measured(releases: Sequence[str]) -> dict[str, Any]:
         runtime = runtimes.find(python)
         version = runtime.name.split()[-1]
         names.append(version)
-        asked = subprocess.run([python, "-c", _DIGEST], capture_output=True, text=True, check=True)
-        digests[version] = asked.stdout.split()[-1]
+        digests[version] = library_digest(python)
         for fact in FACTS:
             with tempfile.TemporaryDirectory() as folder, Worker(("CPUExecutionProvider",), runtime=runtime) as worker:
                 if told := measure(fact, worker, Path(folder)):
@@ -128,6 +127,16 @@ def measured(releases: Sequence[str]) -> dict[str, Any]:
         print(version, {name: told[version] for name, told in wrong.items() if version in told}, flush=True)
     facts = {name: {"right_since": _right_since(names, told), "wrong": told} for name, told in wrong.items()}
     return {"releases": digests, "facts": facts}
+
+
+def library_digest(python: str) -> str:
+    """The digest of the library of an environment's ONNX Runtime.
+
+    Args:
+        python: The environment's Python.
+    """
+    asked = subprocess.run([python, "-c", _DIGEST], capture_output=True, text=True, check=True)
+    return asked.stdout.split()[-1]
 
 
 def _right_since(releases: Sequence[str], wrong: Mapping[str, str]) -> str:

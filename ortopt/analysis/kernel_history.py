@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from ortopt.analysis import kernels
 from ortopt.graph.facts import dims_of
+from ortopt.graph.provenance import NEEDS_KEY
 from ortopt.graph.symbolic import at_least
 from ortopt.semantics.domains import MICROSOFT
 
@@ -287,6 +288,19 @@ FACTS: Final[tuple[Fact, ...]] = (
         main (double[2,0] x, double[3] b) => (double[2,3] y) <int64[2] whole = {2, 3}> { y = Expand (b, whole) }""",
     ),
     Fact(
+        "a bias of the skip",
+        frozenset({(MICROSOFT, "SkipSimplifiedLayerNormalization")}),
+        lambda node, _: len(node.inputs) > 3 and node.inputs[3] is not None,
+        """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        main (float[2,3,4] x, float[2,3,4] s, float[4] g, float[4] b) => (float[2,3,4] y) {
+            y = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.001> (x, s, g, b) }""",
+        """<ir_version: 8, opset_import: ["" : 17]>
+        main (double[2,3,4] x, double[2,3,4] s, double[4] g, double[4] b) => (double[2,3,4] y)
+            <double e = {0.001}> {
+            t = Add (x, s) u = Add (t, b) q = Mul (u, u) m = ReduceMean <axes = [-1]> (q) w = Add (m, e)
+            r = Sqrt (w) d = Div (u, r) y = Mul (d, g) }""",
+    ),
+    Fact(
         "weights of eight bits",
         frozenset({(MICROSOFT, "MatMulNBits")}),
         _has_eight_bits,
@@ -302,8 +316,9 @@ FACTS: Final[tuple[Fact, ...]] = (
     ),
     Fact(
         MASKED_ROWS,
-        frozenset(),  # asked where a guard is left out: no node shows it
-        lambda *_: False,
+        frozenset({("", "Attention")}),
+        # A guard has gone, which the form does not show.
+        lambda node, _: node.metadata_props.get(NEEDS_KEY) == MASKED_ROWS,
         """<ir_version: 10, opset_import: ["" : 23]>
         main (float[1,2,3,4] x, float[1,2,3,4] k, float[1,2,3,4] v) => (float[1,2,3,4] y)
             <float[1,1,3,3] b = {0, 0, 0, -inf, -inf, -inf, 0, 0, 0}> {

@@ -26,6 +26,12 @@ ORIGIN_KEY: Final = "ortopt.origin"
 VALUES_KEY: Final = "ortopt.values"
 """Of a value, the names of the original's values in whose place it is; of a node in a file, those of each output."""
 
+NEEDS_KEY: Final = "ortopt.needs"
+"""What a node needs of its kernel and its form does not show: the name of a fact of `ortopt.analysis.kernel_history`.
+
+Nodes in its place, and a file, say it, too: else nobody would know later that a guard has gone because of it.
+"""
+
 MAX_ORIGINS: Final = 8
 """How many of them a file names; beyond, their count."""
 

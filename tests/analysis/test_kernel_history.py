@@ -14,7 +14,7 @@ from ortopt.testing import parse
 from ortopt.verification.process import Worker
 from tools import probe_kernels
 
-PROBED = [fact for fact in FACTS if fact.ops]
+SHOWN = [fact for fact in FACTS if fact.name != kernel_history.MASKED_ROWS]  # of that a node says it
 
 
 def node_of(text: str, opset: int = 17) -> ir.Node:
@@ -28,7 +28,7 @@ def test_a_fact_is_what_its_probe_shows_here(fact: Fact, tmp_path: Path) -> None
     assert is_right == (releases.installed() >= kernel_history.measured(fact.name))
 
 
-@pytest.mark.parametrize("fact", PROBED, ids=lambda fact: fact.name)
+@pytest.mark.parametrize("fact", SHOWN, ids=lambda fact: fact.name)
 def test_a_probe_has_the_form_that_it_is_for(fact: Fact) -> None:
     model = ir.serde.deserialize_model(probe_kernels.model_of(fact))
     node = model.graph[-1]

@@ -7,12 +7,27 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+import onnx_ir as ir
 import pytest
 
+from fuzzing import forms
+from ortopt import testing
 from ortopt.testing import check_keeps, check_rewrites
 from ortopt.transformers.lowering.onnxruntime_cpu import conv_block_conversions
 from tests.passes import example_files
 from tests.passes.example_files import Example
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Ask of each result that a test compares whether its forms are known to be right where it is said to run."""
+
+    def check(original: ir.Model, result: ir.Model, _: object) -> None:
+        faults = forms.faults(original, result)
+        assert not faults, f"{'; '.join(faults)}: run python -m tools.probe_forms"
+
+    with mock.patch.object(testing, "verify", forms.checked(testing.verify, check)):
+        return (yield)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.File | None:

@@ -5,8 +5,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from ortopt.analysis import releases
 from ortopt.api import optimize
 from ortopt.options import Fusions, Numerics, Options
+from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
 
@@ -140,6 +142,16 @@ def test_a_guard_stays_where_a_release_gives_nan() -> None:
     older = Options(fusions=Fusions.ALL, min_onnxruntime=(1, 27))
     reason = "NaN where all keys are masked, before 1.28"
     check_keeps(PASS, itself(scores, "float i = {-inf}"), reason, opset=23, options=older)
+
+
+def test_a_result_without_its_guard_says_what_it_needs() -> None:
+    scores = f"m = Where (b, zero, i) d = MatMul (qh, kt) z = Add (d, m) {GUARD}"
+    result = check_rewrites(PASS, itself(scores, "float i = {-inf}"), opset=23)
+    assert releases.requirement(load(to_bytes(result))).onnxruntime == "1.28"
+    plain = check_rewrites(
+        PASS, itself(scores.replace(GUARD, "p = Softmax <axis = -1> (z)"), "float i = {-inf}"), opset=23
+    )
+    assert releases.requirement(plain).onnxruntime == "1.23"
 
 
 def test_a_guard_with_a_mask_that_is_low_and_infinite() -> None:

@@ -9,17 +9,25 @@ import onnx_ir as ir
 from msgspec import structs
 
 from ortopt.analysis.costs import Form
+from ortopt.analysis.kernel_history import MASKED_ROWS
 from ortopt.analysis.kernels import CUDA
 from ortopt.framework.fusions import preferred
 from ortopt.framework.placement import provider_of
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, array_of, dims, dtype, is_constant, is_never_zero, need, opset, same_dim
+from ortopt.graph.provenance import NEEDS_KEY
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.block import Attention, attention
 from ortopt.patterns.attention.contraction import PRODUCTS
-from ortopt.patterns.attention.emptiness import check_masked_rows, check_standard_op, guarded, may_be_empty
+from ortopt.patterns.attention.emptiness import (
+    check_masked_rows,
+    check_standard_op,
+    guarded,
+    may_be_empty,
+    may_read_no_key,
+)
 from ortopt.rule import RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.views.layouts import size_along
@@ -232,8 +240,11 @@ def _check_own_op(block: Attention) -> None:
     if block.keys_first or block.past is not None:
         alike = block.keys.size == block.values.size
         need(alike, "MultiHeadAttention wants keys and values with heads of one size", root)
-    infinite = block.guarded and block.bias is not None and block.bias.depth is mask.Depth.UNKNOWN
-    need(not infinite, "MultiHeadAttention gives NaN where a row is masked as a whole, and the original gives 0", root)
+    need(
+        not may_read_no_key(block),
+        "MultiHeadAttention gives NaN where a row is masked as a whole, and the original gives 0",
+        root,
+    )
 
 
 def _standard(block: Attention) -> ir.Node:
@@ -249,10 +260,12 @@ def _standard(block: Attention) -> ir.Node:
         length = _key_positions(block) if asked else None
         bias = mask.unmasked_bias(block.bias.build(length), guarded=block.guarded, kind=block.bias.kind)
         bias = block.bias.full(bias, block.queries, block.read_keys, length)
+    needs = {NEEDS_KEY: MASKED_ROWS} if may_read_no_key(block) else {}
     if block.past is None:
-        return ir.node("Attention", [query, key, value, *([] if bias is None else [bias])], attributes)
+        given = [query, key, value, *([] if bias is None else [bias])]
+        return ir.node("Attention", given, attributes, metadata_props=needs)
     inputs = [query, key, value, bias, block.past.key, block.past.value]
-    return ir.node("Attention", inputs, attributes, num_outputs=3)
+    return ir.node("Attention", inputs, attributes, num_outputs=3, metadata_props=needs)
 
 
 def _multi_head(block: Attention) -> ir.Node:

@@ -210,10 +210,11 @@ def _block(
 
 
 def _with_dimension(value: ir.Value, place: int, rank: int, size: ir.Value) -> ir.Value:
-    """The value, reshaped to have a size along one axis; a 0 keeps what the value has."""
-    parts = [constant(np.zeros(place, np.int64)), size, constant(np.zeros(rank - place - 1, np.int64))]
-    kept = [part for part in parts if part is size or part.const_value is None or part.const_value.size]
-    shape = size if len(kept) == 1 else ir.node("Concat", kept, {"axis": 0}).outputs[0]
+    """The value, reshaped to have a size along one axis; a 0 keeps what the value has.
+
+    No Concat makes the shape: ONNX Runtime would write -1 for the size, which nothing tells where there are no rows.
+    """
+    shape = ir.node("Mul", [constant(np.eye(rank, dtype=np.int64)[place]), size]).outputs[0] if rank > 1 else size
     return ir.node("Reshape", [value, shape]).outputs[0]
 
 

@@ -87,13 +87,18 @@ def _any_element(block: Attention, query: ir.Value | None) -> ir.Value:
     return ir.node("Cast", [size], {"to": ir.DataType.BOOL}).outputs[0]
 
 
+def may_read_no_key(block: Attention) -> bool:
+    """Whether all keys of a row may be masked by -inf, for which a guard gives 0."""
+    return block.guarded and block.bias is not None and block.bias.depth is Depth.UNKNOWN
+
+
 def check_masked_rows(block: Attention) -> None:
     """Refuse a guard for rows of which all keys are masked, where a release gives NaN for them.
 
     Raises:
         Refusal: If an ONNX Runtime that the result is for gives NaN.
     """
-    if not block.guarded or block.bias is None or block.bias.depth is not Depth.UNKNOWN:
+    if not may_read_no_key(block):
         return
     root = block.core[0]
     least = releases.least(scope.of(scope.graph_of(root)).options)
