@@ -29,10 +29,8 @@ def test_attributes_change_places() -> None:
 @pytest.mark.parametrize(("length", "count"), [(4000, 8), (1000, 8), (500, 4)])
 def test_pieces_of_the_result_are_rows(length: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a long kernel the pieces of the signal, which overlap by it, are copied for little beside it."""
-    monkeypatch.setattr(
-        "ortopt.transformers.lowering.onnxruntime_cpu.signal_conv_conversions.is_faster",
-        lambda *_, **sizes: sizes["multiplications"] < 100_000,
-    )
+    module = "ortopt.transformers.lowering.onnxruntime_cpu.signal_conv_conversions"
+    monkeypatch.setattr(f"{module}.is_divided", lambda *_, **__: False)
     text = convolution("pads = [16, 0, 15, 0]", image=f"N,16,{length},1", weight=(16, 16, 32, 1))
     after = check_rewrites(PASS, text, ops={"Slice": count, "Concat": 1, "Pad": 1, "Reshape": 1, "Conv": 1})
     assert list(the_conv(after).attributes["pads"].as_ints()) == [0, 0, 0, 0]
