@@ -1,9 +1,9 @@
 """``python -m fuzzing.releases --releases 1.20,newest``: results on the runtimes that they are for.
 
-Each example of the passes' tests, and each model of the zoo, is optimized for a release (``min_onnxruntime``), and runs
-there and, as it was, on the ONNX Runtime that is installed here: the numbers must agree but for rounding, and the
-result must load wherever its original does. Exit code 1 where one does not, or where no runtime can be installed. A
-release runs in an environment of its own (`tools.versions`). ``--runtime`` names another runtime as ``--verify-with``
+Each example of the passes' tests, each model of the zoo, or of a folder of your own, is optimized for a release
+(``min_onnxruntime``), and runs there and, as it was, on the ONNX Runtime that is installed here: the numbers must agree
+but for rounding, and the result must load wherever its original does. Exit code 1 where one does not, or where no
+runtime can be installed. A release runs in an environment of its own (`tools.versions`). ``--runtime`` names another runtime as ``--verify-with``
 does: OpenVINO or onnxruntime-web, for which models are optimized with their target, or MNN, with ``--target onnx``.
 With ``--seconds`` each result that is right is measured in turns with its original (`fuzzing.turns`).
 """
@@ -89,6 +89,16 @@ def of_zoo(models: Iterable[str]) -> Iterator[tuple[str, Example]]:
     """
     for name in models:
         yield name, Example("", onnx.load(zoo.cached(name)), {}, dict(zoo.inputs(name)))
+
+
+def of_folder(folder: Path) -> Iterator[tuple[str, Example]]:
+    """The .onnx files of a folder, each with what it is called; inputs are drawn for them.
+
+    Args:
+        folder: The folder.
+    """
+    for path in sorted(folder.glob("*.onnx")):
+        yield path.stem, Example("", onnx.load(path), {}, {})
 
 
 class Runner:
@@ -288,6 +298,7 @@ def main() -> int:
     parser.add_argument("--runtime", action="append", default=[], help="another runtime, as --verify-with takes it")
     parser.add_argument("--passes", default="", help="passes whose examples run, A,B; all if it is left out")
     parser.add_argument("--zoo", action="store_true", help="the models of the zoo instead")
+    parser.add_argument("--folder", type=Path, help="the .onnx files of a folder instead")
     parser.add_argument(
         "--smoke", action="store_true", help="a part: a few passes, two releases on which some of their forms are wrong"
     )
@@ -305,7 +316,11 @@ def main() -> int:
             print(runtime, flush=True)
             continue
         ran += 1
-        findings += _reported(runtime, of_zoo(chosen) if given.zoo else of_passes(passes), given.seconds)
+        if given.folder:
+            models = of_folder(given.folder)
+        else:
+            models = of_zoo(chosen) if given.zoo else of_passes(passes)
+        findings += _reported(runtime, models, given.seconds)
     return 1 if findings or not ran else 0
 
 

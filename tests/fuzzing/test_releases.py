@@ -11,7 +11,7 @@ import pytest
 
 from fuzzing import releases, turns
 from fuzzing.mutants.examples import Example
-from fuzzing.releases import Case, Runner, difference, environments, examine, of_passes, options_for
+from fuzzing.releases import Case, Runner, difference, environments, examine, of_folder, of_passes, options_for
 from ortopt.testing import parse
 from ortopt.verification import runtimes
 from ortopt.verification.process import WorkerError
@@ -47,6 +47,14 @@ def test_examples_are_right_on_a_runtime(tmp_path: Path) -> None:
     with Runner(folders[0], runtime) as runner, Runner(folders[1]) as here:
         found = list(examine(runtime, of_passes(["relu_fusion"]), runner, here))
     assert set(found) <= {None}
+
+
+def test_models_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(
+        ir.to_proto(parse("agraph (float[N,2] x) => (float[N,2] y) { y = Relu(x) }")).SerializeToString()
+    )
+    (tmp_path / "notes.txt").touch()
+    assert [name for name, _ in of_folder(tmp_path)] == ["net"]
 
 
 def test_a_result_that_is_wrong_there_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
