@@ -52,7 +52,7 @@ from ortopt.transpose.plan import (
     rebuilt,
     typical_size,
 )
-from ortopt.views.targets import COPY, INFER, target_of
+from ortopt.views.emission import COPY, INFER, target_of
 
 BLOCK: Final = Form("", "Gather", "of one more block of memory")
 """However small it is. T5's table of relative positions, [32, heads], is read more slowly along its second axis."""

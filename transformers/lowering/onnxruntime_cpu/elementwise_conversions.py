@@ -33,7 +33,7 @@ from ortopt.graph.match import (
 from ortopt.linear.folding import Place, layer_alone, node_alone, rebuilt
 from ortopt.linear.weights import scaled
 from ortopt.options import Fusions, Numerics, TransformerLevel
-from ortopt.patterns.image_sizes import elements_of_an_image
+from ortopt.patterns.convolutions import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY

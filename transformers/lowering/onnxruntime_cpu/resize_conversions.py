@@ -28,8 +28,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.convolution_activation import is_convolution
-from ortopt.patterns.image_sizes import elements_of_an_image, is_filled_image
+from ortopt.patterns.convolutions import elements_of_an_image, is_convolution, is_filled_image
 from ortopt.patterns.interpolation import IN_PLACE_OF_PHASES, Image, Matrix, interpolated
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.transformer import GraphTransformer
