@@ -1,7 +1,7 @@
 """Products of which ONNX Runtime rounds the first operand to 8 bits, when it loads a model.
 
 Where a constant matrix of 8 bits or fewer is dequantized right before a MatMul or Gemm, and the first operand is not,
-ONNX Runtime makes one MatMulNBits of accuracy level 4 of both: from 1.20 on of matrices of 4 bits in blocks, from 1.29
+ONNX Runtime makes one MatMulNBits of accuracy level 4 of both: from 1.20 on of matrices of 4 bits in blocks, from 1.25
 on of all others. Results move by up to a percent of their scale. Where a Transpose stands between the two, it brings
 them together itself if there are no blocks, and a zero point, or a type that needs none.
 """
