@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
-from ortopt.transpose.movement import BLOCK
+from ortopt.transpose.movement import SINGLE
 from ortopt.transpose.optimizer import TransposeReducer
 
 
@@ -32,7 +32,7 @@ class TransposeOptimizer(GraphTransformer):
         "transpose_merging",
         "transpose_elimination",
     )
-    weighs = (BLOCK,)
+    weighs = (SINGLE,)
     numerics = Numerics.REORDERED
     keeps_elementwise = True
     offers_rewrites = True
