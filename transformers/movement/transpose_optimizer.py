@@ -13,8 +13,8 @@ from ortopt.transpose.optimizer import TransposeReducer
 class TransposeOptimizer(GraphTransformer):
     """``Transpose⁻¹(op(Transpose(x)))`` → ``op(x)``: transposes move through ops to where they cancel.
 
-    A rewrite is made only if fewer transposes remain, and if they do not move more bytes than before. Level 3 runs the
-    pass again, on what the fusions of level 2 have left.
+    A rewrite is made only if fewer transposes remain, and if they do not move more bytes than before, or single
+    elements for so long that nothing is gained. Level 3 runs the pass again, on what the fusions of level 2 have left.
     """
 
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL3)
