@@ -16,7 +16,7 @@ from ortopt.analysis.kernels import CPU, CUDA
 from ortopt.analysis.node_sizes import Place, representative_places
 from ortopt.errors import UsageError
 from ortopt.framework import placement
-from ortopt.graph import scope
+from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal
 from ortopt.graph.refusal import Code
@@ -138,6 +138,22 @@ def places_of(node: ir.Node, options: Options) -> Sequence[Place]:
         known = options.dim_hints, representative_places(model, options.dim_hints)
         model.meta[_PLACES] = known
     return known[1]
+
+
+def as_tokens(root: ir.Node, dims: Sequence[Dim]) -> Sequence[Dim]:
+    """Dimensions of rows that are tokens, whatever they are called: a batch that alone is open counts a short text.
+
+    Args:
+        root: A node of the graph.
+        dims: The dimensions; they stay where the caller says what sizes to expect, or where other sizes are open.
+    """
+    options = scope.of(scope.graph_of(root)).options
+    places = places_of(root, options)
+    is_batch = all(extent == (1, 1) for place in places for extent in place.values())
+    if options.dim_hints or not is_batch:
+        return dims
+    sizes = {name: node_sizes.TEXTS[0] for place in places for name in place}
+    return [dim if isinstance(dim, int) else symbolic.substitute(dim, sizes) for dim in dims]
 
 
 def check_convertible(node: ir.Node, options: Options) -> None:

@@ -54,8 +54,14 @@ from ortopt.transpose.plan import (
 )
 from ortopt.views.emission import COPY, INFER, target_of
 
-BLOCK: Final = Form("", "Gather", "of one more block of memory")
-"""However small it is. T5's table of relative positions, [32, heads], is read more slowly along its second axis."""
+SINGLE: Final = Form("", "Gather", "of one more number that lies alone")
+"""T5's table of relative positions, [32, heads], is read more slowly along its second axis."""
+
+MAX_SINGLE_BITS: Final = 64
+"""Numbers that a Transpose moves by loads and stores, and a Gather by a copy of memory each."""
+
+LARGE_SIZE: Final = 128
+"""What a dimension that is not known counts at least where a gain grows with it."""
 
 
 @handles("Concat", "GatherElements", "Scatter", "ScatterElements")
@@ -92,17 +98,26 @@ def gather(node: ir.Node, at: At) -> Plan:
         (normal(layout), *(None for _ in node.inputs[1:])),
         (output,),
         lambda operands: rebuilt(node, operands.values, axis=layout[axis]),
-        _more_copies(shape_of(data), shape_of(indices), axis, layout) * pays_from(node, BLOCK, "bytes"),
+        _more_copies(data, shape_of(indices), axis, layout) * pays_from(node, SINGLE, "bytes"),
     )
 
 
-def _more_copies(data: Sequence[Dim] | None, indices: Sequence[Dim] | None, axis: int, layout: Perm) -> int:
-    """How many blocks of memory a Gather copies in another layout of the data, beyond those that it copies now."""
-    if data is None or indices is None:
+def _more_copies(data: ir.Value, indices: Sequence[Dim] | None, axis: int, layout: Perm) -> int:
+    """How many single numbers a Gather copies in another layout of the data, beyond the blocks that it copies now."""
+    shape = shape_of(data)
+    if shape is None or indices is None or data.dtype in (None, ir.DataType.STRING):
         return 0
-    now = math.prod(typical_size(dim) for dim in data[:axis])
-    then = math.prod(typical_size(dim) for place, dim in enumerate(data) if layout[place] < layout[axis])
-    return max(then - now, 0) * math.prod(map(typical_size, indices))
+    inside = [dim for place, dim in enumerate(shape) if layout[place] > layout[axis]]
+    if math.prod(map(typical_size, inside)) * data.dtype.bitwidth > MAX_SINGLE_BITS:
+        return 0  # such blocks are what a Transpose copies, too
+    now = math.prod(map(_large_size, shape[:axis]))
+    then = math.prod(_large_size(dim) for place, dim in enumerate(shape) if layout[place] < layout[axis])
+    return max(then - now, 0) * math.prod(map(_large_size, indices))
+
+
+def _large_size(dim: Dim) -> int:
+    """A dimension; one that is open counts 128: the more single numbers, the more a Transpose gains."""
+    return dim if isinstance(dim, int) else LARGE_SIZE
 
 
 def _spread(layout: Perm, axis: int, count: int) -> Perm:

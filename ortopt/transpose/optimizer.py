@@ -11,7 +11,7 @@ from ortopt.graph.match import Refusal
 from ortopt.transpose.layout import inverse
 from ortopt.transpose.plan import At
 from ortopt.transpose.rearrangement import Rearrangement
-from ortopt.transpose.region import OVERHEAD, Cost, Region, Views, bytes_of, output_index, permutation
+from ortopt.transpose.region import OVERHEAD, Cost, Region, Views, output_index, permutation
 
 COUNT_FIRST = 1 << 60
 """An overhead that makes one Transpose less worth any number of bytes."""
@@ -25,9 +25,7 @@ def cost(graph: ir.Graph) -> Cost:
     Args:
         graph: The graph; those below it count for themselves.
     """
-    views = Views(graph)
-    nodes = [node for node in graph if permutation(node, graph) is not None]
-    return Cost(len(nodes), sum(bytes_of(views.of(node.outputs[0]).root) for node in nodes))
+    return Views(graph).cost([node for node in graph if permutation(node, graph) is not None])
 
 
 class TransposeReducer:

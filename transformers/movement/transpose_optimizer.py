@@ -6,15 +6,15 @@ import onnx_ir as ir
 
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
-from ortopt.transpose.movement import BLOCK
+from ortopt.transpose.movement import SINGLE
 from ortopt.transpose.optimizer import TransposeReducer
 
 
 class TransposeOptimizer(GraphTransformer):
     """``Transpose⁻¹(op(Transpose(x)))`` → ``op(x)``: transposes move through ops to where they cancel.
 
-    A rewrite is made only if fewer transposes remain, and if they do not move more bytes than before. Level 3 runs the
-    pass again, on what the fusions of level 2 have left.
+    A rewrite is made only if fewer transposes remain, and if they do not move more bytes than before, or single
+    elements for so long that nothing is gained. Level 3 runs the pass again, on what the fusions of level 2 have left.
     """
 
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL3)
@@ -32,7 +32,7 @@ class TransposeOptimizer(GraphTransformer):
         "transpose_merging",
         "transpose_elimination",
     )
-    weighs = (BLOCK,)
+    weighs = (SINGLE,)
     numerics = Numerics.REORDERED
     keeps_elementwise = True
     offers_rewrites = True

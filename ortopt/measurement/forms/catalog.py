@@ -45,7 +45,7 @@ UNMEASURED: Final[Mapping[Form, str]] = {
     Form("", "Concat", "of rows of signals"): _OF_THREADS,
     Form("", "Conv", "of columns as rows, on one thread"): _OF_THREADS,
     Form("", "Gemm", "between eight Reshapes"): "it is a weight in a sum over all nodes of a region",
-    Form("", "Gather", "of one more block of memory"): "it is a weight in a sum over all nodes of a region",
+    Form("", "Gather", "of one more number that lies alone"): "it is a weight in a sum over all nodes of a region",
     Form("", "Gather", "for each difference of positions"): "it is a part of a model, of a dozen nodes and more",
 }
 """Forms of the table that are not measured, each with the reason."""

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ortopt import ops
 from ortopt.analysis.costs import Form
-from ortopt.framework.fusions import check_faster
+from ortopt.framework.fusions import as_tokens, check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -74,6 +74,9 @@ class GatheredProductDecomposition(CpuRule[GatheredProduct]):
 
     A mixture of experts has a matrix for each expert. Where an exporter gathers one for each row (``batched_mm`` of
     Hugging Face's transformers), ONNX Runtime copies each as often as it is chosen, and multiplies it by one row.
+
+    It gains with the number of rows, and loses at one row of small matrices. Where the rows are all that is open, as in
+    a layer that is exported alone, they count as 16.
     """
 
     roots = ("MatMul",)
@@ -110,7 +113,7 @@ class GatheredProductDecomposition(CpuRule[GatheredProduct]):
         fits = len(of_rows) > 0 and dims_broadcast_to(dims(rows)[:-2], of_rows)
         need(fits, "rows and indices have other axes", rows)
         _check_indices(chosen, count)
-        check_faster(root, FOR_EACH, elements=(*ahead, inner, outer), parts=count)
+        check_faster(root, FOR_EACH, elements=(*as_tokens(root, ahead), inner, outer), parts=count)
         return GatheredProduct((gather, *join, root), rows, matrices, chosen, is_second, bool(join))
 
     def rewrite(self, found: GatheredProduct) -> ir.Value:
