@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from ortopt.discovery import pass_files
+from ortopt.discovery import pass_files, pass_manifest
 from ortopt.discovery.deferred_rules import DeferredRule
 from ortopt.errors import PlugInWarning, RegistrationError, UnknownTransformerError, UsageError
 from ortopt.framework.pass_options import checked, options_of
@@ -287,7 +287,7 @@ def _select_unnamed(options: Options) -> list[Selected] | None:
 def _own_transformers() -> Iterator[GraphTransformer]:
     """Ortopt's own transformers; rules wait as far as the manifest is current."""
     for module, path in pass_files.paths().items():
-        entry = pass_files.current(module, path)
+        entry = pass_manifest.current(module, path)
         declared = {} if entry is None else entry.passes
         rules = [DeferredRule(module, name, values) for name, values in declared.items() if values is not None]
         yield from rules if rules and len(rules) == len(declared) else map(pass_files.instance, pass_files.load(module))

@@ -12,7 +12,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from ortopt.discovery import pass_files
+from ortopt.discovery import pass_manifest
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 from tests.passes import example_files
@@ -175,7 +175,7 @@ def test_the_garbage_collector_belongs_to_the_process() -> None:
 
 
 def test_passes_and_their_tests_match_one_to_one() -> None:
-    passes = {name for entry in pass_files.read().values() for name in entry.passes}
+    passes = {name for entry in pass_manifest.read().values() for name in entry.passes}
     tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests" / "passes").glob("test_*.py")}
     assert passes == tests | set(example_files.passes())
 

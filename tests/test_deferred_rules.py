@@ -10,9 +10,9 @@ import onnx_ir as ir
 import pytest
 
 from ortopt import registry
-from ortopt.discovery import deferred_rules, pass_files
+from ortopt.discovery import deferred_rules, pass_files, pass_manifest
 from ortopt.discovery.deferred_rules import DeferredRule, declared
-from ortopt.discovery.pass_files import Entry
+from ortopt.discovery.pass_manifest import Entry
 from ortopt.errors import RegistrationError
 from ortopt.options import Options
 from ortopt.rule import Match, Replacement, RewriteRule
@@ -22,7 +22,7 @@ from tools.manifest import PATH, manifest
 ATTRIBUTES = sorted(
     name for kind in (GraphTransformer, RewriteRule) for name in kind.__annotations__ if not name.startswith("_")
 )
-MODULES = pass_files.read()
+MODULES = pass_manifest.read()
 DECLARED = {
     name: (module, values)
     for module, entry in MODULES.items()
@@ -62,7 +62,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_are_selected(fresh: None, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
     waiting = registry.select(options)
     assert any(isinstance(chosen.transformer, DeferredRule) for chosen in waiting)
-    monkeypatch.setattr(pass_files, "read", dict)
+    monkeypatch.setattr(pass_manifest, "read", dict)
     usual = registry.select(options)
     assert not any(isinstance(chosen.transformer, DeferredRule) for chosen in usual)
     assert [(c.transformer.name, c.levels) for c in waiting] == [(c.transformer.name, c.levels) for c in usual]
@@ -113,7 +113,7 @@ def test_only_passes_that_do_no_more_than_rules_can_wait() -> None:
 def test_a_file_that_has_changed_is_imported(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     module = "activation.swish"
     known = MODULES[module]
-    monkeypatch.setattr(pass_files, "read", lambda: {**MODULES, module: Entry(known.checksum + 1, known.passes)})
+    monkeypatch.setattr(pass_manifest, "read", lambda: {**MODULES, module: Entry(known.checksum + 1, known.passes)})
     waiting = {c.transformer.name for c in registry.select(Options()) if isinstance(c.transformer, DeferredRule)}
     assert "quick_gelu_fusion" not in waiting
     assert "gelu_fusion" in waiting
@@ -123,7 +123,7 @@ def test_an_archive_cannot_be_listed_and_has_what_the_manifest_lists(monkeypatch
     listed = list(pass_files.paths())
     monkeypatch.setattr("os.walk", lambda root: iter(()))
     assert list(pass_files.paths()) == listed
-    assert pass_files.current(listed[0], "") is not None
+    assert pass_manifest.current(listed[0], "") is not None
 
 
 def test_a_pass_that_does_not_load_says_so() -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from ortopt.discovery import pass_files
+from ortopt.discovery import pass_manifest
 from tests.all_passes.pass_examples import arguments
 from tests.test_architecture import LAYERS
 
@@ -150,7 +150,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_passes_that_are_named_exist(page: Path) -> None:
-    passes = {name for entry in pass_files.read().values() for name in entry.passes}
+    passes = {name for entry in pass_manifest.read().values() for name in entry.passes}
     defined = {snake for block in blocks("python", page.read_text(encoding="utf-8")) for snake in pass_names(block)}
     says = {code for code in codes(prose(page)) if re.fullmatch(rf"[a-z0-9]+(_[a-z0-9]+)*_({KINDS})", code)}
     assert says <= passes | defined

@@ -80,7 +80,7 @@ OWN = {
     "analysis/cost_tables.py": "a table that ships",
     "analysis/releases.py": "a table that ships",
     "analysis/targets.py": "tables that ship",
-    "discovery/pass_files.py": "the list of passes that ships",
+    "discovery/pass_manifest.py": "the list of passes that ships",
     "zoo.py": "the zoo that ships",
     "measurement/in_turns.py": "ONNX Runtime's profile",
     "measurement/profiling.py": "ONNX Runtime's profile",

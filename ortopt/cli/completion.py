@@ -73,9 +73,9 @@ def _models() -> tuple[str, ...]:
 
 
 def _passes() -> list[str]:
-    from ortopt.discovery import pass_files
+    from ortopt.discovery import pass_manifest
 
-    return [name for entry in pass_files.read().values() for name in entry.passes]
+    return [name for entry in pass_manifest.read().values() for name in entry.passes]
 
 
 def prepare(command: click.Command) -> None:

@@ -1,7 +1,7 @@
 """Rules that are imported when a node of one of their ops turns up: until then, their declarations are enough.
 
 Of more than 200 passes, a model has the ops of half, and to import them all takes longer than to optimize a small one.
-What a rule declares is known without its module as far as the manifest is current (`ortopt.discovery.pass_files`).
+What a rule declares is known without its module as far as the manifest is current (`ortopt.discovery.pass_manifest`).
 """
 
 from __future__ import annotations

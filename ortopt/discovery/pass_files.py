@@ -1,4 +1,4 @@
-"""The files of passes: which there are, the transformers that each defines, and what the manifest says of them.
+"""The files of passes: which there are, and the transformers that each defines.
 
 They lie in folders below the package of passes, one for each family. A file whose name begins with ``_`` is what passes
 of a family share, and a class whose name does is what passes of a file share.
@@ -6,63 +6,16 @@ of a family share, and a class whose name does is what passes of a file share.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import os
-import pkgutil
-import zlib
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any
 
-import msgspec
-
+from ortopt.discovery import pass_manifest
 from ortopt.errors import RegistrationError
 from ortopt.rule import RewriteRule, check_rule
 from ortopt.transformer import PASSES_PACKAGE, GraphTransformer, check_contract, check_options, name_key
-
-FILE: Final = "pass_manifest.json"
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """A file of passes.
-
-    Attributes:
-        checksum: Of its source.
-        passes: By name, what each rule declares that differs from the default; None of a transformer that has to be
-            imported at once.
-    """
-
-    checksum: int
-    passes: dict[str, dict[str, Any] | None]
-
-
-@functools.cache
-def read() -> Mapping[str, Entry]:
-    """The manifest, by module below the package of passes; empty where there is none."""
-    try:
-        data = pkgutil.get_data("ortopt.discovery", FILE)  # out of an archive, too
-    except OSError:
-        data = None
-    return {} if data is None else msgspec.json.decode(data, type=dict[str, Entry])
-
-
-def current(module: str, path: str) -> Entry | None:
-    """The entry of a file, if it was made from what the file says now.
-
-    Args:
-        module: The module below the package of passes.
-        path: The file; empty where it is in an archive, which nobody edits.
-    """
-    entry = read().get(module)
-    return entry if entry is not None and (not path or entry.checksum == checksum(path)) else None
-
-
-def checksum(path: str) -> int:
-    """A checksum of a file."""
-    with open(path, "rb") as file:  # noqa: PTH123 -- of each pass, in each run
-        return zlib.crc32(file.read())
-
 
 Kind = type[GraphTransformer]
 
@@ -80,7 +33,7 @@ def paths() -> dict[str, str]:
             for name in files:
                 if name.endswith(".py") and not name.startswith("_"):
                     found[f"{prefix}.{name[:-3]}".removeprefix(".")] = os.path.join(folder, name)  # noqa: PTH118
-    return dict(sorted(found.items())) if found else dict.fromkeys(read(), "")
+    return dict(sorted(found.items())) if found else dict.fromkeys(pass_manifest.read(), "")
 
 
 def load(module: str) -> list[Kind]:
