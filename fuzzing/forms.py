@@ -147,7 +147,11 @@ def faults(before: ir.Model, after: ir.Model) -> list[str]:
     return [f"{what} on ONNX Runtime {', '.join(where)}" for what, where in told.items()]
 
 
-_TOLD: Final = {NOT_RUN: "it has not been run", WRONG: "it is wrong"}
+_TOLD: Final = {
+    NOT_RUN: "it has not been run",
+    WRONG: "it is wrong",
+    REWRITTEN: "it is wrong, as it is rewritten at load,",
+}
 
 
 def needed(model: ir.Model) -> str | None:

@@ -3,9 +3,10 @@
 Each example of the passes' tests, each model of the zoo, or of a folder of your own, is optimized for a release
 (``min_onnxruntime``), and runs there and, as it was, on the ONNX Runtime that is installed here: the numbers must agree
 but for rounding, and the result must load wherever its original does. Exit code 1 where one does not, or where no
-runtime can be installed. A release runs in an environment of its own (`tools.versions`). ``--runtime`` names another runtime as ``--verify-with``
-does: OpenVINO or onnxruntime-web, for which models are optimized with their target, or MNN, with ``--target onnx``.
-With ``--seconds`` each result that is right is measured in turns with its original (`fuzzing.turns`).
+runtime can be installed. A release runs in an environment of its own (`tools.versions`). ``--runtime`` names another
+runtime as ``--verify-with`` does: OpenVINO or onnxruntime-web, for which models are optimized with their target, or
+MNN, with ``--target onnx``. With ``--seconds`` each result that is right is measured in turns with its original
+(`fuzzing.turns`).
 """
 
 from __future__ import annotations
@@ -310,17 +311,19 @@ def main() -> int:
     passes = SMOKE if given.smoke else [name for name in given.passes.split(",") if name] or names()
     chosen = [name for name in given.models.split(",") if name] or zoo.names()
     asked = ["1.20", "1.24"] if given.smoke else [name for name in given.releases.split(",") if name]
+
+    def models() -> Iterator[tuple[str, Example]]:
+        if given.folder:
+            return of_folder(given.folder)
+        return of_zoo(chosen) if given.zoo else of_passes(passes)
+
     findings = ran = 0
     for runtime in environments(asked, given.runtime):
         if isinstance(runtime, str):
             print(runtime, flush=True)
             continue
         ran += 1
-        if given.folder:
-            models = of_folder(given.folder)
-        else:
-            models = of_zoo(chosen) if given.zoo else of_passes(passes)
-        findings += _reported(runtime, models, given.seconds)
+        findings += _reported(runtime, models(), given.seconds)
     return 1 if findings or not ran else 0
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,24 @@ import pytest
 from ortopt.measurement import asking, child
 from ortopt.system import child_processes
 from ortopt.verification.runner import ModelRunner
+
+IN_A_ROW = 12
+"""Number of tests of a file that a worker gets at once: the work of handing them out grows with the parts' number."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have one worker run the tests of a pass in tests/all_passes, which share its examples, and others in rows."""
+    seen: Counter[Path] = Counter()
+    for item in items:
+        if item.get_closest_marker("xdist_group") is not None:
+            continue
+        told = getattr(item, "callspec", None)
+        if item.path.parent.name == "all_passes" and told is not None and "name" in told.params:
+            group = told.params["name"]
+        else:
+            group = f"{item.path.relative_to(item.config.rootpath)} {seen[item.path] // IN_A_ROW}"
+            seen[item.path] += 1
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_finish() -> None:

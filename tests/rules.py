@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from ortopt import Context, GraphTransformer, GraphTransformerManager, RewriteRule
+from ortopt import Context, GraphTransformer, GraphTransformerManager, RewriteRule, registry
 from ortopt.cancellation import CancellationToken
 from ortopt.graph.match import inputs
 from ortopt.rule import Forwarded
 from ortopt.testing import parse
+
+
+def with_passes(
+    more: Iterable[type[GraphTransformer]], installed: registry.Registry | None = None, without: Collection[str] = ()
+) -> registry.Registry:
+    """A registry of the installed passes, or of those of another registry, without some and with more."""
+    given, changed = installed or registry.installed(), registry.Registry()
+    for kind in given:
+        if kind.name not in without:
+            changed.add(kind, given.origin(kind.name))
+    for kind in more:
+        changed.add(kind, "a test")
+    return changed
 
 
 class Swap(RewriteRule[Forwarded]):

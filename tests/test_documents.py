@@ -77,7 +77,7 @@ OWN = {
     "analysis/costs.py": "the table that ships, or one that has been checked",
     "analysis/kernel_history.py": "tables that ship",
     "analysis/kernels.py": "tables that ship",
-    "analysis/release_costs.py": "a table that ships",
+    "analysis/cost_tables.py": "a table that ships",
     "analysis/releases.py": "a table that ships",
     "analysis/targets.py": "tables that ship",
     "discovery/pass_manifest.py": "the list of passes that ships",

@@ -9,7 +9,7 @@ Each release runs in an environment of its own (`tools.versions`), and is measur
 is first, for comparison, the one that is installed here, which has to be the one of the shipped table: a form that is
 as slow with it on this processor is not held against the release. What counts are both models as ONNX Runtime optimizes
 them when it loads them: a form that it makes itself costs nothing. Rows of the forms and releases that are measured are
-replaced, others stay; `ortopt.analysis.release_costs` says what they mean.
+replaced, others stay; `ortopt.analysis.cost_tables` says what they mean.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import structs
 
-from ortopt.analysis import costs, release_costs, releases
+from ortopt.analysis import cost_tables, costs, releases
 from ortopt.analysis.costs import HYSTERESIS, Verdict
 from ortopt.analysis.providers import CPU
 from ortopt.measurement import cost_tables as tables
@@ -165,7 +165,7 @@ def main() -> None:
 
 def _write(version: str, rows: Iterable[tuple[dict[str, Any], list[Any] | None]]) -> None:
     """Write what was measured of a release."""
-    data = json.loads(release_costs.PATH.read_bytes())
+    data = json.loads(cost_tables.PATH.read_bytes())
     release = releases.shown(releases.parse_release(version))
     others = {name: day for name, day in data["releases"].items() if not name.startswith(f"{release}.")}
     head = {
@@ -173,7 +173,7 @@ def _write(version: str, rows: Iterable[tuple[dict[str, Any], list[Any] | None]]
         "processor": tables.processor(),
         "threads": 1,
     }
-    release_costs.PATH.write_text(written({**head, "costs": merged(data, release, rows)}), encoding="utf-8")
+    cost_tables.PATH.write_text(written({**head, "costs": merged(data, release, rows)}), encoding="utf-8")
 
 
 if __name__ == "__main__":

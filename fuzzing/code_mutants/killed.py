@@ -28,7 +28,7 @@ def write(addresses: Iterable[Address], path: Path = LIST) -> None:
 
 def located(addresses: Sequence[Address]) -> tuple[list[Mutant], list[Address]]:
     """Where listed mutants are today, and those whose code is gone or stands in several places by now."""
-    places = mutants()
+    places = mutants({address.function for address in addresses})
     found: list[Mutant] = []
     gone: list[Address] = []
     for address in addresses:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -65,18 +65,24 @@ def sources() -> list[Path]:
     )
 
 
-def mutants() -> dict[Address, list[Mutant]]:
-    """All mutants of the product by address; one with several places has a name that several functions share."""
+def mutants(names: Collection[str] | None = None) -> dict[Address, list[Mutant]]:
+    """The mutants of the product by address; one with several places has a name that several functions share.
+
+    Args:
+        names: Qualified names of the functions; all if None.
+    """
     found: dict[Address, list[Mutant]] = {}
     for path in sources():
-        for mutant in mutants_of(str(path.relative_to(ROOT))):
+        for mutant in mutants_of(str(path.relative_to(ROOT)), names):
             found.setdefault(mutant.address, []).append(mutant)
     return found
 
 
-def mutants_of(path: str) -> Iterator[Mutant]:
-    """The mutants of one file, given by its path in the project."""
+def mutants_of(path: str, names: Collection[str] | None = None) -> Iterator[Mutant]:
+    """The mutants of one file, given by its path in the project, in functions of some names or in all."""
     for name, function in functions(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
+        if names is not None and name not in names:
+            continue
         seen: Counter[tuple[str, str, str]] = Counter()
         for number, (node, kind, replacement) in enumerate(changes(function)):
             text = (kind, _text(node), _text(replacement))

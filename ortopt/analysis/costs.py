@@ -86,7 +86,7 @@ class Cost(Struct, frozen=True):
         speeds: The speed on each kind of processor (`Circumstances.kernels`), where several were measured.
         elsewhere: Of an answer about sizes that the table does not know, those that it knows, in words.
         releases: Older releases of ONNX Runtime that keep the form from being taken, in words: it loses there, or was
-            not measured; empty where there are none (`ortopt.analysis.release_costs`).
+            not measured; empty where there are none (`ortopt.analysis.cost_tables`).
     """
 
     form: Form

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortopt.analysis import kernel_history, kernels, releases, targets
+from ortopt.analysis import kernel_history, kernels, releases, targets, weight_rounding
 from ortopt.analysis.kernel_history import Release
 from ortopt.graph import scope
-from ortopt.graph.index import OpIndex
+from ortopt.graph.index import OpIndex, op_key
 from ortopt.graph.refusal import Conflict, NoKernel
 from ortopt.options import Options, TransformerLevel
-from ortopt.semantics import STANDARD_DOMAINS
+from ortopt.semantics import DEQUANTIZERS, STANDARD_DOMAINS
 
 NEWEST_OPSET = 26  # that the shipped tables of kernels know
 CONTRIB_VERSION = 1  # of every domain of ONNX Runtime's own that a model may not import yet
+_DEQUANTIZERS = frozenset(op_key(domain, op) for domain, op in DEQUANTIZERS)
 
 
 def provider_of(node: ir.Node, providers: Sequence[str]) -> str | None:
@@ -178,6 +179,31 @@ def check_misread(before: frozenset[str], index: OpIndex, options: Options) -> N
     if more:
         what = f"an output of the model that a branch reads ({min(more)})"
         raise Conflict(f"{what} is read wrongly by some runtimes (--target {options.target.value})")
+
+
+def may_round(index: OpIndex, matched: Iterable[ir.Node]) -> bool:
+    """Whether ONNX Runtime may round what some nodes multiply when it loads the model, and so may it after a change.
+
+    Args:
+        index: The model's nodes.
+        matched: The nodes that are changed.
+    """
+    return index.has_any_anywhere(_DEQUANTIZERS) and weight_rounding.any_is_rounded(matched)
+
+
+def check_rounding(before: bool, index: OpIndex, new: Iterable[ir.Node]) -> None:
+    """Refuse a change after which ONNX Runtime rounds at load what it has not rounded.
+
+    Args:
+        before: What `may_round` gave before it.
+        index: The model's nodes.
+        new: The nodes that it made.
+
+    Raises:
+        Conflict: If it does.
+    """
+    if not before and may_round(index, new):
+        raise Conflict("ONNX Runtime would round what is multiplied by the weights to 8 bits, at load")
 
 
 def check_form(node: ir.Node) -> None:

@@ -25,8 +25,7 @@ from typing import TypeAlias, TypeVar
 import onnx_ir as ir
 
 from ortopt.graph import expressions, polynomials
-from ortopt.graph.expression_parser import parse
-from ortopt.graph.expressions import IDENTIFIER, name_of
+from ortopt.graph.expressions import IDENTIFIER, name_of, parse
 from ortopt.graph.polynomials import FUNCTIONS, Monomial, Polynomial, TooComplexError, lower_bound, lower_bound_of_atom
 
 Dim: TypeAlias = int | ir.SymbolicDim

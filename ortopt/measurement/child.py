@@ -24,7 +24,7 @@ Order: TypeAlias = dict[str, Any]
 paths, ``threads`` is 0 for ONNX Runtime's default, ``repeat`` and ``seconds`` bound the timed calls on each of the
 inputs. ``grouped`` chooses `ortopt.InferenceSession`, ``as_loaded`` is false where ONNX Runtime must not optimize the
 models, ``trace`` is the file for a timeline, or None, and ``lever`` are settings of a session
-(`ortopt.measurement.levers`), or None."""
+(`ortopt.measurement.recipe`), or None."""
 
 _BATCH: Final = 1e-3  # seconds of calls between two looks at the clock, which costs a microsecond
 _WARM_UP: Final = 2

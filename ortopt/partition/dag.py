@@ -1,7 +1,7 @@
 """A graph as the clustering sees it: items in topological order, the values that they read and write, all numbers.
 
 Constants are no items and no values: small ones are copied into groups, others are weights of groups. An item is one
-node, or several that must stay together (see `ortopt.partition.random_state`).
+node, or several that must stay together (see `ortopt.partition.bundles`).
 """
 
 from __future__ import annotations

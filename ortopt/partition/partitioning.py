@@ -12,16 +12,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Conflict, Editor
 from ortopt.options import Options
-from ortopt.partition import (
-    balance,
-    cost,
-    estimate,
-    lazy_tensor_policy,
-    preparation,
-    quantized_units,
-    random_state,
-    shape_only_outputs,
-)
+from ortopt.partition import balance, bundles, cost, estimate, lazy_tensor_policy, preparation, shape_only_outputs
 from ortopt.partition.dag import Numbered, number, topological
 from ortopt.partition.groups import PREFIX, Group, groups_of
 from ortopt.partition.outlining import Cluster, outline
@@ -122,15 +113,15 @@ def partition_graph(
     providers = options.candidates
     functions = scope.of(graph).model.functions
     places = {node: placement.provider_of(node) for node in token.checked(graph)}
-    drawing = random_state.drawing(graph, placement, functions, places, token)
-    bundles = drawing.bundles
-    if options.policy == "cost" and not drawing.order:  # with an order of their own there might be circles
-        bundles = quantized_units.units(graph, placement, places, token)
-    for nodes, provider in bundles:
+    draws = bundles.drawing(graph, placement, functions, places, token)
+    together = draws.bundles
+    if options.policy == "cost" and not draws.order:  # with an order of their own there might be circles
+        together = bundles.units(graph, placement, places, token)
+    for nodes, provider in together:
         places.update(dict.fromkeys(nodes, provider))
     colors = {name: color for color, name in enumerate(providers, 1)}
     colored = {node: colors[place] for node, place in token.checked(places.items()) if place is not None}
-    numbered = number(graph, colored, [nodes for nodes, _ in bundles], drawing.order, token)
+    numbered = number(graph, colored, [nodes for nodes, _ in together], draws.order, token)
     if options.policy == "literal":
         fused = lazy_tensor_policy.clusters(numbered.dag, limit=options.argument_limit, token=token)
         clusters = [items for items in token.checked(fused) if not _shows_only(numbered, items)]

@@ -177,24 +177,29 @@ def _is_number(value: ir.Value) -> bool:
 
 
 def _is_difference(node: ir.Node) -> bool:
-    """Whether a node subtracts two values that ops put on axes of their own."""
+    """Whether a node subtracts two values that ops put on axes of their own, or broadcasting puts there."""
     return is_op(node, "Sub") and all(
-        value is not None and is_op(value.producer(), *_SPREADING) for value in node.inputs
+        value is not None and is_op(value.producer(), *_SPREADING, "Range") for value in node.inputs
     )
 
 
 def _positions(sub: ir.Node) -> tuple[ir.Value, bool]:
     """How many positions there are, and whether the column is what another is subtracted from."""
-    columns, rows = (producer(value, *_SPREADING) for value in inputs(sub, 2))
-    need(columns.inputs[0] is rows.inputs[0], "the positions are of two ranges", sub)
-    at = tuple(_unit_axis(node) for node in (columns, rows))
-    need(sorted(at) == [0, 1], "the axes are not two", sub)
-    span = producer(columns.inputs[0], "Range")
+    (columns, column_axis), (rows, row_axis) = (_spread(value) for value in inputs(sub, 2))
+    need(columns is rows, "the positions are of two ranges", sub)
+    need({column_axis, row_axis} == {0, 1}, "the axes are not two", sub)
+    span = producer(columns, "Range")
     first, size, step = inputs(span, 3)
     need(dtype(size) == ir.DataType.INT64, "the positions are no int64", size)
     need(is_scalar(first, 0) and is_scalar(step, 1), "the positions do not count from 0", span)
     need(static_dims(size) == (), "the number of positions is no scalar", size)
-    return size, at[0] == 0
+    return size, column_axis == 0
+
+
+def _spread(value: ir.Value) -> tuple[ir.Value | None, int]:
+    """The vector behind a matrix with one row or column, and the axis of size 1; of a vector it is the first."""
+    node = producer(value, *_SPREADING, "Range")
+    return (value, 0) if is_op(node, "Range") else (node.inputs[0], _unit_axis(node))
 
 
 def _unit_axis(node: ir.Node) -> int:

@@ -18,8 +18,8 @@ from ortopt.errors import OrtoptError, OutputError
 from ortopt.regression import shards
 from ortopt.regression.baseline import Baseline
 from ortopt.regression.case import Case, possible_data, split_name
+from ortopt.regression.comparison import judge, skipped, unchanged, vanished
 from ortopt.regression.facts import checked, hash_of, options_text, versions
-from ortopt.regression.judgement import judge, skipped, unchanged, vanished
 from ortopt.regression.manifest import Manifest
 from ortopt.regression.model_run import RESULT, Answer
 from ortopt.regression.pool import Job

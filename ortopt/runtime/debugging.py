@@ -23,7 +23,7 @@ from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec
 from ortopt.runtime.planning.execution_plan import ExecutionPlan
 from ortopt.runtime.run_settings import RunSettings, RunType
-from ortopt.runtime.values.conversion import to_numpy, type_of
+from ortopt.runtime.values.containers import to_numpy, type_of
 from ortopt.runtime.values.tensors import elements, write_type
 from ortopt.serialization.save import save
 from ortopt.serialization.types_of_values import FOREIGN_TYPE_KEY

@@ -36,7 +36,7 @@ from ortopt.runtime.session_arguments import (
     wanted_pairs,
 )
 from ortopt.runtime.session_factory import SessionRequest, open_session
-from ortopt.runtime.values.conversion import adopt_dlpack_tensors
+from ortopt.runtime.values.containers import adopt_dlpack_tensors
 from ortopt.serialization.load import held
 from ortopt.terminal_text import one_line
 

@@ -52,7 +52,7 @@ from ortopt.transpose.plan import (
     rebuilt,
     typical_size,
 )
-from ortopt.views.targets import COPY, INFER, target_of
+from ortopt.views.emission import COPY, INFER, target_of
 
 SINGLE: Final = Form("", "Gather", "of one more number that lies alone")
 """T5's table of relative positions, [32, heads], is read more slowly along its second axis."""
@@ -64,12 +64,21 @@ LARGE_SIZE: Final = 128
 """What a dimension that is not known counts at least where a gain grows with it."""
 
 
-@handles("Concat", "GatherElements", "Scatter", "ScatterElements")
+@handles("Concat", "Scatter", "ScatterElements")
 def all_along_an_axis(node: ir.Node, at: At) -> Plan:
     """All operands take the layout; the axis follows."""
     axis = axis_of(node, at)
     layouts = (at.layout,) * len(node.inputs)
     return Plan(layouts, (at.layout,), lambda operands: rebuilt(node, operands.values, axis=axis))
+
+
+@handles("GatherElements")
+def gather_elements(node: ir.Node, at: At) -> Plan:
+    """All operands take the layout, but what is taken along the last axis still is: a row lies in one place."""
+    last = len(at.layout) - 1
+    is_last = ops.OneAxis(node).axis_of(len(at.layout)) == last
+    need(not is_last or axis_of(node, at) == last, "along another axis elements lie far apart", node)
+    return all_along_an_axis(node, at)
 
 
 @handles("LpNormalization", "Split", "TopK")

@@ -8,7 +8,6 @@ from ortopt.context import Context
 from ortopt.graph.match import Refusal
 
 # the handlers register themselves
-from ortopt.transpose import elementwise, matmul, movement, reductions  # noqa: F401
 from ortopt.transpose.layout import inverse
 from ortopt.transpose.plan import At
 from ortopt.transpose.rearrangement import Rearrangement

@@ -314,7 +314,7 @@ class Worker:
 
 
 class InProcessWorker(Worker):
-    """A session of one model in this process."""
+    """A session of one model in this process; one thread, as starting more takes longer than small models do."""
 
     def __init__(
         self, providers: Sequence[str], token: CancellationToken = NEVER, libraries: Sequence[str] = ()
@@ -339,7 +339,7 @@ class InProcessWorker(Worker):
         started = time.perf_counter()
         try:
             self._session = open_session(
-                str(self._model), self._providers, quiet, optimize=self._optimize, libraries=self._libraries
+                str(self._model), self._providers, quiet, optimize=self._optimize, libraries=self._libraries, threads=1
             )
         except Exception as error:
             raise WorkerError(str(error)) from error

@@ -184,10 +184,12 @@ def open_session(
     optimize: bool = False,
     libraries: Sequence[str] = (),
     is_large: bool = False,
+    threads: int = 0,
 ) -> Any:
     """A session, without optimization unless that is asked for; raises what ONNX Runtime raises.
 
     Weights of a large model stay in the file that they are mapped from: no kernel gets a copy that is packed for it.
+    As many threads as ONNX Runtime likes compute it where their number is 0.
     """
     import onnxruntime
 
@@ -197,6 +199,7 @@ def open_session(
         usable("CUDAExecutionProvider")  # loads the libraries that the provider looks for
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = threads
     levels = onnxruntime.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     for library in libraries:

@@ -31,8 +31,8 @@ from ortopt.graph.match import (
 from ortopt.graph.walk import Question, each, walk
 from ortopt.ops.moves import taken
 from ortopt.views import index_map
+from ortopt.views.emission import COPY, INFER
 from ortopt.views.index_map import IndexMap, identity
-from ortopt.views.targets import COPY, INFER
 
 LONGEST = 8
 """How many moves behind one another are read."""

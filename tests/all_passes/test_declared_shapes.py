@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import onnx.parser
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, InvalidGraph
@@ -25,6 +24,7 @@ from ortopt.graph.match import ONLY_DECLARED
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps
+from tests.sessions import unoptimized
 from tests.texts import table
 
 Array = np.ndarray[Any, Any]
@@ -205,11 +205,7 @@ UNFIT = {("Upsample", "loop's output"), ("SequenceMap", "function")}
 
 
 def _run(model: bytes, feeds: Mapping[str, Any]) -> list[Any]:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = unoptimized(model)
     wanted = {value.name for value in session.get_inputs()}
     return session.run(None, {name: value for name, value in feeds.items() if name in wanted})
 

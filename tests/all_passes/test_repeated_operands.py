@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, numpy_helper
 
@@ -26,6 +25,7 @@ from ortopt.serialization.save import to_bytes
 from ortopt.testing import all_fusions, run
 from ortopt.verification.verify import verify
 from tests.all_passes.pass_examples import examples
+from tests.sessions import unoptimized
 
 SLOW = {"group_fusion", "function_inlining"}
 """What has no pattern: it takes whole graphs, or calls."""
@@ -94,11 +94,8 @@ def repeated(model: ModelProto) -> Iterator[ModelProto]:
 
 def runs(model: ModelProto) -> bool:
     """Whether ONNX Runtime takes a model."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+        unoptimized(model)
     except Exception:
         return False
     return True

@@ -13,7 +13,6 @@ from string import Template
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -29,6 +28,7 @@ from ortopt.serialization.save import to_bytes
 from ortopt.testing import all_fusions, check_keeps, check_rewrites, parse, run
 from ortopt.transformer import Context
 from tests.all_passes.pass_examples import examples
+from tests.sessions import unoptimized
 from tests.texts import table
 
 FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
@@ -159,10 +159,7 @@ def test_integers_through_floats_stay(scaling: str, step: str, level: int) -> No
 
 
 def answer(model: ModelProto, **feeds: np.ndarray) -> np.ndarray:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    (found,) = session.run(None, feeds)
+    (found,) = unoptimized(model).run(None, feeds)
     return np.asarray(found)
 
 

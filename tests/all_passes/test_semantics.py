@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortopt import optimize
 from ortopt.serialization.save import to_bytes
+from tests.sessions import unoptimized
 
 RUNS = [(1, "ort"), (2, "onnx"), (3, "onnx"), (2, "ort"), (3, "ort")]
 Array = np.ndarray[Any, Any]
@@ -43,11 +43,7 @@ def optimized(model: onnx.ModelProto, level: int, target: str, **options: Any) -
 
 
 def run(model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Any]:
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    return list(session.run(None, feeds))
+    return list(unoptimized(model).run(None, feeds))
 
 
 def same_bits(before: onnx.ModelProto, after: onnx.ModelProto, feeds: dict[str, Array]) -> None:

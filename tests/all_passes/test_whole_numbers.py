@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
@@ -23,6 +22,7 @@ from ortopt.testing import all_fusions, run
 from ortopt.verification.inputs import draw_inputs
 from tests.all_passes.pass_examples import examples
 from tests.all_passes.test_rounding import on_a_path
+from tests.sessions import unoptimized
 from tests.texts import table
 
 CASES = Path(__file__).parent / "cases" / "whole_numbers.txt"
@@ -77,11 +77,7 @@ def model_of(source: str, chain: str, kind: str) -> tuple[ModelProto, dict[str, 
 
 
 def answers(model: ModelProto | bytes, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    content = model if isinstance(model, bytes) else model.SerializeToString()
-    session = ort.InferenceSession(content, options, ["CPUExecutionProvider"])
-    return [np.asarray(found) for found in session.run(None, feeds)]
+    return [np.asarray(found) for found in unoptimized(model).run(None, feeds)]
 
 
 def check(source: str, chain: str, kind: str, level: int) -> None:

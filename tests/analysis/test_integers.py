@@ -19,6 +19,7 @@ from ortopt.graph import facts
 from ortopt.graph.symbolic import UNKNOWN
 from ortopt.serialization.save import to_bytes
 from tests.analysis.truth import infer_proto
+from tests.sessions import unoptimized
 from tests.texts import table
 
 Array = np.ndarray[Any, Any]
@@ -36,14 +37,6 @@ def numbers_of(dtype: type[np.generic]) -> list[int]:
     return [*low, 0, 1, 3, middle, info.max]
 
 
-def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-
-
 def run(session: onnxruntime.InferenceSession, feeds: Mapping[str, Array]) -> dict[str, Array]:
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(None, dict(feeds)), strict=True))
@@ -51,7 +44,7 @@ def run(session: onnxruntime.InferenceSession, feeds: Mapping[str, Array]) -> di
 
 def runs(model: onnx.ModelProto) -> bool:
     try:
-        run(session_of(model), {"x": np.zeros((1, 2), np.float32)})
+        run(unoptimized(model), {"x": np.zeros((1, 2), np.float32)})
     except Exception as error:  # ONNX Runtime's errors have no common type
         assert "NOT_IMPLEMENTED" in str(error) or "Type Error" in str(error), error
         return False
@@ -63,13 +56,13 @@ def same_after_optimizing(
 ) -> list[onnx.ModelProto]:
     """Optimize without verification, and compare each output bit by bit; the results."""
     made = []
-    original = session_of(model)
+    original = unoptimized(model)
     wanted = [run(original, feeds) for feeds in all_feeds]
     for level in LEVELS:
         result = optimize(model, level=level, verify=False, **options)
         assert not result.summary.failures
         made.append(onnx.load_from_string(to_bytes(result.model)))
-        session = session_of(made[-1])
+        session = unoptimized(made[-1])
         for feeds, expected in zip(all_feeds, wanted, strict=True):
             found = run(session, feeds)
             for name, array in expected.items():
@@ -141,7 +134,7 @@ def test_numbers_have_the_arithmetic_of_their_type(dtype: type[np.generic]) -> N
     done = {node.op_type for node, _ in parts}
     assert {"Add", "Sub", "Mul", "Div", "Mod", "Equal", "Greater", "Cast"} <= done
     model, feeds = of(parts), {"x": np.zeros((1, 2), np.float32)}
-    true, values = run(session_of(model), feeds), infer_proto(model)
+    true, values = run(unoptimized(model), feeds), infer_proto(model)
     for name, array in true.items():
         known = facts.all_contents(values[name])
         exact = name.split("_")[0] in {"Add", "Sub", "Mul", "Cast", "Max", "Equal", "Greater", "Where", "Abs", "Neg"}
@@ -335,7 +328,7 @@ def test_floats_between_integers_round() -> None:
         parts = [single("Cast", {"a": floats}, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))]
         one, feeds = of(parts), {"x": np.zeros((1, 2), np.float32)}
         name = parts[0][0].output[0]
-        known, true = facts.all_contents(infer_proto(one)[name]) or (), run(session_of(one), feeds)[name].tolist()
+        known, true = facts.all_contents(infer_proto(one)[name]) or (), run(unoptimized(one), feeds)[name].tolist()
         for element, number in zip(known, true, strict=bool(known)):
             assert not isinstance(element, int) or element == number, (dtype, element, number)
         same_after_optimizing(one, [feeds], disable=["constant_folding"])

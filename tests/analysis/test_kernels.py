@@ -9,6 +9,7 @@ import pytest
 
 from ortopt.analysis import kernels
 from ortopt.analysis.kernels import CPU, CUDA, Support, has_kernel, schema, support
+from tests.sessions import unoptimized
 from tests.texts import rows
 
 
@@ -32,11 +33,8 @@ def single_node(call: str, inputs: str, outputs: str, opset: int) -> ir.Node:
 
 def loads(model: onnx.ModelProto) -> bool:
     ort = pytest.importorskip("onnxruntime")
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
     try:
-        ort.InferenceSession(model.SerializeToString(), options, providers=[CPU])
+        unoptimized(model)
     except ort.capi.onnxruntime_pybind11_state.NotImplemented:
         return False
     return True

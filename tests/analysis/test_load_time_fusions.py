@@ -10,7 +10,7 @@ import pytest
 from ortopt.analysis.load_time_fusions import slow_residuals
 from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import NEVER
-from ortopt.optimization.declared_shapes import declare
+from ortopt.optimization.pipeline import declare
 from ortopt.options import Options
 from ortopt.serialization.save import save
 from ortopt.testing import parse

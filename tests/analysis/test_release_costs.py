@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from ortopt import optimize
-from ortopt.analysis import costs, release_costs, releases
+from ortopt.analysis import cost_tables, costs, releases
 from ortopt.analysis.cost_tables import table_for, table_of
 from ortopt.analysis.costs import Cost, Form, Verdict
 from ortopt.analysis.kernels import CPU, CUDA
@@ -27,8 +27,8 @@ Measured: TypeAlias = Callable[..., None]
 
 
 def forget() -> None:
-    release_costs._data.cache_clear()
-    release_costs.shipped_for.cache_clear()
+    cost_tables._data.cache_clear()
+    cost_tables.shipped_for.cache_clear()
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Measur
         data = {"releases": {"1.20.1": "", "1.23.2": "", "1.27.0": ""}, "processor": "p", "threads": 1, "costs": [row]}
         path = tmp_path / "releases.json"
         path.write_text(json.dumps(data))
-        monkeypatch.setattr(release_costs, "PATH", path)
+        monkeypatch.setattr(cost_tables, "PATH", path)
         forget()
 
     yield write
@@ -51,15 +51,15 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Measur
 
 
 def found(oldest: tuple[int, int], form: Form = FORM) -> Cost:
-    cost = release_costs.shipped_for(oldest).find(form, CPU)
+    cost = cost_tables.shipped_for(oldest).find(form, CPU)
     assert cost is not None
     return cost
 
 
 def test_for_the_release_of_the_table_and_newer_ones_it_is_the_table() -> None:
-    assert release_costs.shipped_for(OWN) is costs.shipped()
-    assert release_costs.shipped_for((OWN[0], OWN[1] + 1)) is costs.shipped()
-    assert release_costs.shipped_for((1, 20)) is not costs.shipped()
+    assert cost_tables.shipped_for(OWN) is costs.shipped()
+    assert cost_tables.shipped_for((OWN[0], OWN[1] + 1)) is costs.shipped()
+    assert cost_tables.shipped_for((1, 20)) is not costs.shipped()
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_what_loses_anyway_and_other_providers_are_as_they_are(measured: Measure
         "",
     )
     on_cuda = [cost for cost in costs.shipped().costs if cost.provider == CUDA]
-    assert [cost for cost in release_costs.shipped_for((1, 20)).costs if cost.provider == CUDA] == on_cuda
+    assert [cost for cost in cost_tables.shipped_for((1, 20)).costs if cost.provider == CUDA] == on_cuda
 
 
 def test_the_table_of_a_run_is_that_for_the_oldest_release_that_it_allows(measured: Measured, tmp_path: Path) -> None:
     measured(r1_20=LOSES, r1_23=WINS, r1_27=WINS)
     assert table_for(Options(min_onnxruntime=OWN)) is costs.shipped()
     table = table_for(Options(min_onnxruntime=(1, 20)))
-    assert table is release_costs.shipped_for((1, 20))
+    assert table is cost_tables.shipped_for((1, 20))
     assert table.digest != costs.shipped().digest
     assert table.name == f"{costs.shipped().name}, for 1.20 and newer"
     row = {"op": str(FORM), "provider": CPU, "verdict": "pays", "instead_of": "its parts", "source": "s"}
@@ -149,8 +149,8 @@ def test_explain_names_the_release(measured: Measured) -> None:
 
 
 def test_every_form_has_been_measured_on_every_release() -> None:
-    data = json.loads(release_costs.PATH.read_bytes())
-    known = {release_costs._key(row): row["speeds"] for row in data["costs"]}
+    data = json.loads(cost_tables.PATH.read_bytes())
+    known = {cost_tables._key(row): row["speeds"] for row in data["costs"]}
     names = [releases.shown(releases.parse_release(version)) for version in data["releases"]]
     assert names[:1] == ["1.17"]
     missing = [

@@ -13,6 +13,7 @@ import pytest
 from ortopt.analysis import shapes
 from ortopt.graph import facts, symbolic
 from tests.analysis.truth import infer_proto, parse, text
+from tests.sessions import unoptimized
 from tests.texts import table
 
 SIZES = """
@@ -34,10 +35,7 @@ def _check_all_sizes(body: str) -> str:
     inferred = infer_proto(proto)["y"]
     dims = shapes.dims_of(inferred)
     assert dims is not None
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = unoptimized(proto)
     ran = 0
     for batch, seq, more in itertools.product(range(4), range(4), (0, 1, 2, 4)):
         feeds = {"x": np.zeros((batch, seq, 4), np.float32), "w": np.zeros(more, np.float32)}

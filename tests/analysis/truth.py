@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
-import onnxruntime
 
 from ortopt.analysis import shapes
 from ortopt.graph import symbolic
+from tests.sessions import unoptimized
 
 
 def parse(body: str, inputs: str = "", *, opset: int = 17, functions: str = "") -> onnx.ModelProto:
@@ -57,11 +57,7 @@ def run(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np
         for name in node.output:
             if name and name not in declared:
                 everything.graph.output.add().name = name
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(everything.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = unoptimized(everything)
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(None, dict(feeds)), strict=True))
 

@@ -16,6 +16,7 @@ from ortopt.graph.match import inputs
 from ortopt.rule import Forwarded
 from ortopt.serialization.save import save
 from ortopt.testing import parse
+from tests.rules import with_passes
 
 MODEL = """
 main (float[N,8] x) => (float[N,4] y, float[N,8] r) <float[8,4] w, float[4] b> {
@@ -136,15 +137,15 @@ class WrongOnce(WrongNumbers):
 EXTRA = (WrongNumbers, Contrib, Approximation, Inflation, Failure, PingPong, Alternate, Endless, Renames, WrongOnce)
 
 
+@pytest.fixture(scope="session")
+def _with_more_passes() -> registry.Registry:
+    return with_passes(EXTRA)
+
+
 @pytest.fixture(autouse=True)
-def _more_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def _more_passes(monkeypatch: pytest.MonkeyPatch, _with_more_passes: registry.Registry) -> None:
     """Passes that do what no pass of ours does; all off unless asked for."""
-    more = registry.Registry()
-    for kind in registry.installed():
-        more.add(kind, registry.installed().origin(kind.name))
-    for kind in EXTRA:
-        more.add(kind, "a test")
-    monkeypatch.setattr(registry, "installed", lambda: more)
+    monkeypatch.setattr(registry, "installed", lambda: _with_more_passes)
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ import pytest
 from ortopt import GraphTransformer, registry
 from ortopt.serialization.save import save
 from ortopt.testing import parse
+from tests.rules import with_passes
 from tests.verification.wrong_passes import (
     Nearly,
     Raises,
@@ -66,14 +67,17 @@ CASES: dict[str, tuple[str, type[GraphTransformer], str, tuple[str, ...]]] = {
 }
 
 
+WRONG = (WrongRelu, WrongSum, WrongText, WrongAxis, Nearly, WrongRaw, Raises, Tears, Unloadable)
+
+
+@pytest.fixture(scope="module")
+def _with_wrong_passes() -> registry.Registry:
+    return with_passes(WRONG)
+
+
 @pytest.fixture(autouse=True)
-def _wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    more = registry.Registry()
-    for kind in registry.installed():
-        more.add(kind, registry.installed().origin(kind.name))
-    for kind in (WrongRelu, WrongSum, WrongText, WrongAxis, Nearly, WrongRaw, Raises, Tears, Unloadable):
-        more.add(kind, "a test")
-    monkeypatch.setattr(registry, "installed", lambda: more)
+def _wrong(monkeypatch: pytest.MonkeyPatch, _with_wrong_passes: registry.Registry) -> None:
+    monkeypatch.setattr(registry, "installed", lambda: _with_wrong_passes)
 
 
 def write(text: str, **dims: object) -> None:

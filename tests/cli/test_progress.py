@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ortopt.cli.progress import Progress
+from ortopt.cli.optimization import Progress
 
 
 @pytest.fixture

@@ -110,6 +110,7 @@ def test_fails_in_a_trial() -> None:
 def test_a_mutant_is_killed_by_its_test_and_survives_others(tmp_path: Path) -> None:
     """In a process of its own, as it forks."""
     code = """
+import pytest, ortopt.verification.runner  # what each trial needs, as `load` imports it once for all
 from fuzzing.code_mutants import trial
 from fuzzing.code_mutants.mutants import mutants_of
 [mutant, *_] = [

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 
 from ortopt.analysis import shapes
 from ortopt.graph import scope
@@ -21,9 +20,9 @@ from ortopt.optimization.half_precision_conversion import matches
 from ortopt.optimization.half_precision_measurement import slice_error
 from ortopt.options import Options
 from ortopt.serialization.checks.structure import validate
-from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
 from ortopt.verification.inputs import draw_inputs
+from tests.sessions import unoptimized
 
 CPU = ("CPUExecutionProvider",)
 CUDA = ("CUDAExecutionProvider", "CPUExecutionProvider")
@@ -88,11 +87,7 @@ def inner_casts(model: ir.Model) -> list[str]:
 
 def run(model: ir.Model, feeds: dict[str, Any]) -> list[Any]:
     """A model's outputs under ONNX Runtime without optimization."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(to_bytes(model), options, list(CPU))
-    return list(session.run(None, feeds))
+    return list(unoptimized(model).run(None, feeds))
 
 
 def check_numbers(text: str, result: ir.Model, opset: int = 17, *, form: Format = FLOAT16, limit: float = 1e-2) -> None:

@@ -11,8 +11,7 @@ import pytest
 from ortopt.errors import InvalidModelError
 from ortopt.measurement import profiling
 from ortopt.measurement.asking import MeasurementBudget
-from ortopt.measurement.node_layers import layers_by_node
-from ortopt.measurement.profiling import OpTime, Profile, by_call, by_op, typical
+from ortopt.measurement.profiling import OpTime, Profile, by_call, by_op, layers_by_node, typical
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 from ortopt.verification.input_sets import store_inputs

@@ -13,9 +13,17 @@ import pytest
 
 from ortopt.cancellation import CancellationToken
 from ortopt.measurement import recipe as recipe_module
-from ortopt.measurement.levers import LARGE_WEIGHTS, Lever, RunFacts, python_lines, together, worth_trying
 from ortopt.measurement.pairs import BRIEF
-from ortopt.measurement.recipe import Recipe, measured_recipe
+from ortopt.measurement.recipe import (
+    LARGE_WEIGHTS,
+    Lever,
+    Recipe,
+    RunFacts,
+    measured_recipe,
+    python_lines,
+    together,
+    worth_trying,
+)
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 from ortopt.verification.input_sets import store_inputs

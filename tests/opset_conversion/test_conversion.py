@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from click.testing import CliRunner
 
@@ -20,6 +19,7 @@ from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.verification.inputs import draw_inputs
 from ortopt.verification.verify import verify
+from tests.sessions import unoptimized
 
 
 @pytest.fixture
@@ -46,10 +46,7 @@ def ops(graph):
 
 
 def run(model, feeds):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(to_bytes(model), options, ["CPUExecutionProvider"]).run(None, feeds)
+    return unoptimized(model).run(None, feeds)
 
 
 def check(model, version):

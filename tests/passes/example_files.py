@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from pathlib import Path
@@ -87,16 +88,19 @@ def _filled(constant: re.Match[str]) -> str:
     """A constant with the numbers for which ``...`` stands behind those that are written."""
     kind, shape, name, written = constant.groups()
     first = [each for each in written.split(",") if each.strip()]
-    numbers = _numbers(math.prod(map(int, shape.split(","))))
-    if kind == "float16":  # as ONNX's text has it
-        numbers = numbers.astype(np.float16).view(np.uint16)
-    return f"{kind}[{shape}] {name} = {{{','.join([*first, *map(str, numbers.tolist()[len(first) :])])}}}"
+    numbers = itertools.cycle(_PERIOD_OF_HALVES if kind == "float16" else _PERIOD)
+    behind = itertools.islice(numbers, len(first), math.prod(map(int, shape.split(","))))
+    return f"{kind}[{shape}] {name} = {{{','.join([*first, *behind])}}}"
 
 
 def _numbers(count: int) -> np.ndarray:
     """Numbers of no order that is easily met elsewhere: their bits are few, so that sums of products are exact."""
     places = np.arange(count)
     return ((5 * places + places // 7) % 9 - 4) / 8
+
+
+_PERIOD: Final = [str(number) for number in _numbers(63).tolist()]  # after that they are the same again
+_PERIOD_OF_HALVES: Final = [str(bits) for bits in np.float16(_numbers(63)).view(np.uint16)]  # as ONNX's text has them
 
 
 def _named(graph: str) -> str:

@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 
-from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
+from tests.sessions import unoptimized
 
 Check = Callable[..., ir.Model]
 
@@ -100,9 +99,4 @@ def drawn(value: ir.Value, seed: int, sizes: Mapping[str, int] | None = None) ->
 
 def run(model: ir.Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     """What a model gives under ONNX Runtime without its optimizations."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 2
-    session = ort.InferenceSession(to_bytes(model), options, ["CPUExecutionProvider"])
-    return [np.asarray(result) for result in session.run(None, feeds)]
+    return [np.asarray(result) for result in unoptimized(model).run(None, feeds)]

@@ -14,6 +14,7 @@ from ortopt import optimize
 from ortopt.api import figures
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import DEFAULT_OPSET, parse, run
+from tests.sessions import unoptimized
 
 LEVELS = ort.GraphOptimizationLevel
 
@@ -45,12 +46,7 @@ class Compared:
     """
 
     def __init__(self, name: str, text: str, opset: int = DEFAULT_OPSET) -> None:
-        options = ort.SessionOptions()
-        options.graph_optimization_level = LEVELS.ORT_DISABLE_ALL
-        self._sessions = [
-            ort.InferenceSession(to_bytes(model), options, ["CPUExecutionProvider"])
-            for model in (parse(text, opset), passed(name, text, opset))
-        ]
+        self._sessions = [unoptimized(model) for model in (parse(text, opset), passed(name, text, opset))]
 
     def results(self, inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """The first result before, and after."""

@@ -11,6 +11,7 @@ from ortopt.options import Fusions, Numerics, Options
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.sessions import unoptimized
 
 PASS = "attention_fusion"
 Q = "qs = Reshape (q, split) qh = Transpose <perm = [0, 2, 1, 3]> (qs)"
@@ -305,10 +306,7 @@ def numbers(seed: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def outcome(model_bytes: bytes, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model_bytes, options, providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)  # type: ignore[no-any-return]
+    return unoptimized(model_bytes).run(None, feeds)  # type: ignore[no-any-return]
 
 
 def compare(text: str, result: ir.Model, feeds: dict[str, np.ndarray]) -> None:

@@ -2,11 +2,10 @@
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
-from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_rewrites, parse
+from tests.sessions import unoptimized
 
 PASS = "embed_layer_norm_fusion"
 TABLES = "float[11,8] w, float[5,8] p, float[2,8] t, float[8] g, float[8] b"
@@ -35,9 +34,7 @@ def compare(text: str, result: ir.Model, extra: dict[str, np.ndarray], opset: in
     feeds |= {"s": np.zeros((1, 1), np.int64)} | extra
     outputs = []
     for model_ in (parse(text, opset), result):
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = ort.InferenceSession(to_bytes(model_), options, providers=["CPUExecutionProvider"])
+        session = unoptimized(model_)
         names = {one.name for one in session.get_inputs()}
         outputs.append(session.run(None, {name: value for name, value in feeds.items() if name in names}))
     for expected, got in zip(*outputs, strict=True):

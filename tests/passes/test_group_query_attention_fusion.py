@@ -2,13 +2,12 @@
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
 from ortopt.options import Fusions, Options
-from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
 from tests.passes.tables import keeps
+from tests.sessions import unoptimized
 
 PASS = "group_query_attention_fusion"
 GQA = "com.microsoft::GroupQueryAttention"
@@ -47,9 +46,7 @@ def model(
 def compare(text: str, result: ir.Model, feeds: dict[str, np.ndarray], opset: int = 17) -> None:
     outputs = []
     for one in (parse(text, opset), result):
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = ort.InferenceSession(to_bytes(one), options, providers=["CPUExecutionProvider"])
+        session = unoptimized(one)
         outputs.append(session.run(None, feeds))
     for expected, got in zip(*outputs, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)

@@ -2,11 +2,10 @@
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
-from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_rewrites, parse
+from tests.sessions import unoptimized
 
 PASS = "grouped_heads_merging"
 CONSTANTS = """int64[1] axis = {2}, int64[2] groups = {2, 3}, int64[1] size = {8}, int64[1] heads = {6}"""
@@ -20,12 +19,7 @@ def model(body: str, inputs: str, outputs: str, more: str = "") -> str:
 
 
 def compare(text: str, result: ir.Model, feeds: dict[str, np.ndarray], opset: int = 17) -> None:
-    outputs = []
-    for one in (parse(text, opset), result):
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = ort.InferenceSession(to_bytes(one), options, providers=["CPUExecutionProvider"])
-        outputs.append(session.run(None, feeds))
+    outputs = [unoptimized(one).run(None, feeds) for one in (parse(text, opset), result)]
     for expected, got in zip(*outputs, strict=True):
         assert got.shape == expected.shape
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)

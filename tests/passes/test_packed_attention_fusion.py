@@ -2,11 +2,10 @@
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
-from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.sessions import unoptimized
 
 PASS = "packed_attention_fusion"
 
@@ -44,9 +43,7 @@ def model(
 def compare(text: str, result: ir.Model, feeds: dict[str, np.ndarray], opset: int = 17) -> None:
     outputs = []
     for one in (parse(text, opset), result):
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = ort.InferenceSession(to_bytes(one), options, providers=["CPUExecutionProvider"])
+        session = unoptimized(one)
         outputs.append(session.run(None, feeds)[0])
     np.testing.assert_allclose(outputs[1], outputs[0], rtol=1e-4, atol=1e-5)
 

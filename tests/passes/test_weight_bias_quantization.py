@@ -4,13 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
 from ortopt import optimize, registry
 from ortopt.options import Numerics
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.sessions import unoptimized
 from tests.whole_models.quantized_kernels import kernels
 
 PASS = "weight_bias_quantization"
@@ -66,10 +66,7 @@ def dequantized(parts: list[Array], axis: int) -> tuple[Array, Array]:
 
 def outputs(model: ir.Model, feeds: dict[str, Array]) -> Array:
     """What ONNX Runtime computes before the last QuantizeLinear, in floats."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(to_bytes(model), options, ["CPUExecutionProvider"])
-    return session.run(None, feeds)[0]  # type: ignore[no-any-return]
+    return unoptimized(model).run(None, feeds)[0]  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("name", FLOAT_UNITS)

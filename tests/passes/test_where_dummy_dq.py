@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
 from ortopt import optimize, registry
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse, run
+from tests.sessions import unoptimized
 from tests.whole_models.quantized_kernels import kernels
 
 PASS = "where_dummy_dq"
@@ -45,9 +45,7 @@ def test_onnx_runtime_gives_the_float_back() -> None:
         run(PASS, model)
         (where,) = [node for node in model.graph if node.op_type == "Where"]
         model.graph.outputs[0] = where.outputs[0]
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = ort.InferenceSession(to_bytes(model), options, ["CPUExecutionProvider"])
+        session = unoptimized(model)
         (got,) = session.run(None, {"c": np.array([True]), "q": np.array([9], np.uint8)})
         assert got.tobytes() == np.array([number], np.float32).tobytes()
 

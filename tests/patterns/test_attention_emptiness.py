@@ -2,13 +2,12 @@
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 
 from ortopt.graph import scope
 from ortopt.options import Fusions, Options
-from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_keeps, check_rewrites, parse
+from tests.sessions import unoptimized
 
 PASS = "attention_fusion"
 ONE = """
@@ -53,10 +52,7 @@ def ops_below(model: ir.Model) -> list[set[str]]:
 
 
 def results(model: ir.Model, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(to_bytes(model), options, providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)  # type: ignore[no-any-return]
+    return unoptimized(model).run(None, feeds)  # type: ignore[no-any-return]
 
 
 def check_calls(text: str, result: ir.Model) -> None:

@@ -18,6 +18,7 @@ from ortopt.regression.pool import Job
 from ortopt.rule import Forwarded
 from ortopt.serialization.save import save
 from ortopt.testing import parse
+from tests.rules import with_passes
 
 MODELS = {
     "gelu": """<ir_version: 8, opset_import: ["" : 17]> main (float[N,8] x) => (float[N,8] y)
@@ -93,12 +94,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     original = registry.installed()
 
     def change(*more: type, without: Sequence[str] = ()) -> None:
-        changed = registry.Registry()
-        for kind in original:
-            if kind.name not in without:
-                changed.add(kind, original.origin(kind.name))
-        for kind in more:
-            changed.add(kind, "a test")
+        changed = with_passes(more, original, without)
         monkeypatch.setattr(registry, "installed", lambda: changed)
 
     return change

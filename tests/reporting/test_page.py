@@ -19,8 +19,8 @@ from ortopt.graph.module_scopes import SCOPES_KEY, common
 from ortopt.instrumentation.graph_snapshot import GraphSnapshot, SnapshotTaker
 from ortopt.instrumentation.module_paths import paths
 from ortopt.reporting.model_diff import compare
-from ortopt.reporting.page import folding
-from ortopt.reporting.page.folding import Folding, fold
+from ortopt.reporting.page import graph_data
+from ortopt.reporting.page.graph_data import Folding, fold
 from ortopt.reporting.page.pages import SCRIPT, STYLE, asset, diff_page, document, index_page, page_of, write_page
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
@@ -140,7 +140,7 @@ def test_a_large_graph_without_modules_folds_into_blocks_and_parts() -> None:
     held = [0] * len(folding_.groups)
     for group in (*folding_.of.values(), *(group.parent for group in folding_.groups[1:])):
         held[group] += 1
-    assert max(held) <= folding.MAX_CHILDREN
+    assert max(held) <= graph_data.MAX_CHILDREN
     assert len(folding_.of) == 500
 
 
@@ -249,7 +249,7 @@ def test_reasons_stand_with_what_is_left() -> None:
 
 
 def test_a_profile_is_passed_on() -> None:
-    from ortopt.reporting.page.run_data import describe_run
+    from ortopt.reporting.page.pages import describe_run
     from ortopt.reporting.report import as_dict
 
     result = ortopt.optimize(parse(MODEL), verify=False)

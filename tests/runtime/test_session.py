@@ -24,8 +24,8 @@ from ortopt import InferenceSession, UsageError, optimize
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.onnxruntime_internals import native
-from ortopt.runtime.values import foreign_memory
-from ortopt.runtime.values.foreign_memory import at_address
+from ortopt.runtime.values import tensors
+from ortopt.runtime.values.tensors import at_address
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
 from tests.releases import INSTALLED, since
@@ -220,10 +220,10 @@ def test_memory_at_an_address(dtype: str, shape: tuple[int, ...]) -> None:
     assert found.shape == shape
     assert (found == array).all()
     assert not array.size or there.data_ptr() == array.ctypes.data
-    before = len(foreign_memory._kept)
+    before = len(tensors._kept)
     del there, found
     gc.collect()
-    assert len(foreign_memory._kept) == before - 1
+    assert len(tensors._kept) == before - 1
 
 
 @pytest.mark.skipif(INSTALLED >= (1, 21), reason="this ONNX Runtime has DLPack")

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import onnx.defs
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, shape_inference
 
@@ -42,6 +41,7 @@ from ortopt.semantics.op_traits import (
     VARIADIC,
     ZERO_OF_ZERO,
 )
+from tests.sessions import unoptimized
 
 Array = np.ndarray[Any, Any]
 ROOT = Path(__file__).parents[2]
@@ -134,11 +134,8 @@ def model_of(op: str, operands: tuple[Array, ...], attributes: dict[str, Any], o
 
 def run(op: str, *operands: Array, outputs: int = 1, **attributes: Any) -> list[Array]:
     """What ONNX Runtime makes of one node."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
     model = shape_inference.infer_shapes(model_of(op, operands, attributes, outputs))
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = unoptimized(model)
     results: list[Array] = session.run(None, {f"x{place}": array for place, array in enumerate(operands)})
     return results
 

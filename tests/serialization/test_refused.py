@@ -20,8 +20,9 @@ import ortopt
 from ortopt.cli.group import commands
 from ortopt.errors import InvalidModelError
 from ortopt.serialization.load import load
+from tests.sessions import unoptimized
 from tests.texts import Case, read
-from tests.whole_models.unverified import LEVELS, check_levels, loads, session
+from tests.whole_models.unverified import LEVELS, check_levels, loads
 
 FOLDER = Path(__file__).parent / "refused"
 ACCEPTED = read(FOLDER.with_name("accepted.txt"), ("with",))
@@ -69,6 +70,6 @@ def test_accepted(case: Case) -> None:
     model = built(case)
     feeds = {
         one.name: np.ones([size if isinstance(size, int) else 2 for size in one.shape], FEEDS[one.type])
-        for one in session(model).get_inputs()
+        for one in unoptimized(model).get_inputs()
     }
     check_levels(model, feeds)

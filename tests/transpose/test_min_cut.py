@@ -7,7 +7,7 @@ import random
 import networkx as nx
 import pytest
 
-from ortopt.transpose import elimination, min_cut
+from ortopt.transpose import min_cut
 from ortopt.transpose.min_cut import UNBOUNDED, Network
 
 
@@ -64,15 +64,15 @@ def test_both_ways_choose_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -
         return network.source_side()
 
     by_flow = divided(1 << 40)
-    assert by_flow == elimination.source_side(arcs, Network.SOURCE, Network.SINK)
+    assert by_flow == min_cut.source_side(arcs, Network.SOURCE, Network.SINK)
     assert by_flow == divided(0) == divided(2)
 
 
 def test_a_network_that_is_nowhere_thin_is_left_alone_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    vertices = range(2, 2 + 3 * elimination.MAX_NEIGHBOURS)
+    vertices = range(2, 2 + 3 * min_cut.MAX_NEIGHBOURS)
     arcs = [(tail, head, 1 + (tail * head) % 5) for tail in vertices for head in vertices if tail != head]
     arcs += [(Network.SOURCE, 2, 50), (vertices[-1], Network.SINK, 50)]
-    assert elimination.source_side(arcs, Network.SOURCE, Network.SINK) is None
+    assert min_cut.source_side(arcs, Network.SOURCE, Network.SINK) is None
     monkeypatch.setattr(min_cut, "FEW_LOOKS", 0)
     monkeypatch.setattr(min_cut, "MANY_LOOKS", 0)
     network = Network()

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import pytest
 
 from ortopt.analysis import shapes
 from ortopt.graph import scope
 from ortopt.options import Options
 from ortopt.serialization.checks.structure import validate
-from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse, run
 from ortopt.transpose.optimizer import cost
+from tests.sessions import unoptimized
 from tests.transpose.random_graphs import Graph
 
 PASS = "transpose_optimizer"
@@ -42,11 +41,7 @@ def test_numbers_stay_and_the_measure_falls(first: int) -> None:
 
 def results(model: ir.Model, seed: int = 0) -> list[np.ndarray]:
     """What a model gives on seeded inputs, without any optimization; a dimension that is not fixed is 2."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(to_bytes(model), options, providers=["CPUExecutionProvider"])
+    session = unoptimized(model)
     draw = np.random.default_rng(seed)
     feeds = {}
     for value in session.get_inputs():

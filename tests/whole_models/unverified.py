@@ -7,29 +7,22 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 
 import ortopt
 from ortopt.serialization.save import to_bytes
+from tests.sessions import unoptimized
 
 LEVELS = (0, 1, 2, 3, 4)
 Feeds = Mapping[str, np.ndarray]
 
 
-def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
 def results(model: onnx.ModelProto, feeds: Feeds) -> list[Any]:
-    return [np.asarray(one) for one in session(model).run(None, dict(feeds))]
+    return [np.asarray(one) for one in unoptimized(model).run(None, dict(feeds))]
 
 
 def loads(model: onnx.ModelProto) -> bool:
     try:
-        session(model)
+        unoptimized(model)
     except Exception:  # onnxruntime raises a class of its own for each status
         return False
     return True

@@ -12,7 +12,7 @@ from ortopt.framework.fusions import check_faster
 from ortopt.graph import scope
 from ortopt.graph.match import Code, inputs, is_constant, is_op, is_scalar, keeps_rank, need, producer
 from ortopt.options import Fusions
-from ortopt.patterns.image_sizes import elements_of_an_image
+from ortopt.patterns.convolutions import elements_of_an_image
 
 
 class Threshold(NamedTuple):

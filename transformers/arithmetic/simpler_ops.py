@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ortopt import ops
+from ortopt.analysis.kernel_history import ROOT_OF_INFINITY
 from ortopt.analysis.signs import is_never_below_zero
 from ortopt.graph import symbolic
 from ortopt.graph.match import (
@@ -21,6 +22,7 @@ from ortopt.graph.match import (
     scalar,
     users,
 )
+from ortopt.graph.provenance import NEEDS_KEY
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
@@ -93,7 +95,7 @@ class PowCanonicalization(RewriteRule[Match]):
         if number == -1:
             return Match((root,), lambda: ir.node("Reciprocal", [x]))
         need(is_never_below_zero(x), "the operand may be negative, or -0.0", x)
-        return Match((root,), lambda: ir.node("Sqrt", [x]))
+        return Match((root,), lambda: ir.node("Sqrt", [x], metadata_props={NEEDS_KEY: ROOT_OF_INFINITY}))
 
 
 def _is_in_rows(x: ir.Value) -> bool:

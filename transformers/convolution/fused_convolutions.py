@@ -22,7 +22,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.convolution_activation import ACTIVATIONS, fused_convolution, parameters_of
+from ortopt.patterns.convolutions import ACTIVATIONS, fused_convolution, parameters_of
 from ortopt.patterns.quantization import is_unit
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT

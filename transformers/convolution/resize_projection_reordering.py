@@ -36,8 +36,7 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.convolution import need_points
-from ortopt.patterns.convolution_activation import separate_activation
+from ortopt.patterns.convolutions import need_points, separate_activation
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 

@@ -26,7 +26,7 @@ from ortopt.linear.channels import Effect, affine_above, normalization
 from ortopt.linear.folding import LinearFolding
 from ortopt.linear.layer import Folded, biased, linear
 from ortopt.options import Numerics, TransformerLevel
-from ortopt.patterns.convolution import need_points
+from ortopt.patterns.convolutions import need_points
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
 

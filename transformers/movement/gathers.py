@@ -40,8 +40,7 @@ from ortopt.graph.match import (
 )
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
-from ortopt.views.emission import FIRST, LAST
-from ortopt.views.targets import ones_beside
+from ortopt.views.emission import FIRST, LAST, ones_beside
 
 MAX_RENAMES = 4
 GATHERS_IN_BATCHES_FROM = 12

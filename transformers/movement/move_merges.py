@@ -28,9 +28,8 @@ from ortopt.ops.moves import taken
 from ortopt.patterns.permutations import hides_exchange
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
-from ortopt.views.emission import LAST, Taken, chain
+from ortopt.views.emission import INFER, LAST, Taken, chain, flatten_axis, ones_beside, target_of
 from ortopt.views.reading import dims_after, through
-from ortopt.views.targets import INFER, flatten_axis, ones_beside, target_of
 
 SHAPE_IS_AN_INPUT_FROM = 5
 """Before, a Reshape's shape was an attribute."""

@@ -14,7 +14,7 @@ from ortopt.graph.match import Dim, Refusal, dims, inputs, is_constant, need, op
 from ortopt.onnx_ir_internals import use_count
 from ortopt.semantics import is_overridable
 from ortopt.transformer import Context, GraphTransformer
-from ortopt.views.targets import INFER, flatten_axis, target_of
+from ortopt.views.emission import INFER, flatten_axis, target_of
 
 
 class ReshapeFusion(GraphTransformer):

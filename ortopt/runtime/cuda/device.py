@@ -50,8 +50,7 @@ from ortopt.runtime.onnxruntime_internals import (
     provider_failure,
     value_class,
 )
-from ortopt.runtime.values.foreign_memory import byte_view
-from ortopt.runtime.values.tensors import has_no_array, holds_numbers, nbytes_of, to_ort
+from ortopt.runtime.values.tensors import byte_view, has_no_array, holds_numbers, nbytes_of, to_ort
 from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ortopt.errors import UsageError
-from ortopt.runtime.decoding.attention_parts import AttentionParts
+from ortopt.runtime.decoding.attention_parts import AttentionParts, NewNodes
 from ortopt.runtime.decoding.cache_pairs import ATTENTION, CachePair, Refusal, source
-from ortopt.runtime.decoding.new_nodes import NewNodes
 from ortopt.semantics import constant_tensor
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.terminal_text import quoted

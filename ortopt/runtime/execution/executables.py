@@ -1,7 +1,7 @@
 """What runs a group in a session of ONNX Runtime.
 
 An executable is called with the group's values, in the order of its inputs, and ONNX Runtime's run options; it returns
-the values of its outputs (`ortopt.runtime.values.conversion` says what a value is).
+the values of its outputs (`ortopt.runtime.values.containers` says what a value is).
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from ortopt.runtime.onnxruntime_internals import (
     value_class,
     vector_class,
 )
-from ortopt.runtime.values.containers import as_ort_value
-from ortopt.runtime.values.conversion import to_numpy
+from ortopt.runtime.values.containers import as_ort_value, to_numpy
 from ortopt.runtime.values.tensors import array_of, elements, has_no_array, is_plain, own, to_ort
 
 if TYPE_CHECKING:

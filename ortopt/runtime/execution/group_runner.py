@@ -23,7 +23,7 @@ from ortopt.runtime.execution.weights import place
 from ortopt.runtime.instruments import Counters, Timeline
 from ortopt.runtime.onnxruntime_internals import NativeSession
 from ortopt.runtime.run_settings import RunSettings, RunType
-from ortopt.runtime.values.conversion import type_of
+from ortopt.runtime.values.containers import type_of
 from ortopt.runtime.values.tensors import PLAIN, is_plain
 from ortopt.terminal_text import one_line
 

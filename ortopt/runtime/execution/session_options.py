@@ -21,7 +21,7 @@ from ortopt.evaluation.sessions import shares_threads, thread_attributes
 from ortopt.graph import scope
 from ortopt.runtime.execution.group_spec import argument_of, free_prefix
 from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, open_native_session, uninitialized_session
-from ortopt.runtime.values.conversion import to_numpy
+from ortopt.runtime.values.containers import to_numpy
 from ortopt.terminal_text import quoted
 
 if TYPE_CHECKING:

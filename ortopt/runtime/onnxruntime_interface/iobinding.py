@@ -19,7 +19,7 @@ from ortopt.runtime.onnxruntime_internals import (
     new_binding,
     vector_class,
 )
-from ortopt.runtime.values.conversion import to_numpy
+from ortopt.runtime.values.containers import to_numpy
 from ortopt.runtime.values.tensors import has_no_array, to_ort, type_text
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class IOBinding:
             return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype.value)
         if self._device is None:
             raise NotImplementedError(f"memory at an address on {kind}, where no group runs: wrap it into an OrtValue")
-        from ortopt.runtime.values.foreign_memory import at_address
+        from ortopt.runtime.values.tensors import at_address
 
         return onnxruntime.OrtValue(at_address(kind, index, dtype, shape, address))
 

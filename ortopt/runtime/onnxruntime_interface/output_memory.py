@@ -14,7 +14,7 @@ from ortopt.runtime.onnxruntime_internals import (
     size_in_bytes,
     tensor_over,
 )
-from ortopt.runtime.values.conversion import to_numpy
+from ortopt.runtime.values.containers import to_numpy
 from ortopt.runtime.values.tensors import has_no_array, holds_numbers
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortopt.graph import facts
 from ortopt.runtime.onnxruntime_internals import failure
 from ortopt.runtime.planning.execution_plan import ExecutionPlan
-from ortopt.runtime.values.conversion import scalar, to_numpy
+from ortopt.runtime.values.containers import scalar, to_numpy
 from ortopt.runtime.values.tensors import to_ort
 
 if TYPE_CHECKING:

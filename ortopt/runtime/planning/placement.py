@@ -11,8 +11,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.errors import InvalidModelError
 from ortopt.graph import facts
-from ortopt.runtime.planning.execution_plan import Step
-from ortopt.runtime.planning.planned_step import PlannedStep
+from ortopt.runtime.planning.execution_plan import PlannedStep, Step
 from ortopt.runtime.values.tensors import tensor_to_ort
 
 if TYPE_CHECKING:

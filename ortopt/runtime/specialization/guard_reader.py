@@ -25,7 +25,7 @@ from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.instruments import Counters, Timeline
 from ortopt.runtime.onnxruntime_internals import value_class
 from ortopt.runtime.specialization.guard_writer import Condition
-from ortopt.runtime.values.conversion import to_numpy
+from ortopt.runtime.values.containers import to_numpy
 from ortopt.runtime.values.tensors import PLAIN
 from ortopt.semantics import GROUP_DOMAIN
 

@@ -37,7 +37,7 @@ from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec, Specialization, Specification, SpecLibrary
 from ortopt.runtime.execution.weights import held_bytes, place
 from ortopt.runtime.instruments import Counters
-from ortopt.runtime.values.conversion import to_numpy
+from ortopt.runtime.values.containers import to_numpy
 from ortopt.runtime.values.tensors import type_text
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes

@@ -28,7 +28,7 @@ from ortopt.runtime.execution.arena import Arena
 from ortopt.runtime.instruments import Counters
 from ortopt.runtime.onnxruntime_interface import output_memory
 from ortopt.runtime.onnxruntime_internals import copies_from_values, empty_tensor, native_device, size_in_bytes
-from ortopt.runtime.planning.planned_step import HOST_OUTPUTS, in_host_memory
+from ortopt.runtime.planning.execution_plan import HOST_OUTPUTS, in_host_memory
 from ortopt.runtime.specialization import cuda_graphs
 from ortopt.testing import parse
 from tests.runtime.cuda.fake_cuda import Log, fake_cuda

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ortopt.runtime.planning.zero_copy_reshape import ZeroCopyReshape
+from ortopt.runtime.planning.graph_planner import ZeroCopyReshape
 from ortopt.runtime.values.tensors import to_ort
 from tests.releases import since
 from tests.runtime.models import HEADER, Twice, floats, session

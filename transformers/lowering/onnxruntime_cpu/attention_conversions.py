@@ -20,6 +20,7 @@ from ortopt.graph.match import (
     dims,
     dtype,
     inputs,
+    is_op,
     is_used,
     need,
     need_fixed,
@@ -30,6 +31,7 @@ from ortopt.graph.match import (
     rank,
     same_dim,
 )
+from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.relative_positions import MAX_NODES, Differences, differences, joined, op
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
@@ -209,7 +211,13 @@ class RelativePositionConversion(CpuRule[Match]):
         need(heads > 0, "the length of a row is not known", table)
         of = differences(buckets, root)
         check_faster(root, DIFFERENCES, nodes=len(of.nodes))
-        return Match((*of.nodes, gather, root), lambda: _bias(table, heads, of))
+        nodes = () if _is_shared(buckets) else of.nodes
+        return Match((*nodes, gather, root), lambda: _bias(table, heads, of))
+
+
+def _is_shared(buckets: ir.Value) -> bool:
+    """Whether other tables are looked up by the same matrix: layers may have tables of their own."""
+    return use_count(buckets) > 1 and all(is_op(user, "Gather") and position for user, position in buckets.uses())
 
 
 def _bias(table: ir.Value, heads: int, of: Differences) -> ir.Value:

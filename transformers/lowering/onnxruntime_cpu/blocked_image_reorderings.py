@@ -14,7 +14,7 @@ from ortopt.graph.match import Dim, dims, inputs, is_op, is_used_once, need, pro
 from ortopt.patterns.permutations import moves_elements
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.op_traits import RESHAPING
-from ortopt.transformers.lowering.onnxruntime_cpu._images import (
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import (
     TO_CHANNELS_FIRST,
     TO_CHANNELS_LAST,
     channels_first,

@@ -36,7 +36,7 @@ from ortopt.graph.match import (
 from ortopt.graph.symbolic import Dim
 from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics
-from ortopt.patterns.convolution_activation import is_convolution
+from ortopt.patterns.convolutions import is_convolution
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 

@@ -36,8 +36,13 @@ from ortopt.linear.layer import product
 from ortopt.options import Numerics
 from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import points
-from ortopt.transformers.lowering.onnxruntime_cpu._images import IMAGE, TO_CHANNELS_FIRST, channels_first, channels_last
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import (
+    IMAGE,
+    TO_CHANNELS_FIRST,
+    channels_first,
+    channels_last,
+    points,
+)
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, MEASURED, CpuRule
 
 ACTIVATIONS = (

@@ -17,7 +17,7 @@ from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Code, array_of, dims, inputs, is_op, need, opset, static_dims, tensor_of
 from ortopt.options import March, Numerics
-from ortopt.patterns.convolution_activation import is_convolution
+from ortopt.patterns.convolutions import is_convolution
 from ortopt.rule import Match
 from ortopt.semantics.opset_changes import DEPTH_TO_SPACE_HAS_MODES_FROM, PADS_ARE_AN_INPUT_FROM
 from ortopt.system import processor

@@ -28,7 +28,7 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.options import Numerics
-from ortopt.patterns.convolution import stride_of_transposed
+from ortopt.patterns.convolutions import stride_of_transposed
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import bias_of, convolved, points
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule

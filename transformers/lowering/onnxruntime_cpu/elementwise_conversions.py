@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.analysis.costs import Form
+from ortopt.analysis.kernel_history import ROOT_OF_INFINITY
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_near
 from ortopt.framework.fusions import check_faster
@@ -30,10 +31,11 @@ from ortopt.graph.match import (
     opset,
     plain_attributes,
 )
+from ortopt.graph.provenance import NEEDS_KEY
 from ortopt.linear.folding import Place, layer_alone, node_alone, rebuilt
 from ortopt.linear.weights import scaled
 from ortopt.options import Fusions, Numerics, TransformerLevel
-from ortopt.patterns.image_sizes import elements_of_an_image
+from ortopt.patterns.convolutions import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY
@@ -117,10 +119,11 @@ def _power(sums: ir.Value, power: float) -> ir.Value:
     """A power that is made of square roots: ½, ¾ or 1."""
     if power == 1.0:
         return sums
-    root = ir.node("Sqrt", [sums]).outputs[0]
+    needs = {NEEDS_KEY: ROOT_OF_INFINITY}
+    root = ir.node("Sqrt", [sums], metadata_props=needs).outputs[0]
     if power == 0.5:
         return root
-    return ir.node("Mul", [root, ir.node("Sqrt", [root]).outputs[0]]).outputs[0]
+    return ir.node("Mul", [root, ir.node("Sqrt", [root], metadata_props=needs).outputs[0]]).outputs[0]
 
 
 MAXIMUM = Form("", "Max", "in place of PRelu")

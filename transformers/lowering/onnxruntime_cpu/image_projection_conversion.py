@@ -37,14 +37,14 @@ from ortopt.linear.layer import Linear, product
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import points
-from ortopt.transformers.lowering.onnxruntime_cpu._images import (
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import (
     IMAGE,
     TO_CHANNELS_FIRST,
     TO_CHANNELS_LAST,
     channels_first,
     channels_last,
     image_dims,
+    points,
 )
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 

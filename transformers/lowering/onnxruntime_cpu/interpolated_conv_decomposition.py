@@ -32,7 +32,7 @@ from ortopt.graph.match import (
     optional,
 )
 from ortopt.options import Numerics
-from ortopt.patterns.convolution_activation import separate_activation
+from ortopt.patterns.convolutions import separate_activation
 from ortopt.patterns.interpolation import Image, Matrix, interpolated
 from ortopt.rule import Match
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, convolution, points

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.analysis.costs import Form
+from ortopt.analysis.kernel_history import ROOT_OF_INFINITY
 from ortopt.framework.fusions import check_faster
 from ortopt.graph import symbolic
 from ortopt.graph.edit import constant
@@ -32,6 +33,7 @@ from ortopt.graph.match import (
     producer,
     rank,
 )
+from ortopt.graph.provenance import NEEDS_KEY
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
@@ -218,7 +220,7 @@ def _summed(root: ir.Node, x: ir.Value, first: int, size: int, columns: int | No
         x = ir.node("Reshape", [x, constant([*leading, size, columns])]).outputs[0]
     total = ir.node("MatMul", [row, x])
     if root.op_type == "ReduceL2":
-        total = ir.node("Sqrt", [total.outputs[0]])
+        total = ir.node("Sqrt", [total.outputs[0]], metadata_props={NEEDS_KEY: ROOT_OF_INFINITY})
     if columns is None:
         return total
     behind = [size for size in dims(root.outputs[0])[first:] if isinstance(size, int)]

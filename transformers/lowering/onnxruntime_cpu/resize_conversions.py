@@ -28,8 +28,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.convolution_activation import is_convolution
-from ortopt.patterns.image_sizes import elements_of_an_image, is_filled_image
+from ortopt.patterns.convolutions import elements_of_an_image, is_convolution, is_filled_image
 from ortopt.patterns.interpolation import IN_PLACE_OF_PHASES, Image, Matrix, interpolated
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.transformer import GraphTransformer
@@ -155,7 +154,6 @@ def _of_phases(image: Image, channels: int) -> ir.Node:
 
 
 LINEAR, CUBIC = (Form("", "MatMul", f"of {mode} interpolation") for mode in ("linear", "cubic"))
-TRANSPOSED = (0, 1, 3, 2)
 
 
 class ResizeMatmulConversion(CpuRule[Match]):
@@ -207,10 +205,14 @@ def _products(image: Image) -> ir.Node:
 
 
 def _with_rows(x: ir.Value, of_rows: Matrix) -> ir.Value:
-    """Images multiplied by the matrix of rows from the right: with it on the left, MatMul takes no empty batch."""
-    columns = ir.node("Transpose", [x], {"perm": TRANSPOSED})
+    """Images multiplied by the matrix of rows from the right: with it on the left, MatMul takes no empty batch.
+
+    Columns go before the channels: of two last axes that change places ONNX Runtime makes a FusedMatMul, which takes
+    none either (before 1.32).
+    """
+    columns = ir.node("Transpose", [x], {"perm": (0, 3, 1, 2)})
     product = ir.node("MatMul", [columns.outputs[0], constant(np.ascontiguousarray(of_rows.T), FLOAT)])
-    return ir.node("Transpose", product.outputs, {"perm": TRANSPOSED}).outputs[0]
+    return ir.node("Transpose", product.outputs, {"perm": (0, 2, 3, 1)}).outputs[0]
 
 
 def _check_no_blocks(root: ir.Node) -> None:

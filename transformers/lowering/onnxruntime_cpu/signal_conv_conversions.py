@@ -22,7 +22,7 @@ from ortopt.framework.fusions import check_faster, is_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Refusal, array_of, dims, inputs, need, opset, static_dims
 from ortopt.options import Numerics
-from ortopt.patterns.convolution import convolution_of_images
+from ortopt.patterns.convolutions import convolution_of_images
 from ortopt.patterns.quantization import is_unit
 from ortopt.rule import Match
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM

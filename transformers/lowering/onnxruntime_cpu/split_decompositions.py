@@ -36,7 +36,7 @@ from ortopt.linear.layer import Linear, product
 from ortopt.linear.weights import MAX_BYTES
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics
-from ortopt.patterns.convolution_activation import is_convolution
+from ortopt.patterns.convolutions import is_convolution
 from ortopt.patterns.parallel_parts import MERGED
 from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
