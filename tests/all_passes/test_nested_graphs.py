@@ -253,6 +253,7 @@ OTHERWISE = {
     ("if_merging", "branches"): (1, "what both branches give is given by neither, with a copy outside"),
     ("constant_folding", "function"): (1, "a Constant stays one"),
     ("expert_routing_merging", "branches"): (1, "both branches read the mask"),
+    ("gathered_product_decomposition", "scan"): (1, "the rows are not all that is open"),
     ("group_fusion", "branches"): (3, "each group has a name of its own"),
     **{("reshape_transpose_fusion", kind): (2, ALWAYS) for kind in WRAPPERS},
     **{("relative_column_conversion", kind): (1, ALWAYS) for kind in WRAPPERS},
