@@ -200,6 +200,7 @@ def examine(
     runner: Runner,
     here: Runner,
     measure: Callable[[str, Case], None] | None = None,
+    target: str | None = None,
 ) -> Iterator[Finding | None]:
     """Run the results of models on a runtime; None for each that is right.
 
@@ -209,9 +210,10 @@ def examine(
         runner: Runs models there.
         here: Runs models on the ONNX Runtime that is installed.
         measure: Is given each result that is right there, with what its model is called.
+        target: What the results are for, instead of the runtime's own target.
     """
     for name, example in models:
-        case = _case(runtime.name, example, here)
+        case = _case(example, options_for(runtime.name, example.options, target), here)
         told = None if case is None else _told(case, runner, here)
         if case is not None and told is not None:
             yield Finding(runtime.name, name, told) if told else None
@@ -219,30 +221,30 @@ def examine(
                 measure(name, case)
 
 
-def options_for(runtime: str, given: dict[str, Any]) -> dict[str, Any]:
+def options_for(runtime: str, given: dict[str, Any], target: str | None = None) -> dict[str, Any]:
     """Options of a run whose result is for a runtime.
 
     Args:
         runtime: Its name and release.
         given: Other options.
+        target: The target; None is that of the runtime.
     """
     options = {key: value for key, value in given.items() if key != "min_onnxruntime"}
-    target = next((name for title, name in _TARGETS.items() if runtime.startswith(title)), None)
+    target = target or next((name for title, name in _TARGETS.items() if runtime.startswith(title)), None)
     if target is not None:
         options["target"] = target
-    elif runtime.startswith("ONNX Runtime"):
+    if target in (None, "ort") and runtime.startswith("ONNX Runtime"):
         options["min_onnxruntime"] = releases.shown(releases.parse_release(runtime.rsplit(maxsplit=1)[-1]))
     return options
 
 
-def _case(runtime: str, example: Example, here: Runner) -> Case | None:
+def _case(example: Example, options: dict[str, Any], here: Runner) -> Case | None:
     """A model's result for a runtime; None where the original is not right here or not for it, or nothing is done."""
     model = load(example.model.SerializeToString())
     if any(semantics.is_random(node, model.functions) for node in model.graph):
         return None  # no two runs give the same
     version = model.opset_imports.get("", 1)
     model.ir_version = max(8, raising.least_ir_version(version))
-    options = options_for(runtime, example.options)
     release = options.get("min_onnxruntime")
     if release is not None:
         typed = load(to_bytes(model))
@@ -303,6 +305,7 @@ def main() -> int:
     parser.add_argument(
         "--smoke", action="store_true", help="a part: a few passes, two releases on which some of their forms are wrong"
     )
+    parser.add_argument("--target", help="what results are for, instead of the runtime's own target, e.g. onnx")
     parser.add_argument("--models", default="", help="models of the zoo, A,B; all if it is left out")
     parser.add_argument(
         "--seconds", type=float, default=0.0, help="measure each result that is right in turns with its original"
@@ -323,11 +326,13 @@ def main() -> int:
             print(runtime, flush=True)
             continue
         ran += 1
-        findings += _reported(runtime, models(), given.seconds)
+        findings += _reported(runtime, models(), given.seconds, given.target)
     return 1 if findings or not ran else 0
 
 
-def _reported(runtime: Runtime, models: Iterable[tuple[str, Example]], seconds: float) -> int:
+def _reported(
+    runtime: Runtime, models: Iterable[tuple[str, Example]], seconds: float, target: str | None = None
+) -> int:
     """Examine models on a runtime and print what is found; how many results are wrong."""
     right = wrong = 0
     ratios: dict[str, float] = {}
@@ -343,7 +348,7 @@ def _reported(runtime: Runtime, models: Iterable[tuple[str, Example]], seconds: 
         Runner(Path(one), runtime) as runner,
         Runner(Path(other)) as here,
     ):
-        for found in examine(runtime, models, runner, here, measure if seconds else None):
+        for found in examine(runtime, models, runner, here, measure if seconds else None, target):
             right += found is None
             if found is not None:
                 wrong += 1

@@ -90,6 +90,7 @@ def test_a_result_is_for_its_runtime() -> None:
     assert options_for("ONNX Runtime Web 1.30.0", {}) == {"target": "web"}
     assert options_for("MNN 3.6.1", {}) == {"target": "onnx"}
     assert options_for("ONNX Runtime 1.20.1", given) == {"level": 2, "min_onnxruntime": "1.20"}
+    assert options_for("ONNX Runtime 1.20.1", given, "onnx") == {"level": 2, "target": "onnx"}
 
 
 def test_results_that_are_right_are_measured_in_turns(tmp_path: Path) -> None:
