@@ -18,9 +18,10 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
-from ortopt.graph.match import Refusal, is_constant, shape_of
+from ortopt.graph.match import Refusal, is_constant, is_op, shape_of
 from ortopt.onnx_ir_internals import use_count
 from ortopt.patterns.permutations import moves_elements
+from ortopt.semantics.op_traits import RESHAPING
 from ortopt.transpose.layout import Layout, compose, inverse, normal
 from ortopt.transpose.matmul import flexible_inputs
 from ortopt.transpose.min_cut import UNBOUNDED, Network
@@ -323,7 +324,12 @@ class Region:
         return layouts
 
     def cost(self, turned: Collection[ir.Node]) -> Cost:
-        """What all transposes around the region cost when some nodes are turned."""
+        """What all transposes around the region cost when some nodes are turned.
+
+        Through Reshapes alone, ONNX Runtime merges transposes itself when it loads a model, single elements or not;
+        passes of level 3 take such a one apart again so that it does not.
+        """
+        is_merged = all(is_op(node, *RESHAPING) for node in turned)
         count = nbytes = weight = 0
         for root in self._roots:
             if is_constant(root):
@@ -332,7 +338,10 @@ class Region:
             missing = [layout for layout in self.demanded(root, turned) if layout != supplied]
             count += len(missing)
             nbytes += len(missing) * self.views.nbytes(root)
-            weight += sum(self.views.weight(root, supplied, layout) for layout in missing)
+            if is_merged:
+                weight += len(missing) * self.views.nbytes(root)
+            else:
+                weight += sum(self.views.weight(root, supplied, layout) for layout in missing)
         return Cost(count, nbytes, weight + sum(self.plans[node].cost for node in turned))
 
     def present_cost(self) -> Cost:
