@@ -417,16 +417,18 @@ def of_deployment(outcome: Mapping[str, Any] | None) -> str:
     return f"{words} with ONNX Runtime's default optimizations{reason}"
 
 
-def of_runtimes(outcome: Mapping[str, Any] | None) -> list[str]:
+def of_runtimes(outcome: Mapping[str, Any] | None, *, agrees: bool = True) -> list[str]:
     """How a result compares on other runtimes that were asked for, a line each.
 
     Args:
         outcome: A `Verification` as plain data.
+        agrees: Whether those on which it agrees are told, too.
     """
     words = {True: "verified", False: "differs", None: "not compared"}
     return [
         f"{words[one['agrees']]} on {one['runtime']}{'; ' + one_line(one['reason']) if one['reason'] else ''}"
         for one in (outcome or {}).get("elsewhere", ())
+        if agrees or not one["agrees"]
     ]
 
 

@@ -261,12 +261,13 @@ def _verified(data: Mapping[str, Any]) -> Row:
     names = ", ".join(name.removesuffix("ExecutionProvider") for name in (*data["verified_on"], *absent))
     sets = f"{outcome['input_sets']} {'sets' if outcome['input_sets'] != 1 else 'set'} of inputs"
     deployed = ", with and without its own optimizations" if outcome["as_deployed"] else ""
-    clauses = [f"on {sets} by {data['verified_with'][0]} ({names}){deployed}", _difference(outcome)]
+    others = "".join(f", and by {name}" for name in data["verified_with"][1:])
+    clauses = [f"on {sets} by {data['verified_with'][0]} ({names}){deployed}{others}", _difference(outcome)]
     if outcome["not_as_deployed"]:
         clauses.append("not compared with its own optimizations")
     if count := len(data["repairs"]):
         clauses.append(f"{count} {'rewrites' if count > 1 else 'rewrite'} that made it differ left out")
-    clauses += of_runtimes(outcome)
+    clauses += of_runtimes(outcome, agrees=False)
     if outcome["spread"]:
         clauses.append(spread_text(outcome["spread"]))
     return Row("verified", tuple(clauses), Style.GOOD, 2)

@@ -149,9 +149,13 @@ def test_what_was_verified_is_told_with_the_place(plain: dict[str, Any]) -> None
         "on 50 sets of inputs by ONNX Runtime 1.31.1 (CUDA, CPU), with and without its own optimizations;"
     )
     assert "worst error 0.012 of the scale of output '/model/layers.31/" in shown
-    data["verification"]["elsewhere"] = [{"runtime": "OpenVINO 2025.3", "agrees": True, "reason": ""}]
+    data["verified_with"] = ["ONNX Runtime 1.31.1", "OpenVINO 2025.3"]
+    assert "its own optimizations, and by OpenVINO 2025.3; worst error" in rows(data, 120)["verified"]
+    data["verification"]["elsewhere"] = [{"runtime": "MNN 3.6", "agrees": None, "reason": "it refuses the original"}]
     data["verification"]["worst_output"] = "y"
-    assert rows(data | {"repairs": []}, 120)["verified"].endswith("of output 'y'; verified on OpenVINO 2025.3")
+    data["verified_with"] = ["ONNX Runtime 1.31.1"]
+    shown = rows(data | {"repairs": []}, 120)["verified"]
+    assert shown.endswith("of output 'y'; not compared on MNN 3.6; it refuses the original")
     data["verification"] |= {"status": "not shown", "reason": "every output is NaN"}
     assert rows(data | {"verified": False})["verified"] == "no: not shown, every output is NaN"
 
