@@ -19,12 +19,16 @@ from msgspec import Struct, convert
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.errors import UsageError
 from ortopt.graph import scope
+from ortopt.graph.facts import dims_of
+from ortopt.graph.match import is_constant, is_op, users
 from ortopt.options import Target
 from ortopt.semantics.nodes import constant_tensor
 
 DECLARATIONS: Final = Path(__file__).parent / "data" / "targets.json"
 OPS: Final = Path(__file__).parent / "data" / "target-ops.json"
 NOT_RUN: Final = "not run"
+SWAPPED: Final = (0, 2, 1, 3)
+"""A Transpose between [batch, positions, heads, size] and [batch, heads, positions, size]."""
 
 
 class Declaration(Struct, frozen=True, kw_only=True):
@@ -46,6 +50,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
         reads_empty_constants: Whether constants without elements have the shape there that they have in the file.
         closed: Ops of ai.onnx whose bodies may not read there what is computed outside of them.
         closed_to_outputs: Ops of ai.onnx in whose bodies outputs of a graph around them are misread there.
+        mistakes_heads: Whether it takes heads for positions in some attentions that have as many of both.
     """
 
     title: str
@@ -62,6 +67,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
     reads_empty_constants: bool = True
     closed: frozenset[str] = frozenset()
     closed_to_outputs: frozenset[str] = frozenset()
+    mistakes_heads: bool = False
 
     def runs(self, node: ir.Node) -> bool:
         """Whether it runs a node of ai.onnx, by its op; what it does with other domains is not known.
@@ -141,6 +147,54 @@ def misread(graphs: Iterable[ir.Graph], ops: Collection[str]) -> frozenset[str]:
     )
 
 
+def mistakes_heads(target: Target) -> bool:
+    """Whether heads of attentions are taken for positions: by any runtime, where it may be any.
+
+    Args:
+        target: The target.
+    """
+    return any(one.mistakes_heads for one in _meant(target))
+
+
+def mistaken(nodes: Iterable[ir.Node]) -> frozenset[str]:
+    """Names of the probabilities of attentions whose heads OpenVINO takes for positions.
+
+    Where there are as many of both, it looks at the Transposes that put heads before positions: it goes wrong where
+    either the queries come through one, or the result goes through one, and not both. Sizes that are open are taken
+    right.
+
+    Args:
+        nodes: Nodes of graphs; those that are no Softmax do not count.
+    """
+    return frozenset(node.outputs[0].name or "" for node in nodes if is_op(node, "Softmax") and _is_mistaken(node))
+
+
+def _is_mistaken(softmax: ir.Node) -> bool:
+    product = next((user for user in users(softmax.outputs[0]) if is_op(user, "MatMul")), None)
+    scores = _before(softmax.inputs[0], "Add", "Div", "Mul", "Where")
+    shape = None if product is None else dims_of(product.outputs[0])
+    if product is None or not is_op(scores, "MatMul") or shape is None or len(shape) != len(SWAPPED):
+        return False
+    heads, positions = shape[1:3]
+    if not isinstance(heads, int) or heads != positions or heads == 1:
+        return False
+    return _swaps(_before(scores.inputs[0], "Div", "Mul")) != any(map(_swaps, users(product.outputs[0])))
+
+
+def _before(value: ir.Value | None, *through: str) -> ir.Node | None:
+    """What computes a value before a chain of elementwise ops: of two operands, the one that is no constant."""
+    node = None if value is None else value.producer()
+    while is_op(node, *through):
+        value = next((one for one in node.inputs if one is not None and one.producer() and not is_constant(one)), None)
+        node = None if value is None else value.producer()
+    return node
+
+
+def _swaps(node: ir.Node | None) -> bool:
+    """Whether a node changes the places of the two axes in the middle."""
+    return is_op(node, "Transpose") and node.attributes.get_ints("perm", ()) == SWAPPED
+
+
 def _stands_below(node: ir.Node, graph: ir.Graph, ops: Collection[str]) -> bool:
     """Whether a node stands in a body of an op that is in a graph or below it."""
     for owner in scope.around(scope.graph_of(node)):
@@ -213,6 +267,10 @@ def unmet(model: ir.Model, declared: Declaration) -> list[str]:
         listed = ", ".join(sorted(misread(scope.graphs(model), declared.closed_to_outputs)))
         if listed:
             reasons.append(f"{declared.title} reads outputs of the model wrongly in branches: {listed}")
+    if declared.mistakes_heads:
+        listed = ", ".join(sorted(mistaken(model.graph.all_nodes())))
+        if listed:
+            reasons.append(f"{declared.title} takes heads for positions in attentions with as many of both: {listed}")
     shapes = [value.shape for value in model.graph.inputs if value.name not in model.graph.initializers]
     names = dict.fromkeys(
         str(dim) for shape in shapes if shape is not None for dim in shape if not isinstance(dim, int)

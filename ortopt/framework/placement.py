@@ -154,18 +154,24 @@ def check_constants(replacements: Mapping[ir.Value, ir.Value], options: Options)
 
 
 def misread(index: OpIndex, options: Options) -> frozenset[str]:
-    """Names of outputs that bodies read, and that the runtimes which the result is for read wrongly there.
+    """What the runtimes which the result is for read wrongly there, in words: values that bodies read, and attentions.
 
     Args:
         index: The model's nodes.
         options: Options of the run.
     """
-    ops = targets.closed_to_outputs(options.target)
-    return targets.misread(index.graphs(), ops) if ops and index.has_any_anywhere(ops) else frozenset()
+    ops, found = targets.closed_to_outputs(options.target), set[str]()
+    if ops and index.has_any_anywhere(ops):
+        names = targets.misread(index.graphs(), ops)
+        found.update(f"an output of the model that a branch reads ({name})" for name in names)
+    if targets.mistakes_heads(options.target) and index.total("Softmax"):
+        attentions = (node for graph in index.graphs() for node in index.nodes(graph, "Softmax"))
+        found.update(f"an attention with as many heads as positions ({name})" for name in targets.mistaken(attentions))
+    return frozenset(found)
 
 
 def check_misread(before: frozenset[str], index: OpIndex, options: Options) -> None:
-    """Refuse a change after which bodies read more outputs that are read wrongly there.
+    """Refuse a change after which more is read wrongly there.
 
     Args:
         before: What `misread` gave before it.
@@ -173,12 +179,11 @@ def check_misread(before: frozenset[str], index: OpIndex, options: Options) -> N
         options: Options of the run.
 
     Raises:
-        Conflict: If they do.
+        Conflict: If it is.
     """
     more = misread(index, options) - before
     if more:
-        what = f"an output of the model that a branch reads ({min(more)})"
-        raise Conflict(f"{what} is read wrongly by some runtimes (--target {options.target.value})")
+        raise Conflict(f"{min(more)} is read wrongly by some runtimes (--target {options.target.value})")
 
 
 def may_round(index: OpIndex, matched: Iterable[ir.Node]) -> bool:
