@@ -20,8 +20,10 @@ IN_A_ROW = 12
 """Number of tests of a file that a worker gets at once: the work of handing them out grows with the parts' number."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Have one worker run the tests of a pass in tests/all_passes, which share its examples, and others in rows."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
     seen: Counter[Path] = Counter()
     for item in items:
         if item.get_closest_marker("xdist_group") is not None:
