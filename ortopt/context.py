@@ -317,10 +317,11 @@ class Context:
         self._changing = edit.offered = matched
         reason: Exception | None = None
         outcome: T | None = None
-        misread, rounds = placement.misread(edit.index, self.options), placement.may_round(edit.index, matched)
+        misread = placement.misread(edit.index, self.options, matched)
+        rounds = placement.may_round(edit.index, matched)
         try:
             outcome = change()
-            placement.check_misread(misread, edit.index, self.options)
+            placement.check_misread(misread, edit.index, self.options, (*matched, *self._new))
             placement.check_rounding(rounds, edit.index, self._new)
         except (Conflict, Refusal) as error:
             reason = error

@@ -19,7 +19,6 @@ from msgspec import Struct, convert
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.errors import UsageError
 from ortopt.graph import scope
-from ortopt.graph.facts import dims_of
 from ortopt.graph.match import is_constant, is_op, users
 from ortopt.options import Target
 from ortopt.semantics.nodes import constant_tensor
@@ -166,17 +165,21 @@ def mistaken(nodes: Iterable[ir.Node]) -> frozenset[str]:
     Args:
         nodes: Nodes of graphs; those that are no Softmax do not count.
     """
-    return frozenset(node.outputs[0].name or "" for node in nodes if is_op(node, "Softmax") and _is_mistaken(node))
+    names = set[str]()
+    for node in nodes:
+        shape = node.outputs[0].shape if is_op(node, "Softmax") else None
+        if shape is None or len(shape) != len(SWAPPED):
+            continue
+        heads, positions = shape[1], shape[2]
+        if isinstance(heads, int) and heads == positions != 1 and _is_mistaken(node):
+            names.add(node.outputs[0].name or "")
+    return frozenset(names)
 
 
 def _is_mistaken(softmax: ir.Node) -> bool:
     product = next((user for user in users(softmax.outputs[0]) if is_op(user, "MatMul")), None)
     scores = _before(softmax.inputs[0], "Add", "Div", "Mul", "Where")
-    shape = None if product is None else dims_of(product.outputs[0])
-    if product is None or not is_op(scores, "MatMul") or shape is None or len(shape) != len(SWAPPED):
-        return False
-    heads, positions = shape[1:3]
-    if not isinstance(heads, int) or heads != positions or heads == 1:
+    if product is None or not is_op(scores, "MatMul"):
         return False
     return _swaps(_before(scores.inputs[0], "Div", "Mul")) != any(map(_swaps, users(product.outputs[0])))
 

@@ -153,35 +153,37 @@ def check_constants(replacements: Mapping[ir.Value, ir.Value], options: Options)
     raise NoKernel(f"{declared.title} reads a constant without elements as a scalar (--target {target})")
 
 
-def misread(index: OpIndex, options: Options) -> frozenset[str]:
+def misread(index: OpIndex, options: Options, nodes: Iterable[ir.Node]) -> frozenset[str]:
     """What the runtimes which the result is for read wrongly there, in words: values that bodies read, and attentions.
 
     Args:
         index: The model's nodes.
         options: Options of the run.
+        nodes: What a change is about: attentions are looked at where one is a Transpose, on which it depends.
     """
     ops, found = targets.closed_to_outputs(options.target), set[str]()
     if ops and index.has_any_anywhere(ops):
         names = targets.misread(index.graphs(), ops)
         found.update(f"an output of the model that a branch reads ({name})" for name in names)
-    if targets.mistakes_heads(options.target) and index.total("Softmax"):
+    if targets.mistakes_heads(options.target) and any(node.op_type == "Transpose" for node in nodes):
         attentions = (node for graph in index.graphs() for node in index.nodes(graph, "Softmax"))
         found.update(f"an attention with as many heads as positions ({name})" for name in targets.mistaken(attentions))
     return frozenset(found)
 
 
-def check_misread(before: frozenset[str], index: OpIndex, options: Options) -> None:
+def check_misread(before: frozenset[str], index: OpIndex, options: Options, nodes: Iterable[ir.Node]) -> None:
     """Refuse a change after which more is read wrongly there.
 
     Args:
         before: What `misread` gave before it.
         index: The model's nodes.
         options: Options of the run.
+        nodes: The nodes that it replaces, and those that it made.
 
     Raises:
         Conflict: If it is.
     """
-    more = misread(index, options) - before
+    more = misread(index, options, nodes) - before
     if more:
         raise Conflict(f"{min(more)} is read wrongly by some runtimes (--target {options.target.value})")
 
