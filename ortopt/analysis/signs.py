@@ -1,4 +1,7 @@
-"""Which float values have no sign: those that are never negative, and those that are never -0.0."""
+"""Which float values have no sign: those that are never negative, and those that are never -0.0.
+
+And which values are read only by what does not tell 0.0 from -0.0.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.graph.facts import INTEGERS
-from ortopt.graph.match import FLOATS, Refusal, array_of, is_constant, is_op, optional, scalar
+from ortopt.graph.match import FLOATS, Refusal, array_of, is_constant, is_op, optional, scalar, users
 from ortopt.graph.walk import Answers, Question, walk
 from ortopt.semantics.op_traits import MOVING
 
@@ -19,6 +22,18 @@ POSITIVE = ("Abs", "Exp", "ReduceL1", "ReduceL2", "ReduceSumSquare", "Sigmoid", 
 
 KEEPERS = MOVING | {"Add", "Cast", "Div", "GlobalAveragePool", "Mul", "ReduceMean", "ReduceSum", "Sqrt"}
 """Ops whose results are never below +0 if no operand is."""
+
+
+SUMMING = frozenset(
+    {
+        *("Add", "AveragePool", "Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm"),
+        *("GlobalAveragePool", "MatMul", "ReduceMean", "ReduceSum", "Sub"),
+    }
+)
+"""Ops of which the sign of a zero among the operands changes nothing but the sign of a zero in the result."""
+
+_PASSING = MOVING | {"Clip", "Concat", "GlobalMaxPool", "MaxPool", "Pad", "Relu"}
+"""Ops whose results have such zeros as their operands have."""
 
 
 def is_never_below_zero(value: ir.Value | None) -> bool:
@@ -90,6 +105,29 @@ def _is_never_negative_zero(
         if source is not None and source.dtype in INTEGERS:
             return True
     return walk(_is_never_below_zero, value, unknown=False, answers=below_zero)
+
+
+def is_only_summed(value: ir.Value) -> bool:
+    """Whether all that reads a value, as it is or its elements moved, adds them to others: no 1/x tells 0.0 from -0.0.
+
+    Args:
+        value: The value, of floats.
+    """
+    return walk(_is_only_summed, value, unknown=False)
+
+
+def _is_only_summed(value: ir.Value) -> Question[ir.Value, bool]:
+    if value.is_graph_output():
+        return False
+    for node in users(value):
+        if node.op_type in SUMMING:
+            continue
+        if node.op_type not in _PASSING or node.domain != "":
+            return False
+        for result in node.outputs:
+            if not (yield result):
+                return False
+    return True
 
 
 def _content(value: ir.Value) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""Constants that are added, or multiplied, one after the other are one, and a sum that begins with 0 needs no zero."""
+"""Constants that are added, or multiplied, one after the other are one, and a 0 that only sums read needs no node."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.magnitudes import need_near
+from ortopt.analysis.signs import is_only_summed
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -18,14 +19,12 @@ from ortopt.graph.match import (
     inputs,
     is_constant,
     is_op,
-    is_used_once,
     need,
-    operand_from,
     producer,
     tensor_of,
 )
 from ortopt.options import Numerics
-from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
 SUMS, PRODUCTS = ("Add", "Sub"), ("Mul", "Div")
@@ -147,28 +146,29 @@ def _check_range(numbers: np.ndarray, kind: ir.DataType) -> None:
         raise Refusal("a constant would overflow or vanish")
 
 
-class ZeroSummandElimination(RewriteRule[Match]):
-    """``(x + 0) + y`` → ``x + y``: programs write ``score = 0``, and then ``score = score + …``.
+class ZeroSummandElimination(Elimination):
+    """``x + 0`` → ``x`` where only sums read it: programs write ``score = 0``, and then ``score = score + …``.
 
-    Only where x and y are -0.0 is the result another zero: `noop_elimination`, which is exact, leaves the 0 there.
+    Only where x is -0.0 is the result another zero: `noop_elimination`, which is exact, leaves the 0 there. The next
+    sum, product of matrices or convolution makes no difference between them but in the sign of a zero of its own.
     """
 
     after = ("constant_folding", "constant_reassociation", "noop_elimination")
-    roots = ("Add",)
+    roots = ("Add", "Sub")
     opsets = (BROADCASTS_FROM, NEWEST_OPSET)
     numerics = Numerics.REORDERED
 
-    def match(self, root: ir.Node) -> Match:
-        """A sum of something and 0, that is added to something else."""
-        inner, _ = operand_from(root, "Add")
-        total = inner.outputs[0]
+    def match(self, root: ir.Node) -> Forwarded:
+        """A float and 0, of which nothing tells one zero from the other."""
+        total = root.outputs[0]
         need(dtype(total) in FLOATS, "integers are another pass's", root)
-        need(is_used_once(total), "the sum with 0 is used elsewhere", total)
-        a, b = inputs(inner, 2)
-        zero, x = (a, b) if _is_zero(a) else (b, a)
+        x, zero = inputs(root, 2)
+        if is_op(root, "Add") and _is_zero(x):
+            x, zero = zero, x
         need(_is_zero(zero), "it is not 0", zero)
         need(broadcasts_to(zero, dims(x)), "the 0 would enlarge the sum", zero)
-        return Match((inner, root), lambda: ir.node("Add", [x if value is total else value for value in root.inputs]))
+        need(is_only_summed(total), "what reads the sum may tell 0.0 from -0.0", total)
+        return Forwarded((root,), x)
 
 
 def _is_zero(value: ir.Value) -> bool:
