@@ -306,7 +306,7 @@ def main() -> int:
         "--smoke", action="store_true", help="a part: a few passes, two releases on which some of their forms are wrong"
     )
     parser.add_argument("--target", help="what results are for, instead of the runtime's own target, e.g. onnx")
-    parser.add_argument("--models", default="", help="models of the zoo, A,B; all if it is left out")
+    parser.add_argument("--models", default="", help="models of the zoo or of the folder, A,B; all if left out")
     parser.add_argument(
         "--seconds", type=float, default=0.0, help="measure each result that is right in turns with its original"
     )
@@ -317,7 +317,7 @@ def main() -> int:
 
     def models() -> Iterator[tuple[str, Example]]:
         if given.folder:
-            return of_folder(given.folder)
+            return (found for found in of_folder(given.folder) if not given.models or found[0] in chosen)
         return of_zoo(chosen) if given.zoo else of_passes(passes)
 
     findings = ran = 0

@@ -24,6 +24,11 @@ LIMIT: Final = 1.02
 """Part of the original's time beyond which a result is told to be slower."""
 
 _WARM: Final = 2
+"""Turns that do not count."""
+
+_WARM_SECONDS: Final = 4.0
+"""Processor time that turns which do not count take at least: JavaScript engines translate code anew meanwhile."""
+
 _LEAST: Final = 5
 _MOST: Final = 60
 
@@ -72,18 +77,23 @@ def ratio(runtime: Runtime, original: bytes, result: bytes, inputs: Mapping[str,
 
 
 def _in_turns(workers: list[Worker], source: Path, folder: Path, seconds: float) -> float:
-    ratios: list[float] = []
-    spent, ends = 0.0, time.monotonic() + 10 * seconds
-    for turn in range(_WARM + _MOST):
+    def turn() -> list[float]:
         times = []
         for number, worker in enumerate(workers):
             worker.run(source, folder / f"out{number}")
             times.append(worker.processor_seconds)
-        if turn >= _WARM:
-            ratios.append(times[1] / max(times[0], 1e-9))
+        return times
+
+    ends = time.monotonic() + 5 * _WARM_SECONDS
+    warm, turns = 0.0, 0
+    while turns < _WARM or (warm < _WARM_SECONDS and time.monotonic() < ends):
+        warm, turns = warm + sum(turn()), turns + 1
+    ratios: list[float] = []
+    spent, ends = 0.0, time.monotonic() + 10 * seconds
+    while len(ratios) < _LEAST or (len(ratios) < _MOST and spent < seconds and time.monotonic() < ends):
+        times = turn()
+        ratios.append(times[1] / max(times[0], 1e-9))
         spent += sum(times)
-        if len(ratios) >= _LEAST and (spent > seconds or time.monotonic() > ends):
-            break
     return statistics.median(ratios)
 
 

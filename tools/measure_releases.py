@@ -143,12 +143,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.measure_releases", description=__doc__)
     parser.add_argument("--releases", required=True, help="e.g. 1.17,1.20")
     parser.add_argument("--seconds", type=float, default=600.0, help="of each release")
-    parser.add_argument("--forms", default="", help="forms by their names, A,B; all if it is left out")
+    parser.add_argument("--forms", nargs="*", default=[], help="forms by their names; all if it is left out")
     given = parser.parse_args()
     table = costs.shipped().measured.onnxruntime
     if releases.parse_release(table) != releases.installed():
         sys.exit(f"the shipped table is of ONNX Runtime {table}: install that one")
-    entries = entries_of([name for name in given.forms.split(",") if name])
+    entries = entries_of(given.forms)
     control = speeds_of(measure(entries, seconds=given.seconds).cases)
     for release in given.releases.split(","):
         python, why = versions.runtime_environment(

@@ -50,6 +50,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
         closed: Ops of ai.onnx whose bodies may not read there what is computed outside of them.
         closed_to_outputs: Ops of ai.onnx in whose bodies outputs of a graph around them are misread there.
         mistakes_heads: Whether it takes heads for positions in some attentions that have as many of both.
+        slow_padding: From so many zeros on a convolution's own padding is slower there than a Pad; None is never.
     """
 
     title: str
@@ -67,6 +68,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
     closed: frozenset[str] = frozenset()
     closed_to_outputs: frozenset[str] = frozenset()
     mistakes_heads: bool = False
+    slow_padding: int | None = None
 
     def runs(self, node: ir.Node) -> bool:
         """Whether it runs a node of ai.onnx, by its op; what it does with other domains is not known.
@@ -127,6 +129,16 @@ def closed_to_outputs(target: Target) -> frozenset[str]:
         target: The target.
     """
     return frozenset().union(*(one.closed_to_outputs for one in _meant(target)))
+
+
+def is_slow_padding(target: Target, zeros: int) -> bool:
+    """Whether a Pad is faster than so much padding of a convolution: on any runtime, where it may be any.
+
+    Args:
+        target: The target.
+        zeros: How many zeros, at one end of an axis.
+    """
+    return any(one.slow_padding is not None and zeros >= one.slow_padding for one in _meant(target))
 
 
 def misread(graphs: Iterable[ir.Graph], ops: Collection[str]) -> frozenset[str]:

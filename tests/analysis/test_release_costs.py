@@ -160,4 +160,4 @@ def test_every_form_has_been_measured_on_every_release() -> None:
         for name in names
         if name not in known.get(cost.key, {})
     ]
-    assert not missing, "run: python -m tools.measure_releases --releases A,B --forms C,D"
+    assert not missing, "run: python -m tools.measure_releases --releases A,B --forms C D"

@@ -4,8 +4,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import ops
+from ortopt.analysis import targets
+from ortopt.graph import scope
 from ortopt.graph.match import (
     FLOATS,
+    Code,
     Refusal,
     array_of,
     attribute,
@@ -30,6 +33,9 @@ class PadFusion(RewriteRule[Match]):
     A MaxPool is left alone, because it pads with -inf and not with 0. (ONNX Runtime fuses it as well.) In quantized
     graphs, the result of the Pad is quantized again with the same scale; this changes no number, so that pair is
     removed too.
+
+    Kernels that compute padded columns one by one are slower with many of them: with targets on which that was measured
+    a long padding stays in its Pad. On the CPU `conv_pad_decomposition` decides.
     """
 
     numerics = Numerics.REORDERED
@@ -57,6 +63,8 @@ class PadFusion(RewriteRule[Match]):
         begins, ends = amounts[: spatial + 2], amounts[spatial + 2 :]
         need(begins[:2] == (0, 0) == ends[:2], "it pads batch or channels", pad)
         need(min(amounts) >= 0, "it takes something away", pad)
+        slow = targets.is_slow_padding(scope.of(scope.graph_of(root)).options.target, max(amounts))
+        need(not slow, "the target is slow with so much padding", pad, code=Code.COST)
         own = window.pads if window.auto_pad == "NOTSET" else (0,) * 2 * spatial
         need(len(own) == 2 * spatial, "the paddings do not fit one another", root)
         added = begins[2:] + ends[2:]

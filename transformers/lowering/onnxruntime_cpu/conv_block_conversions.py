@@ -216,7 +216,7 @@ class ConvPadDecomposition(ConvRule[Match]):
 
     With few columns of zeros, or few products of each element, the copy costs what is saved; with many, the columns
     that are computed one by one read little but zeros, which they leave out. Convolutions of single channels have
-    another kernel, in which padding costs nothing.
+    another kernel, in which padding costs little up to a hundred columns.
     """
 
     after = ("conv1d_conversion", "few_output_conv_unrolling", "tall_conv_conversion")
