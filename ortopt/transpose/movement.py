@@ -125,8 +125,8 @@ def _more_copies(data: ir.Value, indices: Sequence[Dim] | None, axis: int, layou
 
 
 def _large_size(dim: Dim) -> int:
-    """A dimension; one that is open counts 128: the more single numbers, the more a Transpose gains."""
-    return dim if isinstance(dim, int) else LARGE_SIZE
+    """A dimension; what is open in it counts 128: the more single numbers, the more a Transpose gains."""
+    return typical_size(dim, LARGE_SIZE)
 
 
 def _spread(layout: Perm, axis: int, count: int) -> Perm:

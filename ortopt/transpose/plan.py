@@ -99,21 +99,25 @@ Handler: TypeAlias = Callable[[ir.Node, At], Plan]
 _HANDLERS: dict[tuple[str, str], Handler] = {}
 
 
-def typical_size(dim: Dim) -> int:
+def typical_size(dim: Dim, each: int = TYPICAL_SIZE) -> int:
     """A dimension, or what it counts where it is not known.
 
     What strided ops leave of a short signal is nothing: such a dimension counts as one that is not known.
+
+    Args:
+        dim: The dimension.
+        each: What each symbol in it counts.
     """
-    return dim if isinstance(dim, int) else _typical(dim.value)
+    return dim if isinstance(dim, int) else _typical(dim.value, each)
 
 
 @lru_cache(1 << 12)
-def _typical(text: str | None) -> int:
+def _typical(text: str | None, each: int) -> int:
     if text is None:
-        return TYPICAL_SIZE
+        return each
     dim = symbolic.canonical(text)
-    size = symbolic.substitute(dim, dict.fromkeys(symbolic.symbols(dim), TYPICAL_SIZE))
-    return size if isinstance(size, int) and size > 1 else TYPICAL_SIZE
+    size = symbolic.substitute(dim, dict.fromkeys(symbolic.symbols(dim), each))
+    return size if isinstance(size, int) and size > 1 else each
 
 
 def handles(*ops: str, domain: str = "") -> Callable[[Handler], Handler]:

@@ -1,4 +1,4 @@
-"""Transposes that move elements one by one, or data twice, where ONNX Runtime has a faster way for the same."""
+"""What moves elements one by one, or data twice, where ONNX Runtime has a faster way for the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
+import numpy as np
 import onnx_ir as ir
 
 from ortopt import ops
@@ -18,8 +19,10 @@ from ortopt.graph.facts import contents
 from ortopt.graph.match import (
     Dim,
     Refusal,
+    array_of,
     dims,
     inputs,
+    is_constant,
     is_op,
     is_used_once,
     need,
@@ -27,6 +30,7 @@ from ortopt.graph.match import (
     need_known,
     producer,
     same_dim,
+    tensor_of,
     users,
 )
 from ortopt.graph.symbolic import is_known
@@ -286,3 +290,38 @@ class TransposeReshapeMerging(CpuRule[Match]):
         if once.transposes:
             check_faster(root, AROUND_RESHAPE, columns=once.moves.together)
         return Match((root,), once.build)
+
+
+COLUMNS_AS_ROWS = Form("", "Gather", "of columns as rows")
+
+
+class ColumnGatherConversion(CpuRule[Match]):
+    """``Gather(table, i)`` along the columns → ``Transpose(Gather(tableᵀ, i))``, of a constant table.
+
+    A Gather along the last axis copies single elements, one along the first whole rows.
+
+    Relative positions choose from a table with a row for each head (LayoutLM): a number of each row for each pair of
+    positions. As a row of numbers for each pair they are copied at once, and a Transpose of one axis is fast.
+    """
+
+    roots = ("Gather",)
+    after = ("transpose_optimizer",)
+    weighs = (COLUMNS_AS_ROWS,)
+
+    def match(self, root: ir.Node) -> Match:
+        """A constant matrix, and indices that are computed."""
+        table, indices = inputs(root, 2)
+        tensor_of(table)
+        need(len(dims(table)) == 2 and ops.Gather(root).axis == 1, "it takes no columns of a matrix", root)
+        need(not is_constant(indices), "the indices are constants", indices)
+        need_float32(table, MEASURED)
+        rows, places = dims(table)[0], dims(indices)
+        check_faster(root, COLUMNS_AS_ROWS, rows=rows, elements=(rows, *places))
+        return Match((root,), lambda: _gathered_rows(table, indices, len(places)))
+
+
+def _gathered_rows(table: ir.Value, indices: ir.Value, axes: int) -> ir.Node:
+    """Build the Gather of rows, and the Transpose that brings their elements to the front."""
+    rows = constant(np.ascontiguousarray(array_of(table).T))
+    chosen = ir.node("Gather", [rows, indices], {"axis": 0})
+    return ir.node("Transpose", chosen.outputs, {"perm": (axes, *range(axes))})
