@@ -93,15 +93,16 @@ def _window(root: ir.Node, offsets: Sequence[int], size: ir.Value, step: int) ->
 
 
 def _range(row: ir.Value) -> tuple[ir.Value, int]:
-    """Where a range that is one row of a matrix ends, and its step.
+    """Where a range that is one row of a matrix, or is broadcast to its rows, ends, and its step.
 
     Raises:
         Refusal: If it is none, or does not count upwards from 0.
     """
-    spread = producer(row, "Unsqueeze", "Reshape")
-    shape = dims(row, 2)
-    span = producer(spread.inputs[0], "Range")
-    need(isinstance(shape[0], int) and shape[0] == 1, "the range is no row", row)
+    span = producer(row, "Range", "Unsqueeze", "Reshape")
+    if not is_op(span, "Range"):
+        shape = dims(row, 2)
+        need(isinstance(shape[0], int) and shape[0] == 1, "the range is no row", row)
+        span = producer(span.inputs[0], "Range")
     first, size, delta = inputs(span, 3)
     need(is_scalar(first, 0), "the range does not count from 0", span)
     step = int(scalar(delta))
