@@ -25,11 +25,13 @@ from ortopt.graph.match import (
     is_constant,
     is_never_zero,
     is_op,
+    keeps_rank,
     need,
     need_float32,
     only_user,
     opset,
     plain_attributes,
+    scalar,
 )
 from ortopt.graph.provenance import NEEDS_KEY
 from ortopt.linear.folding import Place, layer_alone, node_alone, rebuilt
@@ -39,7 +41,8 @@ from ortopt.patterns.convolutions import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.semantics.opset_changes import BROADCASTS_FROM
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 RANK = 4
 POOL = Form("", "AveragePool", "in place of LRN")
@@ -124,6 +127,44 @@ def _power(sums: ir.Value, power: float) -> ir.Value:
     if power == 0.5:
         return root
     return ir.node("Mul", [root, ir.node("Sqrt", [root], metadata_props=needs).outputs[0]]).outputs[0]
+
+
+PRODUCTS = Form("", "Mul", "in place of Pow")
+LEAST_POWER, LARGEST_POWER = 4, 16
+"""Squares and cubes are multiplied by the kernel of Pow itself; beyond, rounding adds up."""
+
+
+class PowDecomposition(CpuRule[Match]):
+    """``Pow(x, n)`` with n from 4 to 16 → squares and products: ``x⁹ = ((x²)²)² · x``.
+
+    The CPU's kernel for Pow computes each element by itself, by logarithms. Hashed attention (YOSO) has such powers.
+    """
+
+    roots = ("Pow",)
+    opsets = (BROADCASTS_FROM, NEWEST_OPSET)
+    weighs = (PRODUCTS,)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Match:
+        """A constant whole exponent that does not enlarge the result, and enough elements."""
+        x, exponent = inputs(root, 2)
+        power = scalar(exponent)
+        whole = LEAST_POWER <= power <= LARGEST_POWER and power == int(power)
+        need(whole, f"the exponent is not a whole number from {LEAST_POWER} to {LARGEST_POWER}", exponent)
+        need(keeps_rank(exponent, x), "the exponent would raise the rank", exponent)
+        need_float32(x, MEASURED)
+        check_faster(root, PRODUCTS, elements=dims(x))
+        return Match((root,), lambda: _multiplied(x, int(power)))
+
+
+def _multiplied(x: ir.Value, power: int) -> ir.Value:
+    """A power by squares: the digits of the exponent say where x is a factor, too."""
+    result = x
+    for digit in f"{power:b}"[1:]:
+        result = ir.node("Mul", [result, result]).outputs[0]
+        if digit == "1":
+            result = ir.node("Mul", [result, x]).outputs[0]
+    return result
 
 
 MAXIMUM = Form("", "Max", "in place of PRelu")
