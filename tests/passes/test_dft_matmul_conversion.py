@@ -1,4 +1,4 @@
-"""A Fourier transform of a fixed length that is no power of two is a product."""
+"""A Fourier transform of a fixed length is a product."""
 
 from __future__ import annotations
 

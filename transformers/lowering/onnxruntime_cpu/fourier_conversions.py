@@ -1,4 +1,4 @@
-"""Fourier transforms of lengths for which ONNX Runtime has no fast kernel, as products with sines and cosines."""
+"""Fourier transforms of fixed lengths as products with sines and cosines, which ONNX Runtime computes faster."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import convolved
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 DFT: Final = Form("", "MatMul", "in place of DFT")
+DFT_OF_A_POWER: Final = Form("", "MatMul", "in place of DFT of a power of two")
 
 MAX_NUMBERS: Final = 4096
 """Numbers along the axis, at most, however fast: of so many complex ones the matrix has 256 MB."""
@@ -47,23 +48,25 @@ _AXIS_IS_AN_INPUT_FROM: Final = 20
 
 
 class DftMatmulConversion(CpuRule[Match]):
-    """``DFT(x)`` → ``MatMul(x, sines and cosines)`` for fixed lengths that are no powers of two.
+    """``DFT(x)`` → ``MatMul(x, sines and cosines)`` for fixed lengths.
 
     A Fourier transform of a fixed length is a product with a matrix of sines and cosines.
 
-    ONNX Runtime has a fast kernel for lengths that are powers of two. For others (FNet's 768 columns) it makes several
-    longer transforms of one, which takes longer than the product of matrices does, and loses digits.
+    For lengths that are no powers of two (FNet's 768 columns) ONNX Runtime's kernel makes several longer transforms of
+    one, which takes longer than the product of matrices does, and loses digits. For powers of two it takes numbers one
+    by one: in several rows of up to a few hundred the product is faster, too.
 
-    Not for long ones: work and matrix grow with the square.
+    Not for long ones: work and matrix grow with the square. Of real numbers all frequencies are computed: to compute
+    half of them, and mirror it, took longer.
     """
 
     roots = ("DFT",)
     opsets = (17, NEWEST_OPSET)
     numerics = Numerics.FINITE  # an infinity spreads further in a longer transform
-    weighs = (DFT,)
+    weighs = (DFT, DFT_OF_A_POWER)
 
     def match(self, root: ir.Node) -> Match:
-        """A known length, for which there is no fast kernel."""
+        """A known length, of so many rows that the product is faster."""
         (x,) = inputs(root, 1)
         need_float32(x, MEASURED)
         size = rank(x)
@@ -71,34 +74,31 @@ class DftMatmulConversion(CpuRule[Match]):
         length, parts = need_fixed(dims(x)[-2:], "the length is not known", x)
         asked = optional(root, 1)
         need(asked is None or _number(asked) == length, "it is cut or padded", root)
-        need(length & (length - 1) != 0, "there is a fast kernel for powers of two", root)
         is_inverse, onesided = (bool(attribute(root, name, 0)) for name in ("inverse", "onesided"))
         if parts == 2 and (real := _real(x)) is not None:
             x, parts = real, 1
         need(not onesided or (parts == 1 and not is_inverse), "half of the frequencies is asked for otherwise", root)
         need(length <= MAX_NUMBERS and parts in (1, 2), "its matrix would be large", root)
-        check_faster(root, DFT, columns=length, components=parts)
-        matrix = _matrix(length, parts, is_inverse=is_inverse)
+        form = DFT if length & (length - 1) else DFT_OF_A_POWER
+        check_faster(root, form, columns=length, components=parts, rows=dims(x)[:-2])
+        matrix = _matrix(length, parts, is_inverse=is_inverse, onesided=onesided)
         shared = _known(matrix, root)
-        mirrored = length if parts == 1 and not onesided else None
-        return Match((root,), lambda: _product(x, matrix, shared, mirrored))
+        return Match((root,), lambda: _product(x, matrix, shared))
 
 
-def _product(x: ir.Value, matrix: np.ndarray, shared: ir.Value | None, mirrored: int | None) -> ir.Value:
+def _product(x: ir.Value, matrix: np.ndarray, shared: ir.Value | None) -> ir.Node:
     """Build the product, its numbers side by side.
 
     Args:
         x: What is transformed.
-        matrix: Sines and cosines; of real numbers for the first half of the frequencies, the others mirror them.
+        matrix: Sines and cosines.
         shared: The same matrix, where another transform has it already.
-        mirrored: How many numbers there are, where the other half is asked for.
     """
     ahead = [0] * (rank(x) - 2)
     rows, columns = matrix.shape
     flat = ir.node("Reshape", [x, constant([*ahead, rows])]).outputs[0]
     product = ir.node("MatMul", [flat, shared or constant(matrix, FLOAT)]).outputs[0]
-    half = ir.node("Reshape", [product, constant([*ahead, columns // 2, 2])]).outputs[0]
-    return half if mirrored is None else _mirrored(half, mirrored, len(ahead))
+    return ir.node("Reshape", [product, constant([*ahead, columns // 2, 2])])
 
 
 def _along(node: ir.Node, size: int) -> int:
@@ -134,9 +134,9 @@ def _zeros(value: ir.Value) -> bool:
     return bool(splat(inputs(node, 1)[0] if is_op(node, "Expand") else value) == 0)
 
 
-def _matrix(length: int, parts: int, *, is_inverse: bool) -> np.ndarray:
+def _matrix(length: int, parts: int, *, is_inverse: bool, onesided: bool) -> np.ndarray:
     """What each part of a number adds to each part of a frequency: rows by columns, parts side by side."""
-    count = length // 2 + 1 if parts == 1 else length
+    count = length // 2 + 1 if onesided else length
     angles = _angles(length, count, length)
     cosines, sines = np.cos(angles), np.sin(angles) if is_inverse else -np.sin(angles)
     of_real = np.stack([cosines, sines], axis=-1)
@@ -161,14 +161,6 @@ def _known(matrix: np.ndarray, root: ir.Node) -> ir.Value | None:
         if alike and np.array_equal(array_of(value), matrix):
             return value
     return None
-
-
-def _mirrored(half: ir.Value, length: int, place: int) -> ir.Value:
-    """All frequencies of real numbers: the second half is the first in reverse, conjugated, without what is its own."""
-    bounds = [constant([at]) for at in ((length - 1) // 2, 0, place, -1)]
-    back = ir.node("Slice", [half, *bounds]).outputs[0]
-    conjugated = ir.node("Mul", [back, constant(np.array([1, -1], np.float32))]).outputs[0]
-    return ir.node("Concat", [half, conjugated], {"axis": place}).outputs[0]
 
 
 STFT: Final = Form("", "Conv", "in place of STFT")
