@@ -214,18 +214,21 @@ def _candidates(
         left, right = operands[::-1] if swapped else operands
         of, beside = (left, right)[inner_of].letters, (left, right)[1 - inner_of].letters
         inner = tuple(letter for letter in of if letter in beside and letter not in result)
-        try:
-            groups = _grouped(left, right, inner, result)
-            product = Operand(tuple(itertools.chain.from_iterable(groups.product)))
-            arranged = _joined(left, groups.left, sizes, is_positive), _joined(right, groups.right, sizes, is_positive)
-            after = _split(product, groups.product, sizes, is_positive).ordered(result)
-            need(
-                not (_scatters(after) and any(map(_scatters, arranged))),
-                "it would be transposed as often as the Einsum does",
-            )
-            yield Product("MatMul", *arranged, swapped, after.steps)
-        except Refusal as refusal:
-            yield refusal
+        for groups in _grouped(left, right, inner, result, sizes):
+            try:
+                product = Operand(tuple(itertools.chain.from_iterable(groups.product)))
+                own = _joined(left, groups.left, sizes, is_positive)
+                other = _joined(right, groups.right, sizes, is_positive)
+                after = _split(product, groups.product, sizes, is_positive).ordered(result)
+                need(
+                    not (_scatters(after) and (_scatters(own) or _scatters(other))),
+                    "it would be transposed as often as the Einsum does",
+                )
+            except Refusal as refusal:
+                yield refusal
+            else:
+                yield Product("MatMul", own, other, swapped, after.steps)
+                break
 
 
 def _scatters(operand: Operand) -> bool:
@@ -252,16 +255,34 @@ class _Groups(Struct, frozen=True):
     product: tuple[Letters, ...]
 
 
-def _grouped(left: Operand, right: Operand, inner: Letters, result: Letters) -> _Groups:
+MIN_ROWS = 16
+"""Rows of each of many products that are worth it."""
+
+
+def _grouped(
+    left: Operand, right: Operand, inner: Letters, result: Letters, sizes: Mapping[str, Dim]
+) -> Iterator[_Groups]:
+    """The ways to arrange a product, the first that is possible the best."""
     batch = tuple((each,) for each in result if each in left.letters and each in right.letters)
     rows = tuple(each for each in result if each in left.letters and each not in right.letters)
     columns = tuple(each for each in result if each in right.letters and each not in left.letters)
-    if batch:
-        return _Groups((*batch, rows, inner), (*batch, inner, columns), (*batch, rows, columns))
     alone = tuple((each,) for each in rows)  # a vector, or a stack of matrices, is as it should be on the left
-    if rows or columns:
-        return _Groups((*alone, inner), (inner, columns), (*alone, columns))
-    return _Groups((inner,), (inner,), ())
+    if batch:
+        yield _Groups((*batch, rows, inner), (*batch, inner, columns), (*batch, rows, columns))
+        # To join all rows, one may have to know too many sizes; as a stack they are faster where nothing is moved then.
+        stack, row = alone[:-1], alone[-1:]
+        groups = _Groups((*stack, *batch, *row, inner), (*batch, inner, columns), (*stack, *batch, *row, columns))
+        in_order = tuple(itertools.chain.from_iterable(groups.product)) == result
+        if stack and in_order and _may_be_many(sizes[rows[-1]]):
+            yield groups
+    elif rows or columns:
+        yield _Groups((*alone, inner), (inner, columns), (*alone, columns))
+    else:
+        yield _Groups((inner,), (inner,), ())
+
+
+def _may_be_many(size: Dim) -> bool:
+    return not isinstance(size, int) or size >= MIN_ROWS
 
 
 def _joined(
