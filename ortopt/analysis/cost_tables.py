@@ -27,7 +27,7 @@ from ortopt.analysis.kernel_history import Release
 from ortopt.analysis.providers import CPU
 from ortopt.documents import Amount, Count
 from ortopt.errors import InvalidModelError
-from ortopt.options import Options
+from ortopt.options import Options, Target
 from ortopt.terminal_text import quoted
 
 PATH: Final = Path(__file__).with_name("data") / "costs.releases.json"
@@ -35,20 +35,26 @@ PATH: Final = Path(__file__).with_name("data") / "costs.releases.json"
 _UNMEASURED: Final = (Verdict.UNKNOWN.value,)
 
 
-@functools.cache
-def shipped_for(oldest: Release) -> CostTable:
+def shipped_for(oldest: Release, target: Target = Target.ORT) -> CostTable:
     """The table that ships, for all releases from one on.
 
     Args:
         oldest: The oldest release that a run allows.
+        target: What runs the result: ONNX Runtime Web has the kernels of the CPU, translated, and a column of its own.
     """
+    return _shipped_for(oldest, target is Target.WEB)
+
+
+@functools.cache
+def _shipped_for(oldest: Release, on_the_web: bool) -> CostTable:
     table, *others = costs.of_processors()
+    others += [costs.on_the_web()] if on_the_web else []
     own = releases.parse_release(table.measured.onnxruntime)
     measured = sorted(release for release in map(releases.parse_release, _data()["releases"]) if release < own)
     first = max((release for release in measured if release <= oldest), default=oldest)
     asked = [release for release in measured if release >= first]
     if oldest >= own or not asked:
-        return costs.shipped()
+        return costs.on_all_processors(table, others) if on_the_web else costs.shipped()
     whole = costs.on_all_processors(table, [*others, _column(table, asked)])
     whole.name = f"{table.name}, for {releases.shown(oldest)} and newer"
     return whole
@@ -112,10 +118,10 @@ def table_for(options: Options) -> CostTable:
     Raises:
         InvalidModelError: If the file that they name cannot be read, or is no such table.
     """
-    return table_of(options.costs, releases.least(options))
+    return table_of(options.costs, releases.least(options), options.target)
 
 
-def table_of(path: str | None, oldest: Release | None = None) -> CostTable:
+def table_of(path: str | None, oldest: Release | None = None, target: Target = Target.ORT) -> CostTable:
     """The table that ships, or that of a file laid over it.
 
     What the file says of a form on a provider, at all sizes or in a range of them, counts; of forms and ranges that it
@@ -125,11 +131,12 @@ def table_of(path: str | None, oldest: Release | None = None) -> CostTable:
         path: The file; None is the table that ships.
         oldest: The oldest release of ONNX Runtime on which what the table that ships says shall hold; None is the one
             that it was measured with.
+        target: What runs the result.
 
     Raises:
         InvalidModelError: If the file cannot be read, or is no such table.
     """
-    below = costs.shipped() if oldest is None else shipped_for(oldest)
+    below = costs.shipped() if oldest is None else shipped_for(oldest, target)
     if path is None:
         return below
     try:

@@ -29,6 +29,7 @@ HYSTERESIS: Final = 0.03
 
 _SHIPPED: Final = Path(__file__).with_name("data") / "costs.json"
 _ON_OTHER_PROCESSORS: Final = (_SHIPPED.with_name("costs.avx2.json"),)
+_ON_THE_WEB: Final = _SHIPPED.with_name("costs.web.json")
 
 Sizes = Mapping[str, int | Extent]
 """Sizes of a computation by name (see `ortopt.analysis.node_sizes`), each a number or the least and the greatest value;
@@ -436,6 +437,12 @@ def _range(low: int, high: float) -> str:
 def of_processors() -> tuple[CostTable, ...]:
     """The tables that ship with ortopt, one for each kind of processors that was measured."""
     return tuple(read(path.read_bytes()) for path in (_SHIPPED, *_ON_OTHER_PROCESSORS))
+
+
+@functools.cache
+def on_the_web() -> CostTable:
+    """What rows of the table that ships cost in ONNX Runtime Web, as far as they were measured there."""
+    return read(_ON_THE_WEB.read_bytes())
 
 
 @functools.cache

@@ -28,7 +28,7 @@ Measured: TypeAlias = Callable[..., None]
 
 def forget() -> None:
     cost_tables._data.cache_clear()
-    cost_tables.shipped_for.cache_clear()
+    cost_tables._shipped_for.cache_clear()
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ class MishDecomposition(RewriteRule[Match]):
     lookback = 6
     looks_downstream = True
     numerics = Numerics.REORDERED
-    targets = (Target.ORT,)
+    targets = (Target.ORT, Target.WEB)
     weighs = (FORM,)
 
     def match(self, root: ir.Node) -> Match:

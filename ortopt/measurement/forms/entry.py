@@ -26,6 +26,9 @@ _Columns: TypeAlias = dict[str, tuple[int, ...]]
 
 _MAX_COPIES: Final = 8
 _ENOUGH_ELEMENTS: Final = 40_000
+_ANY_GROWTH: Final = 1 << 30
+"""Bytes that a pass may add here: a model of one node is small."""
+
 """From so many elements on, a single call of a kernel takes much longer than a call of a session."""
 
 _OPERATORS: Final = {
@@ -181,7 +184,7 @@ def _rewritten(model: onnx.ModelProto, made_by: str) -> onnx.ModelProto:
     """What passes make of a model."""
     passes = made_by.split()
     wanted = {str(Form(*form)) for name in passes for form in registry.installed().find(name).weighs}
-    return optimize(model, only=passes, force_forms=sorted(wanted), verify=False).to_proto()
+    return optimize(model, only=passes, force_forms=sorted(wanted), max_growth=_ANY_GROWTH, verify=False).to_proto()
 
 
 def _copies(x: arrays.Array) -> int:

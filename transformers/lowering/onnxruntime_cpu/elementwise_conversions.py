@@ -42,7 +42,7 @@ from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
 
 RANK = 4
 POOL = Form("", "AveragePool", "in place of LRN")
@@ -140,6 +140,7 @@ class PowDecomposition(CpuRule[Match]):
     The CPU's kernel for Pow computes each element by itself, by logarithms. Hashed attention (YOSO) has such powers.
     """
 
+    targets = AND_ON_THE_WEB
     roots = ("Pow",)
     opsets = (BROADCASTS_FROM, NEWEST_OPSET)
     weighs = (PRODUCTS,)

@@ -36,13 +36,16 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import convolved
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
 
 DFT: Final = Form("", "MatMul", "in place of DFT")
 DFT_OF_A_POWER: Final = Form("", "MatMul", "in place of DFT of a power of two")
 
 MAX_NUMBERS: Final = 4096
 """Numbers along the axis, at most, however fast: of so many complex ones the matrix has 256 MB."""
+
+MAX_WHOLE: Final = 256
+"""Real numbers of which all frequencies are computed: of more the matrix would have more than half a megabyte."""
 
 _AXIS_IS_AN_INPUT_FROM: Final = 20
 
@@ -56,10 +59,11 @@ class DftMatmulConversion(CpuRule[Match]):
     one, which takes longer than the product of matrices does, and loses digits. For powers of two it takes numbers one
     by one: in several rows of up to a few hundred the product is faster, too.
 
-    Not for long ones: work and matrix grow with the square. Of real numbers all frequencies are computed: to compute
-    half of them, and mirror it, took longer.
+    Not for long ones: work and matrix grow with the square. Of many real numbers half of the frequencies are computed,
+    and mirrored; of fewer it is faster to compute all.
     """
 
+    targets = AND_ON_THE_WEB
     roots = ("DFT",)
     opsets = (17, NEWEST_OPSET)
     numerics = Numerics.FINITE  # an infinity spreads further in a longer transform
@@ -81,24 +85,27 @@ class DftMatmulConversion(CpuRule[Match]):
         need(length <= MAX_NUMBERS and parts in (1, 2), "its matrix would be large", root)
         form = DFT if length & (length - 1) else DFT_OF_A_POWER
         check_faster(root, form, columns=length, components=parts, rows=dims(x)[:-2])
-        matrix = _matrix(length, parts, is_inverse=is_inverse, onesided=onesided)
+        halved = parts == 1 and length > MAX_WHOLE and not onesided
+        matrix = _matrix(length, parts, is_inverse=is_inverse, onesided=onesided or halved)
         shared = _known(matrix, root)
-        return Match((root,), lambda: _product(x, matrix, shared))
+        return Match((root,), lambda: _product(x, matrix, shared, length if halved else None))
 
 
-def _product(x: ir.Value, matrix: np.ndarray, shared: ir.Value | None) -> ir.Node:
+def _product(x: ir.Value, matrix: np.ndarray, shared: ir.Value | None, mirrored: int | None) -> ir.Value:
     """Build the product, its numbers side by side.
 
     Args:
         x: What is transformed.
         matrix: Sines and cosines.
         shared: The same matrix, where another transform has it already.
+        mirrored: How many numbers there are, where the matrix gives half of the frequencies and all are asked for.
     """
     ahead = [0] * (rank(x) - 2)
     rows, columns = matrix.shape
     flat = ir.node("Reshape", [x, constant([*ahead, rows])]).outputs[0]
     product = ir.node("MatMul", [flat, shared or constant(matrix, FLOAT)]).outputs[0]
-    return ir.node("Reshape", [product, constant([*ahead, columns // 2, 2])])
+    result = ir.node("Reshape", [product, constant([*ahead, columns // 2, 2])]).outputs[0]
+    return result if mirrored is None else _mirrored(result, mirrored, len(ahead))
 
 
 def _along(node: ir.Node, size: int) -> int:
@@ -163,6 +170,14 @@ def _known(matrix: np.ndarray, root: ir.Node) -> ir.Value | None:
     return None
 
 
+def _mirrored(half: ir.Value, length: int, place: int) -> ir.Value:
+    """All frequencies of real numbers: the second half is the first in reverse, conjugated, without what is its own."""
+    bounds = [constant([at]) for at in ((length - 1) // 2, 0, place, -1)]
+    back = ir.node("Slice", [half, *bounds]).outputs[0]
+    conjugated = ir.node("Mul", [back, constant(np.array([1, -1], np.float32))]).outputs[0]
+    return ir.node("Concat", [half, conjugated], {"axis": place}).outputs[0]
+
+
 STFT: Final = Form("", "Conv", "in place of STFT")
 STFT_OF_A_POWER: Final = Form("", "Conv", "in place of STFT of a power of two")
 
@@ -182,6 +197,7 @@ class StftConvConversion(CpuRule[Match]):
     ``window[n] · cos(2π·k·n / length)``, and the same of its negative sine.
     """
 
+    targets = AND_ON_THE_WEB
     after = ("stft_canonicalization", "constant_folding")
     roots = ("STFT",)
     opsets = (17, NEWEST_OPSET)

@@ -39,7 +39,7 @@ from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import DEPTH_TO_SPACE_HAS_MODES_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, ConvRule, convolution
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
 
 TWO_TRANSPOSES = Form("", "Transpose", "twice in place of DepthToSpace")
 
@@ -52,6 +52,7 @@ class DepthToSpaceDecomposition(CpuRule[Match]):
     On its CPU the kernel is a transposition of six axes, which for small blocks is slower than two of four axes.
     """
 
+    targets = AND_ON_THE_WEB
     roots = ("DepthToSpace",)
     after = ("shuffled_conv_fusion",)
     weighs = (TWO_TRANSPOSES,)

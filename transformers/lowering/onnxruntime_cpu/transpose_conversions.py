@@ -45,7 +45,7 @@ from ortopt.patterns.permutations import (
 )
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.op_traits import RESHAPING
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
 from ortopt.views.emission import chain
 from ortopt.views.index_map import reordered, reshaped, whole
 from ortopt.views.reading import through
@@ -163,6 +163,7 @@ class TransposeDecomposition(CpuRule[Match]):
     counts.
     """
 
+    targets = AND_ON_THE_WEB
     after = ("transpose_optimizer", "window_gather_decomposition")
     roots = ("Transpose",)
     opsets = (5, NEWEST_OPSET)  # the first with a Reshape to a shape that is an input
@@ -304,6 +305,7 @@ class ColumnGatherConversion(CpuRule[Match]):
     positions. As a row of numbers for each pair they are copied at once, and a Transpose of one axis is fast.
     """
 
+    targets = AND_ON_THE_WEB
     roots = ("Gather",)
     after = ("transpose_optimizer",)
     weighs = (COLUMNS_AS_ROWS,)
