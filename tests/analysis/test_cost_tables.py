@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
+from ortopt import registry
 from ortopt.analysis import costs
-from ortopt.analysis.cost_tables import read_file, table_of
+from ortopt.analysis.cost_tables import read_file, table_for, table_of
 from ortopt.analysis.costs import Form, Verdict
 from ortopt.analysis.kernels import CPU
 from ortopt.errors import InvalidModelError
+from ortopt.options import Options, Target
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB
 
 ROW = {"op": "Gelu", "provider": CPU, "verdict": "loses", "speed": [0.5, 0.6], "instead_of": "its parts", "source": "s"}
 
@@ -86,3 +89,23 @@ def test_a_file_that_is_no_json_or_not_there(tmp_path: Path) -> None:
         table_of(str(tmp_path / "x"))
     with pytest.raises(InvalidModelError, match="No such file"):
         table_of(str(tmp_path / "y"))
+
+
+def test_forms_for_the_web_have_been_measured_there() -> None:
+    known = {cost.form for cost in costs.on_the_web().own}
+    for_web = [kind for kind in registry.installed() if kind.targets == AND_ON_THE_WEB]
+    asked = {Form(*form) for kind in for_web for form in kind.weighs}
+    assert asked
+    assert asked <= known, "run: python -m tools.measure_web node_modules/onnxruntime-web --forms NAME"
+
+
+def test_what_loses_on_the_web_loses_for_that_target_alone() -> None:
+    form, sizes = (
+        Form("", "MatMul", "in place of DFT of a power of two"),
+        {"columns": 256, "rows": 128, "components": 1},
+    )
+    native, web = (table_for(Options(target=target)).find(form, CPU, [sizes]) for target in (Target.ORT, Target.WEB))
+    assert native is not None
+    assert web is not None
+    assert (native.verdict, web.verdict) == (Verdict.PAYS, Verdict.LOSES)
+    assert web.speeds["WebAssembly"][0] < 1

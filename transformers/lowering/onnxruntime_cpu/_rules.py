@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from ortopt.analysis.kernels import CPU
 from ortopt.options import Target, TransformerLevel
 from ortopt.rule import FoundT, RewriteRule
@@ -20,4 +22,4 @@ class CpuRule(RewriteRule[FoundT]):
 
     levels = (TransformerLevel.LEVEL3,)
     providers = (CPU,)
-    targets = (Target.ORT,)
+    targets: ClassVar[tuple[Target, ...]] = (Target.ORT,)
