@@ -13,6 +13,7 @@ import onnx_ir as ir
 from ortopt.graph.facts import INTEGERS
 from ortopt.graph.match import FLOATS, Refusal, array_of, is_constant, is_op, optional, scalar, users
 from ortopt.graph.walk import Answers, Question, walk
+from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import MOVING
 
 _MAX_ELEMENTS = 1 << 16
@@ -120,7 +121,7 @@ def _is_only_summed(value: ir.Value) -> Question[ir.Value, bool]:
     if value.is_graph_output():
         return False
     for node in users(value):
-        if node.op_type in SUMMING:
+        if node.op_type in SUMMING and node.domain in ("", MICROSOFT):
             continue
         if node.op_type not in _PASSING or node.domain != "":
             return False
