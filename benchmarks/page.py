@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 PARTS: Final = {
     "files": Part(("bench", "--no-latency", "--repeat", "2")),
-    "speed": Part(("speed",)),
+    "speed": Part(("speed", "--rounds", "2")),
     "half precision": Part(("half_precision",)),
     "reach": Part(("reach",), is_markdown=False),
     "verification": Part(("verification",)),
