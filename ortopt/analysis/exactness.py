@@ -29,6 +29,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.analysis.crossings import Crossings, holder_of
 from ortopt.analysis.whole_numbers import BEGINNINGS, DISCRETE, SUMS, WholeNumbers
+from ortopt.cancellation import BETWEEN_CHECKS, NEVER, CancellationToken
 from ortopt.graph.index import OpIndex, op_key
 from ortopt.graph.match import is_constant
 from ortopt.onnx_ir_internals import attributes_of, is_needed
@@ -86,18 +87,21 @@ class Exactness:
         model: The model.
         index: Its nodes by op, kept current.
         touched: Nodes that edits have changed, oldest first; only grows.
+        token: Checked while the paths are drawn for the first time.
     """
 
-    def __init__(self, model: ir.Model, index: OpIndex, touched: Sequence[ir.Node]) -> None:
+    def __init__(
+        self, model: ir.Model, index: OpIndex, touched: Sequence[ir.Node], token: CancellationToken = NEVER
+    ) -> None:
         self._touched = touched
         self._read = len(touched)
         self._crossings = Crossings(model.functions, index)
         self._whole = WholeNumbers(self._crossings)
         self._on_paths: set[ir.Value] = set()
         self._steps: dict[ir.Value, str] = {}
-        self._begin(model, index)
+        self._begin(model, index, token)
 
-    def _begin(self, model: ir.Model, index: OpIndex) -> None:
+    def _begin(self, model: ir.Model, index: OpIndex, token: CancellationToken) -> None:
         """Draw all paths of the model."""
         may_be_whole: list[ir.Node] = []
         others: list[ir.Node] = []
@@ -109,9 +113,9 @@ class Exactness:
                     may_be_whole.extend(index.nodes(graph, op))
                 if foreign or op in CONVERTERS or op in CHOOSING:
                     others.extend(index.nodes(graph, op))
-        self._spread(self._whole.take_up(may_be_whole))
-        self._spread(value for value in model.graph.inputs if not value.is_initializer())
-        for node in others:
+        self._spread(self._whole.take_up(may_be_whole), token)
+        self._spread((value for value in model.graph.inputs if not value.is_initializer()), token)
+        for node in token.checked(others):
             self._draw(node)
 
     def step_behind(self, nodes: Sequence[ir.Node]) -> tuple[ir.Value, str] | None:
@@ -160,7 +164,7 @@ class Exactness:
         self._spread(begun)
         self._settle((value, self._step_at(value, (node,))) for value in known)
 
-    def _spread(self, values: Iterable[ir.Value]) -> None:
+    def _spread(self, values: Iterable[ir.Value], token: CancellationToken = NEVER) -> None:
         """Take up values that are on a path, and all that come from them."""
         taken_up: list[ir.Value] = []
         pending = list(values)
@@ -171,7 +175,9 @@ class Exactness:
             self._on_paths.add(value)
             taken_up.append(value)
             pending.extend(self._behind(value, _users(value)))
-        self._settle((value, self._step_at(value, _users(value))) for value in taken_up)
+            if len(taken_up) % BETWEEN_CHECKS == 0:
+                token.check()
+        self._settle((value, self._step_at(value, _users(value))) for value in token.checked(taken_up))
 
     def _settle(self, steps: Iterable[tuple[ir.Value, str]]) -> None:
         """Take up values that decide about a step, and all that they come from."""

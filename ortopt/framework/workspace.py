@@ -164,7 +164,10 @@ class Workspace(ModelInRun):
     def exactness(self) -> Exactness:
         """The values whose rounding decides about integers; computed on first use, and kept current."""
         if self._exactness is None or self._exactness[0] is not self.edit:
-            self._exactness = self.edit, Exactness(self.model, self.edit.index, self.edit.touched)
+            self._exactness = (
+                self.edit,
+                Exactness(self.model, self.edit.index, self.edit.touched, scope.token_of(self.model.graph)),
+            )
         return self._exactness[1]
 
     @property
