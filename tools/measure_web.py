@@ -100,6 +100,8 @@ def _written(rows: Sequence[dict[str, Any]], runtime: Runtime) -> str:
     measured = {(row["op"], row.get("variant", "")) for row in rows}
     kept = [row for row in known if (row["op"], row.get("variant", "")) not in measured]
     version = runtime.name.split()[-1]
+    if kept and version != costs.on_the_web().measured.onnxruntime:
+        sys.exit("other rows are of another version: measure all forms")
     head = {
         "name": f"onnxruntime-web-{version}",
         "measured": {"onnxruntime": version, "processor": tables.processor(), "threads": 1, "kernels": "WebAssembly"},
