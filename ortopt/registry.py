@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from ortopt.discovery import pass_files, pass_manifest
-from ortopt.discovery.deferred_rules import DeferredRule
+from ortopt.discovery.deferred_passes import deferred
 from ortopt.errors import PlugInWarning, RegistrationError, UnknownTransformerError, UsageError
 from ortopt.framework.pass_options import checked, options_of
 from ortopt.options import Numerics, Options, TransformerLevel
@@ -269,7 +269,7 @@ def select(options: Options, extra: Iterable[GraphTransformer] = ()) -> list[Sel
 
 
 def _select_unnamed(options: Options) -> list[Selected] | None:
-    """The transformers of a run that names none; most rules wait until a node of their ops turns up.
+    """The transformers of a run that names none; most wait until a node of their ops turns up.
 
     Returns:
         As `select`; None where all are imported anyway, or there are plug-ins.
@@ -285,12 +285,15 @@ def _select_unnamed(options: Options) -> list[Selected] | None:
 
 
 def _own_transformers() -> Iterator[GraphTransformer]:
-    """Ortopt's own transformers; rules wait as far as the manifest is current."""
+    """Ortopt's own transformers; they wait as far as the manifest is current."""
     for module, path in pass_files.paths().items():
         entry = pass_manifest.current(module, path)
         declared = {} if entry is None else entry.passes
-        rules = [DeferredRule(module, name, values) for name, values in declared.items() if values is not None]
-        yield from rules if rules and len(rules) == len(declared) else map(pass_files.instance, pass_files.load(module))
+        waiting = [deferred(module, name, values) for name, values in declared.items() if values is not None]
+        if waiting and len(waiting) == len(declared):
+            yield from waiting
+        else:
+            yield from map(pass_files.instance, pass_files.load(module))
 
 
 def _by_default(finite_math: bool) -> set[Numerics]:

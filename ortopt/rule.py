@@ -102,15 +102,12 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
         lookback: How many nodes above the root the match looks at: a change there tries the root again.
         looks_downstream: Whether it also looks below the root, or at other users of its operands: any change tries the
             root again, in the next step.
-        needs: Ops, as in `roots`, one of which the model has wherever there is a match: without any of them the rule
-            is not offered, unless somebody wants to know why it refuses. None are named where there are too many.
     """
 
     roots: ClassVar[tuple[str, ...]] = ()
     opsets: ClassVar[tuple[int, int]] = (1, NEWEST_OPSET)
     lookback: ClassVar[int] = 2
     looks_downstream: ClassVar[bool] = False
-    needs: ClassVar[tuple[str, ...]] = ()
     offers_rewrites = True
 
     @abc.abstractmethod
@@ -174,8 +171,6 @@ def check_rule(rule: RewriteRule[Any]) -> None:
     where = f"{type(rule).__module__}.{type(rule).__qualname__}"
     if not rule.roots or not is_tuple_of(rule.roots, str):
         raise RegistrationError(f"{where}: roots must be a tuple that names at least one op")
-    if not is_tuple_of(rule.needs, str):
-        raise RegistrationError(f"{where}: needs must be a tuple that names ops")
     if len(rule.opsets) != 2 or rule.opsets[0] > rule.opsets[1]:
         raise RegistrationError(f"{where}: opsets must be (first, last)")
 

@@ -57,6 +57,9 @@ class GraphTransformer(abc.ABC):
         level_independent: Whether it does the same at each of its levels: it then does not run at another level on
             what it has just left unchanged.
         after: Names of transformers that run earlier in the same level.
+        needs: Ops (``Softmax``, ``com.microsoft::Gelu``) one of which the model has wherever there is anything to do;
+            none are named where there are too many. Without any of them it is neither run nor imported, but for a rule
+            of which somebody wants to know why it refuses.
         providers: Execution providers on which the nodes that it offers must be placed; empty is any.
         targets: Targets that it serves, such as ONNX Runtime where it writes what only that runtime likes better; empty
             is any.
@@ -82,6 +85,7 @@ class GraphTransformer(abc.ABC):
     apply_once: ClassVar[bool] = False
     level_independent: ClassVar[bool] = False
     after: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[str, ...]] = ()
     providers: ClassVar[tuple[str, ...]] = ()
     targets: ClassVar[tuple[Target, ...]] = ()
     produces: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -200,7 +204,7 @@ def check_contract(transformer: GraphTransformer) -> None:
     where = f"{kind.__module__}.{kind.__qualname__}"
     if not kind.levels or not is_tuple_of(kind.levels, TransformerLevel):
         raise RegistrationError(f"{where}: levels must be a tuple of TransformerLevel")
-    for declaration in ("after", "providers"):
+    for declaration in ("after", "needs", "providers"):
         if not is_tuple_of(getattr(kind, declaration), str):
             raise RegistrationError(f"{where}: {declaration} must be a tuple of names")
     if not is_tuple_of(kind.targets, Target):

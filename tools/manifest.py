@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from ortopt.discovery import pass_files, pass_manifest
-from ortopt.discovery.deferred_rules import declared
+from ortopt.discovery.deferred_passes import declared
 from ortopt.discovery.pass_manifest import Entry
 
 PATH: Final = Path(pass_manifest.__file__).with_name(pass_manifest.FILE)

@@ -195,7 +195,7 @@ class BatchRunner:
         """Run a batch on a graph; whether it must run again, because one of its transformers had to be left out."""
         workspace, edit = step.workspace, step.workspace.edit
         active = [t for t in batch.transformers if t not in self._left_out and self._observers.should_run(t, graph)]
-        if not active or (batch.is_rules and not edit.index.has_any(graph, batch.roots)):
+        if not active or not batch.has_nodes(graph, edit):
             return False
         strangers = [t for t in batch.strangers if t in active and _may_run(t, edit)]
         guard.begin(strangers, step.cancellation)

@@ -30,7 +30,6 @@ class RuleBatch:
         bypasses_editor: Whether it edits onnx-ir directly.
         level_independent: Whether it does the same at all levels, and is no rule.
         strangers: Those that are not ortopt's own.
-        roots: The op types that its rules begin at.
         unchanged_at: By graph, when it last found nothing to do.
     """
 
@@ -41,12 +40,18 @@ class RuleBatch:
         self.bypasses_editor = transformers[0].bypasses_editor
         self.level_independent = not self.is_rules and transformers[0].level_independent
         self.strangers = tuple(t for t in transformers if not is_own(t))
-        self.roots = frozenset(
-            itertools.chain.from_iterable(t.roots for t in transformers if isinstance(t, RewriteRule))
+        self._ops = frozenset(
+            itertools.chain.from_iterable(t.roots if isinstance(t, RewriteRule) else t.needs for t in transformers)
         )
         self.unchanged_at: dict[ir.Graph, Clock] = {}
         self._changes: dict[RuleDriver, Changes] = {}
         self._drivers: dict[tuple[GraphTransformer, ...], RuleDriver] = {}
+
+    def has_nodes(self, graph: ir.Graph, edit: Editor) -> bool:
+        """Whether a graph has a node of its rules' ops; or the model one of those that another transformer needs."""
+        if self.is_rules:
+            return edit.index.has_any(graph, self._ops)
+        return not self._ops or edit.index.has_any_anywhere(self._ops)
 
     def driver(self, active: Iterable[GraphTransformer]) -> RuleDriver:
         """The driver of the rules that are active."""

@@ -56,14 +56,13 @@ class RepeatedConstantFolding(GraphTransformer):
     """``f(Expand(c, shape), …)`` → ``Expand(f(c, …), shape)``, for constants that are repeated along free axes."""
 
     after = ("constant_folding", "tile_canonicalization")
+    needs = tuple(sorted(SOURCES))
     numerics = Numerics.REORDERED
     keeps_elementwise = True  # what may be summed up otherwise are products of fewer rows
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Fold what is repeated in a graph, region by region."""
-        if not context.edit.index.has_any(graph, SOURCES):
-            return False
         sizes = _sizes(graph)
         changed = False
         for region in context.cancellation.checked(_regions(graph, context)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -28,10 +27,9 @@ class Inlining(Struct, frozen=True):
 
 
 class BodyInlining(GraphTransformer):
-    """Offers to replace each node of an op, and each node of the op among the replacements."""
+    """Offers to replace each node of the op that it needs, and each node of the op among the replacements."""
 
     offers_rewrites = True
-    op: ClassVar[str]
 
     @abc.abstractmethod
     def decide(self, node: ir.Node, context: Context) -> Inlining | None:
@@ -48,7 +46,7 @@ class BodyInlining(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Visit the op's nodes in a graph, and those that come into it by the replacements."""
         begin = context.edit.version
-        pending = list(reversed(context.edit.index.nodes(graph, self.op)))
+        pending = list(reversed(context.edit.index.nodes(graph, *self.needs)))
         while pending:
             node = pending.pop()
             try:
@@ -60,7 +58,7 @@ class BodyInlining(GraphTransformer):
                 continue
             moved: list[ir.Node] = []
             if context.attempt((node,), partial(_inlined, inlining, moved), inlining.why):
-                pending.extend(inner for inner in reversed(moved) if is_op(inner, self.op))
+                pending.extend(inner for inner in reversed(moved) if is_op(inner, *self.needs))
         return context.edit.version != begin
 
 

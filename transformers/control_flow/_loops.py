@@ -142,10 +142,10 @@ def loops_below(graph: ir.Graph, context: Context, *kinds: str) -> list[ir.Node]
 
     Args:
         graph: The outermost graph: its turn is that of all graphs below it.
-        context: What tells whether there are any.
+        context: The run.
         kinds: Op types.
     """
-    if scope.of(graph).parent is not None or not context.edit.index.has_any_anywhere(kinds):
+    if scope.of(graph).parent is not None:
         return []
     token = context.cancellation
     return [node for at in scope.below(graph, token) for node in token.checked(at) if is_op(node, *kinds)][::-1]

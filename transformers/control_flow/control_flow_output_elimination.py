@@ -22,12 +22,11 @@ class ControlFlowOutputElimination(GraphTransformer):
     """Results of ``If``, ``Loop`` and ``Scan`` that nobody uses, states that feed only themselves → nothing."""
 
     after = ("dead_node_elimination",)
+    needs = OPS
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Drop unused results of the control flow of a graph, users before the nodes that they use."""
-        if not context.edit.index.has_any(graph, OPS):
-            return False
         changed = False
         for node in reversed([node for node in context.cancellation.checked(graph) if is_op(node, *OPS)]):
             if node.graph is None or not any(map(is_needed, node.outputs)):

@@ -21,7 +21,7 @@ from ortopt.transformers.control_flow._loops import copied
 class IfInlining(BodyInlining):
     """``If(constant)``, ``If(c)`` below ``If(c)`` → the nodes of the branch that it takes."""
 
-    op = "If"
+    needs = ("If",)
 
     def decide(self, node: ir.Node, context: Context) -> Inlining:
         """The branch that it always takes."""
@@ -85,6 +85,7 @@ class IfMerging(GraphTransformer):
     """``If`` with two equal branches → the nodes of one; a result that is equal in both → that value."""
 
     after = ("common_subexpression_elimination", "constant_sharing", "if_inlining")
+    needs = ("If",)
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:

@@ -25,12 +25,11 @@ class LoopCarriedElimination(GraphTransformer):
     For ONNX Runtime small weights of products stay states: it packs constants, which pays with more rows only.
     """
 
+    needs = LOOPS
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Let bodies read such states from outside; control_flow_output_elimination then drops them."""
-        if not context.edit.index.has_any(graph, LOOPS):
-            return False
         changed = False
         loops = [node for node in context.cancellation.checked(graph) if is_op(node, *LOOPS)]
         for node, loop in context.answered(loops, repeated):

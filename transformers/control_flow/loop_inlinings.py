@@ -21,7 +21,7 @@ from ortopt.transformers.control_flow._loops import Repeated, copied, repeated, 
 class LoopUnrolling(BodyInlining):
     """``Loop`` of no iteration → the initial states; of one → the nodes of its body."""
 
-    op = "Loop"
+    needs = ("Loop",)
 
     def decide(self, node: ir.Node, context: Context) -> Inlining:
         """One iteration, or none."""
@@ -102,7 +102,7 @@ def _unrolled(loop: Repeated, context: Context) -> list[ir.Node]:
 class ScanElimination(BodyInlining):
     """``Scan`` over one slice → the nodes of its body; a result that is a scanned input again → that input."""
 
-    op = "Scan"
+    needs = ("Scan",)
 
     def decide(self, node: ir.Node, context: Context) -> Inlining | None:
         """One slice; copies of scanned inputs are replaced in any case."""

@@ -23,6 +23,7 @@ class LoopInvariantCodeMotion(GraphTransformer):
     """Node of a ``Loop`` or ``Scan`` body that depends on outer values alone → the same node in front of it."""
 
     after = ("constant_folding", "control_flow_output_elimination", "loop_carried_elimination", "loop_unrolling")
+    needs = LOOPS
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:

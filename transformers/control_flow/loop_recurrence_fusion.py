@@ -67,6 +67,7 @@ class LoopRecurrenceFusion(GraphTransformer):
     """
 
     levels = (TransformerLevel.LEVEL2,)
+    needs = LOOPS
     numerics = Numerics.REORDERED
     providers = (CPU,)
     fuses = (("", "LSTM"), ("", "GRU"), ("", "RNN"))
@@ -75,8 +76,6 @@ class LoopRecurrenceFusion(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Fuse the cells of the loops of a graph, one after the other: one may read what another gives."""
-        if not context.edit.index.has_any(graph, LOOPS):
-            return False
         changed = False
         pending = [node for node in graph if semantics.key(node) in (("", "Loop"), ("", "Scan"))]
         while pending:

@@ -62,6 +62,7 @@ class LoopRowHoisting(GraphTransformer):
     """
 
     after = ("loop_carried_elimination", "loop_invariant_code_motion")
+    needs = ("Loop",)
     numerics = Numerics.REORDERED  # of more rows, a kernel may sum in another order
     offers_rewrites = True
 

@@ -33,6 +33,7 @@ class EnsureUniqueDq(GraphTransformer):
 
     levels = (TransformerLevel.LEVEL3,)
     apply_once = True
+    needs = ("DequantizeLinear", "com.microsoft::DequantizeLinear")
     enabled = False
     offers_rewrites = True
 

@@ -42,12 +42,11 @@ class PreShapeNodeElimination(RewriteRule[Match]):
 class ShapeFolding(GraphTransformer):
     """``Shape``, ``Size`` and integer arithmetic with a known result → constant."""
 
+    needs = tuple(sorted(SHAPE_QUERIES))
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Replace the known integers that something unknown needs."""
-        if not context.edit.index.has_any_anywhere(SHAPE_QUERIES):
-            return False
         known: dict[ir.Node, dict[ir.Value, np.ndarray]] = {}
         for node in context.cancellation.checked(tuple(context.cancellation.checked(graph))):
             outputs = _known_outputs(node)
@@ -122,14 +121,13 @@ class ShapeSharing(GraphTransformer):
     """
 
     after = ("common_subexpression_elimination", "reshape_fusion", "shape_folding")
+    needs = tuple(sorted(SHAPE_QUERIES))
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Share the sizes of a graph and of those nested in it, where the values before them are visible."""
         if scope.of(graph).parent is not None:
             return False  # the outermost graph's turn did it
-        if not context.edit.index.has_any_anywhere(SHAPE_QUERIES):
-            return False
         changed = False
         seen: dict[Hashable, ir.Value] = {}
         stack: list[tuple[Iterator[ir.Node | ir.Graph], list[Hashable]]] = [(_walk(graph, context.cancellation), [])]

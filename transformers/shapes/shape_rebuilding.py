@@ -49,12 +49,11 @@ class ShapeRebuilding(GraphTransformer):
     """Integers that dimensions decide, however computed → ``Concat`` of ``Shape`` parts and constants, if fewer."""
 
     after = ("common_subexpression_elimination", "expand_fusion", "reshape_fusion", "shape_folding", "shape_sharing")
+    needs = tuple(sorted(SHAPE_QUERIES))
     offers_rewrites = True
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Rebuild the shapes of a graph where fewer nodes are left then."""
-        if not context.edit.index.has_any(graph, SHAPE_QUERIES):
-            return False
         arithmetic = {node: None for node in context.cancellation.checked(graph) if _is_arithmetic(node)}
         changed = False
         places = _places(scope.interface(graph)) if arithmetic else {}  # no rewrite changes it

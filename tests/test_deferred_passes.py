@@ -1,4 +1,4 @@
-"""Rules that wait are what they are, do what they do, and are imported when their ops turn up."""
+"""Passes that wait are what they are, do what they do, and are imported when their ops turn up."""
 
 import functools
 import subprocess
@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from ortopt import registry
-from ortopt.discovery import deferred_rules, pass_files, pass_manifest
-from ortopt.discovery.deferred_rules import DeferredRule, declared
+from ortopt.discovery import deferred_passes, pass_files, pass_manifest
+from ortopt.discovery.deferred_passes import DeferredRule, DeferredTransformer, declared, deferred
 from ortopt.discovery.pass_manifest import Entry
 from ortopt.errors import RegistrationError
 from ortopt.options import Options
@@ -19,9 +19,10 @@ from ortopt.rule import Match, Replacement, RewriteRule
 from ortopt.transformer import GraphTransformer
 from tools.manifest import PATH, manifest
 
-ATTRIBUTES = sorted(
-    name for kind in (GraphTransformer, RewriteRule) for name in kind.__annotations__ if not name.startswith("_")
-)
+ATTRIBUTES = {
+    kind: sorted(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}) if name[0] != "_")
+    for kind in (GraphTransformer, RewriteRule)
+}
 MODULES = pass_manifest.read()
 DECLARED = {
     name: (module, values)
@@ -29,6 +30,8 @@ DECLARED = {
     for name, values in entry.passes.items()
     if values is not None
 }
+
+WAITING = (DeferredRule, DeferredTransformer)
 
 
 def test_the_manifest_is_current() -> None:
@@ -40,13 +43,15 @@ def test_most_passes_can_wait() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(DECLARED))
-def test_a_rule_that_waits_declares_what_it_declares(name: str) -> None:
+def test_a_pass_that_waits_declares_what_it_declares(name: str) -> None:
     module, values = DECLARED[name]
-    waiting, rule = DeferredRule(module, name, values), registry.installed().find(name)()
-    for attribute in (*ATTRIBUTES, "fused_ops", "formula"):
+    waiting, rule = deferred(module, name, values), registry.installed().find(name)()
+    assert isinstance(waiting, RewriteRule) is isinstance(rule, RewriteRule)
+    kind = RewriteRule if isinstance(rule, RewriteRule) else GraphTransformer
+    for attribute in (*ATTRIBUTES[kind], "fused_ops", "formula"):
         if attribute != "Options":
             assert getattr(waiting, attribute) == getattr(rule, attribute), attribute
-    assert "_rule" not in waiting.__dict__
+    assert "_own" not in waiting.__dict__
     assert waiting.Options is rule.Options
     assert waiting.options == rule.options
     assert repr(waiting) == repr(rule)
@@ -61,10 +66,10 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("options", [Options(), Options(level=1), Options(level=4), Options(finite_math=True)])
 def test_the_same_are_selected(fresh: None, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
     waiting = registry.select(options)
-    assert any(isinstance(chosen.transformer, DeferredRule) for chosen in waiting)
+    assert any(isinstance(chosen.transformer, WAITING) for chosen in waiting)
     monkeypatch.setattr(pass_manifest, "read", dict)
     usual = registry.select(options)
-    assert not any(isinstance(chosen.transformer, DeferredRule) for chosen in usual)
+    assert not any(isinstance(chosen.transformer, WAITING) for chosen in usual)
     assert [(c.transformer.name, c.levels) for c in waiting] == [(c.transformer.name, c.levels) for c in usual]
 
 
@@ -78,7 +83,7 @@ def test_the_same_are_selected(fresh: None, monkeypatch: pytest.MonkeyPatch, opt
     ],
 )
 def test_whoever_names_a_pass_has_all(fresh: None, options: Options) -> None:
-    assert not any(isinstance(chosen.transformer, DeferredRule) for chosen in registry.select(options))
+    assert not any(isinstance(chosen.transformer, WAITING) for chosen in registry.select(options))
 
 
 def test_where_there_are_plug_ins_all_are_imported(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +119,7 @@ def test_a_file_that_has_changed_is_imported(fresh: None, monkeypatch: pytest.Mo
     module = "activation.swish"
     known = MODULES[module]
     monkeypatch.setattr(pass_manifest, "read", lambda: {**MODULES, module: Entry(known.checksum + 1, known.passes)})
-    waiting = {c.transformer.name for c in registry.select(Options()) if isinstance(c.transformer, DeferredRule)}
+    waiting = {c.transformer.name for c in registry.select(Options()) if isinstance(c.transformer, WAITING)}
     assert "quick_gelu_fusion" not in waiting
     assert "gelu_fusion" in waiting
 
@@ -160,8 +165,9 @@ def test_rules_are_imported_when_their_ops_turn_up(tmp_path: Path) -> None:
     waiting, usual = imported
     assert waiting < usual
     assert "simpler_ops" in waiting
+    assert not waiting & {"ifs", "loop_row_hoisting", "group_fusion"}, "passes of whole graphs wait, too"
     assert not waiting & {"gelu_fusion", "attention_fusion", "conv_bn_fusion"}
 
 
 def test_the_list_of_what_each_class_has_holds_no_contract() -> None:
-    assert not deferred_rules._OF_EACH_CLASS & {"match", "apply"}
+    assert not deferred_passes._OF_EACH_CLASS & {"match", "apply"}
