@@ -293,7 +293,7 @@ class _Made:
 
 
 def _show(compared: Sequence[dict[str, Any]], budget: MeasurementBudget) -> None:
-    from ortopt.measurement.inputs import in_words
+    from ortopt.measurement.words import in_words
     from ortopt.reporting import layer_times, profiles, report, tables
 
     out = report.console(sys.stdout)

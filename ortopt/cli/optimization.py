@@ -379,7 +379,9 @@ class Run:
             early: Warnings that have been printed.
         """
         messages = [warning(text) for text in self._warnings]
-        out, short = report.console(self._report_stream), not (self._flags["quiet"] or self._flags["verbose"])
+        quiet, short = self._flags["quiet"], not (self._flags["quiet"] or self._flags["verbose"])
+        if not quiet:  # what it takes is not even imported
+            out = report.console(self._report_stream)
         if short:
             from ortopt.reporting import short_report
 
@@ -388,7 +390,7 @@ class Run:
             tell(message)
         if short:
             screen.show(out)
-        if not self._flags["quiet"]:
+        if not quiet:
             self._show_recipe(data, out)
         if short:
             if data["profile"] is not None:
@@ -396,7 +398,7 @@ class Run:
 
                 out.print()
                 profiles.show(data["profile"], out)
-        elif not self._flags["quiet"]:
+        elif not quiet:
             from ortopt.reporting import long_report
 
             long_report.show(data, out, everything=self._flags["verbose"] > 1)

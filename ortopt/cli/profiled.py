@@ -13,7 +13,8 @@ from ortopt.cli.models import ModelArgument
 from ortopt.instrumentation.explanation import Explanation
 from ortopt.measurement import profiling
 from ortopt.measurement.asking import MeasurementBudget
-from ortopt.measurement.inputs import attempts, in_words, stored_inputs
+from ortopt.measurement.inputs import attempts, stored_inputs
+from ortopt.measurement.words import in_words
 from ortopt.options import Options
 from ortopt.reporting import profiles
 from ortopt.serialization.save import save

@@ -7,9 +7,8 @@ tried, and what is measured says so.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, UsageError
 from ortopt.measurement.asking import MeasurementBudget
 from ortopt.measurement.in_turns import Failure, Version, attempt
+from ortopt.measurement.words import sizes_in_words
 from ortopt.terminal_text import one_line
 from ortopt.verification.draws import Draw, initial_draws
 from ortopt.verification.input_sets import store_inputs
@@ -32,14 +32,10 @@ UNFIT: Final = frozenset({"ValueError", "InvalidArgument"})
 
 HINT: Final = "on drawn inputs: --inputs gives it others"
 
-OTHER_SIZES: Final = "not at all representative sizes"
-"""How a line begins that says why something was measured at others."""
-
 _AT_EACH_SIZE: Final = (Draw(), Draw(integers="binary"), Draw(integers="one"))
 _OTHER_IMAGES: Final = (256, 320, 384, 512, 640, 112, 64, 32)
 _FRACTIONS: Final = (2, 4, 8)
 _FAILING_FOR: Final = 60.0  # seconds of attempts that fail before no more are made at other sizes
-_SHOWN: Final = 4
 
 
 class Candidate(Struct, frozen=True):
@@ -276,53 +272,3 @@ def described(inputs: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         {"name": name, "dtype": "string" if value.dtype.kind in "OU" else str(value.dtype), "shape": list(value.shape)}
         for name, value in inputs.items()
     )
-
-
-def sizes_in_words(sizes: Mapping[str, int]) -> str:
-    """Sizes of dimensions for people, e.g. ``batch=1, seq=16``."""
-    return ", ".join(f"{one_line(name)}={size}" for name, size in sizes.items())
-
-
-def place_in_words(data: Mapping[str, Any]) -> str:
-    """Where a figure was measured, in few words: the sizes of the open dimensions, else the inputs' shapes.
-
-    Args:
-        data: From `StoredInputs.as_dict`.
-    """
-    return sizes_in_words(data["sizes"]) or shapes_in_words(data["inputs"])
-
-
-def inputs_in_words(data: Mapping[str, Any]) -> str:
-    """What was measured with, e.g. ``ids int64[1, 16] (batch=1, seq=16)``.
-
-    Args:
-        data: From `StoredInputs.as_dict`.
-    """
-    sizes = f" ({sizes_in_words(data['sizes'])})" if data["sizes"] else ""
-    return f"{shapes_in_words(data['inputs'])}{sizes}"
-
-
-def shapes_in_words(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Inputs for people, the first few: ``ids int64[1, 16], mask int64[1, 16]``.
-
-    Args:
-        rows: From `described`.
-    """
-    shown = [f"{one_line(row['name'])} {row['dtype']}{row['shape']}" for row in rows[:_SHOWN]]
-    shown += [f"{len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
-    return ", ".join(shown) or "no inputs"
-
-
-def in_words(data: Mapping[str, Any], threads: int, providers: Iterable[str]) -> list[str]:
-    """What was measured with and where, for people; why at other sizes than the representative ones, where that is so.
-
-    Args:
-        data: From `StoredInputs.as_dict`.
-        threads: Threads within an op; 0 for ONNX Runtime's default.
-        providers: Full names.
-    """
-    count = f"{threads} thread{'' if threads == 1 else 's'}"
-    if threads == 0:
-        count = f"ONNX Runtime's default number of threads ({os.cpu_count()} processors here)"
-    lines = [f"measured with {inputs_in_words(data)}; {count}; {', '.join(providers)}"]
-    return lines + ([f"{OTHER_SIZES}: {data['fallback']}"] if data["fallback"] else [])

@@ -14,8 +14,9 @@ from ortopt.analysis.dimensions import override
 from ortopt.errors import InvalidModelError
 from ortopt.measurement.asking import MeasurementBudget
 from ortopt.measurement.in_turns import Version, measure_in_turns
-from ortopt.measurement.inputs import StoredInputs, attempts, shapes_in_words, stored_inputs
+from ortopt.measurement.inputs import StoredInputs, attempts, stored_inputs
 from ortopt.measurement.pairs import interval
+from ortopt.measurement.words import shapes_in_words
 from ortopt.options import Options
 from ortopt.regression.case import model_of
 from ortopt.regression.facts import rounded

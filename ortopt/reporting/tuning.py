@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortopt.measurement.choices import Choices
-from ortopt.measurement.inputs import OTHER_SIZES, place_in_words
+from ortopt.measurement.words import OTHER_SIZES, place_in_words
 from ortopt.options import Options
 from ortopt.terminal_text import faster
 

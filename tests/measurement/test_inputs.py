@@ -11,7 +11,8 @@ import pytest
 from ortopt import zoo
 from ortopt.errors import InvalidModelError, UsageError
 from ortopt.measurement.in_turns import Failure
-from ortopt.measurement.inputs import StoredInputs, in_words, place_in_words, stored_inputs
+from ortopt.measurement.inputs import StoredInputs, stored_inputs
+from ortopt.measurement.words import in_words, place_in_words
 from ortopt.serialization.load import load
 from ortopt.testing import parse
 from ortopt.verification.input_sets import inputs_from
