@@ -113,6 +113,7 @@ def of(target: Target) -> Declaration | None:
     return None if target in (Target.ORT, Target.ONNX) else _declared()[target]
 
 
+@functools.cache
 def closed(target: Target) -> frozenset[str]:
     """Ops of ai.onnx whose bodies may not read what is computed outside of them: of any runtime, where it may be any.
 
@@ -122,6 +123,7 @@ def closed(target: Target) -> frozenset[str]:
     return frozenset().union(*(one.closed for one in _meant(target)))
 
 
+@functools.cache
 def closed_to_outputs(target: Target) -> frozenset[str]:
     """Ops of ai.onnx in whose bodies outputs of a graph around them are misread: by any runtime, where it may be any.
 
@@ -158,6 +160,7 @@ def misread(graphs: Iterable[ir.Graph], ops: Collection[str]) -> frozenset[str]:
     )
 
 
+@functools.cache
 def mistakes_heads(target: Target) -> bool:
     """Whether heads of attentions are taken for positions: by any runtime, where it may be any.
 

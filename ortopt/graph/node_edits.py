@@ -249,6 +249,8 @@ class NodeEdits:
         In graphs below them, those are new that have no names.
         """
         new = [own for node in nodes for own in scope.with_nested(node) if own is node or not own.name]
+        if not new:
+            return
         for node, heritage in zip(new, heritages(new, origin or self.offered, single or {}), strict=True):
             if not (named and node.name):
                 node.name = self.fresh_name(heritage.name_of(node))

@@ -93,7 +93,7 @@ def _widened(root: ir.Node) -> Match:
     value, moves = _behind_reshape(last)
     value, activations = _behind_activations(value)
     projection = _projection(_only(value))
-    rows, columns = projection.matrix.shape
+    rows, columns = projection.inputs, projection.outputs
     need(rows < columns, "the product gives no more columns", value)
     check_faster(root, FORM, columns=rows)
     x = projection.x
@@ -115,7 +115,7 @@ def _narrowed(root: ir.Node) -> Match:
     """An image that becomes rows, which are activated and multiplied."""
     projection = _projection(root)
     need(projection.total is not None or not _goes_on(root.outputs[0]), "what follows belongs to it", root)
-    rows, columns = projection.matrix.shape
+    rows, columns = projection.inputs, projection.outputs
     need(rows > columns, "the product gives no fewer columns", root)
     check_faster(root, FORM, columns=columns)
     value, activations = _behind_activations(projection.x)
@@ -147,7 +147,7 @@ def _projection(last: ir.Node) -> Linear:
     """
     layer = product(last)
     need_float32(layer.weight, FOR_BLOCKS)
-    need(not any(size % BLOCK for size in layer.matrix.shape), "the channels fill no blocks", layer.weight)
+    need(not (layer.inputs % BLOCK or layer.outputs % BLOCK), "the channels fill no blocks", layer.weight)
     layer.summand()
     return layer
 
