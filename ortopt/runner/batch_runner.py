@@ -19,7 +19,7 @@ from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.instrumentation.check_each import invalidity
 from ortopt.observers import HistoryEntry, InvalidGraph, Observers, RetryRequested
-from ortopt.options import TransformerLevel
+from ortopt.options import Options, TransformerLevel
 from ortopt.rule import RewriteRule, RuleFailure, RuleStatistics
 from ortopt.runner.clone_run import CloneRun
 from ortopt.runner.rule_batch import Clock, RuleBatch
@@ -194,7 +194,10 @@ class BatchRunner:
     def _run_on(self, batch: RuleBatch, graph: ir.Graph, step: Step, guard: Guard) -> bool:
         """Run a batch on a graph; whether it must run again, because one of its transformers had to be left out."""
         workspace, edit = step.workspace, step.workspace.edit
-        active = [t for t in batch.transformers if t not in self._left_out and self._observers.should_run(t, graph)]
+        may_run = [
+            t for t in batch.transformers if self._observers.listens_to_refusals or _serves(t, workspace.options)
+        ]
+        active = [t for t in may_run if t not in self._left_out and self._observers.should_run(t, graph)]
         if not active or not batch.has_nodes(graph, edit):
             return False
         strangers = [t for t in batch.strangers if t in active and _may_run(t, edit)]
@@ -362,6 +365,13 @@ class BatchRunner:
         self.failures.append(failure)
         self._left_out.add(transformer)
         self._observers.failed(transformer, graph, reason)
+
+
+def _serves(transformer: GraphTransformer, options: Options) -> bool:
+    """Whether a transformer is for the target of a run, and for one of its providers: else each offer is refused."""
+    targets, providers = transformer.targets, transformer.providers
+    for_target = not targets or options.target in targets
+    return for_target and (not providers or not frozenset(providers).isdisjoint(options.providers))
 
 
 def _may_run(transformer: GraphTransformer, edit: Editor) -> bool:

@@ -77,6 +77,7 @@ class EluFusion(RewriteRule[Match]):
     levels = (TransformerLevel.LEVEL2,)
     after = ("constant_folding", "constant_reassociation", "not_where_fusion", "relu_fusion")
     roots = ("Relu", "Where")
+    needs = ("Exp",)
     looks_downstream = True
     opsets = (12, NEWEST_OPSET)  # from there on there is a Celu
     lookback = 5
@@ -121,6 +122,7 @@ class EluDecomposition(RewriteRule[Match]):
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("Celu", "Elu", "Selu", "Where")
+    needs = ("Celu", "Elu", "Exp", "Selu")
     opsets = (8, NEWEST_OPSET)  # before, Min and Max did not broadcast
     lookback = 5
     targets = (Target.ORT,)

@@ -43,6 +43,7 @@ class QuerySelectionReordering(RewriteRule[Match]):
 
     levels = (TransformerLevel.LEVEL3,)
     roots = ("Gather",)
+    needs = ("Attention", f"{MICROSOFT}::MultiHeadAttention")
     opsets = (13, NEWEST_OPSET)  # before, axes were no inputs
     numerics = Numerics.REORDERED
 

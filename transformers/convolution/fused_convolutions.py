@@ -34,6 +34,7 @@ class ConvActivationFusion(RewriteRule[Match]):
     levels = (TransformerLevel.LEVEL2,)
     numerics = Numerics.REORDERED
     roots = ACTIVATIONS
+    needs = ("Conv",)
     providers = (CPU,)
     produces = ((MICROSOFT, "FusedConv"),)
 

@@ -64,6 +64,7 @@ class GemmTransposeFusion(RewriteRule[Match]):
     """``Gemm(Transpose(a), b, c)`` → ``Gemm<transA>(a, b, c)``; ``Transpose(Gemm(a, b, c))`` → ``Gemm(bᵀ, aᵀ, cᵀ)``."""
 
     roots = ("Gemm", "Transpose")
+    needs = ("Gemm",)
     looks_downstream = True
     opsets = (7, NEWEST_OPSET)  # before, an attribute said whether C broadcasts
     numerics = Numerics.REORDERED
@@ -79,6 +80,7 @@ class GemmActivationFusion(RewriteRule[Match]):
     levels = (TransformerLevel.LEVEL2,)
     numerics = Numerics.REORDERED
     roots = ACTIVATIONS
+    needs = ("Gemm",)
     opsets = (7, NEWEST_OPSET)  # before, Gemm broadcasts by an attribute
     providers = (CPU,)
     produces = ((MICROSOFT, "FusedGemm"),)

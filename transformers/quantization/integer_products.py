@@ -88,6 +88,7 @@ class DynamicQuantizeMatmulFusion(RewriteRule[Match]):
 
     levels = (TransformerLevel.LEVEL2,)
     roots = ("Mul",)
+    needs = ("MatMulInteger",)
     lookback = 4
     looks_downstream = True
     numerics = Numerics.REORDERED

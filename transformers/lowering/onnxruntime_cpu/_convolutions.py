@@ -66,6 +66,7 @@ def convolves(node: ir.Node, image: ir.Value) -> bool:
 
 
 CONVOLUTIONS = ("Conv", f"{MICROSOFT}::FusedConv")
+"""Where there is none of them, nothing is in blocks of channels."""
 
 
 class ConvRule(CpuRule[FoundT]):

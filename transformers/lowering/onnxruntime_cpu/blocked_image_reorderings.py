@@ -15,6 +15,7 @@ from ortopt.patterns.permutations import moves_elements
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import (
+    CONVOLUTIONS,
     TO_CHANNELS_FIRST,
     TO_CHANNELS_LAST,
     channels_first,
@@ -45,6 +46,7 @@ class ReshapeTransposeReordering(CpuRule[Match]):
 
     after = ("transpose_optimizer",)
     roots = ("Transpose", *sorted(RESHAPING))
+    needs = CONVOLUTIONS
     opsets = (5, NEWEST_OPSET)
     looks_downstream = True
 
@@ -101,6 +103,7 @@ class UnfoldedImageReordering(CpuRule[Match]):
 
     after = ("transpose_optimizer", "reshape_transpose_reordering")
     roots = ("Transpose", *sorted(RESHAPING))
+    needs = CONVOLUTIONS
     opsets = (5, NEWEST_OPSET)
     lookback = LONGEST
     looks_downstream = True

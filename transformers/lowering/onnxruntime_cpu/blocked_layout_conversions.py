@@ -38,6 +38,7 @@ from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics
 from ortopt.patterns.convolutions import is_convolution
 from ortopt.rule import NEWEST_OPSET, Match
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 
 RANK = 4
@@ -56,6 +57,7 @@ class ChannelGateConversion(CpuRule[Match]):
     """
 
     roots = ("Mul",)
+    needs = CONVOLUTIONS
     opsets = (11, NEWEST_OPSET)
     weighs = (GATE,)
 
@@ -114,6 +116,7 @@ class ScaledDifferenceConversion(CpuRule[Match]):
 
     after = ("channel_affine_conversion", "transpose_optimizer")
     roots = ("Add",)
+    needs = CONVOLUTIONS
     opsets = (7, NEWEST_OPSET)  # before, they broadcast by an attribute
     numerics = Numerics.FINITE  # two infinities, whose difference is no number, may have a sum
     lookback = 8

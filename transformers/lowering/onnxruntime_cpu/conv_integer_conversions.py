@@ -44,6 +44,7 @@ class ConvIntegerConversion(CpuRule[Match]):
     """
 
     roots = ("Cast",)
+    needs = ("ConvInteger",)
     weighs = (AS_FLOATS,)
 
     def match(self, root: ir.Node) -> Match:

@@ -38,6 +38,7 @@ from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import (
+    CONVOLUTIONS,
     IMAGE,
     TO_CHANNELS_FIRST,
     TO_CHANNELS_LAST,
@@ -68,6 +69,7 @@ class ImageProjectionConversion(CpuRule[Match]):
 
     after = ("matmul_conv_conversion", "reshape_transpose_reordering")
     roots = ("Transpose", "MatMul", "Add", "Sum")
+    needs = CONVOLUTIONS
     opsets = (5, NEWEST_OPSET)
     weighs = (FORM,)
     numerics = Numerics.REORDERED

@@ -43,6 +43,7 @@ class NanGuardElimination(CpuRule[Match]):
     for rows in which the mask is -inf throughout, else 1, and p is taken without a mask in these rows.
     """
 
+    needs = ("IsNaN",)
     roots = ("Where",)  # from level 3 on: fused attention knows the guard
     opsets = (13, NEWEST_OPSET)  # before, all axes from the given one on were normalized together
     lookback = 4

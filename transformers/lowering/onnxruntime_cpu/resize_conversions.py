@@ -51,6 +51,7 @@ class ResizeBlockConversion(GraphTransformer):
     """
 
     levels = (TransformerLevel.LEVEL3,)
+    needs = ("Resize",)
     after = ("resize_matmul_conversion", "interpolated_conv_decomposition", "channel_affine_conversion")
     providers = (CPU,)
     targets = (Target.ORT,)
