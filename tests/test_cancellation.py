@@ -479,7 +479,7 @@ def test_checked_passes_ask() -> None:
     source = GENERATORS["chain"](500).SerializeToString()
     optimize(source, verify=False, cancellation=plain)
     optimize(source, verify=False, check_each=True, cancellation=checked)
-    assert checked.times > 2 * plain.times
+    assert checked.times > 1.5 * plain.times
 
 
 # -- order, clones ----------------------------------------------------------------------------------------------------

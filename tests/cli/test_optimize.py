@@ -427,9 +427,9 @@ def test_verbose_lists_ops_and_passes_and_more_verbose_idle_ones(ortopt: Any, mo
     assert re.search(r"^Identity +\d +0 +-\d", verbose, re.MULTILINE)
     assert re.search(r"^identity_elimination +\d", verbose, re.MULTILINE)
     assert "more, nothing to do" in verbose
-    assert "shape_folding" not in verbose
+    assert "constant_sharing" not in verbose
     every = ortopt("optimize", model, "-vv", "--no-verify").stdout
-    assert "shape_folding" in every
+    assert "constant_sharing" in every
     assert "more, nothing to do" not in every
 
 

@@ -103,9 +103,9 @@ def test_what_is_not_clear_is_not_claimed(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_changes_results_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A result that shows what was a denormal number beside none: zero is another answer."""
     timed_by(monkeypatch, lambda lever: 0.5 if lever["config"] else 1.0)
-    text = """main (float[N,4] x) => (float[N,4] y) <float big = {1e38}> {
-        p = Softmax (x) q = Mul (p, big) y = Mul (q, big) }"""
-    (step,) = measured(*stored(tmp_path, np.array([[0, -95, -95, -95]], np.float32), text)).steps
+    text = """main (float[N,4] x) => (float[N,4] y) <float small = {1e-20}, float big = {1e38}> {
+        p = Mul (x, small) q = Mul (p, big) y = Mul (q, big) }"""
+    (step,) = measured(*stored(tmp_path, np.array([[1, 1e-20, 1e-20, 1e-20]], np.float32), text)).steps
     assert not step.kept
     assert step.reason.startswith("results differ")
 
