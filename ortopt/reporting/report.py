@@ -278,8 +278,7 @@ def import_early() -> None:
 
     def load() -> None:
         with contextlib.suppress(Exception):  # whoever prints is told
-            import rich.console
-            import rich.table  # noqa: F401
+            import rich.console  # noqa: F401
 
     with contextlib.suppress(MemoryError):
         BackgroundThread(load, "import of the report")
