@@ -29,6 +29,8 @@ from ortopt import (
 from ortopt import rule as rule_module
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
+from ortopt.observers import Observer
+from ortopt.options import Target
 from ortopt.rule import Forwarded
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import parse
@@ -62,6 +64,35 @@ class WatchesOnce(Watches):
 
     apply_once = True
     seen: ClassVar[list[str]] = []
+
+
+class WatchesLoops(Watches):
+    """Nothing becomes anything; counts its runs on models with a Neg or a loop."""
+
+    needs = ("Loop", "Neg")
+    seen: ClassVar[list[str]] = []
+
+
+class WatchesForOnnx(Watches):
+    """Nothing becomes anything; counts its runs for any ONNX runtime."""
+
+    targets = (Target.ONNX,)
+    offers_rewrites = True
+    seen: ClassVar[list[str]] = []
+
+
+class WatchesForCuda(Watches):
+    """Nothing becomes anything; counts its runs where CUDA is among the providers."""
+
+    providers = ("CUDAExecutionProvider",)
+    offers_rewrites = True
+    seen: ClassVar[list[str]] = []
+
+
+class ListensToRefusals(Observer):
+    """Wants to know why."""
+
+    listens_to_refusals = True
 
 
 class NeverDone(GraphTransformer):
@@ -209,6 +240,44 @@ def test_the_framework_visits_subgraphs_and_functions() -> None:
     assert len(seen) == 6
     assert "function local.half" in seen
     assert "main/If:else_branch/If:then_branch" in {label.replace("/If_", "/If") for label in seen}, seen
+
+
+@pytest.mark.parametrize(
+    ("model", "runs"),
+    [
+        (CHAIN, ["main graph"]),
+        ("main (float[N] x) => (float[N] y) { a = Relu (x) y = Abs (a) }", []),
+        (
+            """main (bool c, float[2] x) => (float[2] y) { y = If (c) <
+                then_branch = yes () => (float[2] p) { p = Neg (x) },
+                else_branch = no () => (float[2] r) { r = Abs (x) } > }""",
+            3,
+        ),
+    ],
+)
+def test_a_transformer_runs_where_the_model_has_an_op_that_it_needs(model: str, runs: list[str] | int) -> None:
+    WatchesLoops.seen.clear()
+    optimize(to_bytes(parse(model)), level=1, verify=False, transformers=[WatchesLoops()])
+    assert len(WatchesLoops.seen) == (runs if isinstance(runs, int) else len(runs))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (WatchesForOnnx, Options(target=Target.ONNX)),
+        (WatchesForCuda, Options(providers=("CUDAExecutionProvider", "CPUExecutionProvider"))),
+    ],
+)
+def test_a_transformer_for_another_target_or_provider_runs_only_to_say_why(
+    kind: type[Watches], options: Options
+) -> None:
+    applied(CHAIN, kind(), options=options)
+    assert kind.seen
+    kind.seen.clear()
+    applied(CHAIN, kind())
+    assert not kind.seen
+    applied(CHAIN, kind(), observers=[ListensToRefusals()])
+    assert kind.seen
 
 
 def test_history_names_level_step_transformer_graph_and_figures() -> None:
