@@ -73,7 +73,7 @@ def rows_of(entry: Entry, runtime: Runtime) -> Iterator[dict[str, Any]]:
             about = tables.key_as_json(cost.form, cost.at)
             at = {"at": about.pop("at")} if "at" in about else {}
             told = {"provider": CPU, "verdict": costs.verdict_of(speed).value, "speed": list(speed)}
-            yield {**about, **told, "instead_of": cost.instead_of, **at, "source": "node"}
+            yield {**about, **told, "instead_of": cost.instead_of, **at}
 
 
 def main() -> None:
@@ -96,20 +96,26 @@ def main() -> None:
 
 
 def _written(rows: Sequence[dict[str, Any]], runtime: Runtime) -> str:
-    known = json.loads(PATH.read_bytes())["costs"] if PATH.exists() else []
+    had = json.loads(PATH.read_bytes()) if PATH.exists() else {"costs": []}
     measured = {(row["op"], row.get("variant", "")) for row in rows}
-    kept = [row for row in known if (row["op"], row.get("variant", "")) not in measured]
-    version = runtime.name.split()[-1]
+    kept = [row for row in had["costs"] if (row["op"], row.get("variant", "")) not in measured]
+    version, processor = runtime.name.split()[-1], tables.processor()
     if kept and version != costs.on_the_web().measured.onnxruntime:
         sys.exit("other rows are of another version: measure all forms")
+    source = f"node on {processor}"
+    used = {row["source"] for row in kept}
+    sources = {name: text for name, text in had.get("sources", {}).items() if name in used}
+    how = f"{runtime.name} in {source}, CPU time, in turns, medians of ratios, both models as it loads them"
     head = {
         "name": f"onnxruntime-web-{version}",
-        "measured": {"onnxruntime": version, "processor": tables.processor(), "threads": 1, "kernels": "WebAssembly"},
-        "sources": {
-            "node": f"{runtime.name} in node, CPU time, in turns, medians of ratios, both models as it loads them"
-        },
+        "measured": {"onnxruntime": version, "processor": processor, "threads": 1, "kernels": "WebAssembly"},
+        "sources": {**sources, source: how},
     }
-    lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in [*kept, *rows])
+    if kept:
+        head["measured"] = had["measured"]
+    lines = ",\n".join(
+        f"  {json.dumps(row, ensure_ascii=False)}" for row in [*kept, *({**row, "source": source} for row in rows)]
+    )
     text = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
     return f'{text},\n "costs": [\n{lines}\n ]\n}}\n'
 

@@ -125,7 +125,7 @@ class EluDecomposition(RewriteRule[Match]):
     needs = ("Celu", "Elu", "Exp", "Selu")
     opsets = (8, NEWEST_OPSET)  # before, Min and Max did not broadcast
     lookback = 5
-    targets = (Target.ORT,)
+    targets = (Target.ORT, Target.WEB)  # the costs of both are measured
     weighs = (MAXIMUM, SUM)
     numerics = Numerics.REORDERED
 

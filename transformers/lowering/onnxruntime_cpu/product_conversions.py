@@ -38,7 +38,7 @@ from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import SHAPE_HAS_AN_END_FROM
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, CpuRule
 
 NEGATIVE_AXES_FROM = 11
 
@@ -173,6 +173,7 @@ class ReduceMatmulConversion(CpuRule[Match]):
     kernel of sums is as fast.
     """
 
+    targets = AND_ON_THE_WEB
     roots = (*SQUARES, "ReduceMean", "ReduceSum")
     opsets = (5, NEWEST_OPSET)  # before, a Reshape's shape was an attribute
     weighs = (SUMS, SUMS_OF_ANY_NUMBER)
