@@ -14,7 +14,7 @@ def output(code: str) -> str:
 
 
 def test_it_is_there_before_it_is_needed() -> None:
-    code = f"{BEGIN}before = 'rich.table' in sys.modules\n{END}print(before, 'rich.table' in sys.modules)"
+    code = f"{BEGIN}before = 'rich.console' in sys.modules\n{END}print(before, 'rich.console' in sys.modules)"
     assert output(code) == "False True\n"
 
 
