@@ -245,8 +245,8 @@ def test_the_framework_visits_subgraphs_and_functions() -> None:
 @pytest.mark.parametrize(
     ("model", "runs"),
     [
-        (CHAIN, ["main graph"]),
-        ("main (float[N] x) => (float[N] y) { a = Relu (x) y = Abs (a) }", []),
+        (CHAIN, 1),
+        ("main (float[N] x) => (float[N] y) { a = Relu (x) y = Abs (a) }", 0),
         (
             """main (bool c, float[2] x) => (float[2] y) { y = If (c) <
                 then_branch = yes () => (float[2] p) { p = Neg (x) },
@@ -255,10 +255,10 @@ def test_the_framework_visits_subgraphs_and_functions() -> None:
         ),
     ],
 )
-def test_a_transformer_runs_where_the_model_has_an_op_that_it_needs(model: str, runs: list[str] | int) -> None:
+def test_a_transformer_runs_where_the_model_has_an_op_that_it_needs(model: str, runs: int) -> None:
     WatchesLoops.seen.clear()
     optimize(to_bytes(parse(model)), level=1, verify=False, transformers=[WatchesLoops()])
-    assert len(WatchesLoops.seen) == (runs if isinstance(runs, int) else len(runs))
+    assert len(WatchesLoops.seen) == runs
 
 
 @pytest.mark.parametrize(

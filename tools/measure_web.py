@@ -105,14 +105,13 @@ def _written(rows: Sequence[dict[str, Any]], runtime: Runtime) -> str:
     source = f"node on {processor}"
     used = {row["source"] for row in kept}
     sources = {name: text for name, text in had.get("sources", {}).items() if name in used}
+    measured_here = {"onnxruntime": version, "processor": processor, "threads": 1, "kernels": "WebAssembly"}
     how = f"{runtime.name} in {source}, CPU time, in turns, medians of ratios, both models as it loads them"
     head = {
         "name": f"onnxruntime-web-{version}",
-        "measured": {"onnxruntime": version, "processor": processor, "threads": 1, "kernels": "WebAssembly"},
+        "measured": had["measured"] if kept else measured_here,
         "sources": {**sources, source: how},
     }
-    if kept:
-        head["measured"] = had["measured"]
     lines = ",\n".join(
         f"  {json.dumps(row, ensure_ascii=False)}" for row in [*kept, *({**row, "source": source} for row in rows)]
     )

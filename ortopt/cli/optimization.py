@@ -379,9 +379,11 @@ class Run:
             early: Warnings that have been printed.
         """
         messages = [warning(text) for text in self._warnings]
-        quiet, short = self._flags["quiet"], not (self._flags["quiet"] or self._flags["verbose"])
-        if not quiet:  # what it takes is not even imported
-            out = report.console(self._report_stream)
+        if self._flags["quiet"]:  # what reports are printed with is not even imported
+            for message in messages:
+                tell(message)
+            return
+        out, short = report.console(self._report_stream), not self._flags["verbose"]
         if short:
             from ortopt.reporting import short_report
 
@@ -390,15 +392,14 @@ class Run:
             tell(message)
         if short:
             screen.show(out)
-        if not quiet:
-            self._show_recipe(data, out)
+        self._show_recipe(data, out)
         if short:
             if data["profile"] is not None:
                 from ortopt.reporting import profiles
 
                 out.print()
                 profiles.show(data["profile"], out)
-        elif not quiet:
+        else:
             from ortopt.reporting import long_report
 
             long_report.show(data, out, everything=self._flags["verbose"] > 1)

@@ -87,11 +87,7 @@ def as_dict(
         "file_bytes": {"before": origin and origin.nbytes, "after": saved and saved.nbytes + saved.reused},
         "rewrites": summary.rewrites,
         "passes": _passes(result),
-        "numerics": [
-            {"pass": total.transformer, "numerics": total.numerics.value, "error_bound": total.error_bound}
-            for total in summary.passes
-            if total.numerics in (Numerics.BOUNDED, Numerics.FINITE)
-        ],
+        "numerics": _numerics(result),
         "failures": [_failure(error) for error in summary.failures],
         "shape_arithmetic": shape_arithmetic(result),
         "repairs": [_repair(repair) for repair in result.repairs],
@@ -112,6 +108,15 @@ def as_dict(
         "error": error,
     }
     return data | {"larger": larger(data)}
+
+
+def _numerics(result: OptimizeResult) -> list[dict[str, Any]]:
+    """The passes whose results differ within a bound, or are the same for finite numbers only."""
+    return [
+        {"pass": total.transformer, "numerics": total.numerics.value, "error_bound": total.error_bound}
+        for total in result.summary.passes
+        if total.numerics in (Numerics.BOUNDED, Numerics.FINITE)
+    ]
 
 
 def _runtimes(result: OptimizeResult) -> list[str]:

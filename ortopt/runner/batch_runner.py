@@ -19,7 +19,7 @@ from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.instrumentation.check_each import invalidity
 from ortopt.observers import HistoryEntry, InvalidGraph, Observers, RetryRequested
-from ortopt.options import Options, TransformerLevel
+from ortopt.options import TransformerLevel
 from ortopt.rule import RewriteRule, RuleFailure, RuleStatistics
 from ortopt.runner.clone_run import CloneRun
 from ortopt.runner.rule_batch import Clock, RuleBatch
@@ -194,11 +194,8 @@ class BatchRunner:
     def _run_on(self, batch: RuleBatch, graph: ir.Graph, step: Step, guard: Guard) -> bool:
         """Run a batch on a graph; whether it must run again, because one of its transformers had to be left out."""
         workspace, edit = step.workspace, step.workspace.edit
-        may_run = [
-            t for t in batch.transformers if self._observers.listens_to_refusals or _serves(t, workspace.options)
-        ]
-        active = [t for t in may_run if t not in self._left_out and self._observers.should_run(t, graph)]
-        if not active or not batch.has_nodes(graph, edit):
+        active = self._active(batch, graph, workspace) if batch.has_nodes(graph, edit) else []
+        if not active:
             return False
         strangers = [t for t in batch.strangers if t in active and _may_run(t, edit)]
         guard.begin(strangers, step.cancellation)
@@ -236,6 +233,11 @@ class BatchRunner:
             self.history.append(entry)
             self._observers.after(entry, graph)
         return False
+
+    def _active(self, batch: RuleBatch, graph: ir.Graph, workspace: Workspace) -> list[GraphTransformer]:
+        """The transformers of a batch that run on a graph; those that cannot serve only say why, if anybody listens."""
+        may_serve = batch.transformers if self._observers.listens_to_refusals else batch.serving(workspace.options)
+        return [t for t in may_serve if t not in self._left_out and self._observers.should_run(t, graph)]
 
     def _stop(self, run: _GraphRun, guard: Guard, graph: ir.Graph, step: Step, *, forced: bool) -> None:
         """Say where a run that was stopped goes back to, and what it had completed by then."""
@@ -365,13 +367,6 @@ class BatchRunner:
         self.failures.append(failure)
         self._left_out.add(transformer)
         self._observers.failed(transformer, graph, reason)
-
-
-def _serves(transformer: GraphTransformer, options: Options) -> bool:
-    """Whether a transformer is for the target of a run, and for one of its providers: else each offer is refused."""
-    targets, providers = transformer.targets, transformer.providers
-    for_target = not targets or options.target in targets
-    return for_target and (not providers or not frozenset(providers).isdisjoint(options.providers))
 
 
 def _may_run(transformer: GraphTransformer, edit: Editor) -> bool:

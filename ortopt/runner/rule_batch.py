@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortopt.errors import RegistrationError
 from ortopt.framework.direct_edits import is_own
 from ortopt.graph.edit import Editor
+from ortopt.options import Options
 from ortopt.rule import Changes, RewriteRule, RuleDriver
 from ortopt.transformer import GraphTransformer, name_key
 
@@ -53,6 +54,10 @@ class RuleBatch:
             return edit.index.has_any(graph, self._ops)
         return not self._ops or edit.index.has_any_anywhere(self._ops)
 
+    def serving(self, options: Options) -> Sequence[GraphTransformer]:
+        """Its transformers for a run's target and one of its providers: the others would be refused at each node."""
+        return [t for t in self.transformers if _serves(t, options)]
+
     def driver(self, active: Iterable[GraphTransformer]) -> RuleDriver:
         """The driver of the rules that are active."""
         key = tuple(active)
@@ -71,6 +76,12 @@ class RuleBatch:
         """A run on a graph has been rolled back: it has not been swept."""
         for changes in self._changes.values():
             changes.failed(graph)
+
+
+def _serves(transformer: GraphTransformer, options: Options) -> bool:
+    targets, providers = transformer.targets, transformer.providers
+    for_target = not targets or options.target in targets
+    return for_target and (not providers or any(provider in options.providers for provider in providers))
 
 
 def in_batches(transformers: Iterable[GraphTransformer]) -> list[RuleBatch]:

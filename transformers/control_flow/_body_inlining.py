@@ -46,7 +46,8 @@ class BodyInlining(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Visit the op's nodes in a graph, and those that come into it by the replacements."""
         begin = context.edit.version
-        pending = list(reversed(context.edit.index.nodes(graph, *self.needs)))
+        (op,) = self.needs
+        pending = list(reversed(context.edit.index.nodes(graph, op)))
         while pending:
             node = pending.pop()
             try:

@@ -140,7 +140,7 @@ def may_have_biased_values(node: ir.Node) -> bool:
     Args:
         node: The attention: see `reading`.
     """
-    for value in node.inputs if is_product(node) else node.inputs[2:3]:
+    for value in node.inputs if is_product(node) else node.inputs[2:3]:  # ops have queries, keys and masks beside them
         above = None if value is None else value.producer()
         for _ in range(_LONGEST):
             if not is_op(above, *_MOVES, "Expand", "Gather", "Tile") or above.inputs[0] is None:
