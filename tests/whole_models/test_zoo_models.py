@@ -1,4 +1,4 @@
-"""The whole zoo, at every level: the same numbers and interface, a valid model, no more nodes, no harm downstream."""
+"""The zoo at its levels: the same numbers and interface, a valid model, no more nodes, no harm downstream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from ortopt.verification.verify import verify
 from tests.processors import saturates
 from tests.whole_models.new_names import check_new_names
 
-LEVELS = (1, 2, 3)
 WEIGHT_BYTES = 1 << 16
 WIDE = {
     *("albert__dyn19", "conformer__ts17", "convnextv2__dyn18"),
@@ -53,6 +52,9 @@ SAMPLE = ("albert__dyn19", "picodet__ts13", "text_recognizer__ts13")
 TESTED = tuple(name for name in zoo.names() if name not in WIDE or name in SAMPLE)
 SKELETONS = tuple(name for name in TESTED if not name.startswith("light_"))
 HASHED = ("bert_small__dyn20raw", "control_flow__script17", "deberta_v2__ts13", "resnet18_qdq__qdq", "yolo_v8ish__ts17")
+LEVELS = dict.fromkeys((*HASHED, *SAMPLE), (1, 2, 3))
+"""The levels that a member runs at: others run at the first and at the last, which has the second's passes, too."""
+
 MORE_NODES = {"light_zfnet512", "superres__ts13", "yolo_v4ish__ts17"}
 """More nodes, and faster: LRN as a pool and roots; Mish as arithmetic around one Exp; Convs around a pixel shuffle
 as one, with strips along the edges."""
@@ -139,7 +141,7 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
     comparison = Comparison(tolerances(loaded))
     most_bytes = original.nbytes + max(MEGABYTE, int(original.nbytes * GROWTH_SHARE))
     seen: set[str] = set()
-    for level in LEVELS:
+    for level in LEVELS.get(name, (1, 3)):
         result = optimize(original.path, level=level, verify=False)
         assert not result.summary.failures
         check_new_names(loaded, result.model)
@@ -167,9 +169,10 @@ def test_every_level_keeps_what_the_model_says_and_computes(name: str, tmp_path:
             assert outcome.status == "verified", f"-O{level}: {outcome.reason}"
         else:
             assert not wrong, f"-O{level}: {wrong}"
-        again = optimize(target, level=level, verify=False)
-        assert [one.transformer for one in again.summary.passes] == [], f"-O{level} on its own result"
-        assert to_bytes(again.model) == target.read_bytes(), f"-O{level} on its own result"
+        if level == 3 or name in LEVELS:
+            again = optimize(target, level=level, verify=False)
+            assert [one.transformer for one in again.summary.passes] == [], f"-O{level} on its own result"
+            assert to_bytes(again.model) == target.read_bytes(), f"-O{level} on its own result"
     if name in SKELETONS:
         check_downstream(original.path, tmp_path)
 
