@@ -212,8 +212,17 @@ class GroupRunner:
         for observer in context.observers:
             executable = observer.wrapped(self, self._dump_label, executable)
         if context.timeline is not None:
-            executable = _Recorded(executable, context.timeline, self)
+            executable = self._recorded(executable, context.timeline)
         return executable
+
+    def _recorded(self, executable: Executable, timeline: Timeline) -> Executable:
+        """An executable whose runs are on the timeline."""
+
+        def run(values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
+            with timeline.span("run", self.spec.name, provider=self.provider):
+                return executable(values, options)
+
+        return run
 
     def _can_specialize(self, types: Sequence[str]) -> bool:
         """Whether calls can be told apart by dtypes and sizes: the arguments are tensors of numbers, none is drawn."""
@@ -337,18 +346,3 @@ class GroupRunner:
 
 def _is_plain_tensor(type_: ir.TypeProtocol) -> bool:
     return isinstance(type_, ir.TensorType) and type_.dtype in PLAIN
-
-
-class _Recorded:
-    """An executable whose runs are on the timeline."""
-
-    __slots__ = ("_executable", "_group", "_timeline")
-
-    def __init__(self, executable: Executable, timeline: Timeline, group: GroupRunner) -> None:
-        self._executable = executable
-        self._timeline = timeline
-        self._group = group
-
-    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
-        with self._timeline.span("run", self._group.spec.name, provider=self._group.provider):
-            return self._executable(values, options)

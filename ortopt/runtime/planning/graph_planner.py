@@ -5,11 +5,13 @@ Reshape, Flatten, Squeeze, Unsqueeze and Identity between groups are another sha
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
@@ -25,16 +27,16 @@ from ortopt.runtime.planning.node_kinds import ModelPlanning, NodeKind, blocks_o
 from ortopt.runtime.planning.placement import SlotTable, place_values
 from ortopt.runtime.run_settings import RunType
 from ortopt.runtime.specialization.guard_reader import Choice, GuardedCall, GuardedVersion, SpecializedCall, choice_of
-from ortopt.runtime.values.tensors import has_no_array, is_plain, to_ort, type_text
+from ortopt.runtime.values.tensors import Array, has_no_array, is_plain, to_ort, type_text
 from ortopt.semantics.op_traits import RESHAPING
 
 if TYPE_CHECKING:
     import onnxruntime
 
 
-Dims = tuple[int, ...]
-Reshaping = Callable[[Dims], Dims]
-"""The sizes of a result by those of its operand; raises ValueError where the operand does not fit."""
+Numbers = tuple[int, ...]
+Reshaping = Callable[[Array], Array]
+"""A view of an array in another shape; raises ValueError where the array does not fit."""
 
 _COPIES: Final = RESHAPING | {"Identity"}
 
@@ -58,11 +60,8 @@ class ZeroCopyReshape:
         """Make the view, which keeps the memory alive."""
         value = values[0]
         if type(value) is self._tensor and value.device_name() in {"cpu", "Cpu", "CPU"}:
-            array = value.numpy()
-            try:
-                return (to_ort(array.reshape(self._reshaping(array.shape))),)
-            except ValueError:
-                pass
+            with contextlib.suppress(ValueError):
+                return (to_ort(self._reshaping(value.numpy())),)
         return self._session(values, options)
 
 
@@ -77,21 +76,21 @@ def reshaping_of(node: ir.Node) -> Reshaping | None:
     if not is_plain(type_) or has_no_array(type_) or semantics.constant_tensor(operand) is not None:
         return None
     if node.op_type == "Identity":
-        return lambda dims: dims
+        return lambda array: array
     if node.op_type == "Flatten":
         axis = node.attributes.get_int("axis", 1)
-        return lambda dims: _flattened(dims, axis)
+        return lambda array: _flattened(array, axis)
     numbers = _constant_shape(node)
     if numbers is None:
         return None
     if node.op_type == "Reshape":
-        return None if node.attributes.get_int("allowzero", 0) else lambda dims: _reshaped(dims, numbers)
-    return (
-        (lambda dims: _squeezed(dims, numbers)) if node.op_type == "Squeeze" else lambda dims: _widened(dims, numbers)
-    )
+        return None if node.attributes.get_int("allowzero", 0) else lambda array: _reshaped(array, numbers)
+    if node.op_type == "Squeeze":
+        return lambda array: np.squeeze(array, numbers)
+    return lambda array: np.expand_dims(array, numbers)
 
 
-def _constant_shape(node: ir.Node) -> Dims | None:
+def _constant_shape(node: ir.Node) -> Numbers | None:
     """The target of a Reshape, or axes: a constant operand, or an attribute of older opsets."""
     if len(node.inputs) > 1:
         tensor = semantics.constant_tensor(node.inputs[1])
@@ -101,43 +100,19 @@ def _constant_shape(node: ir.Node) -> Dims | None:
     return None if attribute is None or attribute.is_ref() else tuple(attribute.as_ints())
 
 
-def _flattened(dims: Dims, axis: int) -> Dims:
+def _flattened(array: Array, axis: int) -> Array:
+    dims = array.shape
     place = axis + len(dims) if axis < 0 else axis
     if not 0 <= place <= len(dims):
         raise ValueError("the axis is out of range")
-    return math.prod(dims[:place]), math.prod(dims[place:])
+    return array.reshape(math.prod(dims[:place]), math.prod(dims[place:]))
 
 
-def _reshaped(dims: Dims, target: Dims) -> Dims:
+def _reshaped(array: Array, target: Numbers) -> Array:
+    dims = array.shape
     if any(size == 0 and i >= len(dims) for i, size in enumerate(target)):
         raise ValueError("there is no size to keep")
-    sizes = [dims[i] if size == 0 else size for i, size in enumerate(target)]
-    if sizes.count(-1) == 1 and 0 not in sizes:
-        known = math.prod(size for size in sizes if size != -1)
-        sizes[sizes.index(-1)] = math.prod(dims) // known
-    return tuple(sizes)
-
-
-def _squeezed(dims: Dims, axes: Dims) -> Dims:
-    gone = _places(axes, len(dims))
-    if any(dims[i] != 1 for i in gone):
-        raise ValueError("the size is not 1")
-    return tuple(size for i, size in enumerate(dims) if i not in gone)
-
-
-def _widened(dims: Dims, axes: Dims) -> Dims:
-    rank = len(dims) + len(axes)
-    new = _places(axes, rank)
-    rest = iter(dims)
-    return tuple(1 if i in new else next(rest) for i in range(rank))
-
-
-def _places(axes: Dims, rank: int) -> set[int]:
-    """Axes counted from the front."""
-    places = {axis + rank if axis < 0 else axis for axis in axes}
-    if len(places) != len(axes) or any(not 0 <= place < rank for place in places):
-        raise ValueError("an axis is out of range, or named twice")
-    return places
+    return array.reshape([dims[i] if size == 0 else size for i, size in enumerate(target)])
 
 
 @dataclass(eq=False)
