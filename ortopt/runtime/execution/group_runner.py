@@ -18,7 +18,7 @@ from ortopt.runtime.execution import executables
 from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.executables import Executable, HostExecutable
 from ortopt.runtime.execution.group_spec import GroupSpec, Specialization
-from ortopt.runtime.execution.session_maker import ProviderLeftOut, SessionMaker
+from ortopt.runtime.execution.session_maker import ProviderLeftOut, ProviderOptions, SessionMaker
 from ortopt.runtime.execution.weights import place
 from ortopt.runtime.instruments import Counters, Timeline
 from ortopt.runtime.onnxruntime_internals import NativeSession
@@ -285,19 +285,41 @@ class GroupRunner:
         """Make an executable on a provider. Raises what ONNX Runtime raises."""
         context = self._context
         spec = self.spec
-        providers = (provider,) if provider == CPU else (provider, CPU)
         with context.span("compile", spec.name, provider=provider, nodes=len(spec.nodes)):
-            session = context.maker.make(
-                place(spec.model(types), spec.weights),
-                providers,
-                label=self.label,
-                threads=self.threads,
-                optimize=optimize,
-                foreign=spec.foreign,
-            )
+            session = self.new_session(spec, provider, types=types, optimize=optimize)
         context.counters.add("compiles")
         self._sessions.append(session)
         return self.executable_of(session, provider, spec)
+
+    def new_session(
+        self,
+        spec: GroupSpec,
+        provider: str,
+        kind: str = "",
+        *,
+        types: Sequence[str] = (),
+        optimize: bool = True,
+        provider_options: ProviderOptions | None = None,
+    ) -> NativeSession:
+        """A session of this group, or of a variant of it: ONNX Runtime's C++ object. Raises what ONNX Runtime raises.
+
+        Args:
+            spec: What it computes.
+            provider: The execution provider.
+            kind: What is put behind the group's name for what belongs to this session alone.
+            types: The types of its inputs at a run, where they are not known before.
+            optimize: Whether ONNX Runtime may optimize.
+            provider_options: Options by provider besides the caller's.
+        """
+        return self._context.maker.make(
+            place(spec.model(types), spec.weights),
+            (provider,) if provider == CPU else (provider, CPU),
+            label=f"{self.label}{kind}",
+            threads=self.threads,
+            optimize=optimize,
+            foreign=spec.foreign,
+            provider_options=provider_options,
+        )
 
     def sessions(self) -> list[NativeSession]:
         """ONNX Runtime's C++ sessions of the general executables that have been made."""

@@ -330,11 +330,8 @@ class SpecLibrary:
         identifiers: set[ir.OperatorIdentifier] = set()
         pending = [*nodes]
         while pending:
-            node = pending.pop()
-            for held in semantics.subgraphs(node) if node.attributes else ():
-                pending.extend(held)
-            identifier = node.op_identifier()
-            if identifier in self._model.functions and identifier not in identifiers:
+            called = {node.op_identifier() for node in scope.with_nested(pending.pop())}
+            for identifier in (called & self._model.functions.keys()) - identifiers:
                 identifiers.add(identifier)
                 pending.extend(self._model.functions[identifier])
         return identifiers
@@ -350,23 +347,19 @@ class SpecLibrary:
         return any(semantics.is_random(node, self._model.functions) for node in nodes)
 
     def _is_foreign(self, nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> bool:
-        opened: set[ir.OperatorIdentifier] = set()
-        pending = [(node, opsets) for node in nodes]
-        while pending:
-            node, imports = pending.pop()
-            for held in semantics.subgraphs(node) if node.attributes else ():
-                pending.extend((inner, imports) for inner in held)
-            identifier = node.op_identifier()
-            function = self._model.functions.get(identifier)
-            if function is None:
-                if node.domain in _STANDARD:  # no library adds to them; schemas are 5 MB that most models do not need
-                    continue
-                if kernels.schema(node.domain, node.op_type, imports.get(node.domain, 1)) is None:
-                    return True
-            elif identifier not in opened:
-                opened.add(identifier)
-                pending.extend((inner, function.opset_imports) for inner in function)
-        return False
+        functions = [self._model.functions[identifier] for identifier in self._reached(nodes)]
+        bodies = [(nodes, opsets), *((function, function.opset_imports) for function in functions)]
+        return any(
+            self._needs_library(inner, imports)
+            for body, imports in bodies
+            for node in body
+            for inner in scope.with_nested(node)
+        )
+
+    def _needs_library(self, node: ir.Node, opsets: Mapping[str, int]) -> bool:
+        if node.domain in _STANDARD or node.op_identifier() in self._model.functions:
+            return False  # no library adds to these domains; schemas are 5 MB that most models do not need
+        return kernels.schema(node.domain, node.op_type, opsets.get(node.domain, 1)) is None
 
 
 def _serialized(node: ir.Node, missing: Iterable[str]) -> onnx.NodeProto:

@@ -188,12 +188,12 @@ def test_one_compile_for_concurrent_misses(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_specialisation_that_fails_leaves_the_general_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortopt.runtime.specialization import specializing
+    from ortopt.runtime.specialization import optimized_group
 
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(specializing, "optimize", fail)
+    monkeypatch.setattr(optimized_group, "optimize", fail)
     mine = session(TWO_GROUPS, specialize_after=1)
     x = floats(3, 4)
     with pytest.warns(RuntimeWarning, match="is not specialised: no"):
