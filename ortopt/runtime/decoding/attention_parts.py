@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.decoding.cache_pairs import Refusal
+from ortopt.graph.match import optional
+from ortopt.graph.refusal import Refusal, need
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
@@ -166,12 +167,12 @@ class AttentionParts:
             Refusal: It does something else besides.
         """
         is_standard = node.domain == ""
-        past = (_input(node, 4), _input(node, 5)) if is_standard else (_input(node, 6), _input(node, 7))
+        past = (optional(node, 4), optional(node, 5)) if is_standard else (optional(node, 6), optional(node, 7))
         if past == (None, None):
             past = (node.inputs[1], node.inputs[2])
         sizes = self._sizes(node, past, is_standard=is_standard)
         _check(node, is_standard=is_standard)
-        mask_value = _input(node, 3 if is_standard else 5)
+        mask_value = optional(node, 3 if is_standard else 5)
         mask = None if mask_value is None else self._mask(node, mask_value, sizes, guarded=is_standard)
         queries = self._split(node, node.inputs[0], sizes.heads)
         if sizes.group > 1:
@@ -205,14 +206,14 @@ class AttentionParts:
             found.append((heads, size))
         (key_heads, key_size), (value_heads, value_size) = found
         heads = self._query_heads(node, is_standard=is_standard)
-        if value_heads != key_heads or heads % key_heads:
-            raise Refusal(f"the heads of {node.op_type} do not fit together")
+        fits = value_heads == key_heads and heads % key_heads == 0
+        need(fits, f"the heads of {node.op_type} do not fit together")
         return _Sizes(heads, key_heads, key_size, value_size)
 
     def _query_heads(self, node: ir.Node, *, is_standard: bool) -> int:
         if not is_standard:
             return node.attributes.get_int("num_heads", 0)
-        queries = _input(node, 0)
+        queries = optional(node, 0)
         if queries is None or queries.shape is None or len(queries.shape) not in (3, 4):
             raise Refusal("the rank of Attention's queries is unknown")
         heads = queries.shape[1] if len(queries.shape) == 4 else node.attributes.get_int("q_num_heads", 0)
@@ -247,7 +248,7 @@ class AttentionParts:
         if empty is not None:
             zero = self._nodes.constant(0, _numpy(result))
             result = self._nodes.add(node, "Where", [empty, zero, result], rank=4, dtype=zero.dtype)
-        queries = _input(node, 0)
+        queries = optional(node, 0)
         assert queries is not None
         assert queries.shape is not None
         if len(queries.shape) == 4:
@@ -267,9 +268,9 @@ class AttentionParts:
         if mask.shape is None or not 2 <= len(mask.shape) <= 4:
             raise Refusal(f"the rank of {node.op_type}'s mask is unknown")
         heads = 1 if len(mask.shape) == 2 else mask.shape[-3]
-        if heads not in (1, sizes.heads) and sizes.group > 1:
-            raise Refusal(f"the heads of {node.op_type}'s mask are unknown")
-        queries = _input(node, 0)
+        is_known = heads in (1, sizes.heads) or sizes.group <= 1
+        need(is_known, f"the heads of {node.op_type}'s mask are unknown")
+        queries = optional(node, 0)
         dtype = _numpy(queries)
         lowest = nodes.constant(np.finfo(dtype).min, dtype)
         if len(mask.shape) < 4:
@@ -308,23 +309,18 @@ def _check(node: ir.Node, *, is_standard: bool) -> None:
             "is_causal": attributes.get_int("is_causal", 0) != 0,
             "softcap": attributes.get_float("softcap", 0.0) != 0,
             "its scores as an output": len(node.outputs) > 3 and bool(node.outputs[3].name),
-            "lengths without padding": _input(node, 6) is not None,
+            "lengths without padding": optional(node, 6) is not None,
         }
     else:
         unknown = {
-            "a bias": _input(node, 3) is not None,
-            "a mask of keys": _input(node, 4) is not None,
+            "a bias": optional(node, 3) is not None,
+            "a mask of keys": optional(node, 4) is not None,
             "a buffer of its own": len(node.inputs) > 8,
             "unidirectional": attributes.get_int("unidirectional", 0) != 0,
             "its scores as an output": len(node.outputs) > 3 and bool(node.outputs[3].name),
         }
     for what, there in unknown.items():
-        if there:
-            raise Refusal(f"{node.op_type} has {what}")
-
-
-def _input(node: ir.Node, position: int) -> ir.Value | None:
-    return node.inputs[position] if position < len(node.inputs) else None
+        need(not there, f"{node.op_type} has {what}")
 
 
 def _numpy(value: ir.Value | None) -> np.dtype:
