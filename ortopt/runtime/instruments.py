@@ -166,6 +166,13 @@ class Timeline:
         Path(path).write_text(json.dumps(self.as_dict()), encoding="utf-8")
 
 
+def span(
+    timeline: Timeline | None, category: str, name: str, **details: Any
+) -> contextlib.AbstractContextManager[None]:
+    """A span on a timeline, if there is one; see `Timeline.span`."""
+    return contextlib.nullcontext() if timeline is None else timeline.span(category, name, **details)
+
+
 class Profiles:
     """The sessions that write a profile each; thread-safe.
 

@@ -26,7 +26,7 @@ from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.group_runner import HOST, GroupContext, GroupObserver, Specializer
 from ortopt.runtime.execution.session_maker import ProviderOptions, SessionMaker, making_on
 from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
-from ortopt.runtime.instruments import Counters, Timeline
+from ortopt.runtime.instruments import Counters, Timeline, span
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
 from ortopt.runtime.onnxruntime_internals import tells_memories
 from ortopt.runtime.planning.planner import Planner
@@ -141,11 +141,6 @@ class _SessionFactory:
                 raise refused
         return session
 
-    @property
-    def _flushing(self) -> dict[str, str]:
-        """The entry that lets denormals be zero, if they shall be."""
-        return {denormals.ENTRY: "1"} if self._request.denormals_as_zero else {}
-
     def _whole(
         self, chosen: ProviderOptions | None, placed: Placed | None = None
     ) -> tuple[onnxruntime.InferenceSession | None, Exception | None]:
@@ -160,7 +155,8 @@ class _SessionFactory:
         import onnxruntime
 
         source, options = self._request.source if placed is None else placed.model, self._request.options
-        entries = {**self._flushing, **({} if placed is None or placed.folder is None else {FOLDER_KEY: placed.folder})}
+        flushes = self._request.denormals_as_zero
+        entries = {**({denormals.ENTRY: "1"} if flushes else {}), **({} if placed is None else placed.entries)}
         if entries:
             options = session_options.with_entries(options, entries)
         providers = None if chosen is None else self._working(chosen)
@@ -176,7 +172,6 @@ class _SessionFactory:
             except OutputError:  # too large for one message; its groups need not be
                 return None, None
         unoptimized = self._settings.run_type is RunType.REFERENCE
-        flushes = self._request.denormals_as_zero
 
         def make(names: Sequence[str] | None) -> onnxruntime.InferenceSession:
             session: onnxruntime.InferenceSession = onnxruntime.InferenceSession(
@@ -193,7 +188,7 @@ class _SessionFactory:
                 making_on(providers or ()),
                 denormals.kept_flags() if flushes else contextlib.nullcontext(),
                 _unoptimized(options) if unoptimized else contextlib.nullcontext(options) as used,
-                _span(self._request.timeline, "compile", "whole model"),
+                span(self._request.timeline, "compile", "whole model"),
             ):
                 whole = self._make(make, providers)
         except Exception as error:  # whatever ONNX Runtime raises: there are a dozen classes
@@ -322,7 +317,7 @@ class _SessionFactory:
         cache: Cache[Any] = Cache(
             request.cache_entries or DEFAULT_ENTRIES,
             request.cache_bytes,
-            functools.partial(_count_eviction, self._counters),
+            lambda _: self._counters.add("evictions"),
         )
         context = GroupContext(
             self._settings,
@@ -485,12 +480,6 @@ def _unoptimized(options: onnxruntime.SessionOptions | None) -> Iterator[onnxrun
         own.graph_optimization_level = level
 
 
-@contextlib.contextmanager
-def _span(timeline: Timeline | None, category: str, name: str) -> Iterator[None]:
-    with contextlib.nullcontext() if timeline is None else timeline.span(category, name):
-        yield
-
-
 def _check_types(model: ir.Model) -> None:
     """Refuse what ONNX Runtime's Python API can neither take apart nor make."""
     for value in (*model.graph.inputs, *model.graph.outputs):
@@ -519,7 +508,3 @@ def _observers(settings: RunSettings, device: CudaDevice | None) -> list[GroupOb
 
         observers.append(RunChecks(settings, device))
     return observers
-
-
-def _count_eviction(counters: Counters, _: object) -> None:
-    counters.add("evictions")

@@ -20,7 +20,7 @@ from ortopt.runtime.execution.executables import Executable, HostExecutable
 from ortopt.runtime.execution.group_spec import GroupSpec, Specialization
 from ortopt.runtime.execution.session_maker import ProviderLeftOut, ProviderOptions, SessionMaker
 from ortopt.runtime.execution.weights import place
-from ortopt.runtime.instruments import Counters, Timeline
+from ortopt.runtime.instruments import Counters, Timeline, span
 from ortopt.runtime.onnxruntime_internals import NativeSession
 from ortopt.runtime.run_settings import RunSettings, RunType
 from ortopt.runtime.values.containers import type_of
@@ -110,7 +110,7 @@ class GroupContext:
 
     def span(self, category: str, name: str, **details: Any) -> contextlib.AbstractContextManager[None]:
         """A span on the timeline, if there is one."""
-        return contextlib.nullcontext() if self.timeline is None else self.timeline.span(category, name, **details)
+        return span(self.timeline, category, name, **details)
 
     def tell(self, message: str) -> None:
         """Say that something was done otherwise than asked for, and count it."""
@@ -119,10 +119,15 @@ class GroupContext:
             self.timeline.mark("fallback", reason=message)
         warnings.warn(message, RuntimeWarning, stacklevel=2)
 
-    def tell_once(self, message: str) -> None:
-        """The same, of what many groups would say."""
-        if message not in self.told:
-            self.told.add(message)
+    def tell_once(self, message: str, about: str = "") -> None:
+        """The same, of what many groups would say.
+
+        Args:
+            message: What is said.
+            about: What it is about, where the groups would say it in different words.
+        """
+        if (about or message) not in self.told:
+            self.told.add(about or message)
             self.tell(message)
 
 

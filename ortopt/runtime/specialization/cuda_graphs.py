@@ -196,20 +196,21 @@ class CapturedGraph:
         with self._lock:
             refused = self._threads >= MAX_THREADS
             self._threads += not refused
-        tell = self._context.tell
         if refused:
-            if self._device.first_time("threads"):
-                tell(
-                    f"group {self._name}, and others, run without a CUDA graph in further threads: {MAX_THREADS} have"
-                    " captured it, and ONNX Runtime keeps what a thread has captured, also when that has ended. Call"
-                    " from the same few threads"
-                )
+            self._context.tell_once(
+                f"group {self._name}, and others, run without a CUDA graph in further threads: {MAX_THREADS} have"
+                " captured it, and ONNX Runtime keeps what a thread has captured, also when that has ended. Call"
+                " from the same few threads",
+                "threads that capture",
+            )
             return False
         try:
             self._capture(values)
         except Exception as error:  # whatever ONNX Runtime raises
             self._threads = MAX_THREADS
-            tell(f"group {self._name} is not captured as a CUDA graph in another thread: {one_line(error)}")
+            self._context.tell(
+                f"group {self._name} is not captured as a CUDA graph in another thread: {one_line(error)}"
+            )
             return False
         return True
 
