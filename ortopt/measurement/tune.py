@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import structs
+
 from ortopt.analysis.costs import HYSTERESIS
 from ortopt.analysis.providers import CPU
 from ortopt.cancellation import CancellationToken
@@ -171,9 +173,8 @@ class _Tuner:
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
         tuning = self.tuning
-        original = self._made(
-            replace(tuning.choices, level=0, fusions=Fusions.DEFAULT.value, enable=(), force_forms=())
-        )
+        plain = structs.replace(tuning.choices, level=0, fusions=Fusions.DEFAULT, enable=(), force_forms=())
+        original = self._made(plain)
         if original is None:
             tuning.reason = "the original could not be loaded"
             return
@@ -243,7 +244,7 @@ class _Tuner:
 
     def _against(self, original: _Model, best: _Model) -> None:
         """Compare the best with the original; what is slower is not taken."""
-        simpler = [replace(best.choices, level=1), original.choices]
+        simpler = [structs.replace(best.choices, level=1), original.choices]
         while True:
             speeds = self._compared(original, best, self._until(1.0))
             self.tuning.against_original = speeds
