@@ -81,7 +81,7 @@ def register_arena(index: int) -> bool:
         if key not in _arenas:
             where = ort.OrtMemoryInfo("Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, index, ort.OrtMemType.DEFAULT)
             try:
-                with GATE.use:
+                with GATE:
                     ort.create_and_register_allocator_v2(
                         CUDA, where, {"device_id": str(index)}, ort.OrtArenaCfg(0, -1, -1, -1)
                     )
@@ -229,7 +229,7 @@ class CudaDevice:
 
     def allocate(self, shape: Sequence[int], element_type: int) -> NativeValue:
         """A tensor on the device, with any content."""
-        with GATE.use:
+        with GATE:
             tensor = self._tensor.ortvalue_from_shape_and_onnx_type(list(shape), element_type, self.place_of("cuda"))
         if not self.waits:
             self._allocated.add(tensor)
@@ -361,7 +361,7 @@ class CudaDevice:
 
     def _wait(self, stream: int) -> None:
         assert self._driver is not None
-        with GATE.use, _failures():
+        with GATE, _failures():
             self._driver.synchronize(stream)
         self._counters.add("synchronizations")
 

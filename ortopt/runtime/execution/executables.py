@@ -235,8 +235,10 @@ class OnDevice(Prepared):
         return results, crossing
 
 
-class AtHost:
-    """An executable that reads values in the host's memory, wherever they are.
+def at_host(
+    executable: Executable, device: CudaDevice, name: str, reads: Callable[[int], bool] = lambda _: True
+) -> Executable:
+    """An executable that reads values in the host's memory, wherever they are: what is on a device is copied.
 
     Args:
         executable: What runs.
@@ -245,21 +247,12 @@ class AtHost:
         reads: Whether the value at a position is read there; the others are passed on.
     """
 
-    __slots__ = ("_device", "_executable", "_name", "_reads")
+    def run(values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
+        return executable(
+            [device.download(value, name) if reads(i) else value for i, value in enumerate(values)], options
+        )
 
-    def __init__(
-        self, executable: Executable, device: CudaDevice, name: str, reads: Callable[[int], bool] = lambda _: True
-    ) -> None:
-        self._executable = executable
-        self._device = device
-        self._name = name
-        self._reads = reads
-
-    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
-        """Copy what is on a device, and run."""
-        device, reads = self._device, self._reads
-        at_host = [device.download(value, self._name) if reads(i) else value for i, value in enumerate(values)]
-        return self._executable(at_host, options)
+    return run
 
 
 class Converted:

@@ -345,7 +345,7 @@ class GroupRunner:
     def _at_host(self, executable: Executable) -> Executable:
         """An executable that takes values from everywhere."""
         device = self._context.device
-        return executable if device is None else executables.AtHost(executable, device, f"copy for {self.spec.name}")
+        return executable if device is None else executables.at_host(executable, device, f"copy for {self.spec.name}")
 
     def _compile_on_host(self, types: Sequence[str]) -> Executable:
         context = self._context

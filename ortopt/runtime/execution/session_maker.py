@@ -245,7 +245,7 @@ def making_on(providers: Iterable[str]) -> contextlib.AbstractContextManager[Non
         return contextlib.nullcontext()
     from ortopt.runtime.cuda.capture_gate import GATE
 
-    return GATE.use
+    return GATE
 
 
 def _known(original: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:

@@ -82,7 +82,7 @@ class ManagementMethods:
             try:
                 from ortopt.runtime.cuda.capture_gate import GATE
 
-                with GATE.use:  # it may be CUDA's
+                with GATE:  # it may be CUDA's
                     return onnxruntime.OrtValue(create(shape, element_type, where), session=session)
             except RuntimeError as error:  # no allocator of that device
                 first = first or error

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.analysis.providers import CUDA
 from ortopt.graph import scope
-from ortopt.runtime.execution.executables import AtHost, Executable
+from ortopt.runtime.execution.executables import Executable, at_host
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.onnxruntime_internals import value_class
 from ortopt.runtime.planning import control_flow
@@ -260,7 +260,7 @@ class GraphPlanner:
         action: Executable = GuardedCall(versions, general, spec.name, context.counters, context.timeline)
         compared = {place for version in versions for place, (_, content) in version.expected if content}
         if context.device is not None:
-            action = AtHost(action, context.device, f"guard of {spec.name}", compared.__contains__)
+            action = at_host(action, context.device, f"guard of {spec.name}", compared.__contains__)
         self._append(
             spec.name,
             action,
@@ -325,7 +325,7 @@ class GraphPlanner:
             action = self._scan(node, operands)
         device = self.model.context.device
         if device is not None:
-            action = AtHost(action, device, f"copy for {name}", read.__contains__)
+            action = at_host(action, device, f"copy for {name}", read.__contains__)
         self._append(name, action, operands, node.outputs, ordered=random, host_reads=read.__contains__)
 
     def _body(self, graph: ir.Graph, operands: list[ir.Value], at_host: Iterable[int] = ()) -> Body:

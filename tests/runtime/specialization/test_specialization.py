@@ -132,10 +132,8 @@ def test_random_numbers_are_drawn_in_order_never_at_the_same_time() -> None:
         q = ortopt.group.group_0 (x) p = ortopt.group.group_1 (x) y = my.Twice (q) z = my.Twice (p) }}
     {FUNCTION} group_0 (p) => (r) {{ r = RandomNormalLike <seed = 1.0> (p) }}
     {FUNCTION} group_1 (p) => (r) {{ r = RandomNormalLike <seed = 2.0> (p) }}"""
-    from ortopt.runtime.planning.execution_plan import dependencies
-
     mine = session(text, host_ops=[Twice])
-    waits, _ = dependencies(mine._session.plan)
+    waits, _ = mine._session.plan.dependencies()
     names = [step.name for step in mine._session.plan.steps]
     assert names.index("group_0") < names.index("group_1")
     assert waits[names.index("group_1")] == 1
