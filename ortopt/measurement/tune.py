@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
@@ -22,7 +21,7 @@ from ortopt.errors import InvalidModelError, OptimizationCancelled, OrtoptError
 from ortopt.measurement.asking import MeasurementBudget
 from ortopt.measurement.choices import Candidate, Choices, Declined, candidates, merged
 from ortopt.measurement.inputs import StoredInputs, attempts, stored_inputs
-from ortopt.measurement.pairs import BRIEF, Speed, compare
+from ortopt.measurement.pairs import BRIEF, SLOWER, Speed, compare
 from ortopt.measurement.recipe import Recipe, measured_recipe
 from ortopt.observers import Observer
 from ortopt.optimization.request import new_optimization
@@ -44,9 +43,6 @@ _FOR_SETTINGS: Final = 0.75
 _FOR_ONE: Final = 0.15
 """The share of the time that one choice may take."""
 
-SLOWER: Final = 0.98
-"""A choice whose interval ends below this on one of the inputs loses there, and is not taken."""
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -65,12 +61,12 @@ class Step:
     @property
     def gain(self) -> float:
         """The geometric mean of the medians."""
-        return _mean(speed.median for speed in self.speeds)
+        return geometric_mean(speed.median for speed in self.speeds)
 
     @property
     def least(self) -> float:
         """The geometric mean of the intervals' lower ends: a gain that is not clear is none."""
-        return _mean(speed.low for speed in self.speeds)
+        return geometric_mean(speed.low for speed in self.speeds)
 
 
 @dataclass(slots=True)
@@ -291,10 +287,6 @@ class _Tuner:
         )
         self.inputs += [stored.folder for stored in found]
         self.tuning.inputs = tuple(found)
-
-
-def _mean(ratios: Iterable[float]) -> float:
-    return math.exp(statistics.fmean(math.log(max(ratio, 1e-9)) for ratio in ratios))
 
 
 def _digest(folder: Path) -> str:
