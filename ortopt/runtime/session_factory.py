@@ -29,7 +29,7 @@ from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
 from ortopt.runtime.instruments import Counters, Timeline, span
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
 from ortopt.runtime.onnxruntime_internals import tells_memories
-from ortopt.runtime.planning.planner import Planner
+from ortopt.runtime.planning.planner import plan_model
 from ortopt.runtime.run_settings import DEFAULT_ENTRIES, RunSettings, RunType
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization.load import load
@@ -277,7 +277,7 @@ class _SessionFactory:
             )
         self._group(model, working)
         context = self._context(working, copies, has_initializers=has_initializers)
-        plan = Planner(model, context).plan()
+        plan = plan_model(model, context)
         if self._request.cache_entries is None:  # a call needs one version of each group, and all are kept
             context.cache.max_entries = max(context.cache.max_entries, len(context.groups))
         self._check_options(context)
@@ -363,8 +363,8 @@ class _SessionFactory:
 
     def _loaded(self) -> ir.Model:
         """The model; its files of external data are where ONNX Runtime looks for them."""
-        source, options = self._request.source, self._request.options
-        folder = (None if options is None else session_options.entry(options, FOLDER_KEY)) or None
+        source = self._request.source
+        folder = self._entry(FOLDER_KEY) or None
         if folder is None and isinstance(source, bytes | onnx.ModelProto):
             folder = os.curdir
         return load(source, folder=folder, checked=False)
@@ -398,7 +398,7 @@ class _SessionFactory:
             self._counters,
             self._request.timeline,
             watched=self._settings.observes_groups,
-            allocators=self._allocators(),
+            allocators=self._entry(ENTRY),
         )
         notices = [f"the groups on {CUDA} share no stream: {reason}"] if reason else []
         if str(graphs).lower() in {"1", "true"}:
@@ -408,10 +408,10 @@ class _SessionFactory:
             )
         return device, notices
 
-    def _allocators(self) -> str | None:
-        """What the caller says of the environment's allocators, None if nothing."""
+    def _entry(self, key: str) -> str | None:
+        """A configuration entry of the caller's, None if it is not set."""
         options = self._request.options
-        return None if options is None else session_options.entry(options, ENTRY)
+        return None if options is None else session_options.entry(options, key)
 
     def _working(self, chosen: ProviderOptions) -> tuple[str, ...]:
         """The providers that work here.

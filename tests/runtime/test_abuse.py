@@ -18,7 +18,8 @@ from numpy.testing import assert_allclose
 
 from ortopt import InferenceSession
 from ortopt.errors import UsageError
-from ortopt.runtime.planning.planner import Planner, divide_threads
+from ortopt.runtime import session_factory
+from ortopt.runtime.planning.planner import divide_threads
 from ortopt.runtime.values.tensors import to_ort
 from ortopt.serialization.save import save, to_bytes
 from ortopt.testing import parse
@@ -189,7 +190,7 @@ def test_nothing_is_walked_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> Any:
         raise AssertionError("planned again")
 
-    monkeypatch.setattr(Planner, "plan", never)
+    monkeypatch.setattr(session_factory, "plan_model", never)
     monkeypatch.setattr(ir.Graph, "__iter__", never)
     assert_allclose(mine.run(None, {"x": x})[0], two_groups(x)[0], rtol=1e-6)
 

@@ -196,10 +196,9 @@ class AttentionParts:
         """The sizes; refuses where one is unknown."""
         found = []
         for value in past:
-            if value is None or value.shape is None or len(value.shape) not in (3, 4):
-                raise Refusal(f"{node.op_type} needs keys and values, of rank 4")
-            heads, size = value.shape[1], value.shape[-1]
-            if len(value.shape) == 3:
+            shape = _shape(value, f"{node.op_type} needs keys and values, of rank 4")
+            heads, size = shape[1], shape[-1]
+            if len(shape) == 3:
                 heads = 1 if node.attributes.get_int("kv_num_heads", 0) == 1 else 0
             if not isinstance(heads, int) or not isinstance(size, int) or heads < 1 or size < 1:
                 raise Refusal(f"the heads of {node.op_type} have no known sizes")
@@ -213,23 +212,21 @@ class AttentionParts:
     def _query_heads(self, node: ir.Node, *, is_standard: bool) -> int:
         if not is_standard:
             return node.attributes.get_int("num_heads", 0)
-        queries = optional(node, 0)
-        if queries is None or queries.shape is None or len(queries.shape) not in (3, 4):
-            raise Refusal("the rank of Attention's queries is unknown")
-        heads = queries.shape[1] if len(queries.shape) == 4 else node.attributes.get_int("q_num_heads", 0)
+        shape = _shape(optional(node, 0), "the rank of Attention's queries is unknown")
+        heads = shape[1] if len(shape) == 4 else node.attributes.get_int("q_num_heads", 0)
         if not isinstance(heads, int) or heads < 1:
             raise Refusal("the number of Attention's heads is unknown")
         return heads
 
     def _split(self, node: ir.Node, value: ir.Value | None, heads: int) -> ir.Value:
         """Queries, keys or values with their heads apart: [batch, heads, rows, size]."""
-        if value is None or value.shape is None or len(value.shape) not in (3, 4):
-            raise Refusal(f"the rank of {node.op_type}'s operands is unknown")
-        if len(value.shape) == 4:
+        shape = _shape(value, f"the rank of {node.op_type}'s operands is unknown")
+        assert value is not None
+        if len(shape) == 4:
             return value
         split = self._nodes.add(node, "Reshape", [value, self._nodes.constant([0, 0, heads, -1])], rank=4)
         turned = self._nodes.add(node, "Transpose", [split], {"perm": [0, 2, 1, 3]}, rank=4)
-        turned.shape = ir.Shape([None, heads, value.shape[1], None])
+        turned.shape = ir.Shape([None, heads, shape[1], None])
         return turned
 
     def _appended(self, node: ir.Node, past: ir.Value | None, new: ir.Value | None, sizes: _Sizes) -> ir.Value:
@@ -321,6 +318,13 @@ def _check(node: ir.Node, *, is_standard: bool) -> None:
         }
     for what, there in unknown.items():
         need(not there, f"{node.op_type} has {what}")
+
+
+def _shape(value: ir.Value | None, reason: str) -> ir.Shape:
+    """The shape of a value with heads of its own, or all in one axis; refuses others."""
+    if value is None or value.shape is None or len(value.shape) not in (3, 4):
+        raise Refusal(reason)
+    return value.shape
 
 
 def _numpy(value: ir.Value | None) -> np.dtype:

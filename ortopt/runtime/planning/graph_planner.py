@@ -26,7 +26,7 @@ from ortopt.runtime.planning.execution_plan import ExecutionPlan, PlacedGroup, P
 from ortopt.runtime.planning.node_kinds import ModelPlanning, NodeKind, blocks_of
 from ortopt.runtime.planning.placement import SlotTable, place_values
 from ortopt.runtime.run_settings import RunType
-from ortopt.runtime.specialization.guard_reader import Choice, GuardedCall, GuardedVersion, SpecializedCall, choice_of
+from ortopt.runtime.specialization.guard_reader import Choice, ChosenCall, GuardedCall, GuardedVersion, choice_of
 from ortopt.runtime.values.tensors import Array, has_no_array, is_plain, to_ort, type_text
 from ortopt.semantics.op_traits import RESHAPING
 
@@ -252,9 +252,9 @@ class GraphPlanner:
         """An If that chooses between versions of a group: no If is run, and no condition."""
         wanted = [i for i, value in enumerate(node.outputs) if _is_used(value)]
         arguments: dict[ir.Value, int] = {}
-        general = self._version(choice.general, choice.order, wanted, arguments)
+        general = self._version(choice.general, wanted, arguments)
         group = general.group
-        versions = [self._guarded(version, wanted, arguments, group) for version in choice.versions]
+        versions = [self._version(version, wanted, arguments, group) for version in choice.versions]
         placed = tuple(PlacedGroup(version.group, version.order) for version in (general, *versions))
         context, spec = self.model.context, group.spec
         action: Executable = GuardedCall(versions, general, spec.name, context.counters, context.timeline)
@@ -273,22 +273,20 @@ class GraphPlanner:
 
     def _version(
         self,
-        call: ir.Node,
-        order: Sequence[int],
+        version: ChosenCall,
         wanted: Sequence[int],
         arguments: dict[ir.Value, int],
         general: GroupRunner | None = None,
     ) -> GuardedVersion:
-        """One version, without what must hold: its group, what that is given, and the wanted results among its own.
+        """One version: its group, what that is given, the wanted results among its own, and what must hold.
 
         Args:
-            call: Its call.
-            order: Which output of the call each output of the If is.
+            version: Its call.
             wanted: The outputs of the If that are used.
             arguments: What all versions are given, by place; added to.
             general: The group that runs where no version does; None if it is this one.
         """
-        library = self.model.library
+        library, call, order = self.model.library, version.call, version.order
         function = library.group_of(call)
         assert function is not None
         asked = {order[i] for i in wanted}
@@ -296,15 +294,8 @@ class GraphPlanner:
         group = self.model.new_group(spec, version_of=general)
         positions = {place: i for i, place in enumerate(sorted(asked))}
         places = tuple(arguments.setdefault(value, len(arguments)) for value in values)
-        return GuardedVersion(group, places, tuple(positions[order[i]] for i in wanted))
-
-    def _guarded(
-        self, version: SpecializedCall, wanted: Sequence[int], arguments: dict[ir.Value, int], general: GroupRunner
-    ) -> GuardedVersion:
-        """One version, with what must hold."""
-        unguarded = self._version(version.call, version.order, wanted, arguments, general)
         expected = tuple((arguments.setdefault(value, len(arguments)), asked) for value, asked in version.expected)
-        return unguarded._replace(expected=expected)
+        return GuardedVersion(group, places, tuple(positions[order[i]] for i in wanted), expected)
 
     # Control flow
 

@@ -418,9 +418,5 @@ def _branch(
         name, old.name = old.name, None
         new.name, new.type, new.shape = name, old.type, old.shape
         new.metadata_props.update(old.metadata_props)
-        for user, position in list(old.uses()):
-            user.replace_input_with(position, new)
-        for place, value in enumerate(graph.outputs):
-            if value is old:
-                graph.outputs[place] = new
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
     graph.remove(call, safe=True)
