@@ -5,7 +5,6 @@ They are measured on a model: processes with and without one, in turns.
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Final
 from ortopt.cancellation import CancellationToken
 from ortopt.measurement.asking import MeasurementBudget, ask
 from ortopt.measurement.pairs import SLOWER, Sample, Series, Speed
+from ortopt.system import processor
 from ortopt.verification.comparison import Comparison, error_text
 from ortopt.verification.input_sets import inputs_from
 
@@ -331,7 +331,7 @@ class _Trials:
             return None
         self.right, self.plain, self.types = right["outputs"], plain["outputs"], right["types"]
         size = sum(path.stat().st_size for path in self.model.parent.iterdir() if path.is_file())
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = processor.usable()
         return RunFacts(plain["underflows"], plain["bytes"], plain["seconds"], size, has_open_sizes, cores)
 
     def tried(self, lever: Lever) -> LeverStep:

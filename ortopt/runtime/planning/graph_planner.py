@@ -17,6 +17,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.analysis.providers import CUDA
 from ortopt.graph import scope
+from ortopt.partition.dag import is_constant_node
 from ortopt.runtime.execution.executables import Executable, at_host
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.onnxruntime_internals import value_class
@@ -150,7 +151,7 @@ class GraphPlanner:
             if choice is not None:
                 self._choices[node] = choice
                 skipped |= choice.condition
-        nodes = [node for node in self.graph if node not in skipped and not _is_constant(node)]
+        nodes = [node for node in self.graph if node not in skipped and not is_constant_node(node)]
         operands = {node: self._choices[node].operands if node in self._choices else _operands(node) for node in nodes}
         for kind, block in blocks_of(nodes, operands, self.model.kind, functions):
             self._add(kind, block, operands)
@@ -370,11 +371,6 @@ def _numbers(node: ir.Node, name: str, length: int) -> Sequence[int]:
 
 def _is_used(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
-
-
-def _is_constant(node: ir.Node) -> bool:
-    """Whether a node needs no step: its output is a constant."""
-    return node.op_type == "Constant" and semantics.constant_tensor(node.outputs[0]) is not None
 
 
 def _operands(node: ir.Node) -> list[ir.Value]:

@@ -7,7 +7,6 @@ otherwise, or if the caller gave an op for it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -19,6 +18,7 @@ from ortopt.runtime.execution.group_runner import HOST, GroupContext
 from ortopt.runtime.planning.execution_plan import ExecutionPlan
 from ortopt.runtime.planning.graph_planner import GraphPlanner
 from ortopt.runtime.planning.node_kinds import ModelPlanning
+from ortopt.system import processor
 
 
 def plan_model(model: ir.Model, context: GroupContext) -> ExecutionPlan:
@@ -81,7 +81,7 @@ def divide_threads(allowed: int, work: Sequence[float]) -> list[int]:
     Returns:
         A number of at least 1 for each group, the calling thread included; the pools have ``allowed - 1`` together.
     """
-    total = allowed or processors()
+    total = allowed or processor.usable()
     shares = [1] * len(work)
     if not work:
         return shares
@@ -90,10 +90,3 @@ def divide_threads(allowed: int, work: Sequence[float]) -> list[int]:
         neediest = max(range(len(work)), key=lambda i: (work[i] / shares[i], -i))
         shares[neediest] += 1
     return shares
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -7,7 +7,6 @@ runtime can take the file; none has to profile anything.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from ortopt.errors import UsageError
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.facts import shape_of
-from ortopt.graph.names import NameRegistry
+from ortopt.graph.names import NameRegistry, unused
 from ortopt.option_kinds import Shapes
 from ortopt.partition import groups
 from ortopt.partition.groups import GUARD_KEY, Group, groups_of
@@ -148,17 +147,10 @@ class _Names:
         self._values = NameRegistry(lambda: scope.below(model.graph)).collect()
 
     def function(self, hint: str) -> str:
-        return _fresh(hint, self._functions)
+        return unused(hint, self._functions)
 
     def value(self, hint: str) -> str:
-        return _fresh(hint, self._values)
-
-
-def _fresh(hint: str, taken: set[str]) -> str:
-    candidates = itertools.chain([hint], (f"{hint}_{i}" for i in itertools.count(2)))
-    name = next(candidate for candidate in candidates if candidate not in taken)
-    taken.add(name)
-    return name
+        return unused(hint, self._values)
 
 
 def _named(group: str, operands: Iterable[ir.Value], name: str) -> ir.Value:
