@@ -300,7 +300,7 @@ class _SessionFactory:
         self, working: Sequence[str], copies: session_options.Copies | None, *, has_initializers: bool
     ) -> GroupContext:
         """What the groups share."""
-        request = self._request
+        request, counters = self._request, self._counters
         chosen = self._chosen or {}
         provider_options = {name: dict(chosen.get(name, {})) for name in dict.fromkeys((*working, CPU))}
         device, notices = self._device(provider_options)
@@ -317,13 +317,13 @@ class _SessionFactory:
         cache: Cache[Any] = Cache(
             request.cache_entries or DEFAULT_ENTRIES,
             request.cache_bytes,
-            lambda _: self._counters.add("evictions"),
+            lambda _: counters.add("evictions"),
         )
         context = GroupContext(
             self._settings,
             maker,
             tuple(working) or (CPU,),
-            self._counters,
+            counters,
             cache,
             request.host_ops,
             request.timeline,
