@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.analysis import kernels, shapes
 from ortopt.errors import UsageError
-from ortopt.graph import facts
+from ortopt.graph import facts, scope
 from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
 from ortopt.runtime.planning.execution_plan import dependencies
@@ -108,12 +108,10 @@ class NodeClassifier:
 
     def _in_function(self, node: ir.Node) -> NodeKind:
         """What runs a node of a function, whose types need not be known."""
-        if (node.domain, node.op_type) in self._host_keys:
-            return NodeKind.HOST
-        kinds = [self._own_kind(node)]
-        for held in semantics.subgraphs(node) if node.attributes else ():
-            kinds.extend(self._in_function(inner) for inner in held)
-        return max(kinds)
+        return max(
+            NodeKind.HOST if (inner.domain, inner.op_type) in self._host_keys else self._own_kind(inner)
+            for inner in scope.with_nested(node)
+        )
 
     def _by_kernel(self, node: ir.Node, opset: int) -> NodeKind:
         typed = all(value is None or value.type is not None for value in node.inputs)

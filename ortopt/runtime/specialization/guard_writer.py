@@ -25,7 +25,7 @@ from ortopt.partition.groups import GUARD_KEY, Group, groups_of
 from ortopt.partition.outlining import Cluster, outline
 from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
 from ortopt.runtime.specialization.optimized_group import optimized
-from ortopt.semantics import GROUP_DOMAIN
+from ortopt.semantics import GROUP_DOMAIN, same_constant
 from ortopt.terminal_text import one_line, quoted
 
 _OLDEST_OPSET: Final = 13  # from there on Equal, ReduceMin and Slice are as they are written here
@@ -287,7 +287,7 @@ def _arguments(
             arguments.append(runtime[name])
             continue
         old = spec.weights.get(name)
-        if old is not None and _same(old, tensor):
+        if old is not None and same_constant(old, tensor):
             arguments.append(weights[name])
             continue
         new = ir.Value(name=names.value(f"{group.name}/{name}"), type=ir.TensorType(tensor.dtype), const_value=tensor)
@@ -295,12 +295,6 @@ def _arguments(
         model.graph.register_initializer(new)
         arguments.append(new)
     return arguments
-
-
-def _same(first: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
-    if first is other:
-        return True
-    return first.dtype == other.dtype and first.shape == other.shape and first.tobytes() == other.tobytes()
 
 
 class Condition:

@@ -18,7 +18,6 @@ import contextlib
 import hashlib
 import importlib.metadata
 import os
-import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -41,6 +40,7 @@ from ortopt.runtime.values.containers import to_numpy
 from ortopt.runtime.values.tensors import type_text
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
+from ortopt.system.files import write_atomically
 from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
@@ -84,17 +84,11 @@ class ModelCache:
 
     def put(self, key: str, model: ir.Model) -> None:
         """Keep a model; one that cannot be written is not kept, and no error is raised."""
-        temporary = self._path / f".{key[:16]}-{secrets.token_hex(8)}.tmp"
         try:
             body = to_bytes(model)
             self._path.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as stream:
-                stream.write(_MAGIC + hashlib.sha256(body).digest())
-                stream.write(body)
-            temporary.replace(self._file(key))
+            write_atomically(self._file(key), _MAGIC + hashlib.sha256(body).digest() + body)
         except (OSError, OutputError):
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             return
         self._counters.add("stored")
 
