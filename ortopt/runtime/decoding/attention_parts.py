@@ -92,9 +92,9 @@ class NewNodes:
         return self._constants[key]
 
     def with_axes(self, before: ir.Node, op_type: str, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """A Squeeze or an Unsqueeze, in the form of the opset."""
+        """A Squeeze, an Unsqueeze or a reduction that keeps its axes, in the form of the opset."""
         assert value.shape is not None
-        rank = len(value.shape) + (len(axes) if op_type == "Unsqueeze" else -len(axes))
+        rank = len(value.shape) + {"Unsqueeze": len(axes), "Squeeze": -len(axes)}.get(op_type, 0)
         if self.opset < AXES_ARE_AN_INPUT_FROM[op_type]:
             return self.add(before, op_type, [value], {"axes": list(axes)}, rank=rank)
         return self.add(before, op_type, [value, self.constant(list(axes))], rank=rank)
@@ -288,12 +288,8 @@ class AttentionParts:
 
     def _empty_rows(self, node: ir.Node, mask: ir.Value, lowest: ir.Value) -> ir.Value:
         """The rows of a mask that leave nothing."""
-        nodes = self._nodes
-        if nodes.opset < 18:
-            most = nodes.add(node, "ReduceMax", [mask], {"axes": [-1], "keepdims": 1})
-        else:
-            most = nodes.add(node, "ReduceMax", [mask, nodes.constant([-1])], {"keepdims": 1})
-        return nodes.add(node, "LessOrEqual", [most, lowest], dtype=ir.DataType.BOOL)
+        most = self._nodes.with_axes(node, "ReduceMax", mask, [-1])
+        return self._nodes.add(node, "LessOrEqual", [most, lowest], dtype=ir.DataType.BOOL)
 
 
 def _check(node: ir.Node, *, is_standard: bool) -> None:
