@@ -206,8 +206,7 @@ def _spell_out_defaults(edit: Editor, nodes: Iterable[ir.Node]) -> None:
     MeanVarianceNormalization: these are constants of what it expands to.
     """
     for node in nodes:
-        inside = (inner for graph in scope.nested(node) for inner in graph) if node.attributes else ()
-        for member in (node, *inside):
+        for member in scope.with_nested(node):
             if is_op(member, "MeanVarianceNormalization") and _NORMALIZED_AXES.name not in member.attributes:
                 edit.set_attribute(member, _NORMALIZED_AXES)
             if member.domain or member.op_type not in _CONTRIB_NORMALIZATIONS or "stash_type" in member.attributes:
@@ -237,9 +236,5 @@ def _constant(value: ir.Value, tensor: ir.TensorProtocol, names: set[str | None]
 
 
 def _imports(nodes: Iterable[ir.Node], imports: dict[str, int]) -> dict[str, int]:
-    used = {"": None}
-    for node in nodes:
-        used[node.domain] = None
-        if node.attributes:
-            used.update({inner.domain: None for graph in scope.nested(node) for inner in graph})
+    used = {"", *(inner.domain for node in nodes for inner in scope.with_nested(node))}
     return {domain: imports[domain] for domain in imports if domain in used}

@@ -194,8 +194,7 @@ def _side(kind: Literal["inputs", "outputs"], names: tuple[str, ...]) -> Vertex:
 def _inside(node: ir.Node, groups: Mapping[ir.Node, Group]) -> Iterator[ir.Node]:
     """The nodes that a vertex stands for: a group's body, or a node, with all below them; Constants left out."""
     for outer in groups[node].function if node in groups else (node,):
-        for nodes in ((outer,), *scope.nested(outer)):
-            yield from (inner for inner in nodes if not is_constant_node(inner))
+        yield from (inner for inner in scope.with_nested(outer) if not is_constant_node(inner))
 
 
 def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:
