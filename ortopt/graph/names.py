@@ -186,6 +186,20 @@ def _values(model: ir.Model, token: CancellationToken) -> Iterator[ir.Value]:
                 yield value
 
 
+def unused(hint: str, taken: set[Any], form: str = "{}_{}") -> str:
+    """A name that is not taken, and is from now on: the hint, else with a number from 2 on.
+
+    Args:
+        hint: What it shall look like.
+        taken: The names that are taken.
+        form: How a number is put behind the hint.
+    """
+    candidates = itertools.chain([hint], (form.format(hint, number) for number in itertools.count(2)))
+    name = next(candidate for candidate in candidates if candidate not in taken)
+    taken.add(name)
+    return name
+
+
 def _fresh(name: str, taken: set[str | None]) -> str:
     fresh = next(text for i in itertools.count(1) if (text := f"{name}_{i}") not in taken)
     taken.add(fresh)

@@ -121,8 +121,13 @@ def is_square(node: ir.Node) -> bool:
 
 def is_root(node: ir.Node) -> bool:
     """Whether a power is a square root, or the number itself."""
-    tensor = semantics.constant_tensor(node.inputs[1]) if node.op_type == "Pow" else None
-    return tensor is not None and tensor.size == 1 and float(tensor.numpy().reshape(-1)[0]) in {0.5, 1.0}
+    return node.op_type == "Pow" and _number(node.inputs[1]) in {0.5, 1.0}
+
+
+def _number(value: ir.Value | None) -> float | None:
+    """The only element of a constant; None of what is none, or has several."""
+    tensor = semantics.constant_tensor(value)
+    return float(tensor.numpy().reshape(-1)[0]) if tensor is not None and tensor.size == 1 else None
 
 
 def is_compared_sum(node: ir.Node) -> bool:
@@ -140,8 +145,8 @@ def is_compared_sum(node: ir.Node) -> bool:
 def _is_moderate_comparison(node: ir.Node, position: int) -> bool:
     if node.domain or node.op_type not in _COMPARISONS:
         return False
-    tensor = semantics.constant_tensor(node.inputs[1 - position])
-    return tensor is not None and tensor.size == 1 and abs(float(tensor.numpy().reshape(-1)[0])) <= _COMPARED
+    number = _number(node.inputs[1 - position])
+    return number is not None and abs(number) <= _COMPARED
 
 
 def gives_squares_to_products(node: ir.Node) -> bool:
@@ -149,7 +154,8 @@ def gives_squares_to_products(node: ir.Node) -> bool:
 
     A square that is computed in float32 between Casts is the very number that a kernel of 16 bits gives.
     """
-    if not (is_square(node) or _is_second_power(node)):
+    is_second_power = node.op_type == "Pow" and not node.domain and _number(node.inputs[1]) == 2.0
+    if not (is_square(node) or is_second_power):
         return False
     pending = [node.outputs[0]]
     while pending:
@@ -162,11 +168,6 @@ def gives_squares_to_products(node: ir.Node) -> bool:
             elif reader.op_type not in _PRODUCTS:
                 return False
     return True
-
-
-def _is_second_power(node: ir.Node) -> bool:
-    tensor = semantics.constant_tensor(node.inputs[1]) if node.op_type == "Pow" and not node.domain else None
-    return tensor is not None and tensor.size == 1 and float(tensor.numpy().reshape(-1)[0]) == 2.0
 
 
 def _is_outer_product(node: ir.Node) -> bool:

@@ -65,12 +65,18 @@ def _retype(value: ir.Value) -> None:
     value.type = ir.TensorType(_SINGLE)
 
 
+def _cast(value: ir.Value, dtype: ir.DataType, name: str | None) -> ir.Node:
+    """A Cast, whose result has a name."""
+    node = ir.node("Cast", [value], {"to": dtype.value})
+    result = node.outputs[0]
+    result.name, result.type, result.shape = name, ir.TensorType(dtype), value.shape
+    return node
+
+
 def _enter(graph: ir.Graph, value: ir.Value) -> None:
     """Inputs keep their type."""
     uses = tuple(value.uses())
-    node = ir.node("Cast", [value], {"to": _SINGLE.value})
-    node.outputs[0].name = f"{value.name}_wide"
-    node.outputs[0].type, node.outputs[0].shape = ir.TensorType(_SINGLE), value.shape
+    node = _cast(value, _SINGLE, f"{value.name}_wide")
     if len(graph):
         graph.insert_before(graph[0], node)
     else:
@@ -83,10 +89,8 @@ def _leave(graph: ir.Graph, dtype: ir.DataType) -> None:
     """Outputs keep their type."""
     for at, value in enumerate(graph.outputs):
         if value.meta.pop(_WAS_HALF, False):
-            node = ir.node("Cast", [value], {"to": dtype.value})
-            name, value.name = value.name, f"{value.name}_wide"
-            node.outputs[0].name = name
-            node.outputs[0].type, node.outputs[0].shape = ir.TensorType(dtype), value.shape
+            node = _cast(value, dtype, value.name)
+            value.name = f"{value.name}_wide"
             graph.append(node)
             graph.outputs[at] = node.outputs[0]
 
@@ -122,11 +126,8 @@ def _widen(graph: ir.Graph, node: ir.Node, dtype: ir.DataType) -> None:
 def _round(graph: ir.Graph, node: ir.Node, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     """Cast a result to 16 bits and back, for all who read it; what they read from now on."""
     uses, outputs = tuple(value.uses()), [at for at, output in enumerate(graph.outputs) if output is value]
-    down = ir.node("Cast", [value], {"to": dtype.value})
-    up = ir.node("Cast", [down.outputs[0]], {"to": _SINGLE.value})
-    down.outputs[0].name, up.outputs[0].name = f"{value.name}_rounded", f"{value.name}_single"
-    down.outputs[0].type, up.outputs[0].type = ir.TensorType(dtype), ir.TensorType(_SINGLE)
-    down.outputs[0].shape = up.outputs[0].shape = value.shape
+    down = _cast(value, dtype, f"{value.name}_rounded")
+    up = _cast(down.outputs[0], _SINGLE, f"{value.name}_single")
     graph.insert_after(node, [down, up])
     for holder, position in uses:
         holder.replace_input_with(position, up.outputs[0])

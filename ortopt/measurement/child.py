@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from ortopt._deferred_sympy import defer_sympy
+from ortopt.system import memory
 from ortopt.system.child_processes import end_with, take_streams
 
 Order: TypeAlias = dict[str, Any]
@@ -64,7 +65,7 @@ def _timed(order: Order) -> dict[str, Any]:
     if count > 1 and not by_thread:  # else the threads of one session spin while the other one is timed
         options.add_session_config_entry("session.force_spinning_stop", "1")
     every, opener = [inputs_from(Path(folder)) for folder in order["inputs"]], _opener(order, options)
-    before = memory()
+    before = memory.of_process()
     try:
         sessions, opening = _opened(order, opener, timeline)
     except Exception as error:  # as above
@@ -74,7 +75,7 @@ def _timed(order: Order) -> dict[str, Any]:
         start = time.perf_counter()
         session.run(None, every[0], quiet)
         first.append(_since(start, timeline, "call", "run"))
-    after = memory()
+    after = memory.of_process()
     clock = time.thread_time if by_thread else time.perf_counter
 
     def calls(feeds: dict[str, Any]) -> list[list[float]]:
@@ -266,16 +267,6 @@ def _failure(error: Exception, *, opens: bool) -> dict[str, Any]:
     """The answer where a model does not run; whether a session of it can be opened."""
     text = " ".join(f"{error}".split())[:500]
     return {"error": text or type(error).__name__, "kind": type(error).__name__, "opens": opens}
-
-
-def memory() -> dict[str, int]:
-    """Bytes of this process; empty where the system does not tell."""
-    try:
-        text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return {}
-    rows = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return {key: int(rows[key].split()[0]) << 10 for key in ("RssAnon", "VmHWM", "VmRSS") if key in rows}
 
 
 def _difference(after: dict[str, int], before: dict[str, int], key: str, base: str) -> int | None:

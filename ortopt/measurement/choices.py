@@ -7,13 +7,14 @@ it. And what is on may lose here. All of these are candidates.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import onnx_ir as ir
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, json
+from msgspec.structs import asdict, replace
 
 from ortopt import documents, registry
 from ortopt.framework.fusions import Decision
@@ -26,64 +27,53 @@ from ortopt.transformer import GraphTransformer
 KEY: Final = "choices"
 """Where a report has them."""
 
-_LISTS: Final = ("disable", "enable", "force_forms")
 
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """Options that choose between equivalent forms of a computation.
+class Choices(Struct, frozen=True):
+    """Options that choose between equivalent forms of a computation; in a report as they stand here.
 
     Attributes:
         level: The optimization level.
-        fusions: Which fused forms are taken: ``default``, ``all`` or ``none``.
+        fusions: Which fused forms are taken.
         disable: Passes that are left out.
         enable: Passes that run although they are off by default.
         force_forms: Forms of the table of costs that are taken whatever is known of them.
-        march: The processors for which forms are chosen, ``any`` or ``native``.
+        march: The processors for which forms are chosen.
         for_threads: Threads that the result will run with; None where that is not known.
         target: What runs the result, where that is one of the choices; None leaves what the options say.
     """
 
-    level: int
-    fusions: str
-    disable: tuple[str, ...] = ()
-    enable: tuple[str, ...] = ()
+    level: Annotated[int, Meta(ge=0, le=4)]
+    fusions: Fusions
+    disable: tuple[str, ...]
+    enable: tuple[str, ...]
     force_forms: tuple[str, ...] = ()
-    march: str = March.ANY.value
-    for_threads: int | None = None
-    target: str | None = None
+    march: March = March.ANY
+    for_threads: Annotated[int, Meta(ge=1)] | None = None
+    target: Literal["onnx"] | None = None
 
     @staticmethod
-    def of(options: Options | _Document) -> Choices:
+    def of(options: Options) -> Choices:
         """The choices that some options make."""
         return Choices(
             options.level,
-            options.fusions.value,
+            options.fusions,
             options.disable,
             options.enable,
             options.force_forms,
-            options.march.value,
+            options.march,
             options.for_threads,
-            Target.ONNX.value if options.target in (Target.ONNX, Target.ONNX.value) else None,
+            "onnx" if options.target is Target.ONNX else None,
         )
 
     def applied_to(self, options: Options) -> Options:
         """The same options with these choices."""
-        return replace(
-            options,
-            level=self.level,
-            fusions=Fusions(self.fusions),
-            disable=self.disable,
-            enable=self.enable,
-            force_forms=self.force_forms,
-            march=March(self.march),
-            for_threads=self.for_threads,
-            target=options.target if self.target is None else Target(self.target),
-        )
+        target = options.target if self.target is None else Target(self.target)
+        return dataclasses.replace(options, **{**asdict(self), "target": target})
 
     def as_dict(self) -> dict[str, Any]:
         """The choices as data that json can write."""
-        return {**asdict(self), **{name: list(getattr(self, name)) for name in _LISTS}}
+        data: dict[str, Any] = json.decode(json.encode(self))
+        return data
 
 
 def read_choices(path: str | Path) -> Choices:
@@ -98,22 +88,10 @@ def read_choices(path: str | Path) -> Choices:
     content = documents.contents(path)
     try:
         data = documents.parse_json(content)
-        found = documents.typed(data[KEY] if isinstance(data, dict) and KEY in data else data, _Document)
+        return documents.typed(data[KEY] if isinstance(data, dict) and KEY in data else data, Choices)
     except ValueError as error:
         what = "it has no choices, as a report that --json has written"
         raise documents.invalid(path, what, error) from error
-    return Choices.of(found)
-
-
-class _Document(Struct):
-    level: Annotated[int, Meta(ge=0, le=4)]
-    fusions: Fusions
-    disable: tuple[str, ...]
-    enable: tuple[str, ...]
-    force_forms: tuple[str, ...] = ()
-    march: March = March.ANY
-    for_threads: Annotated[int, Meta(ge=1)] | None = None
-    target: Literal["onnx"] | None = None
 
 
 class Candidate(NamedTuple):
@@ -170,18 +148,19 @@ def candidates(
     """
     nothing = replace(chosen, disable=(), enable=(), force_forms=())
     forms = sorted(declined.decisions, key=lambda form: (-_promise(declined.decisions[form]), form))
-    native = March.NATIVE.value
-    if chosen.march != native:
-        yield Candidate("forms for processors like this one (--march native)", replace(nothing, march=native))
+    if chosen.march is not March.NATIVE:
+        choices = replace(nothing, march=March.NATIVE)
+        yield Candidate("forms for processors like this one (--march native)", choices)
     if one_thread and chosen.for_threads != 1:
         yield Candidate("forms that lose with several threads (--for-threads 1)", replace(nothing, for_threads=1))
-    if chosen.fusions == Fusions.DEFAULT.value:
+    if chosen.fusions is Fusions.DEFAULT:
         if len(forms) > 1:
-            yield Candidate("every form that is left out (--fusions all)", replace(nothing, fusions=Fusions.ALL.value))
+            choices = replace(nothing, fusions=Fusions.ALL)
+            yield Candidate("every form that is left out (--fusions all)", choices)
         for form in forms:
             yield Candidate(f"{form} ({_known(declined.decisions[form])})", replace(nothing, force_forms=(form,)))
     if target is Target.ORT and chosen.target is None:
-        yield Candidate("standard ops only (--target onnx)", replace(nothing, target=Target.ONNX.value))
+        yield Candidate("standard ops only (--target onnx)", replace(nothing, target="onnx"))
     kinds = {kind.name: kind for kind in registry.installed() if kind.name}
     for name, kind in kinds.items():
         off = not kind.enabled and name not in (*chosen.enable, *chosen.disable)
@@ -207,14 +186,13 @@ def _is_choice(levels: Sequence[TransformerLevel]) -> bool:
 
 def merged(best: Choices, other: Choices) -> Choices:
     """Another choice on top of the best ones."""
-    fusions = other.fusions if other.fusions != Fusions.DEFAULT.value else best.fusions
     return replace(
         best,
-        fusions=fusions,
+        fusions=best.fusions if other.fusions is Fusions.DEFAULT else other.fusions,
         disable=(*best.disable, *other.disable),
         enable=(*best.enable, *other.enable),
         force_forms=(*best.force_forms, *other.force_forms),
-        march=other.march if other.march != March.ANY.value else best.march,
+        march=best.march if other.march is March.ANY else other.march,
         for_threads=other.for_threads or best.for_threads,
         target=other.target or best.target,
     )

@@ -19,6 +19,9 @@ CONFIDENCE: Final = 0.95
 
 _T = TypeVar("_T")
 
+SLOWER: Final = 0.98
+"""What has an interval that ends below this on one of the inputs loses there, and is not taken."""
+
 _MIN_PAIRS: Final = 12
 _CLEAR: Final = 0.02
 """By how much an interval must be away from 1, or how narrow it must be, to be clear."""

@@ -14,6 +14,8 @@ from typing import Any, Final
 import onnx_ir as ir
 
 from ortopt.errors import InvalidModelError
+from ortopt.graph import scope
+from ortopt.graph.index import op_key
 from ortopt.graph.provenance import record_of
 from ortopt.instrumentation.module_paths import paths_of_nodes
 from ortopt.measurement.asking import MeasurementBudget, ask
@@ -244,14 +246,8 @@ def _readable(path: Path) -> ir.Model | None:
         return None
 
 
-def _count(model: Any) -> dict[str, int]:
-    from ortopt.graph import scope
-
-    counts = Counter(
-        f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-        for graph in scope.graphs(model)
-        for node in graph
-    )
+def _count(model: ir.Model) -> dict[str, int]:
+    counts = Counter(op_key(node.domain, node.op_type) for graph in scope.graphs(model) for node in graph)
     return dict(sorted(counts.items()))
 
 

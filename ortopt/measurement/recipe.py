@@ -5,19 +5,18 @@ They are measured on a model: processes with and without one, in turns.
 
 from __future__ import annotations
 
-import math
-import os
 import platform
-import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any, Final
 
 from ortopt.cancellation import CancellationToken
 from ortopt.measurement.asking import MeasurementBudget, ask
-from ortopt.measurement.pairs import Sample, Series, Speed
+from ortopt.measurement.pairs import SLOWER, Sample, Series, Speed
+from ortopt.system import processor
 from ortopt.verification.comparison import Comparison, error_text
 from ortopt.verification.input_sets import inputs_from
 
@@ -202,7 +201,6 @@ _SMALLEST: Final = 2.0**-126
 
 _WORTH: Final = 1.01
 _PROMISING: Final = 1.03
-_SLOWER: Final = 0.98
 _SHARE: Final = 0.15
 """The share of the time left that a lever may take which promises little; the others go on until it is clear."""
 
@@ -333,7 +331,7 @@ class _Trials:
             return None
         self.right, self.plain, self.types = right["outputs"], plain["outputs"], right["types"]
         size = sum(path.stat().st_size for path in self.model.parent.iterdir() if path.is_file())
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = processor.usable()
         return RunFacts(plain["underflows"], plain["bytes"], plain["seconds"], size, has_open_sizes, cores)
 
     def tried(self, lever: Lever) -> LeverStep:
@@ -356,9 +354,9 @@ class _Trials:
 
     def _judged(self, lever: Lever, speeds: tuple[Speed, ...], rounds: int) -> LeverStep:
         """What a lever's speeds say; in one process it may be the memory that makes the difference."""
-        if _mean([speed.median for speed in speeds]) < _WORTH or any(speed.high < _SLOWER for speed in speeds):
+        if geometric_mean([speed.median for speed in speeds]) < _WORTH or any(speed.high < SLOWER for speed in speeds):
             return LeverStep(lever, speeds, reason="it gains nothing")
-        if rounds < _MIN_ROUNDS or _mean([speed.low for speed in speeds]) <= 1:
+        if rounds < _MIN_ROUNDS or geometric_mean([speed.low for speed in speeds]) <= 1:
             return LeverStep(lever, speeds, reason="its interval is not clear of 1")
         differs = self._difference(lever)
         return LeverStep(lever, speeds, kept=not differs, reason=differs)
@@ -409,12 +407,8 @@ def _sample(first: Sequence[float], second: Sequence[float]) -> Sample:
 
 
 def _median(every: Sequence[Series]) -> float:
-    return _mean([speed.median for series in every if (speed := series.speed) is not None])
+    return geometric_mean([speed.median for series in every if (speed := series.speed) is not None])
 
 
 def _gain(step: LeverStep) -> float:
-    return _mean([speed.median for speed in step.speeds])
-
-
-def _mean(ratios: Sequence[float]) -> float:
-    return math.exp(statistics.fmean(math.log(max(ratio, 1e-9)) for ratio in ratios))
+    return geometric_mean([speed.median for speed in step.speeds])

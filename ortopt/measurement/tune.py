@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
-import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
 
 from ortopt.analysis.costs import HYSTERESIS
 from ortopt.analysis.providers import CPU
@@ -20,7 +21,7 @@ from ortopt.errors import InvalidModelError, OptimizationCancelled, OrtoptError
 from ortopt.measurement.asking import MeasurementBudget
 from ortopt.measurement.choices import Candidate, Choices, Declined, candidates, merged
 from ortopt.measurement.inputs import StoredInputs, attempts, stored_inputs
-from ortopt.measurement.pairs import BRIEF, Speed, compare
+from ortopt.measurement.pairs import BRIEF, SLOWER, Speed, compare
 from ortopt.measurement.recipe import Recipe, measured_recipe
 from ortopt.observers import Observer
 from ortopt.optimization.request import new_optimization
@@ -42,9 +43,6 @@ _FOR_SETTINGS: Final = 0.75
 _FOR_ONE: Final = 0.15
 """The share of the time that one choice may take."""
 
-SLOWER: Final = 0.98
-"""A choice whose interval ends below this on one of the inputs loses there, and is not taken."""
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -63,12 +61,12 @@ class Step:
     @property
     def gain(self) -> float:
         """The geometric mean of the medians."""
-        return _mean(speed.median for speed in self.speeds)
+        return geometric_mean(speed.median for speed in self.speeds)
 
     @property
     def least(self) -> float:
         """The geometric mean of the intervals' lower ends: a gain that is not clear is none."""
-        return _mean(speed.low for speed in self.speeds)
+        return geometric_mean(speed.low for speed in self.speeds)
 
 
 @dataclass(slots=True)
@@ -171,9 +169,8 @@ class _Tuner:
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]] | None) -> None:
         tuning = self.tuning
-        original = self._made(
-            replace(tuning.choices, level=0, fusions=Fusions.DEFAULT.value, enable=(), force_forms=())
-        )
+        plain = structs.replace(tuning.choices, level=0, fusions=Fusions.DEFAULT, enable=(), force_forms=())
+        original = self._made(plain)
         if original is None:
             tuning.reason = "the original could not be loaded"
             return
@@ -243,7 +240,7 @@ class _Tuner:
 
     def _against(self, original: _Model, best: _Model) -> None:
         """Compare the best with the original; what is slower is not taken."""
-        simpler = [replace(best.choices, level=1), original.choices]
+        simpler = [structs.replace(best.choices, level=1), original.choices]
         while True:
             speeds = self._compared(original, best, self._until(1.0))
             self.tuning.against_original = speeds
@@ -290,10 +287,6 @@ class _Tuner:
         )
         self.inputs += [stored.folder for stored in found]
         self.tuning.inputs = tuple(found)
-
-
-def _mean(ratios: Iterable[float]) -> float:
-    return math.exp(statistics.fmean(math.log(max(ratio, 1e-9)) for ratio in ratios))
 
 
 def _digest(folder: Path) -> str:

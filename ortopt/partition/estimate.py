@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortopt.analysis import kernels
 from ortopt.graph import facts, scope
-from ortopt.semantics import STANDARD_DOMAINS, subgraphs
+from ortopt.semantics import STANDARD_DOMAINS
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
 
@@ -72,12 +72,11 @@ def is_heavy(node: ir.Node) -> bool:
 
 def host_can(node: ir.Node) -> bool:
     """Whether the host's interpreter knows a node's op, and those below it: it knows what the specification defines."""
-    inside = (inner for held in subgraphs(node) for graph in scope.below(held) for inner in graph)
     return all(
         kernels.is_official(
             member.domain, member.op_type, scope.of(scope.graph_of(member)).opset_imports.get(member.domain, 1)
         )
-        for member in (node, *inside)
+        for member in scope.with_nested(node)
     )
 
 

@@ -13,6 +13,7 @@ from ortopt.graph import facts, scope
 from ortopt.graph.constants import FLOATS
 from ortopt.graph.edit import Editor, constant
 from ortopt.graph.match import is_op
+from ortopt.graph.names import unused
 from ortopt.graph.provenance import origins_of, stands_for
 from ortopt.onnx_ir_internals import use_count
 from ortopt.partition import groups
@@ -205,8 +206,7 @@ def _spell_out_defaults(edit: Editor, nodes: Iterable[ir.Node]) -> None:
     MeanVarianceNormalization: these are constants of what it expands to.
     """
     for node in nodes:
-        inside = (inner for graph in scope.nested(node) for inner in graph) if node.attributes else ()
-        for member in (node, *inside):
+        for member in scope.with_nested(node):
             if is_op(member, "MeanVarianceNormalization") and _NORMALIZED_AXES.name not in member.attributes:
                 edit.set_attribute(member, _NORMALIZED_AXES)
             if member.domain or member.op_type not in _CONTRIB_NORMALIZATIONS or "stash_type" in member.attributes:
@@ -218,7 +218,7 @@ def _spell_out_defaults(edit: Editor, nodes: Iterable[ir.Node]) -> None:
 
 def _twin(value: ir.Value, names: set[str | None]) -> ir.Value:
     """What an outer value is called in a function, and what is known of it."""
-    twin = ir.Value(name=_unused(value.name, names), type=value.type, shape=facts.shape_of(value))
+    twin = ir.Value(name=unused(value.name or "value", names), type=value.type, shape=facts.shape_of(value))
     known = facts.all_contents(value) if facts.CONTENTS in value.meta else None
     facts.set_contents(twin, known, facts.sizes_of(value), known or ())
     return twin
@@ -229,25 +229,12 @@ def _constant(value: ir.Value, tensor: ir.TensorProtocol, names: set[str | None]
     # Not ir.node(): whether the tensor is one, of which protocol, costs it 0.1 ms.
     content = [ir.Attr("value", ir.AttributeType.TENSOR, tensor)]
     node = ir.Node("", "Constant", [], content)
-    node.outputs[0].name = _unused(value.name, names)
+    node.outputs[0].name = unused(value.name or "value", names)
     node.outputs[0].const_value = tensor
     node.outputs[0].type, node.outputs[0].shape = value.type, facts.shape_of(value)
     return node
 
 
-def _unused(name: str | None, names: set[str | None]) -> str:
-    unused, count = name or "value", 1
-    while unused in names:
-        count += 1
-        unused = f"{name}_{count}"
-    names.add(unused)
-    return unused
-
-
 def _imports(nodes: Iterable[ir.Node], imports: dict[str, int]) -> dict[str, int]:
-    used = {"": None}
-    for node in nodes:
-        used[node.domain] = None
-        if node.attributes:
-            used.update({inner.domain: None for graph in scope.nested(node) for inner in graph})
+    used = {"", *(inner.domain for node in nodes for inner in scope.with_nested(node))}
     return {domain: imports[domain] for domain in imports if domain in used}

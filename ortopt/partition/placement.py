@@ -65,11 +65,15 @@ class Placement:
             return False  # a device holds tensors of numbers: sequences, optionals and strings stay with the CPU
         if not node.attributes:
             return True
+        return self._runs_all(provider, subgraphs(node))
+
+    def _runs_all(self, provider: str, graphs: Iterable[ir.Graph]) -> bool:
+        """Whether a provider, or the CPU provider, has kernels for all nodes of graphs and below them."""
         return all(
-            self._has_kernel(provider, inner) or self._has_kernel(CPU, inner)
-            for held in subgraphs(node)
-            for graph in scope.below(held)
-            for inner in graph
+            self._has_kernel(provider, node) or self._has_kernel(CPU, node)
+            for outermost in graphs
+            for graph in scope.below(outermost)
+            for node in graph
         )
 
     def _has_kernel(self, provider: str, node: ir.Node) -> bool:
@@ -100,11 +104,7 @@ class Placement:
         known = self._bodies.get((identifier, provider))
         if known is None:
             self._bodies[identifier, provider] = False  # should it call itself
-            known = all(
-                self._has_kernel(provider, node) or self._has_kernel(CPU, node)
-                for graph in scope.below(self._functions[identifier].graph)
-                for node in graph
-            )
+            known = self._runs_all(provider, [self._functions[identifier].graph])
             self._bodies[identifier, provider] = known
         return known
 

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from ortopt.errors import UsageError
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.index import op_key
+from ortopt.graph.names import unused
 from ortopt.partition.dag import is_constant_node
 from ortopt.partition.groups import Group, groups_of
 from ortopt.semantics import GROUP_DOMAIN, constant_tensor
@@ -160,7 +161,7 @@ def _quotient(graph: ir.Graph, groups: Mapping[ir.Node, Group]) -> Quotient:
     for node in graph:
         if is_constant_node(node):
             continue
-        name = _unique(node.op_type if node in groups else node.name or node.op_type, taken)
+        name = unused(node.op_type if node in groups else node.name or node.op_type, taken, "{} ({})")
         used = {value: None for value in (*node.inputs, *scope.captured(node)) if value is not None}
         runtime = [value for value in used if constant_tensor(value) is None]
         weights = [value for value in used if constant_tensor(value) is not None]
@@ -193,17 +194,7 @@ def _side(kind: Literal["inputs", "outputs"], names: tuple[str, ...]) -> Vertex:
 def _inside(node: ir.Node, groups: Mapping[ir.Node, Group]) -> Iterator[ir.Node]:
     """The nodes that a vertex stands for: a group's body, or a node, with all below them; Constants left out."""
     for outer in groups[node].function if node in groups else (node,):
-        for nodes in ((outer,), *scope.nested(outer)):
-            yield from (inner for inner in nodes if not is_constant_node(inner))
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    unused, count = name, 1
-    while unused in taken:
-        count += 1
-        unused = f"{name} ({count})"
-    taken.add(unused)
-    return unused
+        yield from (inner for inner in scope.with_nested(outer) if not is_constant_node(inner))
 
 
 def _names(values: Iterable[ir.Value]) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast
 
 from ortopt import api
 from ortopt.errors import InvalidModelError, OrtoptError, VerificationError
-from ortopt.measurement.child import memory as memory_of_process
 from ortopt.regression import facts as of_facts
 from ortopt.regression.case import model_of
 from ortopt.reporting import report
@@ -83,7 +82,7 @@ def run(order: Mapping[str, Any]) -> Answer:
         text = f"internal error: {type(error).__name__}: {error}"
         return {"facts": facts, "error": one_line(text), "kind": BROKEN}
     facts["seconds"] = of_facts.rounded(time.perf_counter() - started)
-    after = memory_of_process()
+    after = memory.of_process()
     if "VmHWM" in after and "VmRSS" in before:
         facts["memory"] = int(of_facts.rounded(max(0, after["VmHWM"] - before["VmRSS"])))
     return {"facts": facts, "error": None, "kind": ""}
@@ -172,4 +171,4 @@ def _quiet_memory() -> dict[str, int]:
             ctypes.CDLL(None).malloc_trim(0)  # what the last model left
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return memory_of_process()
+    return memory.of_process()

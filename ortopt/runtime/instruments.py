@@ -166,24 +166,29 @@ class Timeline:
         Path(path).write_text(json.dumps(self.as_dict()), encoding="utf-8")
 
 
+def span(
+    timeline: Timeline | None, category: str, name: str, **details: Any
+) -> contextlib.AbstractContextManager[None]:
+    """A span on a timeline, if there is one; see `Timeline.span`."""
+    return contextlib.nullcontext() if timeline is None else timeline.span(category, name, **details)
+
+
 class Profiles:
     """The sessions that write a profile each; thread-safe.
 
     Args:
         options: The caller's ``onnxruntime.SessionOptions``.
+
+    Attributes:
+        goes_on: Whether sessions that are made now write profiles.
     """
 
     def __init__(self, options: onnxruntime.SessionOptions) -> None:
         self._lock = threading.Lock()
         self._prefix = str(options.profile_file_prefix)
         self._sessions: list[tuple[str, NativeSession]] = []
-        self._goes_on = bool(options.enable_profiling)
-        self._start = time.time_ns() if self._goes_on else 0
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether sessions that are made now write profiles."""
-        return self._goes_on
+        self.goes_on = bool(options.enable_profiling)
+        self._start = time.time_ns() if self.goes_on else 0
 
     @property
     def start_ns(self) -> int:
@@ -194,7 +199,7 @@ class Profiles:
     def add(self, label: str, session: NativeSession) -> None:
         """Remember a session that writes a profile; one that comes too late is ended."""
         with self._lock:
-            if self._goes_on:
+            if self.goes_on:
                 self._sessions.append((label, session))
                 return
         _read(session)
@@ -202,7 +207,7 @@ class Profiles:
     def forget(self) -> None:
         """Leave the sessions their own files, which they write when they are gone."""
         with self._lock:
-            self._goes_on = False
+            self.goes_on = False
             self._sessions.clear()
 
     def end(self) -> str:
@@ -213,9 +218,9 @@ class Profiles:
             is. Empty where nothing was profiled.
         """
         with self._lock:
-            if not self._goes_on:
+            if not self.goes_on:
                 return ""
-            self._goes_on = False
+            self.goes_on = False
             sessions, self._sessions = self._sessions, []
         merged: list[dict[str, Any]] = []
         self._start = min((session.get_profiling_start_time_ns for _, session in sessions), default=self._start)

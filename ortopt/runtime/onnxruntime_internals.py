@@ -399,16 +399,10 @@ def size_in_bytes(value: NativeValue) -> int:
 # Sessions
 
 
-def open_native_session(
-    options: onnxruntime.SessionOptions,
-    model: bytes,
-    providers: Sequence[str] = ("CPUExecutionProvider",),
-    provider_options: Sequence[Mapping[str, str]] = ({},),
-    disabled_optimizers: set[str] = frozenset(),  # type: ignore[assignment]
-) -> NativeSession:
-    """A session of the C++ module; on the CPU, if nothing else is said."""
-    session = uninitialized_session(options, model)
-    session.initialize_session(list(providers), list(provider_options), set(disabled_optimizers))
+def open_native_session(options: onnxruntime.SessionOptions, model: bytes | onnx.ModelProto) -> NativeSession:
+    """A session of the C++ module on the CPU."""
+    session = uninitialized_session(options, model if isinstance(model, bytes) else model.SerializeToString())
+    session.initialize_session(["CPUExecutionProvider"], [{}], set())
     return session
 
 
@@ -531,7 +525,30 @@ def provider_failure() -> type[Exception]:
     return native().EPFail
 
 
-def auxiliary_session(model: onnx.ModelProto, entries: Mapping[str, str] | None = None) -> NativeSession:
+def small_model(name: str) -> onnx.ModelProto:
+    """A model for an auxiliary session, without anything in it.
+
+    Args:
+        name: The graph's name.
+    """
+    proto = onnx.ModelProto(ir_version=10)
+    proto.opset_import.add(domain="", version=21)  # Reshape of every type, Optional
+    proto.graph.name = name
+    return proto
+
+
+def add_constant(model: onnx.ModelProto, name: str) -> None:
+    """Give a model a Constant as an output: a model has a node.
+
+    Args:
+        model: The model.
+        name: The output's name.
+    """
+    model.graph.node.append(onnx.helper.make_node("Constant", [], [name], value_int=1))
+    model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, []))
+
+
+def auxiliary_session(model: bytes | onnx.ModelProto, entries: Mapping[str, str] | None = None) -> NativeSession:
     """A session on the CPU, without messages and threads.
 
     Args:
@@ -546,4 +563,4 @@ def auxiliary_session(model: onnx.ModelProto, entries: Mapping[str, str] | None 
     options.log_severity_level = 4
     for key, value in (entries or {}).items():
         options.add_session_config_entry(key, value)
-    return open_native_session(options, model.SerializeToString())
+    return open_native_session(options, model)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from ortopt.errors import UsageError
+
+_T = TypeVar("_T")
 
 PREFIX: Final = "ORTOPT_"
 DEFAULT_ENTRIES: Final = 64
@@ -69,31 +70,28 @@ def read_settings(
     rtol: float | None = None,
     atol: float | None = None,
     dump_folder: str | os.PathLike[str] | None = None,
-    environment: Mapping[str, str] = os.environ,
 ) -> RunSettings:
     """Settings from arguments and, where an argument is None, from the environment.
 
     Raises:
         UsageError: A value makes no sense; the message names the variable.
     """
-    graph, groups, values = (_flag(name, environment) for name in ("DUMP_GRAPH", "DUMP_GROUPS", "DUMP_INPUTS_OUTPUTS"))
+    graph, groups, values = (_flag(name) for name in ("DUMP_GRAPH", "DUMP_GROUPS", "DUMP_INPUTS_OUTPUTS"))
     return RunSettings(
-        _run_type(run_type, environment),
-        _tolerance("rtol", rtol, "RELATIVE_TOLERANCE", environment),
-        _tolerance("atol", atol, "ABSOLUTE_TOLERANCE", environment),
+        _run_type(run_type),
+        _tolerance("rtol", rtol, "RELATIVE_TOLERANCE"),
+        _tolerance("atol", atol, "ABSOLUTE_TOLERANCE"),
         graph,
         groups,
         values,
         DUMP_FOLDER if dump_folder is None else Path(dump_folder),
         dump_folder is not None or graph or groups or values,
-        _count("MAX_CUDA_GROUPS", DEFAULT_CUDA_GROUPS, environment),
+        _count("MAX_CUDA_GROUPS", DEFAULT_CUDA_GROUPS),
     )
 
 
-def _run_type(argument: str | None, environment: Mapping[str, str]) -> RunType:
-    name, text = "run_type", argument
-    if argument is None:
-        name, text = _variable("RUN_TYPE"), environment.get(PREFIX + "RUN_TYPE")
+def _run_type(argument: str | None) -> RunType:
+    name, text = _given("run_type", argument, "RUN_TYPE")
     if text is None:
         return RunType.ORT
     try:
@@ -103,11 +101,8 @@ def _run_type(argument: str | None, environment: Mapping[str, str]) -> RunType:
         raise UsageError(f"{name} must be one of {choices}, not {text!r}") from None
 
 
-def _tolerance(argument: str, value: float | None, variable: str, environment: Mapping[str, str]) -> float | None:
-    name: str = argument
-    text: float | str | None = value
-    if value is None:
-        name, text = _variable(variable), environment.get(PREFIX + variable)
+def _tolerance(argument: str, value: float | None, variable: str) -> float | None:
+    name, text = _given(argument, value, variable)
     if text is None:
         return None
     try:
@@ -119,19 +114,24 @@ def _tolerance(argument: str, value: float | None, variable: str, environment: M
     return number
 
 
-def _flag(variable: str, environment: Mapping[str, str]) -> bool:
-    text = environment.get(PREFIX + variable, "0")
-    if text not in {"0", "1"}:
-        raise UsageError(f"{_variable(variable)} must be 0 or 1, not {text!r}")
+def _flag(variable: str) -> bool:
+    name, text = _given("", None, variable)
+    if text not in {None, "0", "1"}:
+        raise UsageError(f"{name} must be 0 or 1, not {text!r}")
     return text == "1"
 
 
-def _count(variable: str, default: int, environment: Mapping[str, str]) -> int:
-    text = environment.get(PREFIX + variable, str(default))
+def _count(variable: str, default: int) -> int:
+    name, text = _given("", None, variable)
+    if text is None:
+        return default
     if not (text.isascii() and text.isdigit()) or int(text) == 0:
-        raise UsageError(f"{_variable(variable)} must be a whole number from 1 on, not {text!r}")
+        raise UsageError(f"{name} must be a whole number from 1 on, not {text!r}")
     return int(text)
 
 
-def _variable(stem: str) -> str:
-    return f"the environment variable {PREFIX}{stem}"
+def _given(argument: str, value: _T | None, variable: str) -> tuple[str, _T | str | None]:
+    """What is said by an argument, or else by an environment variable; and the name of that."""
+    if value is not None:
+        return argument, value
+    return f"the environment variable {PREFIX}{variable}", os.environ.get(PREFIX + variable)

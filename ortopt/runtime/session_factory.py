@@ -26,10 +26,10 @@ from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.group_runner import HOST, GroupContext, GroupObserver, Specializer
 from ortopt.runtime.execution.session_maker import ProviderOptions, SessionMaker, making_on
 from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
-from ortopt.runtime.instruments import Counters, Timeline
+from ortopt.runtime.instruments import Counters, Timeline, span
 from ortopt.runtime.onnxruntime_interface.grouped_session import GroupedSession
 from ortopt.runtime.onnxruntime_internals import tells_memories
-from ortopt.runtime.planning.planner import Planner
+from ortopt.runtime.planning.planner import plan_model
 from ortopt.runtime.run_settings import DEFAULT_ENTRIES, RunSettings, RunType
 from ortopt.semantics import GROUP_DOMAIN
 from ortopt.serialization.load import load
@@ -141,11 +141,6 @@ class _SessionFactory:
                 raise refused
         return session
 
-    @property
-    def _flushing(self) -> dict[str, str]:
-        """The entry that lets denormals be zero, if they shall be."""
-        return {denormals.ENTRY: "1"} if self._request.denormals_as_zero else {}
-
     def _whole(
         self, chosen: ProviderOptions | None, placed: Placed | None = None
     ) -> tuple[onnxruntime.InferenceSession | None, Exception | None]:
@@ -160,7 +155,8 @@ class _SessionFactory:
         import onnxruntime
 
         source, options = self._request.source if placed is None else placed.model, self._request.options
-        entries = {**self._flushing, **({} if placed is None or placed.folder is None else {FOLDER_KEY: placed.folder})}
+        flushes = self._request.denormals_as_zero
+        entries = {**({denormals.ENTRY: "1"} if flushes else {}), **({} if placed is None else placed.entries)}
         if entries:
             options = session_options.with_entries(options, entries)
         providers = None if chosen is None else self._working(chosen)
@@ -176,7 +172,6 @@ class _SessionFactory:
             except OutputError:  # too large for one message; its groups need not be
                 return None, None
         unoptimized = self._settings.run_type is RunType.REFERENCE
-        flushes = self._request.denormals_as_zero
 
         def make(names: Sequence[str] | None) -> onnxruntime.InferenceSession:
             session: onnxruntime.InferenceSession = onnxruntime.InferenceSession(
@@ -193,7 +188,7 @@ class _SessionFactory:
                 making_on(providers or ()),
                 denormals.kept_flags() if flushes else contextlib.nullcontext(),
                 _unoptimized(options) if unoptimized else contextlib.nullcontext(options) as used,
-                _span(self._request.timeline, "compile", "whole model"),
+                span(self._request.timeline, "compile", "whole model"),
             ):
                 whole = self._make(make, providers)
         except Exception as error:  # whatever ONNX Runtime raises: there are a dozen classes
@@ -282,7 +277,7 @@ class _SessionFactory:
             )
         self._group(model, working)
         context = self._context(working, copies, has_initializers=has_initializers)
-        plan = Planner(model, context).plan()
+        plan = plan_model(model, context)
         if self._request.cache_entries is None:  # a call needs one version of each group, and all are kept
             context.cache.max_entries = max(context.cache.max_entries, len(context.groups))
         self._check_options(context)
@@ -305,7 +300,7 @@ class _SessionFactory:
         self, working: Sequence[str], copies: session_options.Copies | None, *, has_initializers: bool
     ) -> GroupContext:
         """What the groups share."""
-        request = self._request
+        request, counters = self._request, self._counters
         chosen = self._chosen or {}
         provider_options = {name: dict(chosen.get(name, {})) for name in dict.fromkeys((*working, CPU))}
         device, notices = self._device(provider_options)
@@ -322,13 +317,13 @@ class _SessionFactory:
         cache: Cache[Any] = Cache(
             request.cache_entries or DEFAULT_ENTRIES,
             request.cache_bytes,
-            functools.partial(_count_eviction, self._counters),
+            lambda _: counters.add("evictions"),
         )
         context = GroupContext(
             self._settings,
             maker,
             tuple(working) or (CPU,),
-            self._counters,
+            counters,
             cache,
             request.host_ops,
             request.timeline,
@@ -368,8 +363,8 @@ class _SessionFactory:
 
     def _loaded(self) -> ir.Model:
         """The model; its files of external data are where ONNX Runtime looks for them."""
-        source, options = self._request.source, self._request.options
-        folder = (None if options is None else session_options.entry(options, FOLDER_KEY)) or None
+        source = self._request.source
+        folder = self._entry(FOLDER_KEY) or None
         if folder is None and isinstance(source, bytes | onnx.ModelProto):
             folder = os.curdir
         return load(source, folder=folder, checked=False)
@@ -403,7 +398,7 @@ class _SessionFactory:
             self._counters,
             self._request.timeline,
             watched=self._settings.observes_groups,
-            allocators=self._allocators(),
+            allocators=self._entry(ENTRY),
         )
         notices = [f"the groups on {CUDA} share no stream: {reason}"] if reason else []
         if str(graphs).lower() in {"1", "true"}:
@@ -413,10 +408,10 @@ class _SessionFactory:
             )
         return device, notices
 
-    def _allocators(self) -> str | None:
-        """What the caller says of the environment's allocators, None if nothing."""
+    def _entry(self, key: str) -> str | None:
+        """A configuration entry of the caller's, None if it is not set."""
         options = self._request.options
-        return None if options is None else session_options.entry(options, ENTRY)
+        return None if options is None else session_options.entry(options, key)
 
     def _working(self, chosen: ProviderOptions) -> tuple[str, ...]:
         """The providers that work here.
@@ -485,12 +480,6 @@ def _unoptimized(options: onnxruntime.SessionOptions | None) -> Iterator[onnxrun
         own.graph_optimization_level = level
 
 
-@contextlib.contextmanager
-def _span(timeline: Timeline | None, category: str, name: str) -> Iterator[None]:
-    with contextlib.nullcontext() if timeline is None else timeline.span(category, name):
-        yield
-
-
 def _check_types(model: ir.Model) -> None:
     """Refuse what ONNX Runtime's Python API can neither take apart nor make."""
     for value in (*model.graph.inputs, *model.graph.outputs):
@@ -519,7 +508,3 @@ def _observers(settings: RunSettings, device: CudaDevice | None) -> list[GroupOb
 
         observers.append(RunChecks(settings, device))
     return observers
-
-
-def _count_eviction(counters: Counters, _: object) -> None:
-    counters.add("evictions")

@@ -89,16 +89,17 @@ def limit() -> int | None:
 def remaining() -> int | None:
     """The bytes that a child may use beside those of this process; None is no limit."""
     bound = limit()
-    return None if bound is None else max(bound - _taken(), LEAST)
+    return None if bound is None else max(bound - of_process().get("VmData", 0), LEAST)
 
 
-def _taken() -> int:
-    """Bytes of private writable memory of this process; 0 if unknown."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmData:"):
-                return int(line.split()[1]) << 10
-    return 0
+def of_process() -> dict[str, int]:
+    """Bytes of this process by Linux's names, such as ``VmHWM``; empty where the system does not tell."""
+    try:
+        text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return {}
+    rows = (line.partition(":") for line in text.splitlines() if line.endswith(" kB"))
+    return {name: int(value.split()[0]) << 10 for name, _, value in rows}
 
 
 def _soft_limit(nbytes: int) -> int | None:

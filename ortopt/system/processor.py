@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,13 @@ def features() -> frozenset[str]:
         return frozenset()
     flags = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
     return frozenset(flags.split())
+
+
+def usable() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def is_x86() -> bool:

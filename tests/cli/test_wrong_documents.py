@@ -7,13 +7,13 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import onnx_ir as ir
 import pytest
 from click.testing import CliRunner, Result
+from msgspec import structs
 
 from ortopt import api, registry
 from ortopt.analysis.cost_tables import read_file
@@ -21,7 +21,7 @@ from ortopt.cli import check_run
 from ortopt.cli.group import commands
 from ortopt.errors import InvalidModelError, UsageError
 from ortopt.measurement.choices import Choices, read_choices
-from ortopt.options import declarations
+from ortopt.options import Fusions, March, declarations
 from ortopt.partition.groups import GUARD_KEY, ORIGIN_KEY, PROVIDER_KEY, WEIGHTS_KEY, groups_of
 from ortopt.regression import baseline as baselines
 from ortopt.regression import facts, results
@@ -242,7 +242,7 @@ def test_a_journal(tmp_path: Path) -> None:
     assert refused > 700
 
 
-CHOICES: Final = Choices(2, "all", ("gelu_fusion",), ("ensure_unique_dq",), ("Gelu",), march="native")
+CHOICES: Final = Choices(2, Fusions.ALL, ("gelu_fusion",), ("ensure_unique_dq",), ("Gelu",), march=March.NATIVE)
 
 
 @pytest.mark.parametrize("is_report", [True, False])
@@ -250,7 +250,7 @@ def test_choices(is_report: bool, tmp_path: Path) -> None:
     data = {"choices": CHOICES.as_dict(), "more": 1} if is_report else CHOICES.as_dict()
     found, refused = taken(data, tmp_path / "c.json", read_choices, "has no choices")
     for place, wrong, read in found:
-        assert replace(read, for_threads=None) == CHOICES, (place, wrong)
+        assert structs.replace(read, for_threads=None) == CHOICES, (place, wrong)
         assert read == CHOICES or place[-1] == "for_threads"  # any number is one
     assert refused > 120
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from ortopt import api
 from ortopt.measurement.choices import Candidate, Choices, Declined, candidates, merged
-from ortopt.options import Target
+from ortopt.options import Fusions, March, Target
 from ortopt.testing import check_rewrites, parse
 from tests.test_fusions import RESIDUAL
 
-DEFAULT = Choices(3, "default")
+DEFAULT = Choices(3, Fusions.DEFAULT, (), ())
 SKIPPED = "com.microsoft::SkipLayerNormalization"
 NATIVE = "forms for processors like this one (--march native)"
 SINGLE = "forms that lose with several threads (--for-threads 1)"
@@ -57,8 +56,8 @@ def test_forms_of_this_processor_are_tried_and_those_of_one_thread_where_the_res
     assert SINGLE not in [one.name for one in tried(RESIDUAL)]
     found = {one.name: one.choices for one in tried(RESIDUAL, one_thread=True)}
     assert found[SINGLE] == replace(DEFAULT, for_threads=1)
-    assert found[NATIVE] == replace(DEFAULT, march="native")
-    chosen = Choices(3, "all", march="native", for_threads=1)
+    assert found[NATIVE] == replace(DEFAULT, march=March.NATIVE)
+    chosen = replace(DEFAULT, fusions=Fusions.ALL, march=March.NATIVE, for_threads=1)
     names = [one.name for one in tried(RESIDUAL, chosen, one_thread=True)]
     assert not any(name in (NATIVE, SINGLE) or name.startswith(SKIPPED) for name in names)
 
@@ -89,12 +88,15 @@ def test_passes_that_are_off_by_default_are_tried_unless_they_approximate_or_wer
 @pytest.mark.parametrize(
     ("other", "both"),
     [
-        (Choices(3, "all"), Choices(3, "all", ("a",), ("b",), ("c",), march="native")),
         (
-            Choices(3, "default", ("d",), ("e",), ("f",), for_threads=1),
-            Choices(3, "default", ("a", "d"), ("b", "e"), ("c", "f"), march="native", for_threads=1),
+            replace(DEFAULT, fusions=Fusions.ALL),
+            Choices(3, Fusions.ALL, ("a",), ("b",), ("c",), march=March.NATIVE),
+        ),
+        (
+            Choices(3, Fusions.DEFAULT, ("d",), ("e",), ("f",), for_threads=1),
+            Choices(3, Fusions.DEFAULT, ("a", "d"), ("b", "e"), ("c", "f"), march=March.NATIVE, for_threads=1),
         ),
     ],
 )
 def test_a_choice_on_top_of_others(other: Choices, both: Choices) -> None:
-    assert merged(Choices(3, "default", ("a",), ("b",), ("c",), march="native"), other) == both
+    assert merged(Choices(3, Fusions.DEFAULT, ("a",), ("b",), ("c",), march=March.NATIVE), other) == both

@@ -12,6 +12,7 @@ from typing import Any
 import onnx
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 from ortopt import api
 from ortopt.cli.group import commands
@@ -22,7 +23,7 @@ from ortopt.measurement.in_turns import Failure
 from ortopt.measurement.pairs import Speed
 from ortopt.measurement.recipe import Recipe
 from ortopt.measurement.tune import Tuning, tune
-from ortopt.options import Target
+from ortopt.options import Fusions, Target
 from ortopt.serialization.save import save
 from ortopt.testing import parse
 from tests.test_fusions import RESIDUAL
@@ -35,6 +36,8 @@ main (float[N,8] x) => (float[N,4] y) <float[8,4] w = {{{WEIGHTS}}}, float[4] b 
 
 OWN = "SkipLayerNormalization"
 """What the table of costs leaves out: it is slower on each processor that was measured."""
+
+PLAIN = Choices(3, Fusions.DEFAULT, (), ())
 
 Counter = dict[str, int]
 Judge = Callable[[Counter, Counter], float]
@@ -72,7 +75,7 @@ def tuned(
 
 def test_nothing_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     tuning = tuned(monkeypatch, lambda _, __: 1.0)
-    assert tuning.choices == Choices(3, "default")
+    assert tuning.choices == PLAIN
     assert tuning.steps
     assert not any(step.kept for step in tuning.steps)
     assert [speed.median for speed in tuning.against_original or ()] == [1.0] * len(tuning.sizes)
@@ -82,7 +85,7 @@ def test_a_pass_that_makes_it_slower_is_left_out(monkeypatch: pytest.MonkeyPatch
     tuning = tuned(
         monkeypatch, lambda first, second: 1.2 if first.get("QuickGelu", 0) > second.get("QuickGelu", 0) else 1.0
     )
-    assert tuning.choices == Choices(3, "default", ("quick_gelu_fusion",))
+    assert tuning.choices == structs.replace(PLAIN, disable=("quick_gelu_fusion",))
     assert [step.choice for step in tuning.steps if step.kept] == ["without quick_gelu_fusion"]
 
 
@@ -91,7 +94,7 @@ def test_standard_ops_that_are_faster_are_taken_and_replayed(monkeypatch: pytest
         return 1.2 if first.get("QuickGelu", 0) > second.get("QuickGelu", 0) else 1.0
 
     tuning = tuned(monkeypatch, judge, standard_ops=True)
-    assert tuning.choices == Choices(3, "default", target="onnx")
+    assert tuning.choices == structs.replace(PLAIN, target="onnx")
     assert read_choices_of(tuning).applied_to(api.make_options()).target is Target.ONNX
 
 
@@ -106,7 +109,7 @@ def test_what_is_not_clear_is_no_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where other processes are in the way, a median says little."""
     tuning = tuned(monkeypatch, lambda _, __: 1.4, below=0.9, above=7.6)
     assert tuning.steps
-    assert tuning.choices == Choices(3, "default")
+    assert tuning.choices == PLAIN
 
 
 def test_forms_for_one_thread_are_tried_where_the_result_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +120,7 @@ def test_forms_for_one_thread_are_tried_where_the_result_has_one(monkeypatch: py
 
 def test_a_form_that_loses_elsewhere_and_wins_here_is_taken_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     tuning = tuned(monkeypatch, lambda first, second: float(1.2 ** (second.get(OWN, 0) - first.get(OWN, 0))), RESIDUAL)
-    assert tuning.choices == Choices(3, "default", force_forms=(f"com.microsoft::{OWN}",))
+    assert tuning.choices == structs.replace(PLAIN, force_forms=(f"com.microsoft::{OWN}",))
     options = read_choices_of(tuning).applied_to(api.make_options(level=3))
     done = api.optimize(parse(RESIDUAL), level=3, force_forms=options.force_forms, verify=False)
     assert [node.op_type for node in done.model.graph] == [OWN]
@@ -141,7 +144,7 @@ def test_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     tuning = tuned(monkeypatch, lambda _, __: 2.0, seconds=0.0)
     assert not tuning.steps
     assert "without quick_gelu_fusion" in tuning.unmeasured
-    assert tuning.choices == Choices(3, "default")
+    assert tuning.choices == PLAIN
 
 
 def test_an_interruption_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,11 +169,11 @@ def test_an_original_that_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning_module, "attempts", lambda *_: lambda _: failure)
     tuning = tune(parse(MODEL), api.make_options(level=3))
     assert tuning.reason.startswith("the original cannot be run: it is refused")
-    assert tuning.choices == Choices(3, "default")
+    assert tuning.choices == PLAIN
 
 
 def test_choices_of_a_report_and_of_their_own(tmp_path: Path) -> None:
-    choices = Choices(2, "all", ("gelu_fusion",), ("ensure_unique_dq",))
+    choices = Choices(2, Fusions.ALL, ("gelu_fusion",), ("ensure_unique_dq",))
     for name, data in {"report.json": {"choices": choices.as_dict(), "more": 1}, "own.json": choices.as_dict()}.items():
         (tmp_path / name).write_text(json.dumps(data))
         assert read_choices(tmp_path / name) == choices
@@ -219,7 +222,7 @@ def test_options_that_make_no_sense(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], because: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.json").write_text(json.dumps(Choices(3, "default").as_dict()))
+    (tmp_path / "c.json").write_text(json.dumps(PLAIN.as_dict()))
     save(parse(MODEL), tmp_path / "model.onnx")
     done = CliRunner().invoke(commands, ["optimize", "model.onnx", *arguments])
     assert done.exit_code == 1

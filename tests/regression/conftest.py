@@ -83,7 +83,7 @@ class InProcess:
 def _quick(monkeypatch: pytest.MonkeyPatch, models_run_here: None) -> None:
     """Models of ours are verified in this process; nothing is annotated, wherever tests run."""
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
-    monkeypatch.setattr(model_run, "_quiet_memory", model_run.memory_of_process)
+    monkeypatch.setattr(model_run, "_quiet_memory", model_run.memory.of_process)
     monkeypatch.setattr(latency, "attempts", lambda *_: lambda _: None)
     monkeypatch.setattr(model_run.start, "early", contextlib.nullcontext)
 

@@ -18,9 +18,11 @@ from numpy.testing import assert_allclose
 
 from ortopt import InferenceSession
 from ortopt.errors import UsageError
-from ortopt.runtime.planning.planner import Planner, divide_threads
+from ortopt.runtime import session_factory
+from ortopt.runtime.planning.planner import divide_threads
 from ortopt.runtime.values.tensors import to_ort
 from ortopt.serialization.save import save, to_bytes
+from ortopt.system import memory
 from ortopt.testing import parse
 from tests.runtime.models import FUNCTION, HEADER, TWO_GROUPS, Twice, floats, session, two_groups
 from tests.runtime.side_by_side import PARALLEL, SEQUENTIAL, in_threads, quiet
@@ -31,11 +33,10 @@ SECONDS = float(os.environ.get("ORTOPT_TEST_ABUSE_SECONDS", "3"))
 
 def anonymous_megabytes() -> float:
     """What this process holds beside mapped files."""
-    status = Path("/proc/self/status")
-    if not status.is_file():
+    found = memory.of_process()
+    if not found:
         pytest.skip("no /proc here")
-    rows = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines())
-    return int(rows["RssAnon"].split()[0]) / 1024
+    return found["RssAnon"] / (1 << 20)
 
 
 # 78 pairs of a group and sizes for eight entries: those that come back while all entries are in use find no room.
@@ -189,7 +190,7 @@ def test_nothing_is_walked_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> Any:
         raise AssertionError("planned again")
 
-    monkeypatch.setattr(Planner, "plan", never)
+    monkeypatch.setattr(session_factory, "plan_model", never)
     monkeypatch.setattr(ir.Graph, "__iter__", never)
     assert_allclose(mine.run(None, {"x": x})[0], two_groups(x)[0], rtol=1e-6)
 

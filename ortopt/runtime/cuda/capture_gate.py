@@ -16,18 +16,13 @@ from collections.abc import Iterator
 
 
 class CaptureGate:
-    """Any number of uses at a time, or one thread alone.
-
-    Attributes:
-        use: Enter it (``with gate.use``) around every use; a use may be inside of another one.
-    """
+    """Any number of uses at a time (``with gate``), or one thread alone; a use may be inside of another one."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._uses = 0
         self._is_closed = False
         self._depth = threading.local()
-        self.use = _Use(self)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
@@ -51,7 +46,7 @@ class CaptureGate:
     def _inside(self) -> int:
         return getattr(self._depth, "value", 0)
 
-    def _enter(self) -> None:
+    def __enter__(self) -> None:
         depth = self._inside()
         if depth == 0:
             with self._changed:
@@ -60,28 +55,13 @@ class CaptureGate:
                 self._uses += 1
         self._depth.value = depth + 1
 
-    def _leave(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._depth.value = depth = self._inside() - 1
         if depth == 0:
             with self._changed:
                 self._uses -= 1
                 if self._uses == 0:
                     self._changed.notify_all()
-
-
-class _Use:
-    """A use of a gate; one object serves all threads."""
-
-    __slots__ = ("_gate",)
-
-    def __init__(self, gate: CaptureGate) -> None:
-        self._gate = gate
-
-    def __enter__(self) -> None:
-        self._gate._enter()
-
-    def __exit__(self, *_: object) -> None:
-        self._gate._leave()
 
 
 class Turn:
@@ -98,16 +78,16 @@ class Turn:
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
-        self._gate._enter()
+        self._gate.__enter__()
         try:
             self._lock.acquire()
         except BaseException:  # an interrupt
-            self._gate._leave()
+            self._gate.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
-        self._gate._leave()
+        self._gate.__exit__()
 
 
 GATE = CaptureGate()

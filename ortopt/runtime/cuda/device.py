@@ -38,8 +38,8 @@ import numpy as np
 from ortopt.analysis.providers import CUDA
 from ortopt.errors import UsageError
 from ortopt.runtime.cuda.capture_gate import GATE, Turn
-from ortopt.runtime.cuda.driver import DEFAULT_STREAM, Copy, Driver
-from ortopt.runtime.instruments import Counters, Timeline
+from ortopt.runtime.cuda.driver import DEFAULT_STREAM, Copy, Driver, unless_forked
+from ortopt.runtime.instruments import Counters, Timeline, span
 from ortopt.runtime.onnxruntime_internals import (
     NativeDevice,
     NativeSession,
@@ -81,7 +81,7 @@ def register_arena(index: int) -> bool:
         if key not in _arenas:
             where = ort.OrtMemoryInfo("Cuda", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, index, ort.OrtMemType.DEFAULT)
             try:
-                with GATE.use:
+                with GATE:
                     ort.create_and_register_allocator_v2(
                         CUDA, where, {"device_id": str(index)}, ort.OrtArenaCfg(0, -1, -1, -1)
                     )
@@ -115,7 +115,7 @@ class OwnStream:
 
     def __init__(self, driver: Driver) -> None:
         self.handle = driver.create_stream()
-        finalizer = weakref.finalize(self, _destroy, os.getpid(), driver, self.handle)
+        finalizer = weakref.finalize(self, unless_forked, os.getpid(), driver.destroy_stream, self.handle)
         finalizer.atexit = False  # the driver may be gone before
 
 
@@ -166,7 +166,6 @@ class CudaDevice:
         self._timeline = timeline
         self._driver = driver
         self._kept: list[NativeValue] = []
-        self._said: set[str] = set()
         # Memory of the process's allocator: what others get of it is not ordered by our stream. Results of runs are
         # of the sessions' allocators, which only this stream uses.
         self._allocated: weakref.WeakSet[NativeValue] = weakref.WeakSet()
@@ -208,13 +207,6 @@ class CudaDevice:
             return None
         return frozenset(i for i, memory in enumerate(memories) if memory.lower() in _HOST_MEMORIES)
 
-    def first_time(self, what: str) -> bool:
-        """Whether this is asked for the first time: what concerns all groups is said once."""
-        if what in self._said:
-            return False
-        self._said.add(what)
-        return True
-
     # Values
 
     def place_of(self, name: str) -> NativeDevice:
@@ -237,7 +229,7 @@ class CudaDevice:
 
     def allocate(self, shape: Sequence[int], element_type: int) -> NativeValue:
         """A tensor on the device, with any content."""
-        with GATE.use:
+        with GATE:
             tensor = self._tensor.ortvalue_from_shape_and_onnx_type(list(shape), element_type, self.place_of("cuda"))
         if not self.waits:
             self._allocated.add(tensor)
@@ -369,7 +361,7 @@ class CudaDevice:
 
     def _wait(self, stream: int) -> None:
         assert self._driver is not None
-        with GATE.use, _failures():
+        with GATE, _failures():
             self._driver.synchronize(stream)
         self._counters.add("synchronizations")
 
@@ -392,7 +384,7 @@ class CudaDevice:
     @contextlib.contextmanager
     def _copying(self, value: NativeValue, name: str) -> Iterator[None]:
         nbytes = nbytes_of(value)
-        with contextlib.nullcontext() if self._timeline is None else self._timeline.span("copy", name, bytes=nbytes):
+        with span(self._timeline, "copy", name, bytes=nbytes):
             yield
         self._counters.copied(1, nbytes)
 
@@ -466,9 +458,3 @@ def _number(options: Mapping[str, Any], name: str) -> int:
 
 def _keep(_: CudaDevice) -> None:
     """Nothing: a finalizer that refers to it keeps the device."""
-
-
-def _destroy(process: int, driver: Driver, stream: int) -> None:
-    if os.getpid() == process:
-        with contextlib.suppress(OSError):
-            driver.destroy_stream(stream)

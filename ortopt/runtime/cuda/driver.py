@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from ortopt.analysis.providers import cuda_driver
@@ -74,7 +74,7 @@ class Driver:
         # The context is the process's and stays as long as it is retained. At the end of the process the driver
         # may be gone already, and in a forked child nothing of it works.
         release = self._library.cuDevicePrimaryCtxRelease_v2
-        weakref.finalize(self, _unless_forked, os.getpid(), release, device).atexit = False
+        weakref.finalize(self, unless_forked, os.getpid(), release, device).atexit = False
 
     def create_stream(self) -> int:
         """A stream like ONNX Runtime's own: it keeps no order with the default stream.
@@ -143,6 +143,14 @@ class Driver:
             raise OSError(f"the NVIDIA driver answers {name} with error {status}")
 
 
-def _unless_forked(process: int, function: Any, *arguments: Any) -> None:
+def unless_forked(process: int, function: Callable[..., object], *arguments: Any) -> None:
+    """Give something back to the driver, at the end of its owner: in a forked child nothing of the driver works.
+
+    Args:
+        process: The owner's process.
+        function: Gives it back; where that fails, nobody is told.
+        arguments: The function's arguments.
+    """
     if os.getpid() == process:
-        function(*arguments)
+        with contextlib.suppress(OSError):
+            function(*arguments)

@@ -15,7 +15,8 @@ from typing import Any, Final
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.runtime.decoding.cache_pairs import Refusal
+from ortopt.graph.match import optional
+from ortopt.graph.refusal import Refusal, need
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
@@ -91,9 +92,9 @@ class NewNodes:
         return self._constants[key]
 
     def with_axes(self, before: ir.Node, op_type: str, value: ir.Value, axes: Sequence[int]) -> ir.Value:
-        """A Squeeze or an Unsqueeze, in the form of the opset."""
+        """A Squeeze, an Unsqueeze or a reduction that keeps its axes, in the form of the opset."""
         assert value.shape is not None
-        rank = len(value.shape) + (len(axes) if op_type == "Unsqueeze" else -len(axes))
+        rank = len(value.shape) + {"Unsqueeze": len(axes), "Squeeze": -len(axes)}.get(op_type, 0)
         if self.opset < AXES_ARE_AN_INPUT_FROM[op_type]:
             return self.add(before, op_type, [value], {"axes": list(axes)}, rank=rank)
         return self.add(before, op_type, [value, self.constant(list(axes))], rank=rank)
@@ -166,12 +167,12 @@ class AttentionParts:
             Refusal: It does something else besides.
         """
         is_standard = node.domain == ""
-        past = (_input(node, 4), _input(node, 5)) if is_standard else (_input(node, 6), _input(node, 7))
+        past = (optional(node, 4), optional(node, 5)) if is_standard else (optional(node, 6), optional(node, 7))
         if past == (None, None):
             past = (node.inputs[1], node.inputs[2])
         sizes = self._sizes(node, past, is_standard=is_standard)
         _check(node, is_standard=is_standard)
-        mask_value = _input(node, 3 if is_standard else 5)
+        mask_value = optional(node, 3 if is_standard else 5)
         mask = None if mask_value is None else self._mask(node, mask_value, sizes, guarded=is_standard)
         queries = self._split(node, node.inputs[0], sizes.heads)
         if sizes.group > 1:
@@ -195,40 +196,37 @@ class AttentionParts:
         """The sizes; refuses where one is unknown."""
         found = []
         for value in past:
-            if value is None or value.shape is None or len(value.shape) not in (3, 4):
-                raise Refusal(f"{node.op_type} needs keys and values, of rank 4")
-            heads, size = value.shape[1], value.shape[-1]
-            if len(value.shape) == 3:
+            shape = _shape(value, f"{node.op_type} needs keys and values, of rank 4")
+            heads, size = shape[1], shape[-1]
+            if len(shape) == 3:
                 heads = 1 if node.attributes.get_int("kv_num_heads", 0) == 1 else 0
             if not isinstance(heads, int) or not isinstance(size, int) or heads < 1 or size < 1:
                 raise Refusal(f"the heads of {node.op_type} have no known sizes")
             found.append((heads, size))
         (key_heads, key_size), (value_heads, value_size) = found
         heads = self._query_heads(node, is_standard=is_standard)
-        if value_heads != key_heads or heads % key_heads:
-            raise Refusal(f"the heads of {node.op_type} do not fit together")
+        fits = value_heads == key_heads and heads % key_heads == 0
+        need(fits, f"the heads of {node.op_type} do not fit together")
         return _Sizes(heads, key_heads, key_size, value_size)
 
     def _query_heads(self, node: ir.Node, *, is_standard: bool) -> int:
         if not is_standard:
             return node.attributes.get_int("num_heads", 0)
-        queries = _input(node, 0)
-        if queries is None or queries.shape is None or len(queries.shape) not in (3, 4):
-            raise Refusal("the rank of Attention's queries is unknown")
-        heads = queries.shape[1] if len(queries.shape) == 4 else node.attributes.get_int("q_num_heads", 0)
+        shape = _shape(optional(node, 0), "the rank of Attention's queries is unknown")
+        heads = shape[1] if len(shape) == 4 else node.attributes.get_int("q_num_heads", 0)
         if not isinstance(heads, int) or heads < 1:
             raise Refusal("the number of Attention's heads is unknown")
         return heads
 
     def _split(self, node: ir.Node, value: ir.Value | None, heads: int) -> ir.Value:
         """Queries, keys or values with their heads apart: [batch, heads, rows, size]."""
-        if value is None or value.shape is None or len(value.shape) not in (3, 4):
-            raise Refusal(f"the rank of {node.op_type}'s operands is unknown")
-        if len(value.shape) == 4:
+        shape = _shape(value, f"the rank of {node.op_type}'s operands is unknown")
+        assert value is not None
+        if len(shape) == 4:
             return value
         split = self._nodes.add(node, "Reshape", [value, self._nodes.constant([0, 0, heads, -1])], rank=4)
         turned = self._nodes.add(node, "Transpose", [split], {"perm": [0, 2, 1, 3]}, rank=4)
-        turned.shape = ir.Shape([None, heads, value.shape[1], None])
+        turned.shape = ir.Shape([None, heads, shape[1], None])
         return turned
 
     def _appended(self, node: ir.Node, past: ir.Value | None, new: ir.Value | None, sizes: _Sizes) -> ir.Value:
@@ -247,7 +245,7 @@ class AttentionParts:
         if empty is not None:
             zero = self._nodes.constant(0, _numpy(result))
             result = self._nodes.add(node, "Where", [empty, zero, result], rank=4, dtype=zero.dtype)
-        queries = _input(node, 0)
+        queries = optional(node, 0)
         assert queries is not None
         assert queries.shape is not None
         if len(queries.shape) == 4:
@@ -267,9 +265,9 @@ class AttentionParts:
         if mask.shape is None or not 2 <= len(mask.shape) <= 4:
             raise Refusal(f"the rank of {node.op_type}'s mask is unknown")
         heads = 1 if len(mask.shape) == 2 else mask.shape[-3]
-        if heads not in (1, sizes.heads) and sizes.group > 1:
-            raise Refusal(f"the heads of {node.op_type}'s mask are unknown")
-        queries = _input(node, 0)
+        is_known = heads in (1, sizes.heads) or sizes.group <= 1
+        need(is_known, f"the heads of {node.op_type}'s mask are unknown")
+        queries = optional(node, 0)
         dtype = _numpy(queries)
         lowest = nodes.constant(np.finfo(dtype).min, dtype)
         if len(mask.shape) < 4:
@@ -290,12 +288,8 @@ class AttentionParts:
 
     def _empty_rows(self, node: ir.Node, mask: ir.Value, lowest: ir.Value) -> ir.Value:
         """The rows of a mask that leave nothing."""
-        nodes = self._nodes
-        if nodes.opset < 18:
-            most = nodes.add(node, "ReduceMax", [mask], {"axes": [-1], "keepdims": 1})
-        else:
-            most = nodes.add(node, "ReduceMax", [mask, nodes.constant([-1])], {"keepdims": 1})
-        return nodes.add(node, "LessOrEqual", [most, lowest], dtype=ir.DataType.BOOL)
+        most = self._nodes.with_axes(node, "ReduceMax", mask, [-1])
+        return self._nodes.add(node, "LessOrEqual", [most, lowest], dtype=ir.DataType.BOOL)
 
 
 def _check(node: ir.Node, *, is_standard: bool) -> None:
@@ -308,23 +302,25 @@ def _check(node: ir.Node, *, is_standard: bool) -> None:
             "is_causal": attributes.get_int("is_causal", 0) != 0,
             "softcap": attributes.get_float("softcap", 0.0) != 0,
             "its scores as an output": len(node.outputs) > 3 and bool(node.outputs[3].name),
-            "lengths without padding": _input(node, 6) is not None,
+            "lengths without padding": optional(node, 6) is not None,
         }
     else:
         unknown = {
-            "a bias": _input(node, 3) is not None,
-            "a mask of keys": _input(node, 4) is not None,
+            "a bias": optional(node, 3) is not None,
+            "a mask of keys": optional(node, 4) is not None,
             "a buffer of its own": len(node.inputs) > 8,
             "unidirectional": attributes.get_int("unidirectional", 0) != 0,
             "its scores as an output": len(node.outputs) > 3 and bool(node.outputs[3].name),
         }
     for what, there in unknown.items():
-        if there:
-            raise Refusal(f"{node.op_type} has {what}")
+        need(not there, f"{node.op_type} has {what}")
 
 
-def _input(node: ir.Node, position: int) -> ir.Value | None:
-    return node.inputs[position] if position < len(node.inputs) else None
+def _shape(value: ir.Value | None, reason: str) -> ir.Shape:
+    """The shape of a value with heads of its own, or all in one axis; refuses others."""
+    if value is None or value.shape is None or len(value.shape) not in (3, 4):
+        raise Refusal(reason)
+    return value.shape
 
 
 def _numpy(value: ir.Value | None) -> np.dtype:

@@ -9,15 +9,13 @@ from typing import Final
 import onnx_ir as ir
 
 from ortopt.errors import UsageError
+from ortopt.graph.match import optional
+from ortopt.graph.refusal import Refusal, need
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.terminal_text import quoted
 
 ATTENTION: Final = {("", "Attention"): {1: 4, 2: 5}, (MICROSOFT, "MultiHeadAttention"): {1: 6, 2: 7}}
 """Ops that append to a past themselves: from the output that is the present to the input that is the past."""
-
-
-class Refusal(Exception):  # noqa: N818 -- not an error: why something is no pair
-    """Why an output is not its past with something behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +103,17 @@ def _pair(present: ir.Value) -> CachePair:
 
 def _concatenated(node: ir.Node) -> tuple[ir.Value, int]:
     past = source(_operand(node, 0))
-    if len(node.inputs) != 2:
-        raise Refusal(f"the Concat has {len(node.inputs)} operands, not two")
-    rank = None if past.shape is None else len(past.shape)
-    axis = node.attributes.get_int("axis", 0)
+    need(len(node.inputs) == 2, f"the Concat has {len(node.inputs)} operands, not two")
     if not past.is_graph_input():
         second = source(_operand(node, 1))
         raise Refusal("the past comes last" if second.is_graph_input() else "no operand of the Concat is an input")
-    if rank is None:
+    if past.shape is None:
         raise Refusal("the rank is unknown")
-    return past, axis % rank
+    return past, node.attributes.get_int("axis", 0) % len(past.shape)
 
 
 def _operand(node: ir.Node, position: int) -> ir.Value:
-    value = node.inputs[position] if position < len(node.inputs) else None
+    value = optional(node, position)
     if value is None:
         raise Refusal(f"{node.op_type} has no past")
     return value
@@ -138,17 +133,10 @@ def _changes_nothing(node: ir.Node) -> bool:
 
 def _check(past: ir.Value, present: ir.Value, made: ir.Value) -> None:
     """Refuse what could not be in one buffer."""
-    if not past.is_graph_input() or past.is_initializer():
-        raise Refusal("the past is no input, or one with a default")
-    if past.dtype is None or past.dtype != present.dtype:
-        raise Refusal(f"past is {past.dtype}, present is {present.dtype}")
-    if past.shape is None or len(past.shape) < 2:
-        raise Refusal("the past has no known rank of two or more")
-    if past.is_graph_output():
-        raise Refusal("the past is an output, too")
+    need(past.is_graph_input() and not past.is_initializer(), "the past is no input, or one with a default")
+    need(past.dtype is not None and past.dtype == present.dtype, f"past is {past.dtype}, present is {present.dtype}")
+    need(past.shape is not None and len(past.shape) >= 2, "the past has no known rank of two or more")
+    need(not past.is_graph_output(), "the past is an output, too")
     for value in {past, made, present}:
-        if any(node.graph is not present.graph for node, _ in value.uses()):
-            raise Refusal(f"{quoted(value.name)} is used in a nested graph")
-
-
-__all__ = ["ATTENTION", "MICROSOFT", "CachePair", "Refusal", "find_pairs", "source"]
+        is_captured = any(node.graph is not present.graph for node, _ in value.uses())
+        need(not is_captured, f"{quoted(value.name)} is used in a nested graph")

@@ -10,7 +10,7 @@ the present gets it through a Transpose, which is a copy.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -18,8 +18,10 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from ortopt.errors import UsageError
+from ortopt.graph.match import is_op
+from ortopt.graph.refusal import Refusal, need
 from ortopt.runtime.decoding.attention_parts import AttentionParts, NewNodes
-from ortopt.runtime.decoding.cache_pairs import ATTENTION, CachePair, Refusal, source
+from ortopt.runtime.decoding.cache_pairs import ATTENTION, CachePair, source
 from ortopt.semantics import constant_tensor
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.terminal_text import quoted
@@ -161,9 +163,7 @@ class BufferSharing:
         old.name, written.name = self._nodes.name("present"), name
         graph.outputs[position] = written
         self._read(made, _Turned(written, order), name)
-        for value in {old, made}:
-            if value.is_graph_output():
-                raise Refusal("it is more than one output")
+        need(not (old.is_graph_output() or made.is_graph_output()), "it is more than one output")
         return SharedBuffer(past.name or "", name, pair.axis, past.dtype, dims, tokens, rows.name or "", shape)
 
     def _rows_input(self, dims: Sequence[int | str | None], axis: int) -> ir.Value:
@@ -183,8 +183,7 @@ class BufferSharing:
             for node, _ in tuple(value.uses()):
                 if (node is concat and concat.inputs[1] is not value) or source(node.outputs[0]) is past:
                     continue
-                if (node.domain, node.op_type) != ("", "Shape"):
-                    raise Refusal(f"{node.op_type} uses the past, too")
+                need(is_op(node, "Shape"), f"{node.op_type} uses the past, too")
                 if shape is None:
                     rank = len(past.shape or ())
                     name = self._nodes.name("past_shape")
@@ -216,8 +215,7 @@ class BufferSharing:
         while pending:
             value, turned = pending.pop()
             copy: ir.Value | None = None
-            if value.is_graph_output():
-                raise Refusal("it is more than one output")
+            need(not value.is_graph_output(), "it is more than one output")
             for node, position in tuple(value.uses()):
                 if self._reads_in_place(node, position, turned):
                     continue
@@ -315,18 +313,13 @@ class BufferSharing:
         return True
 
 
-class _named:  # noqa: N801 -- a context, as contextlib's
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
     """Gives a refusal the name of what is refused."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, Refusal):
-            raise UsageError(f"{self._name} cannot stay in one buffer: {error}") from error
+    try:
+        yield
+    except Refusal as refusal:
+        raise UsageError(f"{name} cannot stay in one buffer: {refusal}") from refusal
 
 
 def _aliases(value: ir.Value) -> list[ir.Value]:

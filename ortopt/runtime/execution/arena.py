@@ -123,13 +123,9 @@ def _register() -> None:
 
 def _member() -> NativeSession:
     """A session that opts in, and has hardly anything to do."""
-    nodes = [
-        onnx.helper.make_node("Constant", [], ["x"], value_ints=[0] * _SIZE),
-        onnx.helper.make_node("Neg", ["x"], ["y"]),
-    ]
-    output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [_SIZE])
-    graph = onnx.helper.make_graph(nodes, "nothing", [], [output])
-    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    nodes = f"x = Constant <value_ints = {[0] * _SIZE}> () y = Neg (x)"
+    header = '<ir_version: 8, opset_import: ["" : 17]>'
+    model = onnx.parser.parse_model(f"{header} nothing () => (int64[{_SIZE}] y) {{ {nodes} }}")
     return auxiliary_session(model, {ENTRY: "1"})
 
 

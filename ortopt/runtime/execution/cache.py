@@ -38,6 +38,7 @@ class Cache(Generic[Value]):
     Attributes:
         max_entries: How many entries it holds at most.
         max_bytes: How many bytes they have together at most.
+        nbytes: Bytes of all entries.
         clock: The number of uses so far: a moment.
     """
 
@@ -48,16 +49,11 @@ class Cache(Generic[Value]):
         self._evicted = evicted
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, _Entry[Value]] = OrderedDict()
-        self._nbytes = 0
+        self.nbytes = 0
         self._making: dict[Hashable, Future[Value]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all entries."""
-        return self._nbytes
 
     def items(self) -> list[tuple[Any, Value]]:
         """All entries, the least recently used one first."""
@@ -78,7 +74,7 @@ class Cache(Generic[Value]):
             since: The moment, as `clock` has it.
         """
         with self._lock:
-            count, total = len(self._entries) + 1, self._nbytes + nbytes
+            count, total = len(self._entries) + 1, self.nbytes + nbytes
             for entry in self._entries.values():  # the least recently used one first
                 if self._is_within(count, total):
                     return True
@@ -135,10 +131,10 @@ class Cache(Generic[Value]):
             del self._making[key]
             self.clock += 1
             self._entries[key] = _Entry(value, nbytes, self.clock)
-            self._nbytes += nbytes
-            while len(self._entries) > 1 and not self._is_within(len(self._entries), self._nbytes):
+            self.nbytes += nbytes
+            while len(self._entries) > 1 and not self._is_within(len(self._entries), self.nbytes):
                 _, entry = self._entries.popitem(last=False)
-                self._nbytes -= entry.nbytes
+                self.nbytes -= entry.nbytes
                 dropped.append(entry.value)
         for old in dropped:
             self._evicted(old)
@@ -148,10 +144,10 @@ class Cache(Generic[Value]):
         with self._lock:
             entry = self._entries.pop(key, None)
             if entry is not None:
-                self._nbytes -= entry.nbytes
+                self.nbytes -= entry.nbytes
 
     def clear(self) -> None:
         """Drop all entries, without calling ``evicted``."""
         with self._lock:
             self._entries.clear()
-            self._nbytes = 0
+            self.nbytes = 0

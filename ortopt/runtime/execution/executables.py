@@ -7,7 +7,7 @@ the values of its outputs (`ortopt.runtime.values.containers` says what a value 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from ortopt.runtime.onnxruntime_internals import (
 )
 from ortopt.runtime.values.containers import as_ort_value, to_numpy
 from ortopt.runtime.values.tensors import array_of, elements, has_no_array, is_plain, own, to_ort
+from ortopt.semantics.nodes import callers_first
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -94,30 +95,11 @@ def _apart(value: Any, inputs: set[int]) -> Any:
     return value if is_new else own(value)
 
 
-def _callees_first(functions: Iterable[onnx.FunctionProto]) -> list[onnx.FunctionProto]:
+def _callees_first(protos: Sequence[onnx.FunctionProto]) -> list[onnx.FunctionProto]:
     """Functions in an order in which each stands behind those that it calls."""
-    by_key = {(function.domain, function.name): function for function in functions}
-    ordered: dict[tuple[str, str], onnx.FunctionProto] = {}
-    pending = list(reversed(by_key))
-    opened: set[tuple[str, str]] = set()
-    while pending:
-        key = pending[-1]
-        called = [callee for callee in _called(by_key[key].node) if callee in by_key and callee not in ordered]
-        if key in opened or not called:
-            pending.pop()
-            ordered[key] = by_key[key]
-            continue
-        opened.add(key)
-        pending.extend(called)
-    return list(ordered.values())
-
-
-def _called(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, str]]:
-    for node in nodes:
-        yield node.domain, node.op_type
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _called(graph.node)
+    functions = {function.identifier(): function for function in map(ir.serde.deserialize_function, protos)}
+    by_identifier = dict(zip(functions, protos, strict=True))
+    return [by_identifier[identifier] for identifier in reversed(callers_first(functions))]
 
 
 Executable = Callable[[list[Any], "onnxruntime.RunOptions"], Sequence[Any]]
@@ -235,8 +217,10 @@ class OnDevice(Prepared):
         return results, crossing
 
 
-class AtHost:
-    """An executable that reads values in the host's memory, wherever they are.
+def at_host(
+    executable: Executable, device: CudaDevice, name: str, reads: Callable[[int], bool] = lambda _: True
+) -> Executable:
+    """An executable that reads values in the host's memory, wherever they are: what is on a device is copied.
 
     Args:
         executable: What runs.
@@ -245,21 +229,12 @@ class AtHost:
         reads: Whether the value at a position is read there; the others are passed on.
     """
 
-    __slots__ = ("_device", "_executable", "_name", "_reads")
+    def run(values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
+        return executable(
+            [device.download(value, name) if reads(i) else value for i, value in enumerate(values)], options
+        )
 
-    def __init__(
-        self, executable: Executable, device: CudaDevice, name: str, reads: Callable[[int], bool] = lambda _: True
-    ) -> None:
-        self._executable = executable
-        self._device = device
-        self._name = name
-        self._reads = reads
-
-    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
-        """Copy what is on a device, and run."""
-        device, reads = self._device, self._reads
-        at_host = [device.download(value, self._name) if reads(i) else value for i, value in enumerate(values)]
-        return self._executable(at_host, options)
+    return run
 
 
 class Converted:

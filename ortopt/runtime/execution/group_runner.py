@@ -18,9 +18,9 @@ from ortopt.runtime.execution import executables
 from ortopt.runtime.execution.cache import Cache
 from ortopt.runtime.execution.executables import Executable, HostExecutable
 from ortopt.runtime.execution.group_spec import GroupSpec, Specialization
-from ortopt.runtime.execution.session_maker import ProviderLeftOut, SessionMaker
+from ortopt.runtime.execution.session_maker import ProviderLeftOut, ProviderOptions, SessionMaker
 from ortopt.runtime.execution.weights import place
-from ortopt.runtime.instruments import Counters, Timeline
+from ortopt.runtime.instruments import Counters, Timeline, span
 from ortopt.runtime.onnxruntime_internals import NativeSession
 from ortopt.runtime.run_settings import RunSettings, RunType
 from ortopt.runtime.values.containers import type_of
@@ -110,7 +110,7 @@ class GroupContext:
 
     def span(self, category: str, name: str, **details: Any) -> contextlib.AbstractContextManager[None]:
         """A span on the timeline, if there is one."""
-        return contextlib.nullcontext() if self.timeline is None else self.timeline.span(category, name, **details)
+        return span(self.timeline, category, name, **details)
 
     def tell(self, message: str) -> None:
         """Say that something was done otherwise than asked for, and count it."""
@@ -119,10 +119,15 @@ class GroupContext:
             self.timeline.mark("fallback", reason=message)
         warnings.warn(message, RuntimeWarning, stacklevel=2)
 
-    def tell_once(self, message: str) -> None:
-        """The same, of what many groups would say."""
-        if message not in self.told:
-            self.told.add(message)
+    def tell_once(self, message: str, about: str = "") -> None:
+        """The same, of what many groups would say.
+
+        Args:
+            message: What is said.
+            about: What it is about, where the groups would say it in different words.
+        """
+        if (about or message) not in self.told:
+            self.told.add(about or message)
             self.tell(message)
 
 
@@ -212,8 +217,17 @@ class GroupRunner:
         for observer in context.observers:
             executable = observer.wrapped(self, self._dump_label, executable)
         if context.timeline is not None:
-            executable = _Recorded(executable, context.timeline, self)
+            executable = self._recorded(executable, context.timeline)
         return executable
+
+    def _recorded(self, executable: Executable, timeline: Timeline) -> Executable:
+        """An executable whose runs are on the timeline."""
+
+        def run(values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
+            with timeline.span("run", self.spec.name, provider=self.provider):
+                return executable(values, options)
+
+        return run
 
     def _can_specialize(self, types: Sequence[str]) -> bool:
         """Whether calls can be told apart by dtypes and sizes: the arguments are tensors of numbers, none is drawn."""
@@ -276,19 +290,41 @@ class GroupRunner:
         """Make an executable on a provider. Raises what ONNX Runtime raises."""
         context = self._context
         spec = self.spec
-        providers = (provider,) if provider == CPU else (provider, CPU)
         with context.span("compile", spec.name, provider=provider, nodes=len(spec.nodes)):
-            session = context.maker.make(
-                place(spec.model(types), spec.weights),
-                providers,
-                label=self.label,
-                threads=self.threads,
-                optimize=optimize,
-                foreign=spec.foreign,
-            )
+            session = self.new_session(spec, provider, types=types, optimize=optimize)
         context.counters.add("compiles")
         self._sessions.append(session)
         return self.executable_of(session, provider, spec)
+
+    def new_session(
+        self,
+        spec: GroupSpec,
+        provider: str,
+        kind: str = "",
+        *,
+        types: Sequence[str] = (),
+        optimize: bool = True,
+        provider_options: ProviderOptions | None = None,
+    ) -> NativeSession:
+        """A session of this group, or of a variant of it: ONNX Runtime's C++ object. Raises what ONNX Runtime raises.
+
+        Args:
+            spec: What it computes.
+            provider: The execution provider.
+            kind: What is put behind the group's name for what belongs to this session alone.
+            types: The types of its inputs at a run, where they are not known before.
+            optimize: Whether ONNX Runtime may optimize.
+            provider_options: Options by provider besides the caller's.
+        """
+        return self._context.maker.make(
+            place(spec.model(types), spec.weights),
+            (provider,) if provider == CPU else (provider, CPU),
+            label=f"{self.label}{kind}",
+            threads=self.threads,
+            optimize=optimize,
+            foreign=spec.foreign,
+            provider_options=provider_options,
+        )
 
     def sessions(self) -> list[NativeSession]:
         """ONNX Runtime's C++ sessions of the general executables that have been made."""
@@ -309,7 +345,7 @@ class GroupRunner:
     def _at_host(self, executable: Executable) -> Executable:
         """An executable that takes values from everywhere."""
         device = self._context.device
-        return executable if device is None else executables.AtHost(executable, device, f"copy for {self.spec.name}")
+        return executable if device is None else executables.at_host(executable, device, f"copy for {self.spec.name}")
 
     def _compile_on_host(self, types: Sequence[str]) -> Executable:
         context = self._context
@@ -337,18 +373,3 @@ class GroupRunner:
 
 def _is_plain_tensor(type_: ir.TypeProtocol) -> bool:
     return isinstance(type_, ir.TensorType) and type_.dtype in PLAIN
-
-
-class _Recorded:
-    """An executable whose runs are on the timeline."""
-
-    __slots__ = ("_executable", "_group", "_timeline")
-
-    def __init__(self, executable: Executable, timeline: Timeline, group: GroupRunner) -> None:
-        self._executable = executable
-        self._timeline = timeline
-        self._group = group
-
-    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
-        with self._timeline.span("run", self._group.spec.name, provider=self._group.provider):
-            return self._executable(values, options)

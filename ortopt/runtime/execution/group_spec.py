@@ -216,22 +216,21 @@ class SpecLibrary:
 
     Args:
         model: The model, which is not changed.
+
+    Attributes:
+        functions: The model's local functions.
     """
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
-        self._functions: dict[ir.OperatorIdentifier, onnx.FunctionProto] = {}
-
-    @property
-    def functions(self) -> Mapping[ir.OperatorIdentifier, ir.Function]:
-        """The model's local functions."""
-        return self._model.functions
+        self.functions = model.functions
+        self._protos: dict[ir.OperatorIdentifier, onnx.FunctionProto] = {}
 
     def group_of(self, node: ir.Node) -> ir.Function | None:
         """The group that a node calls, or None."""
         if node.domain != GROUP_DOMAIN:
             return None
-        return self._model.functions.get(node.op_identifier())
+        return self.functions.get(node.op_identifier())
 
     def of_call(
         self, node: ir.Node, function: ir.Function, wanted: Sequence[bool]
@@ -314,29 +313,26 @@ class SpecLibrary:
 
     def _called(self, nodes: Iterable[ir.Node]) -> tuple[onnx.FunctionProto, ...]:
         """The functions that nodes call, at any depth, in the model's order."""
-        if not self._model.functions:
+        if not self.functions:
             return ()
         identifiers = self._reached(nodes)
         protos = []
-        for identifier, function in self._model.functions.items():
+        for identifier, function in self.functions.items():
             if identifier not in identifiers:
                 continue
-            if identifier not in self._functions:
-                self._functions[identifier] = ir.serde.serialize_function(function)
-            protos.append(self._functions[identifier])
+            if identifier not in self._protos:
+                self._protos[identifier] = ir.serde.serialize_function(function)
+            protos.append(self._protos[identifier])
         return tuple(protos)
 
     def _reached(self, nodes: Iterable[ir.Node]) -> set[ir.OperatorIdentifier]:
         identifiers: set[ir.OperatorIdentifier] = set()
         pending = [*nodes]
         while pending:
-            node = pending.pop()
-            for held in semantics.subgraphs(node) if node.attributes else ():
-                pending.extend(held)
-            identifier = node.op_identifier()
-            if identifier in self._model.functions and identifier not in identifiers:
+            called = {node.op_identifier() for node in scope.with_nested(pending.pop())}
+            for identifier in (called & self.functions.keys()) - identifiers:
                 identifiers.add(identifier)
-                pending.extend(self._model.functions[identifier])
+                pending.extend(self.functions[identifier])
         return identifiers
 
     def _opsets(self, own: Mapping[str, int], nodes: Iterable[ir.Node]) -> dict[str, int]:
@@ -347,26 +343,22 @@ class SpecLibrary:
         return opsets
 
     def _is_random(self, nodes: Iterable[ir.Node]) -> bool:
-        return any(semantics.is_random(node, self._model.functions) for node in nodes)
+        return any(semantics.is_random(node, self.functions) for node in nodes)
 
     def _is_foreign(self, nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> bool:
-        opened: set[ir.OperatorIdentifier] = set()
-        pending = [(node, opsets) for node in nodes]
-        while pending:
-            node, imports = pending.pop()
-            for held in semantics.subgraphs(node) if node.attributes else ():
-                pending.extend((inner, imports) for inner in held)
-            identifier = node.op_identifier()
-            function = self._model.functions.get(identifier)
-            if function is None:
-                if node.domain in _STANDARD:  # no library adds to them; schemas are 5 MB that most models do not need
-                    continue
-                if kernels.schema(node.domain, node.op_type, imports.get(node.domain, 1)) is None:
-                    return True
-            elif identifier not in opened:
-                opened.add(identifier)
-                pending.extend((inner, function.opset_imports) for inner in function)
-        return False
+        functions = [self.functions[identifier] for identifier in self._reached(nodes)]
+        bodies = [(nodes, opsets), *((function, function.opset_imports) for function in functions)]
+        return any(
+            self._needs_library(inner, imports)
+            for body, imports in bodies
+            for node in body
+            for inner in scope.with_nested(node)
+        )
+
+    def _needs_library(self, node: ir.Node, opsets: Mapping[str, int]) -> bool:
+        if node.domain in _STANDARD or node.op_identifier() in self.functions:
+            return False  # no library adds to these domains; schemas are 5 MB that most models do not need
+        return kernels.schema(node.domain, node.op_type, opsets.get(node.domain, 1)) is None
 
 
 def _serialized(node: ir.Node, missing: Iterable[str]) -> onnx.NodeProto:

@@ -15,7 +15,7 @@ from ortopt.runtime import denormals
 from ortopt.runtime.denormals import kept_flags
 from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.arena import ENTRY, Arena
-from ortopt.runtime.execution.weights import FOLDER_KEY, Placed
+from ortopt.runtime.execution.weights import Placed
 from ortopt.runtime.instruments import Profiles
 from ortopt.runtime.onnxruntime_internals import NativeSession, uninitialized_session
 
@@ -47,6 +47,8 @@ class SessionMaker:
         copies: Copies of the options, if there are any.
 
     Attributes:
+        options: The caller's options.
+        provider_options: Options by provider, in order.
         device: The CUDA device of its CUDA sessions, if there are any.
         denormals_as_zero: Whether denormals are zero in the sessions' threads.
         has_initializers: Whether the caller's options have initializers, which the model has by now.
@@ -64,17 +66,17 @@ class SessionMaker:
     ) -> None:
         import onnxruntime
 
-        self._options = onnxruntime.SessionOptions() if options is None else options
+        self.options = onnxruntime.SessionOptions() if options is None else options
         self._given = options
         self._copies = copies
-        self._provider_options = provider_options
+        self.provider_options = provider_options
         self._disabled = set(disabled_optimizers)
         self._global_pool = global_pool
         self.device: CudaDevice | None = None
         self.denormals_as_zero = False
         self.has_initializers = False
-        self.profiles = Profiles(self._options)
-        self._arena = Arena(self._options)
+        self.profiles = Profiles(self.options)
+        self._arena = Arena(self.options)
         self._afterwards: dict[str, Callable[[NativeSession], object]] = {}
         self._made: weakref.WeakSet[NativeSession] = weakref.WeakSet()
 
@@ -88,16 +90,6 @@ class SessionMaker:
         self._afterwards[what] = change
         for session in list(self._made):
             change(session)
-
-    @property
-    def provider_options(self) -> ProviderOptions:
-        """Options by provider, in order."""
-        return self._provider_options
-
-    @property
-    def options(self) -> onnxruntime.SessionOptions:
-        """The caller's options."""
-        return self._options
 
     def make(
         self,
@@ -155,8 +147,7 @@ class SessionMaker:
             entries.update(dict.fromkeys(_SPINNING, "0"))
         if self.denormals_as_zero:
             entries[denormals.ENTRY] = "1"
-        if placed.folder is not None:
-            entries[FOLDER_KEY] = placed.folder
+        entries.update(placed.entries)
         # A library of custom ops means the caller's own object, in which ONNX Runtime warns of each entry changed back.
         if tuple(providers) == (CPU,) and not foreign:
             entries.update(self._arena.entries())
@@ -184,7 +175,7 @@ class SessionMaker:
         """
         shared = {} if self.device is None else {CUDA: self.device.session_options()}
         merged = [
-            {**self._provider_options.get(name, {}), **shared.get(name, {}), **more.get(name, {})} for name in providers
+            {**self.provider_options.get(name, {}), **shared.get(name, {}), **more.get(name, {})} for name in providers
         ]
         options = [{str(key): str(text) for key, text in settings.items()} for settings in merged]
         session.initialize_session(list(providers), options, self._disabled)
@@ -216,7 +207,7 @@ class SessionMaker:
         import onnxruntime
 
         with _lock if foreign else contextlib.nullcontext():
-            options = self._options if foreign else self._copy()
+            options = self.options if foreign else self._copy()
             saved = {name: getattr(options, name) for name in (*_CHANGED, *thread_attributes())}
             before = {key: session_options.entry(options, key) for key in entries}
             try:
@@ -254,7 +245,7 @@ def making_on(providers: Iterable[str]) -> contextlib.AbstractContextManager[Non
         return contextlib.nullcontext()
     from ortopt.runtime.cuda.capture_gate import GATE
 
-    return GATE.use
+    return GATE
 
 
 def _known(original: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:

@@ -20,7 +20,14 @@ from ortopt.errors import UsageError
 from ortopt.evaluation.sessions import shares_threads, thread_attributes
 from ortopt.graph import scope
 from ortopt.runtime.execution.group_spec import argument_of, free_prefix
-from ortopt.runtime.onnxruntime_internals import NativeSession, NativeValue, open_native_session, uninitialized_session
+from ortopt.runtime.onnxruntime_internals import (
+    NativeSession,
+    NativeValue,
+    add_constant,
+    open_native_session,
+    small_model,
+    uninitialized_session,
+)
 from ortopt.runtime.values.containers import to_numpy
 from ortopt.terminal_text import quoted
 
@@ -31,8 +38,6 @@ _lock = threading.Lock()
 
 _POOLLESS: Final = {"use_per_session_threads": False, "intra_op_num_threads": 0, "inter_op_num_threads": 0}
 _AFFINITIES: Final = "session.intra_op_thread_affinities"
-_IR: Final = 10
-_OPSET: Final = 21
 _UNKNOWN_TYPES: Final = frozenset({ir.DataType.COMPLEX64, ir.DataType.COMPLEX128})
 """Types of which no OrtValue can be made."""
 
@@ -79,7 +84,9 @@ class Copies:
 
 
 def _carrier(options: onnxruntime.SessionOptions) -> NativeSession:
-    return uninitialized_session(options, _empty_model())
+    proto = small_model("carrier")
+    add_constant(proto, "constant")
+    return uninitialized_session(options, proto.SerializeToString())
 
 
 @contextlib.contextmanager
@@ -100,7 +107,7 @@ def _in_this_process(options: onnxruntime.SessionOptions) -> Iterator[None]:
 
 def brings_files(copies: Copies) -> bool:
     """Whether options bring contents of files: ONNX Runtime says that it misses one among them."""
-    proto = _model()
+    proto = small_model("probe")
     absent = proto.graph.initializer.add(
         name="ortopt.absent", data_type=onnx.TensorProto.UINT8, dims=[1], data_location=onnx.TensorProto.EXTERNAL
     )
@@ -109,7 +116,7 @@ def brings_files(copies: Copies) -> bool:
     proto.graph.node.append(onnx.helper.make_node("Identity", ["ortopt.absent"], ["ortopt.read"]))
     proto.graph.output.append(onnx.helper.make_tensor_value_info("ortopt.read", onnx.TensorProto.UINT8, [1]))
     try:
-        _open(proto, copies.quiet())
+        open_native_session(copies.quiet(), proto)
     except Exception as error:  # without them it misses the file
         return "not found from the table" in str(error)
     return False
@@ -168,7 +175,7 @@ def _fix_dims(options: onnxruntime.SessionOptions, model: ir.Model) -> None:
         for value in model.graph.inputs
         if isinstance(value.type, ir.TensorType) and value.shape is not None and _is_asked(value.shape)
     ]
-    proto = _model()
+    proto = small_model("probe")
     for value in inputs:
         declared = argument_of(value).declared()
         for i, dim in enumerate(declared.type.tensor_type.shape.dim):
@@ -176,7 +183,8 @@ def _fix_dims(options: onnxruntime.SessionOptions, model: ir.Model) -> None:
             dim.denotation = value.shape.get_denotation(i) or ""
         proto.graph.input.append(declared)
     try:
-        session = _open(_with_constant(proto, free_prefix(value.name for value in inputs)), options)
+        add_constant(proto, f"{free_prefix(value.name for value in inputs)}constant")
+        session = open_native_session(options, proto)
     except Exception as error:
         if "initializer" not in str(error):
             raise
@@ -223,7 +231,7 @@ def _initializers(options: onnxruntime.SessionOptions, model: ir.Model) -> list[
     ]
     if not values:
         return []
-    proto = _model()
+    proto = small_model("probe")
     names: set[str] = set()
     for value in values:
         name = value.name or ""
@@ -235,14 +243,10 @@ def _initializers(options: onnxruntime.SessionOptions, model: ir.Model) -> list[
         proto.graph.initializer.append(onnx.TensorProto(name=name, data_type=kind, dims=[0]))
         # As it is: an Identity has no kernel for types of four bits.
         proto.graph.output.append(onnx.helper.make_value_info(name, onnx.helper.make_tensor_type_proto(kind, None)))
-    session = _open(proto, options)
+    session = open_native_session(options, proto)
     asked = list(names)
     contents = dict(zip(asked, session.run_with_ort_values({}, asked, None), strict=True))
     return [(value, contents[value.name or ""]) for value in values if list(contents[value.name or ""].shape()) != [0]]
-
-
-def _open(model: onnx.ModelProto, options: onnxruntime.SessionOptions) -> NativeSession:
-    return open_native_session(options, model.SerializeToString())
 
 
 def has_affinities(options: onnxruntime.SessionOptions) -> bool:
@@ -275,24 +279,6 @@ def entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
         return str(options.get_session_config_entry(key))
     except RuntimeError:
         return None
-
-
-def _model() -> onnx.ModelProto:
-    proto = onnx.ModelProto(ir_version=_IR)
-    proto.opset_import.add(domain="", version=_OPSET)
-    proto.graph.name = "probe"
-    return proto
-
-
-def _with_constant(proto: onnx.ModelProto, prefix: str = "") -> onnx.ModelProto:
-    name = f"{prefix}constant"
-    proto.graph.node.append(onnx.helper.make_node("Constant", [], [name], value_int=1))
-    proto.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, []))
-    return proto
-
-
-def _empty_model() -> bytes:
-    return bytes(_with_constant(_model()).SerializeToString())
 
 
 def named(keys: Iterable[str], options: onnxruntime.SessionOptions) -> dict[str, str]:

@@ -46,6 +46,11 @@ class Placed(Struct, frozen=True):
     folder: str | None
     kept: tuple[MappedFile, ...]
 
+    @property
+    def entries(self) -> dict[str, str]:
+        """The configuration entries of its sessions."""
+        return {} if self.folder is None else {FOLDER_KEY: self.folder}
+
 
 def place(model: onnx.ModelProto, weights: Mapping[str, ir.TensorProtocol]) -> Placed:
     """Give a model its initializers.

@@ -20,22 +20,20 @@ from ortopt.runtime.execution.group_spec import free_prefix
 from ortopt.runtime.onnxruntime_interface.model_signature import ModelSignature
 from ortopt.runtime.onnxruntime_internals import (
     NativeSession,
+    add_constant,
     auxiliary_session,
     failure,
     native_device,
     native_value,
+    small_model,
     tensor_over,
 )
-from ortopt.runtime.values.tensors import PLAIN, elements, is_plain, to_ort, type_text
+from ortopt.runtime.values.tensors import PLAIN, elements, is_native, to_ort
 
 if TYPE_CHECKING:
     import onnxruntime
 
     from ortopt.runtime.cuda.device import CudaDevice
-
-
-_IR: Final = 10
-_OPSET: Final = 21
 
 
 class LoraAdapters:
@@ -79,19 +77,14 @@ class LoraAdapters:
         }
 
     def _made(self) -> NativeSession:
-
         info = onnx.helper.make_tensor_value_info
-        proto = onnx.ModelProto(ir_version=_IR)
-        proto.opset_import.add(domain="", version=_OPSET)
+        proto = small_model("adapters")
         graph = proto.graph
-        graph.name = "adapters"
         for name, kind in self._types.items():
             graph.input.append(info(name, kind, None))
             graph.output.append(info(name, kind, None))
             graph.initializer.append(onnx.TensorProto(name=name, data_type=kind, dims=[0]))
-        constant = f"{free_prefix(self._types)}constant"  # a model has a node
-        graph.node.append(onnx.helper.make_node("Constant", [], [constant], value_int=1))
-        graph.output.append(info(constant, onnx.TensorProto.INT64, []))
+        add_constant(proto, f"{free_prefix(self._types)}constant")
         return auxiliary_session(proto)
 
 
@@ -182,10 +175,9 @@ class _Formal:
     def __init__(self, value: ir.Value) -> None:
         self.optional = isinstance(value.type, ir.OptionalType)
         self._dtype = value.dtype if isinstance(value.type, ir.TensorType) else None
-        plain = self._dtype is not None and is_plain(type_text(self._dtype))
-        self._kind = self._dtype.value if plain and self._dtype is not None else None
-        numpy = self._dtype.numpy() if plain and self._dtype is not None else None
-        self._numpy = numpy if numpy is not None and numpy.isbuiltin == 1 and self._dtype.bitwidth >= 8 else None  # type: ignore[union-attr]
+        plain = self._dtype if self._dtype in PLAIN else None
+        self._kind = None if plain is None else plain.value
+        self._numpy = plain.numpy() if plain is not None and is_native(plain) else None
         self._rank = None if value.shape is None else len(value.shape)
         self._dims = [(i, dim) for i, dim in enumerate(value.shape or ()) if isinstance(dim, int)]
 

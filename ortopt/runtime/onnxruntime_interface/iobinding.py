@@ -40,6 +40,10 @@ class IOBinding:
         signature: The inputs and outputs of the session's model.
         device: The CUDA device where values may be besides the host's memory.
         providers: The session's execution providers.
+
+    Attributes:
+        inputs: What is bound to inputs, by name.
+        outputs: What is bound to outputs, by name: a value to write to, or a device and its number.
     """
 
     def __init__(self, signature: ModelSignature, device: CudaDevice | None, providers: Iterable[str]) -> None:
@@ -47,19 +51,9 @@ class IOBinding:
         self._device = device
         self._kinds = {provider.lower().removesuffix("executionprovider") for provider in providers}
         self._checks = new_binding(self._session)  # binds nothing: it refuses what is wrong
-        self._inputs: dict[str, onnxruntime.OrtValue] = {}
-        self._outputs: dict[str, Target] = {}
+        self.inputs: dict[str, onnxruntime.OrtValue] = {}
+        self.outputs: dict[str, Target] = {}
         self._results: dict[str, onnxruntime.OrtValue] = {}
-
-    @property
-    def inputs(self) -> dict[str, onnxruntime.OrtValue]:
-        """What is bound to inputs, by name: ``onnxruntime.OrtValue``."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> dict[str, Target]:
-        """What is bound to outputs, by name: an ``onnxruntime.OrtValue`` to write to, or a device and its number."""
-        return self._outputs
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Bind an array to an input. Raises what ONNX Runtime raises, here and below."""
@@ -67,7 +61,7 @@ class IOBinding:
 
         self._checks.bind_input(name, arr_on_cpu)
         array = np.ascontiguousarray(arr_on_cpu).reshape(np.shape(arr_on_cpu))
-        self._inputs[name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
+        self.inputs[name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
@@ -92,7 +86,7 @@ class IOBinding:
             away = device is not None and device.is_resident(inner)
             # What is on a device would be copied at once, by a session that knows no device. Names are all it looks at.
             self._checks.bind_ortvalue_input(name, to_ort(np.zeros(0, np.float32)) if away else inner)
-        self._inputs[name] = ortvalue
+        self.inputs[name] = ortvalue
 
     def synchronize_inputs(self) -> None:
         """Nothing waits: what is bound is there."""
@@ -131,7 +125,7 @@ class IOBinding:
     def _bind_output(self, name: str, target: Target) -> None:
         if not isinstance(name, str):
             raise TypeError(f"the name of an output is a str, not {type(name).__name__}")
-        self._outputs[name] = target
+        self.outputs[name] = target
         self._results.pop(name, None)
 
     def synchronize_outputs(self) -> None:
@@ -144,7 +138,7 @@ class IOBinding:
         """
         return [
             self._results[name] if name in self._results else self._unwritten(name, target)
-            for name, target in self._outputs.items()
+            for name, target in self.outputs.items()
         ]
 
     def get_outputs_as_ortvaluevector(self) -> NativeVector:
@@ -173,11 +167,11 @@ class IOBinding:
     def clear_binding_inputs(self) -> None:
         """Bind no input any more."""
         self._checks.clear_binding_inputs()
-        self._inputs.clear()
+        self.inputs.clear()
 
     def clear_binding_outputs(self) -> None:
         """Bind no output any more."""
-        self._outputs.clear()
+        self.outputs.clear()
         self._results.clear()
 
     def _at(self, kind: str, index: int, element_type: Any, shape: Sequence[int], address: int) -> onnxruntime.OrtValue:
@@ -215,7 +209,7 @@ class IOBinding:
         device = self._device
         bound: dict[str, onnxruntime.OrtValue] = {}
         moved = False
-        for name, target in self._outputs.items():
+        for name, target in self.outputs.items():
             value = results[name]
             if not isinstance(target, tuple):
                 moved = write(target, value, device, name, in_execution) or moved

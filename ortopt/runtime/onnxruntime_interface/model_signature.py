@@ -13,18 +13,15 @@ from typing import Any, Final
 import onnx
 import onnx_ir as ir
 
-from ortopt.evaluation.sessions import use_one_thread
 from ortopt.runtime.execution.group_spec import argument_of, free_prefix
-from ortopt.runtime.execution.weights import FOLDER_KEY, place
-from ortopt.runtime.onnxruntime_internals import NativeSession, failure, open_native_session
+from ortopt.runtime.execution.weights import place
+from ortopt.runtime.onnxruntime_internals import add_constant, auxiliary_session, failure, small_model
 from ortopt.semantics.domains import ML
 from ortopt.serialization.types_of_values import FOREIGN_TYPE_KEY
 
 _ACCEPTED: Final = "accepted"
 _SHAPE: Final = "shape"
 _CODE: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
-_OPSET: Final = 21  # Reshape of every type, Optional
-_IR: Final = 10
 
 
 class ModelSignature:
@@ -34,6 +31,7 @@ class ModelSignature:
         model: The model.
 
     Attributes:
+        session: ONNX Runtime's C++ session.
         inputs: ``onnxruntime.NodeArg`` of each input that has no default.
         outputs: The same for the outputs.
         overridable: The same for the inputs that have a default.
@@ -43,10 +41,6 @@ class ModelSignature:
     def __init__(self, model: ir.Model) -> None:
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        use_one_thread(options)
-        options.log_severity_level = 4
         prefix = free_prefix(value.name for value in (*model.graph.inputs, *model.graph.outputs))
         self._accepted = prefix + _ACCEPTED
         defaults = {
@@ -56,22 +50,15 @@ class ModelSignature:
         }
         placed = place(_proto(model, prefix), defaults)
         self._kept = placed.kept
-        if placed.folder is not None:
-            options.add_session_config_entry(FOLDER_KEY, placed.folder)
-        self._session = open_native_session(options, placed.model)
+        self.session = auxiliary_session(placed.model, placed.entries)
         self._quiet = onnxruntime.RunOptions()
         self._quiet.log_severity_level = 4
-        self.inputs = list(self._session.inputs_meta)
-        self.outputs = list(self._session.outputs_meta)[: len(model.graph.outputs)]
-        self.overridable = list(self._session.overridable_initializers)
-        self.metadata = self._session.model_meta
+        self.inputs = list(self.session.inputs_meta)
+        self.outputs = list(self.session.outputs_meta)[: len(model.graph.outputs)]
+        self.overridable = list(self.session.overridable_initializers)
+        self.metadata = self.session.model_meta
         self._required = [argument.name for argument in self.inputs if not argument.type.startswith("optional")]
         self._known = {argument.name for argument in self.outputs}
-
-    @property
-    def session(self) -> NativeSession:
-        """ONNX Runtime's C++ session."""
-        return self._session
 
     def check_inputs(self, feeds: Mapping[str, Any]) -> None:
         """Refuse inputs as ONNX Runtime refuses them.
@@ -80,18 +67,10 @@ class ModelSignature:
             ValueError: An input is missing.
             onnxruntime.InvalidArgument: A name, a type, a rank or a size is wrong.
         """
-        self.check_names(feeds)
-        self._session.run([self._accepted], feeds, self._quiet)
-
-    def check_names(self, feeds: Mapping[str, Any]) -> None:
-        """Refuse feeds in which an input is missing.
-
-        Raises:
-            ValueError: One is.
-        """
         missing = self._missing(feeds)
         if missing:
             raise ValueError(f"Required inputs ({missing}) are missing from input feed ({list(feeds)}).")
+        self.session.run([self._accepted], feeds, self._quiet)
 
     def check_bound(self, feeds: Mapping[str, Any]) -> None:
         """Refuse bound inputs among which one is missing, as ONNX Runtime does when a kernel asks for it.
@@ -102,7 +81,7 @@ class ModelSignature:
         """
         missing = self._missing(feeds)
         if missing:
-            self._session.run([self._accepted], feeds, self._quiet)
+            self.session.run([self._accepted], feeds, self._quiet)
             raise failure(f"Missing Input: {missing[0]}")
 
     def _missing(self, feeds: Mapping[str, Any]) -> list[str]:
@@ -116,7 +95,7 @@ class ModelSignature:
             TypeError: They are not a sequence of names.
         """
         if isinstance(names, str) or not self._known.issuperset(names):
-            self._session.run(names, {}, self._quiet)  # the names are looked at first
+            self.session.run(names, {}, self._quiet)  # the names are looked at first
 
 
 def without_code(error: Exception) -> str:
@@ -125,20 +104,15 @@ def without_code(error: Exception) -> str:
 
 
 def _proto(model: ir.Model, prefix: str) -> onnx.ModelProto:
-    proto = onnx.ModelProto(
-        ir_version=_IR,
-        producer_name=model.producer_name or "",
-        producer_version=model.producer_version or "",
-        domain=model.domain or "",
-        model_version=model.model_version,
-        doc_string=model.doc_string or "",
-    )
-    proto.opset_import.add(domain="", version=_OPSET)
+    proto = small_model(model.graph.name or "main")
+    proto.producer_name, proto.producer_version = model.producer_name or "", model.producer_version or ""
+    proto.domain, proto.doc_string = model.domain or "", model.doc_string or ""
+    if model.model_version is not None:
+        proto.model_version = model.model_version
     proto.opset_import.add(domain=ML, version=1)
     for key, text in model.metadata_props.items():
         proto.metadata_props.add(key=key, value=text)
     graph = proto.graph
-    graph.name = model.graph.name or "main"
     graph.doc_string = model.graph.doc_string or ""
     for value in model.graph.inputs:
         graph.input.append(argument_of(value).declared())
@@ -152,8 +126,7 @@ def _proto(model: ir.Model, prefix: str) -> onnx.ModelProto:
     graph.output.extend(argument_of(value).declared() for value in model.graph.outputs)
     for i, value in enumerate(dict.fromkeys(model.graph.outputs)):  # a model may give one twice
         graph.node.extend(_something(value, f"{prefix}{i}", prefix + _SHAPE))
-    graph.node.append(make("Constant", [], [prefix + _ACCEPTED], value_int=1))
-    graph.output.append(onnx.helper.make_tensor_value_info(prefix + _ACCEPTED, onnx.TensorProto.INT64, []))
+    add_constant(proto, prefix + _ACCEPTED)
     return proto
 
 

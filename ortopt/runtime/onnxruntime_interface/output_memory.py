@@ -103,7 +103,7 @@ def placed(value: NativeValue, place: NativeDevice, device: CudaDevice | None, n
         return at_host
     from ortopt.runtime.cuda.capture_gate import GATE
 
-    with GATE.use:  # it may allocate and copy on CUDA
+    with GATE:  # it may allocate and copy on CUDA
         return tensor_over(to_numpy(at_host), place)
 
 
@@ -121,5 +121,5 @@ def _fill(target: onnxruntime.OrtValue, value: NativeValue, device: CudaDevice |
     else:
         from ortopt.runtime.cuda.capture_gate import GATE
 
-        with GATE.use:  # another session's device
+        with GATE:  # another session's device
             target.update_inplace(to_numpy(at_host))

@@ -20,8 +20,6 @@ from ortopt.semantics.domains import MICROSOFT
 if TYPE_CHECKING:
     import onnxruntime
 
-    pass
-
 
 class PlacedGroup(Struct, frozen=True):
     """A group that a step runs.
@@ -169,6 +167,21 @@ class ExecutionPlan:
     def __post_init__(self) -> None:
         self._code = tuple((step.action, step.inputs, step.outputs, step.dead) for step in self.steps)
 
+    def dependencies(self) -> tuple[list[int], list[list[int]]]:
+        """For each step, how many steps it waits for, and which steps wait for it."""
+        made_by = {slot: i for i, step in enumerate(self.steps) for slot in step.outputs}
+        needs = ({made_by[slot] for slot in step.inputs if slot in made_by} for step in self.steps)
+        return dependencies(needs, (step.ordered for step in self.steps))
+
+    def filled(self, arguments: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
+        """The slots at the start of a run; see `run`."""
+        slots = self.template.copy()
+        for i, value in zip(self.inputs, arguments, strict=True):
+            slots[i] = value
+        for i, value in zip(self.captured, captured, strict=True):
+            slots[i] = value
+        return slots
+
     def run(self, arguments: Sequence[Any], captured: Sequence[Any], options: onnxruntime.RunOptions) -> list[Any]:
         """Run all steps, one after the other.
 
@@ -180,11 +193,7 @@ class ExecutionPlan:
         Returns:
             The values of the outputs.
         """
-        slots = self.template.copy()
-        for i, value in zip(self.inputs, arguments, strict=True):
-            slots[i] = value
-        for i, value in zip(self.captured, captured, strict=True):
-            slots[i] = value
+        slots = self.filled(arguments, captured)
         for action, inputs, outputs, dead in self._code:
             for i, value in zip(outputs, action([slots[i] for i in inputs], options), strict=False):
                 slots[i] = value
@@ -205,7 +214,7 @@ class ParallelPlan:
     def __init__(self, plan: ExecutionPlan, executor: Executor) -> None:
         self._plan = plan
         self._executor = executor
-        self._waits, self._following = dependencies(plan)
+        self._waits, self._following = plan.dependencies()
         self._readers = [0] * len(plan.template)
         for step in plan.steps:
             for slot in step.inputs:
@@ -220,9 +229,7 @@ class ParallelPlan:
     def run(self, arguments: Sequence[Any], captured: Sequence[Any], options: onnxruntime.RunOptions) -> list[Any]:
         """As `Plan.run`; the first error ends it, once the steps that run have ended."""
         plan = self._plan
-        slots = plan.template.copy()
-        for i, value in zip(plan.inputs, arguments, strict=True):
-            slots[i] = value
+        slots = plan.filled(arguments, captured)
         run = _ParallelRun(self, slots, options)
         run.finish()
         plan.counters.ran(plan.groups)
@@ -303,21 +310,22 @@ class _ParallelRun:
         return ready
 
 
-def dependencies(plan: ExecutionPlan) -> tuple[list[int], list[list[int]]]:
-    """For each step, how many steps it waits for, and which steps wait for it."""
-    made_by: dict[int, int] = {}
-    waits = [0] * len(plan.steps)
-    following: list[list[int]] = [[] for _ in plan.steps]
-    last_ordered: int | None = None
-    for i, step in enumerate(plan.steps):
-        before = {made_by[slot] for slot in step.inputs if slot in made_by}
-        if step.ordered:
-            if last_ordered is not None:
-                before.add(last_ordered)
-            last_ordered = i
-        waits[i] = len(before)
+def dependencies(needs: Iterable[set[int]], ordered: Iterable[bool]) -> tuple[list[int], list[list[int]]]:
+    """For each of some items, how many others it waits for, and which wait for it.
+
+    Args:
+        needs: For each item those before it that it waits for.
+        ordered: For each whether it waits for the last one before it that is ordered, too: they draw random numbers.
+    """
+    waits: list[int] = []
+    following: list[list[int]] = []
+    last_ordered: set[int] = set()
+    for i, (own, is_ordered) in enumerate(zip(needs, ordered, strict=True)):
+        before = own | last_ordered if is_ordered else own
+        if is_ordered:
+            last_ordered = {i}
+        waits.append(len(before))
+        following.append([])
         for j in sorted(before):
             following[j].append(i)
-        for slot in step.outputs:
-            made_by[slot] = i
     return waits, following

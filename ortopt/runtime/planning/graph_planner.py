@@ -5,17 +5,20 @@ Reshape, Flatten, Squeeze, Unsqueeze and Identity between groups are another sha
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.analysis.providers import CUDA
 from ortopt.graph import scope
-from ortopt.runtime.execution.executables import AtHost, Executable
+from ortopt.partition.dag import is_constant_node
+from ortopt.runtime.execution.executables import Executable, at_host
 from ortopt.runtime.execution.group_runner import GroupRunner
 from ortopt.runtime.onnxruntime_internals import value_class
 from ortopt.runtime.planning import control_flow
@@ -24,17 +27,17 @@ from ortopt.runtime.planning.execution_plan import ExecutionPlan, PlacedGroup, P
 from ortopt.runtime.planning.node_kinds import ModelPlanning, NodeKind, blocks_of
 from ortopt.runtime.planning.placement import SlotTable, place_values
 from ortopt.runtime.run_settings import RunType
-from ortopt.runtime.specialization.guard_reader import Choice, GuardedCall, GuardedVersion, SpecializedCall, choice_of
-from ortopt.runtime.values.tensors import has_no_array, is_plain, to_ort, type_text
+from ortopt.runtime.specialization.guard_reader import Choice, ChosenCall, GuardedCall, GuardedVersion, choice_of
+from ortopt.runtime.values.tensors import Array, has_no_array, is_plain, to_ort, type_text
 from ortopt.semantics.op_traits import RESHAPING
 
 if TYPE_CHECKING:
     import onnxruntime
 
 
-Dims = tuple[int, ...]
-Reshaping = Callable[[Dims], Dims]
-"""The sizes of a result by those of its operand; raises ValueError where the operand does not fit."""
+Numbers = tuple[int, ...]
+Reshaping = Callable[[Array], Array]
+"""A view of an array in another shape; raises ValueError where the array does not fit."""
 
 _COPIES: Final = RESHAPING | {"Identity"}
 
@@ -58,11 +61,8 @@ class ZeroCopyReshape:
         """Make the view, which keeps the memory alive."""
         value = values[0]
         if type(value) is self._tensor and value.device_name() in {"cpu", "Cpu", "CPU"}:
-            array = value.numpy()
-            try:
-                return (to_ort(array.reshape(self._reshaping(array.shape))),)
-            except ValueError:
-                pass
+            with contextlib.suppress(ValueError):
+                return (to_ort(self._reshaping(value.numpy())),)
         return self._session(values, options)
 
 
@@ -77,21 +77,21 @@ def reshaping_of(node: ir.Node) -> Reshaping | None:
     if not is_plain(type_) or has_no_array(type_) or semantics.constant_tensor(operand) is not None:
         return None
     if node.op_type == "Identity":
-        return lambda dims: dims
+        return lambda array: array
     if node.op_type == "Flatten":
         axis = node.attributes.get_int("axis", 1)
-        return lambda dims: _flattened(dims, axis)
+        return lambda array: _flattened(array, axis)
     numbers = _constant_shape(node)
     if numbers is None:
         return None
     if node.op_type == "Reshape":
-        return None if node.attributes.get_int("allowzero", 0) else lambda dims: _reshaped(dims, numbers)
-    return (
-        (lambda dims: _squeezed(dims, numbers)) if node.op_type == "Squeeze" else lambda dims: _widened(dims, numbers)
-    )
+        return None if node.attributes.get_int("allowzero", 0) else lambda array: _reshaped(array, numbers)
+    if node.op_type == "Squeeze":
+        return lambda array: np.squeeze(array, numbers)
+    return lambda array: np.expand_dims(array, numbers)
 
 
-def _constant_shape(node: ir.Node) -> Dims | None:
+def _constant_shape(node: ir.Node) -> Numbers | None:
     """The target of a Reshape, or axes: a constant operand, or an attribute of older opsets."""
     if len(node.inputs) > 1:
         tensor = semantics.constant_tensor(node.inputs[1])
@@ -101,43 +101,19 @@ def _constant_shape(node: ir.Node) -> Dims | None:
     return None if attribute is None or attribute.is_ref() else tuple(attribute.as_ints())
 
 
-def _flattened(dims: Dims, axis: int) -> Dims:
+def _flattened(array: Array, axis: int) -> Array:
+    dims = array.shape
     place = axis + len(dims) if axis < 0 else axis
     if not 0 <= place <= len(dims):
         raise ValueError("the axis is out of range")
-    return math.prod(dims[:place]), math.prod(dims[place:])
+    return array.reshape(math.prod(dims[:place]), math.prod(dims[place:]))
 
 
-def _reshaped(dims: Dims, target: Dims) -> Dims:
+def _reshaped(array: Array, target: Numbers) -> Array:
+    dims = array.shape
     if any(size == 0 and i >= len(dims) for i, size in enumerate(target)):
         raise ValueError("there is no size to keep")
-    sizes = [dims[i] if size == 0 else size for i, size in enumerate(target)]
-    if sizes.count(-1) == 1 and 0 not in sizes:
-        known = math.prod(size for size in sizes if size != -1)
-        sizes[sizes.index(-1)] = math.prod(dims) // known
-    return tuple(sizes)
-
-
-def _squeezed(dims: Dims, axes: Dims) -> Dims:
-    gone = _places(axes, len(dims))
-    if any(dims[i] != 1 for i in gone):
-        raise ValueError("the size is not 1")
-    return tuple(size for i, size in enumerate(dims) if i not in gone)
-
-
-def _widened(dims: Dims, axes: Dims) -> Dims:
-    rank = len(dims) + len(axes)
-    new = _places(axes, rank)
-    rest = iter(dims)
-    return tuple(1 if i in new else next(rest) for i in range(rank))
-
-
-def _places(axes: Dims, rank: int) -> set[int]:
-    """Axes counted from the front."""
-    places = {axis + rank if axis < 0 else axis for axis in axes}
-    if len(places) != len(axes) or any(not 0 <= place < rank for place in places):
-        raise ValueError("an axis is out of range, or named twice")
-    return places
+    return array.reshape([dims[i] if size == 0 else size for i, size in enumerate(target)])
 
 
 @dataclass(eq=False)
@@ -175,7 +151,7 @@ class GraphPlanner:
             if choice is not None:
                 self._choices[node] = choice
                 skipped |= choice.condition
-        nodes = [node for node in self.graph if node not in skipped and not _is_constant(node)]
+        nodes = [node for node in self.graph if node not in skipped and not is_constant_node(node)]
         operands = {node: self._choices[node].operands if node in self._choices else _operands(node) for node in nodes}
         for kind, block in blocks_of(nodes, operands, self.model.kind, functions):
             self._add(kind, block, operands)
@@ -277,15 +253,15 @@ class GraphPlanner:
         """An If that chooses between versions of a group: no If is run, and no condition."""
         wanted = [i for i, value in enumerate(node.outputs) if _is_used(value)]
         arguments: dict[ir.Value, int] = {}
-        general = self._version(choice.general, choice.order, wanted, arguments)
+        general = self._version(choice.general, wanted, arguments)
         group = general.group
-        versions = [self._guarded(version, wanted, arguments, group) for version in choice.versions]
+        versions = [self._version(version, wanted, arguments, group) for version in choice.versions]
         placed = tuple(PlacedGroup(version.group, version.order) for version in (general, *versions))
         context, spec = self.model.context, group.spec
         action: Executable = GuardedCall(versions, general, spec.name, context.counters, context.timeline)
         compared = {place for version in versions for place, (_, content) in version.expected if content}
         if context.device is not None:
-            action = AtHost(action, context.device, f"guard of {spec.name}", compared.__contains__)
+            action = at_host(action, context.device, f"guard of {spec.name}", compared.__contains__)
         self._append(
             spec.name,
             action,
@@ -298,22 +274,20 @@ class GraphPlanner:
 
     def _version(
         self,
-        call: ir.Node,
-        order: Sequence[int],
+        version: ChosenCall,
         wanted: Sequence[int],
         arguments: dict[ir.Value, int],
         general: GroupRunner | None = None,
     ) -> GuardedVersion:
-        """One version, without what must hold: its group, what that is given, and the wanted results among its own.
+        """One version: its group, what that is given, the wanted results among its own, and what must hold.
 
         Args:
-            call: Its call.
-            order: Which output of the call each output of the If is.
+            version: Its call.
             wanted: The outputs of the If that are used.
             arguments: What all versions are given, by place; added to.
             general: The group that runs where no version does; None if it is this one.
         """
-        library = self.model.library
+        library, call, order = self.model.library, version.call, version.order
         function = library.group_of(call)
         assert function is not None
         asked = {order[i] for i in wanted}
@@ -321,15 +295,8 @@ class GraphPlanner:
         group = self.model.new_group(spec, version_of=general)
         positions = {place: i for i, place in enumerate(sorted(asked))}
         places = tuple(arguments.setdefault(value, len(arguments)) for value in values)
-        return GuardedVersion(group, places, tuple(positions[order[i]] for i in wanted))
-
-    def _guarded(
-        self, version: SpecializedCall, wanted: Sequence[int], arguments: dict[ir.Value, int], general: GroupRunner
-    ) -> GuardedVersion:
-        """One version, with what must hold."""
-        unguarded = self._version(version.call, version.order, wanted, arguments, general)
         expected = tuple((arguments.setdefault(value, len(arguments)), asked) for value, asked in version.expected)
-        return unguarded._replace(expected=expected)
+        return GuardedVersion(group, places, tuple(positions[order[i]] for i in wanted), expected)
 
     # Control flow
 
@@ -350,7 +317,7 @@ class GraphPlanner:
             action = self._scan(node, operands)
         device = self.model.context.device
         if device is not None:
-            action = AtHost(action, device, f"copy for {name}", read.__contains__)
+            action = at_host(action, device, f"copy for {name}", read.__contains__)
         self._append(name, action, operands, node.outputs, ordered=random, host_reads=read.__contains__)
 
     def _body(self, graph: ir.Graph, operands: list[ir.Value], at_host: Iterable[int] = ()) -> Body:
@@ -404,11 +371,6 @@ def _numbers(node: ir.Node, name: str, length: int) -> Sequence[int]:
 
 def _is_used(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
-
-
-def _is_constant(node: ir.Node) -> bool:
-    """Whether a node needs no step: its output is a constant."""
-    return node.op_type == "Constant" and semantics.constant_tensor(node.outputs[0]) is not None
 
 
 def _operands(node: ir.Node) -> list[ir.Value]:

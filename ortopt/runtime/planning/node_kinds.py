@@ -16,9 +16,10 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.analysis import kernels, shapes
 from ortopt.errors import UsageError
-from ortopt.graph import facts
+from ortopt.graph import facts, scope
 from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
+from ortopt.runtime.planning.execution_plan import dependencies
 from ortopt.runtime.run_settings import RunType
 from ortopt.semantics.opset_changes import SCAN_HAS_NO_BATCH_FROM
 
@@ -27,20 +28,18 @@ _OLDEST_CONTROL: Final = {"Scan": SCAN_HAS_NO_BATCH_FROM}
 
 
 class NodeKind(enum.IntEnum):
-    """What runs a node."""
+    """What runs a node; nodes that run together are run by the last of what would run each."""
 
     GROUP = 0
     CONTROL = 1
-    HOST = 2
-    SESSION = 3
-    FOREIGN = 4
+    SESSION = 2
+    FOREIGN = 3
     """A session, if the caller's options bring a library that has the op."""
+    HOST = 4
 
 
 GATHERED: Final = frozenset({NodeKind.HOST, NodeKind.SESSION, NodeKind.FOREIGN})
 """Kinds of which neighbours share one session, or one evaluator."""
-
-_WORST_LAST: Final = (NodeKind.SESSION, NodeKind.FOREIGN, NodeKind.HOST)
 
 
 @dataclass(eq=False)
@@ -94,7 +93,7 @@ class NodeClassifier:
                 raise UsageError(f"node {node.name!r}: {node.op_type} at opset {self._opset} cannot hold groups")
         if self.on_host or (node.domain, node.op_type) in self._host_keys:
             return NodeKind.HOST
-        return max((self._own_kind(node), *inside), key=_WORST_LAST.index)
+        return max((self._own_kind(node), *inside))
 
     def _own_kind(self, node: ir.Node) -> NodeKind:
         """The same, subgraphs apart."""
@@ -103,19 +102,16 @@ class NodeClassifier:
             if identifier not in self._function_kinds:
                 self._function_kinds[identifier] = NodeKind.SESSION  # one that calls itself is refused elsewhere
                 kinds = {self._in_function(inner) for inner in self.model.functions[identifier]}
-                worst = max(kinds, key=_WORST_LAST.index, default=NodeKind.SESSION)
-                self._function_kinds[identifier] = worst
+                self._function_kinds[identifier] = max(kinds, default=NodeKind.SESSION)
             return self._function_kinds[identifier]
         return self._by_kernel(node, self.model.opset_imports.get(node.domain, 1))
 
     def _in_function(self, node: ir.Node) -> NodeKind:
         """What runs a node of a function, whose types need not be known."""
-        if (node.domain, node.op_type) in self._host_keys:
-            return NodeKind.HOST
-        kinds = [self._own_kind(node)]
-        for held in semantics.subgraphs(node) if node.attributes else ():
-            kinds.extend(self._in_function(inner) for inner in held)
-        return max(kinds, key=_WORST_LAST.index)
+        return max(
+            NodeKind.HOST if (inner.domain, inner.op_type) in self._host_keys else self._own_kind(inner)
+            for inner in scope.with_nested(node)
+        )
 
     def _by_kernel(self, node: ir.Node, opset: int) -> NodeKind:
         typed = all(value is None or value.type is not None for value in node.inputs)
@@ -148,7 +144,10 @@ def blocks_of(
         kind: What runs a node.
         functions: The model's local functions.
     """
-    waits, following = _dependencies(nodes, operands, functions)
+    number = {node: i for i, node in enumerate(nodes)}
+    makers = ({value.producer() for value in operands[node]} for node in nodes)
+    needs = ({number[maker] for maker in made if maker in number} for made in makers)
+    waits, following = dependencies(needs, (semantics.is_random(node, functions) for node in nodes))
     ready: dict[NodeKind, list[int]] = {kind: [] for kind in NodeKind}
     for i, count in enumerate(waits):
         if count == 0:
@@ -166,28 +165,6 @@ def blocks_of(
                     heapq.heappush(ready[kind(nodes[j])], j)
         done += len(block)
         yield first, block
-
-
-def _dependencies(
-    nodes: Sequence[ir.Node],
-    operands: Mapping[ir.Node, Sequence[ir.Value]],
-    functions: Mapping[ir.OperatorIdentifier, ir.Function],
-) -> tuple[list[int], list[list[int]]]:
-    """For each node how many nodes it waits for, and which nodes wait for it; random draws keep their order."""
-    number = {node: i for i, node in enumerate(nodes)}
-    waits = [0] * len(nodes)
-    following: list[list[int]] = [[] for _ in nodes]
-    last_random: int | None = None
-    for i, node in enumerate(nodes):
-        before = {number[maker] for value in operands[node] if (maker := value.producer()) in number}
-        if semantics.is_random(node, functions):
-            if last_random is not None:
-                before.add(last_random)
-            last_random = i
-        waits[i] = len(before)
-        for j in before:
-            following[j].append(i)
-    return waits, following
 
 
 class ModelPlanning:

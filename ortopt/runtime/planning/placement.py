@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import onnx_ir as ir
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.errors import InvalidModelError
 from ortopt.graph import facts
+from ortopt.runtime.execution.executables import Executable
 from ortopt.runtime.planning.execution_plan import PlannedStep, Step
 from ortopt.runtime.values.tensors import tensor_to_ort
 
@@ -75,36 +76,26 @@ def _default(value: ir.Value) -> ir.TensorProtocol | None:
     return value.const_value if value.is_graph_input() and value.is_initializer() else None
 
 
-class ToHost:
+def to_host(device: CudaDevice, name: str) -> Executable:
     """Copies a value to the host's memory, if it is elsewhere.
 
     Args:
         device: Where values may be.
         name: What to call it on the timeline.
     """
-
-    __slots__ = ("_device", "_name")
-
-    def __init__(self, device: CudaDevice, name: str) -> None:
-        self._device = device
-        self._name = name
-
-    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
-        """Copy."""
-        return (self._device.download(values[0], self._name),)
+    return lambda values, _: (device.download(values[0], name),)
 
 
-class ToDevice(ToHost):
-    """Copies a value to a device, if it is in the host's memory."""
+def to_device(device: CudaDevice, name: str) -> Executable:
+    """Copies a value to a device, if it is in the host's memory; see `to_host`."""
 
-    __slots__ = ()
-
-    def __call__(self, values: list[Any], options: onnxruntime.RunOptions) -> Sequence[Any]:
-        """Copy; a value for which there is no memory stays, and the step that reads it raises the error."""
+    def copy(values: list[Any], _: onnxruntime.RunOptions) -> Sequence[Any]:
         try:
-            return (self._device.upload(values[0], self._name),)
-        except RuntimeError:
+            return (device.upload(values[0], name),)
+        except RuntimeError:  # there is no memory for it: it stays, and the step that reads it raises the error
             return values
+
+    return copy
 
 
 _MATRIX: Final = 2
@@ -169,7 +160,7 @@ class _Placement:
             for i, slot in enumerate(step.inputs):
                 if slot in self._pending and not host_reads(i):
                     self._pending.discard(slot)
-                    self._uploads[slot] = self._copy(ToDevice, f"copy for {step.name}", slot)
+                    self._uploads[slot] = self._copy(to_device, f"copy for {step.name}", slot)
         step.inputs = tuple(
             self._downloads.get(slot, slot) if host_reads(i) else self._uploads.get(slot, slot) if on_cuda else slot
             for i, slot in enumerate(step.inputs)
@@ -186,12 +177,12 @@ class _Placement:
             placed.leave(wanted)
         for slot in step.outputs:
             if slot in self._at_host and slot not in stays:
-                self._downloads[slot] = self._copy(ToHost, f"copy of {step.name}", slot)
+                self._downloads[slot] = self._copy(to_host, f"copy of {step.name}", slot)
 
-    def _copy(self, kind: type[ToHost], name: str, slot: int) -> int:
+    def _copy(self, kind: Callable[[CudaDevice, str], Executable], name: str, slot: int) -> int:
         """A step that copies a slot; the slot of the copy."""
         copy = self._slots.free()
-        self._steps.append(PlannedStep(Step(name, kind(self._device, name), (slot,), (copy,), fresh=kind is ToHost)))
+        self._steps.append(PlannedStep(Step(name, kind(self._device, name), (slot,), (copy,), fresh=kind is to_host)))
         return copy
 
     def _shared_uploads(self) -> set[int]:

@@ -7,7 +7,6 @@ otherwise, or if the caller gave an op for it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -19,60 +18,53 @@ from ortopt.runtime.execution.group_runner import HOST, GroupContext
 from ortopt.runtime.planning.execution_plan import ExecutionPlan
 from ortopt.runtime.planning.graph_planner import GraphPlanner
 from ortopt.runtime.planning.node_kinds import ModelPlanning
+from ortopt.system import processor
 
 
-class Planner:
-    """Plans one model.
+def plan_model(model: ir.Model, context: GroupContext) -> ExecutionPlan:
+    """The plan of a model.
 
     Args:
         model: The model, of which no more than shapes may become known; loaded by `ortopt.serialization.load`.
         context: What its groups share.
+
+    Raises:
+        InvalidModelError: A call does not fit its group.
+        UsageError: Something cannot be run here at all.
     """
+    scope.attach(model, Options())
+    planning = ModelPlanning(model, context)
+    plan = GraphPlanner(planning, model.graph).plan()
+    if surplus := _beyond_cuda(context):
+        context.off_cuda = surplus
+        context.groups.clear()
+        planning = ModelPlanning(model, context)
+        plan = GraphPlanner(planning, model.graph).plan()
+    sessions = [group for group in planning.groups if group.wanted_provider != HOST]
+    if len(sessions) > 1:
+        allowed = context.maker.options.intra_op_num_threads
+        threads = divide_threads(allowed, [group.spec.work for group in sessions])
+        for group, count in zip(sessions, threads, strict=True):
+            group.threads = count
+    for version, general in planning.versions:
+        version.threads = general.threads
+    return plan
 
-    def __init__(self, model: ir.Model, context: GroupContext) -> None:
-        self._model = model
-        self._context = context
-        self._planning = ModelPlanning(model, context)
-        scope.attach(model, Options())
 
-    def plan(self) -> ExecutionPlan:
-        """The plan of the main graph.
-
-        Raises:
-            InvalidModelError: A call does not fit its group.
-            UsageError: Something cannot be run here at all.
-        """
-        plan = GraphPlanner(self._planning, self._model.graph).plan()
-        if surplus := self._beyond_cuda():
-            self._context.off_cuda = surplus
-            self._context.groups.clear()
-            self._planning = ModelPlanning(self._model, self._context)
-            plan = GraphPlanner(self._planning, self._model.graph).plan()
-        sessions = [group for group in self._planning.groups if group.wanted_provider != HOST]
-        if len(sessions) > 1:
-            allowed = self._context.maker.options.intra_op_num_threads
-            threads = divide_threads(allowed, [group.spec.work for group in sessions])
-            for group, count in zip(sessions, threads, strict=True):
-                group.threads = count
-        for version, general in self._planning.versions:
-            version.threads = general.threads
-        return plan
-
-    def _beyond_cuda(self) -> frozenset[int]:
-        """The positions of the groups that are too many on CUDA: those with the least work. That is said."""
-        context = self._context
-        limit = context.settings.max_cuda_groups
-        wanted = [i for i, group in enumerate(context.groups) if group.wanted_provider == CUDA]
-        if len(wanted) <= limit or not context.falls_back:
-            return frozenset()
-        wanted.sort(key=lambda i: -context.groups[i].spec.work)
-        context.tell(
-            f"{len(wanted)} groups are for {CUDA}, where each takes a session with handles of cuBLAS and cuDNN, tens of"
-            f" megabytes: the {limit} with the most work run there, the other {len(wanted) - limit} on the CPU."
-            " Make fewer and larger groups (deny fewer ops, allow more arguments), or let"
-            f" ORTOPT_MAX_CUDA_GROUPS be {len(wanted)}"
-        )
-        return frozenset(wanted[limit:])
+def _beyond_cuda(context: GroupContext) -> frozenset[int]:
+    """The positions of the groups that are too many on CUDA: those with the least work. That is said."""
+    limit = context.settings.max_cuda_groups
+    wanted = [i for i, group in enumerate(context.groups) if group.wanted_provider == CUDA]
+    if len(wanted) <= limit or not context.falls_back:
+        return frozenset()
+    wanted.sort(key=lambda i: -context.groups[i].spec.work)
+    context.tell(
+        f"{len(wanted)} groups are for {CUDA}, where each takes a session with handles of cuBLAS and cuDNN, tens of"
+        f" megabytes: the {limit} with the most work run there, the other {len(wanted) - limit} on the CPU."
+        " Make fewer and larger groups (deny fewer ops, allow more arguments), or let"
+        f" ORTOPT_MAX_CUDA_GROUPS be {len(wanted)}"
+    )
+    return frozenset(wanted[limit:])
 
 
 def divide_threads(allowed: int, work: Sequence[float]) -> list[int]:
@@ -89,7 +81,7 @@ def divide_threads(allowed: int, work: Sequence[float]) -> list[int]:
     Returns:
         A number of at least 1 for each group, the calling thread included; the pools have ``allowed - 1`` together.
     """
-    total = allowed or processors()
+    total = allowed or processor.usable()
     shares = [1] * len(work)
     if not work:
         return shares
@@ -98,10 +90,3 @@ def divide_threads(allowed: int, work: Sequence[float]) -> list[int]:
         neediest = max(range(len(work)), key=lambda i: (work[i] / shares[i], -i))
         shares[neediest] += 1
     return shares
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -17,14 +17,13 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from ortopt.analysis.providers import CPU, CUDA
+from ortopt.analysis.providers import CUDA
 from ortopt.runtime.cuda.device import NO_WAITING, CudaDevice
 from ortopt.runtime.execution import session_options
 from ortopt.runtime.execution.arena import ENTRY
 from ortopt.runtime.execution.executables import OnDevice, of_session
 from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec
-from ortopt.runtime.execution.weights import place
 from ortopt.runtime.onnxruntime_internals import (
     NativeSession,
     NativeValue,
@@ -76,15 +75,7 @@ def captured(
     assert device is not None
     if session_options.entry(context.maker.options, ENTRY) == "1":
         raise ValueError(f"{ENTRY} lets other sessions have memory that a replay writes to")
-    session = context.maker.make(
-        place(spec.model(), spec.weights),
-        (CUDA, CPU),
-        label=f"{group.label}-graph",
-        threads=group.threads,
-        optimize=True,
-        foreign=spec.foreign,
-        provider_options={CUDA: {"enable_cuda_graph": "1"}},
-    )
+    session = group.new_session(spec, CUDA, "-graph", provider_options={CUDA: {"enable_cuda_graph": "1"}})
     for arguments, memories in ((spec.inputs, input_memories), (spec.outputs, output_memories)):
         at_host = device.at_host(memory_names(memories, session))
         if at_host is None:
@@ -205,20 +196,21 @@ class CapturedGraph:
         with self._lock:
             refused = self._threads >= MAX_THREADS
             self._threads += not refused
-        tell = self._context.tell
         if refused:
-            if self._device.first_time("threads"):
-                tell(
-                    f"group {self._name}, and others, run without a CUDA graph in further threads: {MAX_THREADS} have"
-                    " captured it, and ONNX Runtime keeps what a thread has captured, also when that has ended. Call"
-                    " from the same few threads"
-                )
+            self._context.tell_once(
+                f"group {self._name}, and others, run without a CUDA graph in further threads: {MAX_THREADS} have"
+                " captured it, and ONNX Runtime keeps what a thread has captured, also when that has ended. Call"
+                " from the same few threads",
+                "threads that capture",
+            )
             return False
         try:
             self._capture(values)
         except Exception as error:  # whatever ONNX Runtime raises
             self._threads = MAX_THREADS
-            tell(f"group {self._name} is not captured as a CUDA graph in another thread: {one_line(error)}")
+            self._context.tell(
+                f"group {self._name} is not captured as a CUDA graph in another thread: {one_line(error)}"
+            )
             return False
         return True
 

@@ -41,18 +41,18 @@ Expected = tuple[list[int], bytes | None]
 """The sizes of an argument, and its bytes if its content is guarded."""
 
 
-class SpecializedCall(Struct, frozen=True):
-    """A call that stands for the general one where a guard holds.
+class ChosenCall(Struct, frozen=True):
+    """A call of a version of a group.
 
     Attributes:
-        call: The call of the specialised group.
+        call: The call.
         order: Which output of the call each output of the If is.
-        expected: What must hold of values.
+        expected: What must hold of values; nothing for the general version.
     """
 
     call: ir.Node
     order: tuple[int, ...]
-    expected: tuple[tuple[ir.Value, Expected], ...]
+    expected: tuple[tuple[ir.Value, Expected], ...] = ()
 
 
 class Choice(Struct, frozen=True):
@@ -60,20 +60,18 @@ class Choice(Struct, frozen=True):
 
     Attributes:
         versions: The specialised ones, in the order in which they are asked.
-        general: The call that is made where none holds.
-        order: Which output of that call each output of the If is.
+        general: What is called where none holds.
         condition: The nodes beside the If that do nothing but tell which branch is taken.
     """
 
-    versions: tuple[SpecializedCall, ...]
-    general: ir.Node
-    order: tuple[int, ...]
+    versions: tuple[ChosenCall, ...]
+    general: ChosenCall
     condition: frozenset[ir.Node]
 
     @property
     def operands(self) -> list[ir.Value]:
         """What must be known to choose, and to run what is chosen."""
-        calls = [version.call for version in self.versions] + [self.general]
+        calls = [version.call for version in (*self.versions, self.general)]
         operands = [value for call in calls for value in call.inputs if value is not None]
         asked = [value for version in self.versions for value, _ in version.expected]
         return list(dict.fromkeys([*asked, *operands]))
@@ -88,8 +86,7 @@ def choice_of(node: ir.Node, functions: Mapping[ir.OperatorIdentifier, ir.Functi
     """
     versions: list[tuple[ir.Node, tuple[int, ...], ir.Value]] = []
     current = node
-    general: ir.Node | None = None
-    order: tuple[int, ...] = ()
+    general: ChosenCall | None = None
     while general is None:
         read = _branches(current, functions)
         if read is None or len(versions) == _MAX_VERSIONS:
@@ -109,12 +106,14 @@ def choice_of(node: ir.Node, functions: Mapping[ir.OperatorIdentifier, ir.Functi
         else:
             if any(inner.op_type != "Constant" for inner in rest):
                 return None
-            general, order = last, last_order
-    function = functions[general.op_identifier()]
+            general = ChosenCall(last, last_order)
+    function = functions[general.call.op_identifier()]
     if GUARD_KEY in function.metadata_props:
         return None
     formals = {
-        formal.name: value for formal, value in zip(function.inputs, general.inputs, strict=False) if value is not None
+        formal.name: value
+        for formal, value in zip(function.inputs, general.call.inputs, strict=False)
+        if value is not None
     }
     guarded = []
     for call, places, condition in versions:
@@ -122,10 +121,10 @@ def choice_of(node: ir.Node, functions: Mapping[ir.OperatorIdentifier, ir.Functi
         expected = _expected(promise, formals)
         if expected is None or not _is_condition(condition, expected):
             return None
-        guarded.append(SpecializedCall(call, places, tuple(expected.items())))
+        guarded.append(ChosenCall(call, places, tuple(expected.items())))
     first = node.inputs[0]
     assert first is not None
-    return Choice(tuple(guarded), general, order, frozenset(_only_for(first, node)))
+    return Choice(tuple(guarded), general, frozenset(_only_for(first, node)))
 
 
 def _branches(

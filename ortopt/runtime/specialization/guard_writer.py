@@ -7,28 +7,27 @@ runtime can take the file; none has to profile anything.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis import shapes as shape_inference
-from ortopt.analysis.providers import CPU, CUDA
-from ortopt.api import optimize
 from ortopt.errors import UsageError
+from ortopt.graph import scope
 from ortopt.graph.edit import Editor
 from ortopt.graph.facts import shape_of
+from ortopt.graph.names import NameRegistry, unused
 from ortopt.option_kinds import Shapes
 from ortopt.partition import groups
 from ortopt.partition.groups import GUARD_KEY, Group, groups_of
 from ortopt.partition.outlining import Cluster, outline
 from ortopt.runtime.execution.group_spec import GroupSpec, SpecLibrary
-from ortopt.semantics import GROUP_DOMAIN, subgraphs
+from ortopt.runtime.specialization.optimized_group import optimized
+from ortopt.semantics import GROUP_DOMAIN, same_constant
 from ortopt.terminal_text import one_line, quoted
 
-_LEVEL: Final = 3
 _OLDEST_OPSET: Final = 13  # from there on Equal, ReduceMin and Slice are as they are written here
 _GREATEST_SIZE: Final = (1 << 63) - 1
 _FLOATS: Final = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT})
@@ -70,13 +69,13 @@ def guarded(
         raise UsageError("a guard compares the shape or the content of at least one argument")
     names = _Names(written)
     function = names.function(f"{group}_specialized")
-    optimized, order = _specialized(spec, target, operands, sizes, contents, function)
-    call = next(node for node in optimized.graph if node.domain == GROUP_DOMAIN)
-    body = optimized.functions[call.op_identifier()]
+    version, order = _specialized(spec, target, operands, sizes, contents, function)
+    call = next(node for node in version.graph if node.domain == GROUP_DOMAIN)
+    body = version.functions[call.op_identifier()]
     opset = written.opset_imports.get("", 1)
     if body.opset_imports.get("", opset) != opset:
         raise UsageError(f"the group {quoted(group)} is of another opset than the model")
-    _adopt_functions(written, optimized, body)
+    _adopt_functions(written, version, body)
     arguments = _arguments(written, target, spec, operands, call, names)
     guard = _guard_metadata(spec, operands, sizes, contents)
     body.metadata_props[GUARD_KEY] = groups.metadata("", 0, (), guard)[GUARD_KEY]
@@ -145,33 +144,13 @@ class _Names:
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = {function.name for function in model.functions.values()}
-        self._values: set[str | None] = set()
-        for graph in _graphs(model.graph):
-            self._values.update(value.name for value in (*graph.inputs, *graph.initializers.values()))
-            for node in graph:
-                self._values.update((node.name, *(value.name for value in node.outputs)))
+        self._values = NameRegistry(lambda: scope.below(model.graph)).collect()
 
     def function(self, hint: str) -> str:
-        return _fresh(hint, self._functions)
+        return unused(hint, self._functions)
 
     def value(self, hint: str) -> str:
-        return _fresh(hint, self._values)
-
-
-def _fresh(hint: str, taken: set[Any]) -> str:
-    candidates = itertools.chain([hint], (f"{hint}_{i}" for i in itertools.count(2)))
-    name = next(candidate for candidate in candidates if candidate not in taken)
-    taken.add(name)
-    return name
-
-
-def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    pending = [graph]
-    while pending:
-        current = pending.pop()
-        yield current
-        for node in current:
-            pending.extend(subgraphs(node))
+        return unused(hint, self._values)
 
 
 def _named(group: str, operands: Iterable[ir.Value], name: str) -> ir.Value:
@@ -260,15 +239,8 @@ def _specialized(
     name: str,
 ) -> tuple[ir.Model, list[int]]:
     """The group optimized under its guard, as a model that calls it; where the call has each output."""
-    model = spec.complete_model([sizes.get(value) for value in operands])
-    inputs = list(model.graph.inputs)
-    for place, value in enumerate(operands):
-        if value in contents:
-            inputs[place].const_value = ir.Tensor(contents[value], value.dtype, name=inputs[place].name)
-            model.graph.register_initializer(inputs[place])
-    model.graph.inputs[:] = [formal for formal, value in zip(inputs, operands, strict=True) if value not in contents]
-    known = [provider for provider in dict.fromkeys((group.provider, CPU)) if provider in {CPU, CUDA}]
-    model = optimize(model, level=_LEVEL, providers=known, verify=False, strict=False).model
+    folded = {place: contents[value] for place, value in enumerate(operands) if value in contents}
+    model = optimized(spec, group.provider, [sizes.get(value) for value in operands], folded)
     graph, edit = model.graph, Editor(model, shape_inference.infer_node)
     seen: set[ir.Value] = set()
     for place, value in enumerate(graph.outputs):  # each result is one of a node's own, and no constant
@@ -285,14 +257,14 @@ def _specialized(
     return model, [call.outputs.index(value) for value in graph.outputs]
 
 
-def _adopt_functions(model: ir.Model, optimized: ir.Model, body: ir.Function) -> None:
+def _adopt_functions(model: ir.Model, version: ir.Model, body: ir.Function) -> None:
     """Let the model have the specialised version, and what it imports."""
-    for identifier, function in list(optimized.functions.items()):
+    for identifier, function in list(version.functions.items()):
         if function is body or identifier not in model.functions:
-            del optimized.functions[identifier]
+            del version.functions[identifier]
             model.functions[identifier] = function
-            for domain, version in function.opset_imports.items():
-                model.opset_imports.setdefault(domain, version)
+            for domain, opset in function.opset_imports.items():
+                model.opset_imports.setdefault(domain, opset)
     model.opset_imports.setdefault(GROUP_DOMAIN, groups.OPSET)
     model.ir_version = max(model.ir_version or 0, groups.IR_VERSION)
 
@@ -315,7 +287,7 @@ def _arguments(
             arguments.append(runtime[name])
             continue
         old = spec.weights.get(name)
-        if old is not None and _same(old, tensor):
+        if old is not None and same_constant(old, tensor):
             arguments.append(weights[name])
             continue
         new = ir.Value(name=names.value(f"{group.name}/{name}"), type=ir.TensorType(tensor.dtype), const_value=tensor)
@@ -323,12 +295,6 @@ def _arguments(
         model.graph.register_initializer(new)
         arguments.append(new)
     return arguments
-
-
-def _same(first: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
-    if first is other:
-        return True
-    return first.dtype == other.dtype and first.shape == other.shape and first.tobytes() == other.tobytes()
 
 
 class Condition:
@@ -438,9 +404,5 @@ def _branch(
         name, old.name = old.name, None
         new.name, new.type, new.shape = name, old.type, old.shape
         new.metadata_props.update(old.metadata_props)
-        for user, position in list(old.uses()):
-            user.replace_input_with(position, new)
-        for place, value in enumerate(graph.outputs):
-            if value is old:
-                graph.outputs[place] = new
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
     graph.remove(call, safe=True)

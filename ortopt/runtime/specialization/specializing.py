@@ -18,11 +18,10 @@ import contextlib
 import hashlib
 import importlib.metadata
 import os
-import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,17 +29,18 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.providers import CPU, CUDA
-from ortopt.api import optimize
 from ortopt.errors import InvalidModelError, OutputError
 from ortopt.runtime.execution.executables import Executable
 from ortopt.runtime.execution.group_runner import GroupContext, GroupRunner
 from ortopt.runtime.execution.group_spec import GroupSpec, Specialization, Specification, SpecLibrary
-from ortopt.runtime.execution.weights import held_bytes, place
+from ortopt.runtime.execution.weights import held_bytes
 from ortopt.runtime.instruments import Counters
+from ortopt.runtime.specialization.optimized_group import LEVEL, optimized
 from ortopt.runtime.values.containers import to_numpy
 from ortopt.runtime.values.tensors import type_text
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
+from ortopt.system.files import write_atomically
 from ortopt.terminal_text import one_line
 
 if TYPE_CHECKING:
@@ -84,17 +84,11 @@ class ModelCache:
 
     def put(self, key: str, model: ir.Model) -> None:
         """Keep a model; one that cannot be written is not kept, and no error is raised."""
-        temporary = self._path / f".{key[:16]}-{secrets.token_hex(8)}.tmp"
         try:
             body = to_bytes(model)
             self._path.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as stream:
-                stream.write(_MAGIC + hashlib.sha256(body).digest())
-                stream.write(body)
-            temporary.replace(self._file(key))
+            write_atomically(self._file(key), _MAGIC + hashlib.sha256(body).digest() + body)
         except (OSError, OutputError):
-            with contextlib.suppress(OSError):
-                temporary.unlink()
             return
         self._counters.add("stored")
 
@@ -105,7 +99,6 @@ class ModelCache:
 _MAX_COUNTED: Final = 1024
 _LARGEST_CONSTANT: Final = 64  # elements
 _SESSION_BYTES: Final = 256 << 10  # an estimate of what a session takes apart from its weights
-_LEVEL: Final = 3
 _FAILURES_UNTIL_GENERAL: Final = 8
 _MORE_CALLS_EACH_TIME: Final = 4
 """How many times as often as before a specification must be seen after its executable was dropped."""
@@ -330,7 +323,6 @@ class SpecializingExecutable:
         options: onnxruntime.RunOptions,
     ) -> Executable:
         group, context = self._group, self._context
-        providers = (provider,) if provider == CPU else (provider, CPU)
         with context.span("compile", f"{spec.name} specialised", provider=provider, specification=str(specification)):
             if provider == CUDA and self._policy.cuda_graphs and context.device is not None:
                 from ortopt.runtime.specialization.cuda_graphs import captured
@@ -339,14 +331,7 @@ class SpecializingExecutable:
                     return captured(group, context, spec, values, options)
                 except Exception as error:  # whatever ONNX Runtime raises: a session without a graph does as well
                     context.tell(f"group {group.spec.name} is not captured as a CUDA graph: {one_line(error)}")
-            session = context.maker.make(
-                place(spec.model(), spec.weights),
-                providers,
-                label=f"{group.label}-specialized",
-                threads=group.threads,
-                optimize=True,
-                foreign=spec.foreign,
-            )
+            session = group.new_session(spec, provider, "-specialized")
         return group.executable_of(session, provider, spec)
 
     def _spec(self, specification: Specification, guarded: Sequence[tuple[int, bytes]]) -> GroupSpec:
@@ -360,24 +345,13 @@ class SpecializingExecutable:
         return spec_of(stored, self._group.spec.name)
 
     def _optimized(self, specification: Specification, guarded: Sequence[tuple[int, bytes]]) -> ir.Model:
-        group = self._group
-        spec = group.spec
-        model = spec.complete_model(
-            [list(sizes[1:]) for sizes in specification],
-            [type_text(ir.DataType(sizes[0])) for sizes in specification],
-        )
-        inputs = list(model.graph.inputs)
-        for i, content in guarded:
-            kind, *sizes = specification[i]
-            dtype = ir.DataType(kind)
-            array = np.frombuffer(content, dtype.numpy()).reshape(sizes)
-            inputs[i].const_value = ir.Tensor(array, dtype, name=inputs[i].name)
-            model.graph.register_initializer(inputs[i])
-        gone = {i for i, _ in guarded}
-        model.graph.inputs[:] = [value for i, value in enumerate(inputs) if i not in gone]
-        providers = tuple(dict.fromkeys((group.provider or CPU, CPU)))
-        known = [provider for provider in providers if provider in {CPU, CUDA}]
-        return optimize(model, level=_LEVEL, providers=known, verify=False, strict=False).model
+        shapes = [list(sizes) for _, *sizes in specification]
+        contents = {
+            i: np.frombuffer(content, ir.DataType(specification[i][0]).numpy()).reshape(shapes[i])
+            for i, content in guarded
+        }
+        types = [type_text(ir.DataType(kind)) for kind, *_ in specification]
+        return optimized(self._group.spec, self._group.provider or CPU, shapes, contents, types)
 
     def _key(self, specification: Specification, guarded: Sequence[tuple[int, bytes]]) -> str:
         """What an optimized model depends on, as hexadecimal digits."""
@@ -391,7 +365,7 @@ class SpecializingExecutable:
             specification,
             tuple(guarded),
             self._group.provider,
-            _LEVEL,
+            LEVEL,
             __version__,
             onnxruntime.__version__,
             tuple(versions),
@@ -409,16 +383,4 @@ def spec_of(model: ir.Model, name: str) -> GroupSpec:
         for value in graph.outputs
         if value.producer() is None and not value.is_graph_input() and value.const_value is not None
     }
-    return GroupSpec(
-        spec.name,
-        spec.nodes,
-        spec.inputs,
-        spec.outputs,
-        {**spec.weights, **constants},
-        spec.functions,
-        spec.opsets,
-        spec.ir_version,
-        spec.provider,
-        spec.random,
-        spec.foreign,
-    )
+    return replace(spec, weights={**spec.weights, **constants})

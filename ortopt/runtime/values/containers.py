@@ -7,7 +7,9 @@ SequenceConstruct, of Optional.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +23,7 @@ from ortopt.runtime.onnxruntime_internals import (
     auxiliary_session,
     failure,
     new_binding,
+    small_model,
     value_class,
 )
 from ortopt.runtime.values.tensors import NAMES, PLAIN, Array, holds_numbers, own, to_array, to_ort, write_type
@@ -90,8 +93,6 @@ def scalar(value: Any, what: str) -> Any:
     return array.reshape(-1)[0]
 
 
-_IR: Final = 8
-_OPSET: Final = 17
 _MAX_AT_ONCE: Final = 64
 """How many elements of a sequence one session puts together."""
 
@@ -107,7 +108,7 @@ def as_python(value: NativeValue) -> Any:
     if value.is_tensor():
         return value.numpy()
     # A binding tells Python of what is bound, whatever its type, and whether it ever ran or not.
-    bound = new_binding(_session("none", ()))
+    bound = new_binding(_session("y = Identity (x0)", "tensor(float)", ("tensor(float)",)))
     bound.bind_ortvalue_output("y", value)
     return bound.copy_outputs_to_cpu()[0]
 
@@ -126,7 +127,8 @@ def as_ort_value(value: Any, type_: str = "tensor(float)") -> NativeValue:
     if isinstance(value, own):
         return value
     if value is None:
-        return _run("nothing", (type_,), [])
+        inner = type_[len("optional(") : -1] if type_.startswith("optional(") else type_
+        return _made(f"y = Optional <type = {_spelled(inner)}> ()", f"optional({inner})", [])
     if isinstance(value, list):
         return _sequence([as_ort_value(element) for element in value], type_)
     if isinstance(value, np.ndarray) and value.dtype.kind in "OSUT":
@@ -140,7 +142,8 @@ def as_ort_value(value: Any, type_: str = "tensor(float)") -> NativeValue:
 def _sequence(elements: list[NativeValue], type_: str) -> NativeValue:
     if not elements:
         inner = type_.removeprefix("optional(").removeprefix("seq(").rstrip(")") + ")"
-        return _run("empty", (inner if inner.startswith("tensor(") else "tensor(float)",), [])
+        kind = inner if inner in NAMES else "tensor(float)"
+        return _made(f"y = SequenceEmpty <dtype = {NAMES[kind].value}> ()", f"seq({kind})", [])
     kinds = {element.data_type() for element in elements}
     if len(kinds) > 1:
         raise InvalidModelError(f"a sequence has elements of several types: {', '.join(sorted(kinds))}")
@@ -149,9 +152,12 @@ def _sequence(elements: list[NativeValue], type_: str) -> NativeValue:
     for start in range(0, len(elements), _MAX_AT_ONCE):
         part = elements[start : start + _MAX_AT_ONCE]
         if sequence is None:
-            sequence = _run("sequence", (kind, str(len(part))), part)
+            given = ", ".join(f"x{i}" for i in range(len(part)))
+            sequence = _made(f"y = SequenceConstruct ({given})", f"seq({kind})", part)
         else:
-            sequence = _run("longer", (kind, str(len(part))), [sequence, *part])
+            names = pairwise(["x0", *(f"s{i}" for i in range(1, len(part))), "y"])
+            nodes = (f"{after} = SequenceInsert ({before}, x{i})" for i, (before, after) in enumerate(names, 1))
+            sequence = _made(" ".join(nodes), f"seq({kind})", [sequence, *part])
     assert sequence is not None
     return sequence
 
@@ -161,60 +167,38 @@ def _strings(array: Array) -> NativeValue:
     strings = array.reshape(-1).tolist()
     texts = strings if array.dtype.kind == "S" else [str(text).encode() for text in strings]
     tensor = onnx.TensorProto(data_type=onnx.TensorProto.STRING, dims=array.shape, string_data=texts)
-    constant = onnx.helper.make_node("Constant", [], ["y"], value=tensor)
-    return _session_of([constant], [], _type(8)).run_with_ort_values({}, ["y"], None)[0]
+    model = small_model("strings")
+    model.graph.node.append(onnx.helper.make_node("Constant", [], ["y"], value=tensor))
+    model.graph.output.append(onnx.helper.make_tensor_value_info("y", onnx.TensorProto.STRING, None))
+    return auxiliary_session(model).run_with_ort_values({}, ["y"], None)[0]
 
 
-def _run(what: str, details: tuple[str, ...], values: list[NativeValue]) -> NativeValue:
-    feeds = {f"x{i}": value for i, value in enumerate(values)}
-    return _session(what, details).run_with_ort_values(feeds, ["y"], None)[0]
+def _made(nodes: str, type_: str, values: list[NativeValue]) -> NativeValue:
+    """What nodes make of values.
+
+    Args:
+        nodes: The nodes as text: of ``x0``, ``x1`` ... they make ``y``.
+        type_: Its type in ONNX's spelling.
+        values: The values.
+    """
+    session = _session(nodes, type_, tuple(value.data_type() for value in values))
+    return session.run_with_ort_values({f"x{i}": value for i, value in enumerate(values)}, ["y"], None)[0]
 
 
 @functools.lru_cache(maxsize=128)
-def _session(what: str, details: tuple[str, ...]) -> NativeSession:
-    """A session that makes one kind of value."""
-    node = onnx.helper.make_node
-    if what == "none":
-        return _session_of([node("Identity", ["x"], ["y"])], [("x", _type(1))], _type(1))
-    type_ = _read(details[0])
-    if what == "nothing":
-        inner = type_.optional_type.elem_type if type_.HasField("optional_type") else type_
-        return _session_of([node("Optional", [], ["y"], type=inner)], [], _optional(inner))
-    sequence = onnx.helper.make_sequence_type_proto(type_)
-    if what == "empty":
-        return _session_of([node("SequenceEmpty", [], ["y"], dtype=type_.tensor_type.elem_type)], [], sequence)
-    count = int(details[1])
-    if what == "sequence":
-        names = [f"x{i}" for i in range(count)]
-        return _session_of([node("SequenceConstruct", names, ["y"])], [(name, type_) for name in names], sequence)
-    nodes = [
-        node("SequenceInsert", [f"s{i}" if i else "x0", f"x{i + 1}"], [f"s{i + 1}" if i + 1 < count else "y"])
-        for i in range(count)
-    ]
-    inputs = [("x0", sequence), *((f"x{i + 1}", type_) for i in range(count))]
-    return _session_of(nodes, inputs, sequence)
+def _session(nodes: str, output: str, inputs: tuple[str, ...]) -> NativeSession:
+    """A session that makes one kind of value; see `_made`."""
+    given = ", ".join(f"{_spelled(type_)} x{i}" for i, type_ in enumerate(inputs))
+    header = '<ir_version: 8, opset_import: ["" : 17]>'
+    model = onnx.parser.parse_model(f"{header} value ({given}) => ({_spelled(output)} y) {{ {nodes} }}")
+    return auxiliary_session(model)
 
 
-def _session_of(
-    nodes: list[onnx.NodeProto], inputs: list[tuple[str, onnx.TypeProto]], output: onnx.TypeProto
-) -> NativeSession:
-    """A session of nodes that make a value."""
-    info = onnx.helper.make_value_info
-    graph = onnx.helper.make_graph(nodes, "value", [info(name, type_) for name, type_ in inputs], [info("y", output)])
-    opset = onnx.helper.make_opsetid("", _OPSET)
-    return auxiliary_session(onnx.helper.make_model(graph, ir_version=_IR, opset_imports=[opset]))
+def _spelled(type_: str) -> str:
+    """A type as models in text have it.
 
-
-def _type(element: int) -> onnx.TypeProto:
-    return onnx.helper.make_tensor_type_proto(element, None)
-
-
-def _optional(inner: onnx.TypeProto) -> onnx.TypeProto:
-    return onnx.helper.make_optional_type_proto(inner)
-
-
-def _read(text: str) -> onnx.TypeProto:
-    """A type from ONNX's spelling."""
-    proto = onnx.TypeProto()
-    write_type(proto, text)
-    return proto
+    Raises:
+        UsageError: It is a type that cannot pass between groups.
+    """
+    write_type(onnx.TypeProto(), type_)
+    return re.sub(r"tensor\((\w+)\)", r"\1[]", type_)

@@ -348,7 +348,7 @@ def fake_cuda(monkeypatch: pytest.MonkeyPatch) -> Log:
         log.touch("session")
         model = onnx.load_from_string(placed.model)
         ops = {node.op_type for node in model.graph.node}
-        options = {**self._provider_options.get(CUDA, {}), **self.device.session_options()}
+        options = {**self.provider_options.get(CUDA, {}), **self.device.session_options()}
         options.update((arguments.pop("provider_options", None) or {}).get(CUDA, {}))
         for op, reason in log.uncapturable.items():
             if op in ops and "enable_cuda_graph" in options and not reason.startswith("run: "):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
@@ -50,9 +48,7 @@ def test_sizes_are_onnx_runtimes(view: str) -> None:
 @since(1, 21, "DLPack, by which an array is not copied")
 def test_a_view_is_not_copied() -> None:
     given = to_ort(floats(3, 4))
-    (made,) = ZeroCopyReshape(lambda dims: (math.prod(dims),), lambda values, options: pytest.fail("a session ran"))(
-        [given], None
-    )
+    (made,) = ZeroCopyReshape(np.ravel, lambda values, options: pytest.fail("a session ran"))([given], None)
     assert made.shape() == [12]
     assert made.data_ptr() == given.data_ptr()
 

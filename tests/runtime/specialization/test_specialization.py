@@ -132,10 +132,8 @@ def test_random_numbers_are_drawn_in_order_never_at_the_same_time() -> None:
         q = ortopt.group.group_0 (x) p = ortopt.group.group_1 (x) y = my.Twice (q) z = my.Twice (p) }}
     {FUNCTION} group_0 (p) => (r) {{ r = RandomNormalLike <seed = 1.0> (p) }}
     {FUNCTION} group_1 (p) => (r) {{ r = RandomNormalLike <seed = 2.0> (p) }}"""
-    from ortopt.runtime.planning.execution_plan import dependencies
-
     mine = session(text, host_ops=[Twice])
-    waits, _ = dependencies(mine._session.plan)
+    waits, _ = mine._session.plan.dependencies()
     names = [step.name for step in mine._session.plan.steps]
     assert names.index("group_0") < names.index("group_1")
     assert waits[names.index("group_1")] == 1
@@ -188,12 +186,12 @@ def test_one_compile_for_concurrent_misses(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_specialisation_that_fails_leaves_the_general_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ortopt.runtime.specialization import specializing
+    from ortopt.runtime.specialization import optimized_group
 
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(specializing, "optimize", fail)
+    monkeypatch.setattr(optimized_group, "optimize", fail)
     mine = session(TWO_GROUPS, specialize_after=1)
     x = floats(3, 4)
     with pytest.warns(RuntimeWarning, match="is not specialised: no"):
