@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, TypedDict
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ortopt import api, documents
 from ortopt.errors import OrtoptError, OutputError
@@ -29,12 +29,6 @@ from ortopt.terminal_text import one_line, quoted
 _NO_JOURNAL: Final = "no journal of ortopt check"
 
 
-class _Answer(Struct):
-    facts: dict[str, Any]
-    error: str | None
-    kind: str
-
-
 class _Order(TypedDict):
     name: str
 
@@ -42,7 +36,7 @@ class _Order(TypedDict):
 class _Row(Struct):
     versions: dict[str, str]
     order: dict[str, Any]
-    answer: _Answer
+    answer: Answer
 
 
 class Journal:
@@ -93,15 +87,7 @@ class Journal:
         documents.typed(row.order, _Order)
         checked(row.answer.facts, whole=row.answer.error is None)
         if row.versions == self._versions:
-            answer = row.answer
-            self._known[row.order["name"]] = (
-                row.order,
-                {
-                    "facts": answer.facts,
-                    "error": answer.error,
-                    "kind": answer.kind,
-                },
-            )
+            self._known[row.order["name"]] = row.order, row.answer
 
     def answer(self, order: Mapping[str, Any], model: str) -> Answer | None:
         """What came of an order in an earlier run; None if it has not run, or was about another model.
@@ -111,13 +97,13 @@ class Journal:
             model: The hash of the model.
         """
         known = self._known.get(order["name"])
-        if known is None or known[0] != dict(order) or known[1]["facts"].get("model") != model:
+        if known is None or known[0] != dict(order) or known[1].facts.get("model") != model:
             return None
         return known[1]
 
     def add(self, order: Mapping[str, Any], answer: Answer) -> None:
         """Write what came of an order; it is in the file when this returns."""
-        row = {"versions": self._versions, "order": dict(order), "answer": answer}
+        row = {"versions": self._versions, "order": dict(order), "answer": structs.asdict(answer)}
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
 
@@ -248,7 +234,7 @@ class RunningCheck:
 
         def done(job: Job, answer: Answer) -> None:
             case = self._by_number[job.key]
-            if self._plan.latency is not None and answer["error"] is None:
+            if self._plan.latency is not None and answer.error is None:
                 answers[case.name] = answer
                 return
             if journal is not None:
@@ -267,10 +253,10 @@ class RunningCheck:
         path = self._results_of[case.name]
         self._watcher.begun(f"{case.name} (latency)")
         try:
-            answer["facts"]["latency"] = self._plan.latency(self._orders[case.name], path)
+            answer.facts["latency"] = self._plan.latency(self._orders[case.name], path)
         except OrtoptError as error:
-            reasons = answer["facts"].get("reasons", [])
-            answer["facts"]["reasons"] = [*reasons, one_line(f"its latency was not measured: {error}")]
+            reasons = answer.facts.get("reasons", [])
+            answer.facts["reasons"] = [*reasons, one_line(f"its latency was not measured: {error}")]
         for file in path.parent.iterdir():
             file.unlink()
         if journal is not None:
@@ -296,7 +282,7 @@ class RunningCheck:
         if model is None:
             return None
         answer = None if journal is None else journal.answer(case.order(), model)
-        if answer is not None and (self._plan.latency is None or "latency" in answer["facts"]):
+        if answer is not None and (self._plan.latency is None or "latency" in answer.facts):
             return judge(case, answer, self._plan.baseline, self._plan.versions, strict=self._plan.strict)
         facts = None if since is None else since.models.get(case.name)
         if since is None or facts is None or dict(since.versions) != self._plan.versions:
@@ -398,7 +384,7 @@ def compared_baselines(old: tuple[Path, Baseline], new: tuple[Path, Baseline], m
             return vanished(case, before, has_model=model in models, pruned=False)
         if case.settings.skip:
             return skipped(case)
-        answer = {"facts": dict(now.models[name]), "error": None, "kind": ""}
+        answer = Answer(dict(now.models[name]), None, "")
         return judge(case, answer, before, now.versions, strict=False)
 
     return Check(

@@ -33,15 +33,15 @@ def judge(
         versions: The versions of this run.
         strict: Whether a result that could not be verified, and a pass that failed, are failures.
     """
-    facts: Facts = answer["facts"]
+    facts: Facts = answer.facts
     result = Result(
         case.name, case.model, case.configuration, Status.SAME, facts=facts, seconds=facts.get("seconds", 0)
     )
     before = None if baseline is None else baseline.models.get(case.name)
     expected = case.settings.expected_failure if before is None or before.get("verified") != "verified" else ""
     failure = _failure(answer, strict=strict)
-    if answer["error"]:
-        result = with_findings(result, Status.SAME, error=answer["error"])
+    if answer.error:
+        result = with_findings(result, Status.SAME, error=answer.error)
     if failure is not None and expected:
         return with_findings(result, Status.EXPECTED, reason=expected)
     if failure in (Status.BROKEN, Status.DIFFERS):
@@ -58,11 +58,11 @@ def judge(
 
 def _failure(answer: Answer, *, strict: bool) -> Status | None:
     """What is wrong with a run whatever the baseline says."""
-    if answer["error"]:
-        return Status.DIFFERS if answer["kind"] == DIFFERS else Status.BROKEN
-    if strict and answer["facts"].get("verified") != "verified":
+    if answer.error:
+        return Status.DIFFERS if answer.kind == DIFFERS else Status.BROKEN
+    if strict and answer.facts.get("verified") != "verified":
         return Status.UNVERIFIED
-    return Status.FAILED if strict and answer["facts"].get("failures") else None
+    return Status.FAILED if strict and answer.facts.get("failures") else None
 
 
 def _compared(
