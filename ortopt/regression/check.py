@@ -178,9 +178,6 @@ class RunningCheck:
         self._watcher = ProgressListener()
         self._all = list(cases)
         self._cases = list(cases) if plan.shard is None else shards.part_of(cases, plan.shard, plan.baseline)
-        self._by_number: dict[int, Case] = {}
-        self._orders: dict[str, dict[str, Any]] = {}
-        self._results_of: dict[str, Path] = {}
         self.results: dict[str, Result] = {}
 
     def watch(self, watcher: ProgressListener) -> None:
@@ -226,42 +223,41 @@ class RunningCheck:
             order = case.order()
             if folder is not None:
                 (folder / str(number)).mkdir()
-                self._results_of[case.name] = folder / str(number) / RESULT
-                order["result"] = str(self._results_of[case.name])
-            self._by_number[number], self._orders[case.name] = case, order
+                order["result"] = str(folder / str(number) / RESULT)
             jobs.append(Job(number, order, case.nbytes))
-        answers: dict[str, Answer] = {}
+        answers: dict[int, Answer] = {}
 
         def done(job: Job, answer: Answer) -> None:
-            case = self._by_number[job.key]
             if self._plan.latency is not None and answer.error is None:
-                answers[case.name] = answer
-                return
-            if journal is not None:
-                journal.add(case.order(), answer)
-            self._judge(case, answer)
+                answers[job.key] = answer
+            else:
+                self._finish(pending[job.key], answer, journal)
 
         if jobs:
-            self._plan.runner.run(jobs, done, lambda job: self._watcher.begun(self._by_number[job.key].name))
-        for case in pending:
-            if case.name in answers:
-                self._measure(case, answers[case.name], journal)
+            self._plan.runner.run(jobs, done, lambda job: self._watcher.begun(pending[job.key].name))
+        for job in jobs:
+            if job.key in answers:
+                self._measure(job, pending[job.key], answers[job.key])
+                self._finish(pending[job.key], answers[job.key], journal)
 
-    def _measure(self, case: Case, answer: Answer, journal: Journal | None) -> None:
+    def _measure(self, job: Job, case: Case, answer: Answer) -> None:
         """Measure alone, when nothing else runs."""
         assert self._plan.latency is not None
-        path = self._results_of[case.name]
+        path = Path(job.order["result"])
         self._watcher.begun(f"{case.name} (latency)")
         try:
-            answer.facts["latency"] = self._plan.latency(self._orders[case.name], path)
+            answer.facts["latency"] = self._plan.latency(dict(job.order), path)
         except OrtoptError as error:
             reasons = answer.facts.get("reasons", [])
             answer.facts["reasons"] = [*reasons, one_line(f"its latency was not measured: {error}")]
         for file in path.parent.iterdir():
             file.unlink()
+
+    def _finish(self, case: Case, answer: Answer, journal: Journal | None) -> None:
+        """Record an answer, and say what it means."""
         if journal is not None:
             journal.add(case.order(), answer)
-        self._judge(case, answer)
+        self._say(judge(case, answer, self._plan.baseline, self._plan.versions, strict=self._plan.strict))
 
     def _vanished(self) -> Iterator[Result]:
         """What is said of models that are no longer there; of parts of a zoo, the first one says it."""
@@ -289,9 +285,6 @@ class RunningCheck:
             return None
         same = facts.get("model") == model and facts.get("options") == _options(case)
         return unchanged(case, facts) if same else None
-
-    def _judge(self, case: Case, answer: Answer) -> None:
-        self._say(judge(case, answer, self._plan.baseline, self._plan.versions, strict=self._plan.strict))
 
     def _say(self, result: Result) -> None:
         if self._plan.accept:

@@ -1,8 +1,8 @@
 """Child processes: how ``python -m MODULE`` is started and ended, and how it and its parent exchange bytes.
 
-The parent starts a child with `spawn`, or with `run` where it waits for one answer; a `Conversation` has many, and `end`
-ends what `spawn` started. A child calls `end_with` first, so that it does not outlive its parent, and `limit_memory`
-where it may take too much.
+The parent starts a child with `spawn`, or with `run` where it waits for one answer; a `Conversation` has many, and
+`end` ends what `spawn` started. A child calls `end_with` first, so that it does not outlive its parent, and
+`limit_memory` where it may take too much.
 
 ONNX Runtime, its providers and their drivers print to standard output when they like, and what Python loads at its
 start may, too. So a child that answers its parent takes the descriptors of standard input and output for itself
