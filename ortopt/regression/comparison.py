@@ -132,7 +132,7 @@ def compare(
     """
     is_same_file = now.get("model") == before.get("model")
     changes = list(_changes_of_run(now, before))
-    found = [*_verified(now, before), *(changed_model.interface if changes else _interface)(now, before)]
+    found = [*_verified(now, before), *changed_model.interface(now, before, has_changed=bool(changes))]
     blocks = list(_blocks(now, before, thresholds))
     lost = changed_model.fused(now, before, thresholds)
     if is_same_file:
@@ -181,13 +181,6 @@ def _verified(now: Facts, before: Facts) -> Iterator[Finding]:
         yield Finding("better", "verified", is_now, was, None, f"the result is verified; it was {was}")
     else:
         yield Finding("note", "verified", is_now, was, None, f"verification: {is_now}; in the baseline: {was}")
-
-
-def _interface(now: Facts, before: Facts) -> Iterator[Finding]:
-    for fact in ("inputs", "outputs"):
-        old, new = before.get(fact, []), now.get(fact, [])
-        if old != new:
-            yield Finding("worse", fact, new, old, None, changed_model.difference(fact, new, old))
 
 
 _FIGURES: Final = ("nodes", "size", "error", "seconds", "memory")
