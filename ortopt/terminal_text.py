@@ -33,6 +33,11 @@ def one_line(message: object) -> str:
     return _shortened(escaped(text), _MESSAGE_LENGTH)
 
 
+def counted(count: int, what: str) -> str:
+    """A number and what it counts: ``no inputs``, ``1 input``, ``2 inputs``."""
+    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+
+
 def escaped(text: str) -> str:
     """A text whose control characters and line breaks are spelled out."""
     if text.isprintable():

@@ -431,7 +431,7 @@ def test_who_waits_for_a_verification_can_be_cancelled() -> None:
         with pytest.raises(OptimizationCancelled):
             reference.compare(model)
         worker = reference._runner._idle
-        assert worker is None or worker._process.wait(30) != 0
+        assert worker is None or worker._child.process.wait(30) != 0
     timer.join()
     for thread in threads.running():
         if thread.name == "ortopt-verify-end":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.option_groups import THREADS, Finite, memory_option
+from ortopt.cli.option_groups import THREADS, Finite, count_option, inputs_option, memory_option
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
@@ -32,26 +32,16 @@ if TYPE_CHECKING:
     default="0,3,4",
     help="Versions to measure: 0 is the original, 1 to 3 are levels, 4 runs in groups.  [default: 0,3,4]",
 )
-@click.option(
-    "--inputs", metavar="FILE.npz", help="Input arrays by name; only for a single model.  [default: random inputs]"
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
+@inputs_option("Input arrays by name; only for a single model.  [default: random inputs]")
+@count_option("--seed", 0, "Seed of the random inputs.", least=0)
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
 @run_option("dim_hints")
 @run_option("input_shapes", help_="The shape of a drawn input.")
 @run_option("providers")
 @run_option("custom_op_libraries")
 @click.option("--threads", type=THREADS, default=0, help="Threads that one op may use.  [default: ONNX Runtime's]")
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="Number of processes that measure each version.",
-)
-@click.option(
-    "--repeat", type=click.IntRange(min=1), default=50, show_default=True, help="Timed calls in each process."
-)
+@count_option("--rounds", 5, "Number of processes that measure each version.")
+@count_option("--repeat", 50, "Timed calls in each process.")
 @click.option(
     "--seconds", type=Finite(min=0), default=2.0, show_default=True, help="Most seconds of timed calls in each process."
 )
@@ -158,15 +148,15 @@ def _compared(
 ) -> Iterator[list[dict[str, Any]]]:
     """For each way to call several models of one interface their versions' figures, all measured in turns."""
     from ortopt.cli import files
-    from ortopt.measurement.in_turns import measure_in_turns, require_original, timeline
+    from ortopt.measurement.in_turns import Version, measure_in_turns, require_original, timeline
     from ortopt.system.files import temporary_folder
 
     with temporary_folder("ortopt-bench-") as name:
         folder = Path(name)
-        originals = [_original(argument, folder / str(i)) for i, argument in enumerate(arguments)]
-        places = _places(arguments[0], originals[0].path, folder / "inputs", budget, flags)
+        originals = [one.file(folder / str(i) / "original.onnx") for i, one in enumerate(arguments)]
+        places = _places(arguments[0], originals[0], folder / "inputs", budget, flags)
         made = [
-            _Made(argument, original, folder / str(i), places[0].folder, budget, flags)
+            _Made(argument, Version(0, original), folder / str(i), places[0].folder, budget, flags)
             for i, (argument, original) in enumerate(zip(arguments, originals, strict=True))
         ]
         versions = [one.version(level) for one in made for level in levels]
@@ -211,18 +201,6 @@ def _places(
         seed=flags["seed"],
         label=argument.label,
     )
-
-
-def _original(argument: ModelArgument, folder: Path) -> Version:
-    """The model as it is: its file, or one for what came through a stream."""
-    from ortopt.measurement.in_turns import Version
-    from ortopt.serialization.save import save
-
-    folder.mkdir()
-    if isinstance(argument.source, Path):
-        return Version(0, argument.source)
-    save(argument.source, folder / "original.onnx")
-    return Version(0, folder / "original.onnx")
 
 
 @dataclass(eq=False)

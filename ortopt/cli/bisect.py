@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.option_groups import GroupedCommand
+from ortopt.cli.option_groups import GroupedCommand, inputs_option
 from ortopt.cli.run_options import make_options, run_option, run_options
 
 if TYPE_CHECKING:
@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 @run_options
 @run_option("rtol")
 @run_option("atol")
-@click.option(
-    "--inputs",
-    metavar="FILE.npz",
-    help="Input arrays by name, to verify with.  [default: several sets of random inputs]",
-)
+@inputs_option("Input arrays by name, to verify with.  [default: several sets of random inputs]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(model: str, output: str | None, as_json: bool, **flags: Any) -> None:
     """Find the first single rewrite after which the result of "ortopt optimize" differs from the original.
@@ -105,15 +101,9 @@ def _of_rewrite(blame: Blame) -> dict[str, Any]:
 
 
 def _of_failure(failure: TransformerError) -> dict[str, Any]:
-    return {
-        "kind": "failure",
-        "pass": failure.transformer,
-        "level": failure.level,
-        "step": failure.step,
-        "graph": failure.graph,
-        "reason": failure.reason,
-        "says": str(failure),
-    }
+    from ortopt.reporting import report
+
+    return {"kind": "failure", **report.failure_row(failure), "reason": failure.reason, "says": str(failure)}
 
 
 def describe(

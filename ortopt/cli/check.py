@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from ortopt.cli.option_groups import THREADS, Finite, GroupedCommand
+from ortopt.cli.option_groups import THREADS, Finite, GroupedCommand, count_option, inputs_option
 from ortopt.cli.run_options import run_option
 
 MERGE: Final = "merge"
@@ -34,32 +34,16 @@ def _options_of_runs(function: Any) -> Any:
     "--prune", is_flag=True, help="With --update: remove models from the baseline that this run does not have."
 )
 @_options_of_runs
-@click.option(
-    "--inputs",
-    metavar="FILE.npz",
-    help="Input arrays by name, to verify and to measure a single model with.  [default: random inputs]",
-)
+@inputs_option("Input arrays by name, to verify and to measure a single model with.  [default: random inputs]")
 @click.option("--thorough", is_flag=True, help="Verify on many more input sets.")
 @click.option("--layers", is_flag=True, help="Name the first intermediate value that differs where a result differs.")
 @click.option("--strict", is_flag=True, help="Also fail if a pass fails, or if a result cannot be verified.")
 @click.option("--latency", is_flag=True, help="Measure how fast each result runs compared with its original.")
-@click.option(
-    "--latency-rounds",
-    type=click.IntRange(min=5),
-    default=9,
-    show_default=True,
-    help="With --latency: processes that measure each version.",
-)
+@count_option("--latency-rounds", 9, "With --latency: processes that measure each version.", least=5)
 @click.option(
     "--threads", type=THREADS, default=1, show_default=True, help="With --latency: threads that one op may use."
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1, max=256),
-    default=1,
-    show_default=True,
-    help="Number of models that run at the same time.",
-)
+@count_option("--jobs", 1, "Number of models that run at the same time.", most=256)
 @click.option(
     "--timeout",
     type=Finite(min=0, min_open=True),

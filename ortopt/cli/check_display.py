@@ -38,7 +38,6 @@ class Lines(ProgressListener):
 
     def __init__(self, out: Console) -> None:
         self._out = out
-        self._total = self._done = 0
 
     def __enter__(self) -> Lines:
         return self
@@ -46,13 +45,8 @@ class Lines(ProgressListener):
     def __exit__(self, *_: object) -> None:
         """Nothing is left."""
 
-    def expect(self, models: int, seconds: float) -> None:
-        """So many models are going to run."""
-        self._total += models
-
     def done(self, result: Result) -> None:
         """Say what is known of a model."""
-        self._done += 1
         tables.say(self._out, line_of(result), _COLOURS.get(result.status))
 
 
@@ -70,7 +64,7 @@ class Live(Lines):
         super().__init__(out)
         self._jobs = jobs
         self._started = time.monotonic()
-        self._recorded = 0.0
+        self._total, self._recorded = 0, 0.0
         self._running: dict[str, float] = {}
         self._last: deque[Result] = deque(maxlen=_SHOWN)
         self._ran = 0
@@ -85,7 +79,7 @@ class Live(Lines):
 
     def expect(self, models: int, seconds: float) -> None:
         """So many models are going to run; they took so many seconds when the baseline was written."""
-        super().expect(models, seconds)
+        self._total += models
         self._recorded = seconds
         self._started = time.monotonic()
 

@@ -7,6 +7,8 @@ import sys
 
 import click
 
+from ortopt.cli.option_groups import count_option
+
 
 @click.group("costs")
 def command() -> None:
@@ -16,13 +18,7 @@ def command() -> None:
 @command.command("measure")
 @click.option("-o", "--output", metavar="FILE", default="costs.json", show_default=True, help="The table to write.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Time to measure in.  [default: 180]")
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Threads within an op; of one thread, the CPU's time is measured.",
-)
+@count_option("--threads", 1, "Threads within an op; of one thread, the CPU's time is measured.")
 @click.option("--provider", metavar="NAME", default="cpu", show_default=True, help="The execution provider to measure.")
 @click.option("--name", metavar="TEXT", help="The table's name in reports.  [default: measured-onnxruntime-VERSION]")
 @click.option("-q", "--quiet", is_flag=True, help="Show warnings and errors only.")

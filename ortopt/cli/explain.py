@@ -42,8 +42,9 @@ def command(model: str, name: str | None, level: int | None, alone: bool, as_jso
     The passes run as in "ortopt optimize"; nothing is written. MODEL is a file, "-" for stdin, or zoo:NAME.
     """
     from ortopt.analysis.blocks import FAMILIES
-    from ortopt.cli.interaction import answer
+    from ortopt.cli.interaction import answer, warn
     from ortopt.errors import UsageError
+    from ortopt.instrumentation.explanation import Explanation
     from ortopt.reporting import blocks, costs, layout, reasons
 
     if name is not None and name != layout.NAME and name not in FAMILIES:
@@ -52,7 +53,12 @@ def command(model: str, name: str | None, level: int | None, alone: bool, as_jso
     if alone:
         told = "is for one pass: name it" if name is None else f"needs the name of one pass, not {name}"
         raise UsageError(f"--alone {told}")
-    options, listener, run, result = _with_every_pass(model, level, flags)
+    if level is not None:
+        flags["level"] = level
+    options, listener = make_options(**flags), Explanation()
+    run, result = _transformed(model, options, listener)
+    for failure in result.summary.failures:
+        warn(failure)
     passes = [chosen.transformer for chosen in run.selected]
     if name == layout.NAME:
         answer(layout.describe(result.model, options.level), layout.show, as_json=as_json)
@@ -64,22 +70,6 @@ def command(model: str, name: str | None, level: int | None, alone: bool, as_jso
         rows = reasons.summary(listener, [one.name for one in passes])
         data = {"schema": 1, "model": model, "level": options.level, "passes": rows}
         answer({**data, **costs.as_data(listener.forms, options)}, _show_all, as_json=as_json)
-
-
-def _with_every_pass(
-    model: str, level: int | None, flags: dict[str, Any]
-) -> tuple[Options, Explanation, Optimization, OptimizeResult]:
-    """Optimize a model without verification, and listen to every pass; passes that fail are warnings."""
-    from ortopt.cli.interaction import warn
-    from ortopt.instrumentation.explanation import Explanation
-
-    if level is not None:
-        flags["level"] = level
-    options, listener = make_options(**flags), Explanation()
-    run, result = _transformed(model, options, listener)
-    for failure in result.summary.failures:
-        warn(failure)
-    return options, listener, run, result
 
 
 def _of_pass(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.option_groups import memory_option
+from ortopt.cli.option_groups import external_data_option, memory_option
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 @click.option("--outputs", multiple=True, metavar="A,B", help="Values that become outputs.  [default: the model's]")
 @click.option("-o", "--output", required=True, metavar="PART", help='The file, or "-" for stdout.')
 @run_option("rename")
-@click.option(
-    "--external-data",
-    type=click.Choice(["auto", "inline", "copy", "reuse"]),
-    default="auto",
-    show_default=True,
-    help="Weights in the part's file, copied beside it, or left in the model's files.",
-)
+@external_data_option("Weights in the part's file, copied beside it, or left in the model's files.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="What was written, as data.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing.")
@@ -71,31 +65,21 @@ def describe(part: Part, saved: Saved, label: str) -> dict[str, Any]:
     Args:
         part: The part.
         saved: What was written.
-        label: The model, as the user named it.
+        label: What the user called the model.
     """
     from ortopt.reporting import interface
 
-    graph = part.model.graph
     return {
         "schema": 1,
         "model": label,
-        "output": None if saved.path is None else str(saved.path),
-        "data": None if saved.data_path is None else str(saved.data_path),
-        "bytes": saved.nbytes,
+        **interface.written(saved),
         "nodes": {"model": part.of_nodes, "part": part.nodes},
-        "initializers": len(graph.initializers),
-        "inputs": [interface.described(value) for value in graph.inputs],
-        "outputs": [interface.described(value) for value in graph.outputs],
+        "initializers": len(part.model.graph.initializers),
+        **interface.described_both(part.model.graph),
     }
 
 
 def _show(data: dict[str, Any], out: Console) -> None:
-    from ortopt.reporting import interface, report
-    from ortopt.terminal_text import one_line
+    from ortopt.reporting import interface
 
-    interface.show(out, data)
-    out.print()
-    nodes = f"{data['nodes']['part']} of {data['nodes']['model']} nodes"
-    beside = f" with {one_line(data['data'])}" if data["data"] else ""
-    path = one_line(data["output"] or "stdout")
-    out.print(f"written: {path}{beside} ({nodes}, {report.size(data['bytes'])})", soft_wrap=True)
+    interface.show_written(out, data, f"{data['nodes']['part']} of {data['nodes']['model']} nodes")

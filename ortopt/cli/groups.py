@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.option_groups import memory_option
+from ortopt.cli.option_groups import count_option, memory_option
 from ortopt.cli.run_options import run_option
-from ortopt.terminal_text import one_line
+from ortopt.terminal_text import counted, one_line
 
 if TYPE_CHECKING:
     from ortopt.partition.quotient import Edge, Quotient, Vertex
@@ -28,13 +28,7 @@ _MAX_ROWS = 40
     show_default=True,
     help="For a plain model: group where it pays (cost), or everything that can be grouped (literal).",
 )
-@click.option(
-    "--group-arg-limit",
-    type=click.IntRange(min=1),
-    default=128,
-    show_default=True,
-    help="For a plain model: most inputs and outputs that a group may have.",
-)
+@count_option("--group-arg-limit", 128, "For a plain model: most inputs and outputs that a group may have.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--dot", is_flag=True, help="Print the graph of groups as text for Graphviz.")
@@ -95,21 +89,11 @@ def describe(quotient: Quotient) -> dict[str, Any]:
     Args:
         quotient: The quotient graph.
     """
+    from ortopt.reporting import report
+
     return {
         "graph": quotient.graph,
-        "vertices": [
-            {
-                "name": vertex.name,
-                "kind": vertex.kind,
-                "provider": vertex.provider,
-                "nodes": vertex.nodes,
-                "ops": dict(vertex.ops),
-                "inputs": list(vertex.inputs),
-                "weights": list(vertex.weights),
-                "outputs": list(vertex.outputs),
-            }
-            for vertex in quotient.vertices
-        ],
+        "vertices": report.plain(quotient.vertices),
         "edges": [
             {
                 "from": edge.source,
@@ -132,7 +116,7 @@ def _show(quotient: Quotient) -> None:
     out = report.console(sys.stdout)
     groups = [vertex for vertex in quotient.vertices if vertex.kind == "group"]
     outside = [vertex for vertex in quotient.vertices if vertex.kind == "node"]
-    counts = f"{_count(len(groups), 'group')}, {_count(len(outside), 'node')} outside"
+    counts = f"{counted(len(groups), 'group')}, {counted(len(outside), 'node')} outside"
     out.print(one_line(f"{quotient.graph}: {counts}"), highlight=False)
     if groups:
         out.print()
@@ -147,7 +131,7 @@ def _show(quotient: Quotient) -> None:
         out.print(tables.table(("node outside", "op"), rows, text=2))
         _more(out, len(outside))
     out.print()
-    rows = [_edge_row(edge, report.size) for edge in quotient.edges[:_MAX_ROWS]]
+    rows = [_edge_row(edge) for edge in quotient.edges[:_MAX_ROWS]]
     out.print(tables.table(("from", "to", "value", "type", "shape", "bytes"), rows, text=5))
     _more(out, len(quotient.edges))
     out.print()
@@ -156,25 +140,18 @@ def _show(quotient: Quotient) -> None:
     out.print()
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
-
-
 def _row(vertex: Vertex) -> tuple[object, ...]:
     ops = ", ".join(f"{count} {op}" for op, count in sorted(vertex.ops.items(), key=lambda item: (-item[1], item[0])))
     figures = vertex.nodes, len(vertex.inputs), len(vertex.weights), len(vertex.outputs)
     return (vertex.name, vertex.provider.removesuffix("ExecutionProvider"), *figures, ops)
 
 
-def _edge_row(edge: Edge, size: Any) -> tuple[object, ...]:
-    shape = "unknown rank" if edge.shape is None else f"[{', '.join('?' if d is None else str(d) for d in edge.shape)}]"
-    return edge.source, edge.target, edge.value, edge.type, shape, _bytes(edge.nbytes, size)
+def _edge_row(edge: Edge) -> tuple[object, ...]:
+    from ortopt.reporting.interface import shape_text
+    from ortopt.reporting.report import size
 
-
-def _bytes(nbytes: int | str | None, size: Any) -> str:
-    if nbytes is None:
-        return "?"
-    return nbytes if isinstance(nbytes, str) else str(size(nbytes))
+    nbytes = "?" if edge.nbytes is None else edge.nbytes if isinstance(edge.nbytes, str) else size(edge.nbytes)
+    return edge.source, edge.target, edge.value, edge.type, shape_text(edge.shape), nbytes
 
 
 def _more(out: Any, count: int) -> None:

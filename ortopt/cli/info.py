@@ -136,10 +136,7 @@ def describe(model: ir.Model, label: str) -> dict[str, Any]:
     from ortopt.reporting import interface, report
     from ortopt.serialization.load import SOURCE_KEY
 
-    interfaces = {
-        "inputs": [interface.described(value) for value in model.graph.inputs],
-        "outputs": [interface.described(value) for value in model.graph.outputs],
-    }
+    interfaces = interface.described_both(model.graph)
     infer_model(model)
     for value, row in zip(
         (*model.graph.inputs, *model.graph.outputs), (*interfaces["inputs"], *interfaces["outputs"]), strict=True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.option_groups import memory_option
+from ortopt.cli.option_groups import external_data_option, memory_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 @click.option(
     "--verify/--no-verify", default=True, show_default=True, help="Run both branches against the two decoders."
 )
-@click.option(
-    "--external-data",
-    type=click.Choice(["auto", "inline", "copy", "reuse"]),
-    default="auto",
-    show_default=True,
-    help="Weights in the file, copied beside it, or left in the decoders' files.",
-)
+@external_data_option("Weights in the file, copied beside it, or left in the decoders' files.")
 @memory_option
 @click.option("--json", "as_json", is_flag=True, help="What was written, as data.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing.")
@@ -51,32 +45,24 @@ def command(decoder: str, with_past: str, output: str, external_data: Any, **fla
     merged = merge_decoders(*(argument.source for argument in arguments), verify=flags["verify"])
     files.check_not_read({"-o": output}, {"external data of a decoder": models.external_data(merged.model)})
     saved = merged.save(sys.stdout.buffer if output == files.STREAM else output, external_data=external_data)
-    graph = merged.model.graph
     data = {
         "schema": 1,
         "models": [argument.label for argument in arguments],
-        "output": None if saved.path is None else str(saved.path),
-        "data": None if saved.data_path is None else str(saved.data_path),
-        "bytes": saved.nbytes,
-        "initializers": {"models": merged.weights, "merged": len(graph.initializers)},
+        **interface.written(saved),
+        "initializers": {"models": merged.weights, "merged": len(merged.model.graph.initializers)},
         "verified": merged.verified,
         "reason": merged.reason,
-        "inputs": [interface.described(value) for value in graph.inputs],
-        "outputs": [interface.described(value) for value in graph.outputs],
+        **interface.described_both(merged.model.graph),
     }
     if flags["as_json"] or not flags["quiet"]:
         answer(data, _show, as_json=flags["as_json"], stream=sys.stderr if output == files.STREAM else None)
 
 
 def _show(data: dict[str, Any], out: Console) -> None:
-    from ortopt.reporting import interface, report
+    from ortopt.reporting import interface
     from ortopt.terminal_text import one_line
 
-    interface.show(out, data)
-    out.print()
     weights = f"{data['initializers']['models']} → {data['initializers']['merged']} weights"
     reason = f": {one_line(data['reason'])}" if data["reason"] else ""
     how = "verified in both branches" if data["verified"] else f"not verified{reason}"
-    path = one_line(data["output"] or "stdout")
-    beside = f" with {one_line(data['data'])}" if data["data"] else ""
-    out.print(f"written: {path}{beside} ({weights}, {report.size(data['bytes'])}, {how})", soft_wrap=True)
+    interface.show_written(out, data, weights, how)

@@ -40,6 +40,20 @@ class ModelArgument(Struct, frozen=True):
         """The file, if it is one."""
         return self.source if isinstance(self.source, Path) else None
 
+    def file(self, written: Path) -> Path:
+        """The file; of a model that came through a stream one that is written for it.
+
+        Args:
+            written: The file to write then, in a folder that is there or new.
+        """
+        if isinstance(self.source, Path):
+            return self.source
+        from ortopt.serialization.save import save
+
+        written.parent.mkdir(exist_ok=True)
+        save(self.source, written)
+        return written
+
 
 def resolve(text: str) -> ModelArgument:
     """Find the model that an argument names.

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ortopt.cli.option_groups import GroupedCommand
+from ortopt.cli.option_groups import GroupedCommand, count_option, external_data_option, inputs_option
 from ortopt.cli.run_options import half_precision_options, make_options, run_option, run_options
 
 
@@ -36,26 +36,16 @@ from ortopt.cli.run_options import half_precision_options, make_options, run_opt
 @run_option("verify_with")
 @run_option("repair")
 @run_option("keep_pass")
-@click.option(
-    "--inputs",
-    metavar="FILE.npz",
-    help="Input arrays by name, to verify with.  [default: several sets of random inputs]",
-)
-@click.option(
-    "--external-data",
-    type=click.Choice(["auto", "inline", "copy", "reuse"]),
-    default="auto",
-    show_default=True,
-    help="Where weights go: into the model's file, into a file beside it, or nowhere: they stay where they are.",
+@inputs_option("Input arrays by name, to verify with.  [default: several sets of random inputs]")
+@external_data_option(
+    "Where weights go: into the model's file, into a file beside it, or nowhere: they stay where they are."
 )
 @click.option(
     "--tune", is_flag=True, help="Measure on this machine which passes and fused ops pay off, and take those."
 )
 @click.option("--tune-seconds", type=click.FloatRange(min=0), help="Time to measure in, about.  [default: 60]")
-@click.option(
-    "--tune-threads",
-    type=click.IntRange(min=1),
-    help="Threads that the result will run with.  [default: 1, without forms that lose with several]",
+@count_option(
+    "--tune-threads", None, "Threads that the result will run with.  [default: 1, without forms that lose with several]"
 )
 @click.option("--choices", "choices_file", metavar="FILE", help="Choices that --tune has made: a report of --json.")
 @run_option("rename")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import click
@@ -102,6 +102,34 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{number} is not finite.", param, ctx)
         return number
+
+
+def count_option(
+    flag: str, default: int | None, help_: str, *, least: int = 1, most: int | None = None, **more: Any
+) -> Callable[[Any], Any]:
+    """An option that takes a whole number.
+
+    Args:
+        flag: The flag.
+        default: What it is where it is not given, which the help says; None if the command chooses.
+        help_: What it means.
+        least: The smallest number.
+        most: The greatest number.
+        more: Other arguments of click's.
+    """
+    kind = click.IntRange(least, most)
+    return click.option(flag, type=kind, default=default, show_default=default is not None, help=help_, **more)
+
+
+def inputs_option(help_: str) -> Callable[[Any], Any]:
+    """The option that names a file of input arrays."""
+    return click.option("--inputs", metavar="FILE.npz", help=help_)
+
+
+def external_data_option(help_: str) -> Callable[[Any], Any]:
+    """The option that says where the weights of a model that is written go."""
+    kind = click.Choice(["auto", "inline", "copy", "reuse"])
+    return click.option("--external-data", type=kind, default="auto", show_default=True, help=help_)
 
 
 def memory_option(function: Any) -> Any:

@@ -52,8 +52,10 @@ def profile(
     )
     with temporary_folder("ortopt-profile-") as name:
         folder = Path(name)
-        original = argument.path or _saved(argument.source, folder / "original.onnx")
-        optimized = path or _saved(result, folder / "result.onnx")
+        original = argument.file(folder / "original.onnx")
+        if path is None:
+            path = folder / "result.onnx"
+            save(result, path)
         found = stored_inputs(
             result,
             folder / "inputs",
@@ -64,12 +66,7 @@ def profile(
             label=argument.label,
         )
         largest = found[-1]  # of a decoder the one that is given a text
-        before, after = profiling.in_turns((original, optimized), largest.folder, budget)
+        before, after = profiling.in_turns((original, path), largest.folder, budget)
     how = {**largest.as_dict(), "threads": budget.threads, "providers": list(budget.providers)}
     how["measured_with"] = in_words(largest.as_dict(), budget.threads, budget.providers)
     return {**profiles.describe(before, after, result, listener), **how}
-
-
-def _saved(model: Any, path: Path) -> Path:
-    save(model, path)
-    return path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.option_groups import THREADS, memory_option
+from ortopt.cli.option_groups import THREADS, count_option, inputs_option, memory_option
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ _INPUTS, _OUTPUTS = 4, 12
 
 @click.command("run", short_help="Run a model; show what its outputs hold.")
 @click.argument("model")
-@click.option("--inputs", metavar="FILE.npz", help="Input arrays by name.  [default: random inputs]")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
+@inputs_option("Input arrays by name.  [default: random inputs]")
+@count_option("--seed", 0, "Seed of the random inputs.", least=0)
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
 @run_option("dim_hints", help_="Sizes that symbolic dimensions are expected to have: inputs are drawn at the least.")
 @run_option("input_shapes", help_="The shape of a drawn input.")
@@ -39,18 +39,9 @@ _INPUTS, _OUTPUTS = 4, 12
     "--run-type", type=click.Choice(RUN_TYPES), help="What executes a group.  [default: ORTOPT_RUN_TYPE, ort]"
 )
 @click.option("--threads", type=THREADS, default=0, help="Threads that one op may use.  [default: one for each core]")
-@click.option(
-    "--repeat",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of calls; the time of the first is shown separately.",
-)
-@click.option(
-    "--specialize",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Compile a group for its input sizes once it has seen the same sizes N times.",
+@count_option("--repeat", 1, "Number of calls; the time of the first is shown separately.")
+@count_option(
+    "--specialize", None, "Compile a group for its input sizes once it has seen the same sizes N times.", metavar="N"
 )
 @click.option(
     "--specialize-constants", is_flag=True, help="With --specialize: also fold small inputs that never changed."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ortopt.cli.option_groups import Finite, memory_option
+from ortopt.cli.option_groups import Finite, count_option, memory_option
 from ortopt.option_kinds import Choice, Count, Seconds, Share, Switch, Tolerance
 from ortopt.options import Options, declarations
 
@@ -65,11 +65,7 @@ _GROUP_OPTIONS = (
         type=click.Choice(["cost", "literal"]),
         help="-O4: group where it pays (cost), or everything that can be grouped (literal).  [default: cost]",
     ),
-    click.option(
-        "--group-arg-limit",
-        type=click.IntRange(min=1),
-        help="-O4: most inputs and outputs that a group may have.  [default: 128]",
-    ),
+    count_option("--group-arg-limit", None, "-O4: most inputs and outputs that a group may have.  [default: 128]"),
 )
 
 

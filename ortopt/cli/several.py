@@ -149,7 +149,6 @@ def _write_index(folder: Path, reports: Sequence[tuple[dict[str, Any], Path]]) -
 def _one(work: Work, out: Path, options: Options, flags: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     """Optimize one model; its report as data, and its exit code."""
     own = {**flags, "output": str(work.target), "json_file": None, "quiet": not flags["verbose"]}
-    own["verbose"] = flags["verbose"]
     page = None if not flags["html_file"] else Path(flags["html_file"]) / _page(work, out)
     own["html_file"] = None if page is None else str(page)
     run: Run | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ortopt.cli.option_groups import Finite, memory_option
+from ortopt.cli.option_groups import Finite, count_option, inputs_option, memory_option
 from ortopt.cli.run_options import run_option
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ _MAX_OUTPUTS: Final = 3
 @click.command("verify", short_help="Compare two models on the same inputs.")
 @click.argument("original", metavar="A")
 @click.argument("result", metavar="B")
-@click.option("--inputs", metavar="FILE.npz", help="Input arrays by name.  [default: several sets of random inputs]")
+@inputs_option("Input arrays by name.  [default: several sets of random inputs]")
 @run_option("dims", help_="The size of a symbolic dimension in drawn inputs.")
 @run_option("input_shapes", help_="The shape of a drawn input.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random inputs.")
+@count_option("--seed", 0, "Seed of the random inputs.", least=0)
 @click.option("--thorough", is_flag=True, help="Compare on many more sets of random inputs.")
 @run_option("rtol", help_="Relative tolerance, as in numpy.allclose.  [default: from dtype, scale and noise]")
 @run_option("atol", help_="Absolute tolerance, as in numpy.allclose.  [default: from dtype, scale and noise]")

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.semantics import strings_of
+from ortopt.serialization.checks.signatures import signature, type_name
 
 Array = np.ndarray[Any, Any]
 
@@ -119,28 +120,22 @@ _EVERY = frozenset({"tensor(string)", "tensor(bool)", "tensor(complex64)", "tens
 def _is_allowed(
     op: str, opset: int, dtypes: tuple[ir.DataType | None, ...], attributes: tuple[str, ...], outputs: int
 ) -> bool:
-    from onnx import defs
-
-    if not defs.has(op, max_inclusive_version=opset, domain=""):
+    expected = signature("", op, opset)
+    if expected is None or not expected.least_inputs <= len(dtypes) <= expected.most_inputs:
         return False
-    schema = defs.get_schema(op, opset, "")
-    if not schema.min_input <= len(dtypes) <= schema.max_input or outputs > schema.max_output:
+    if outputs > expected.most_outputs or not expected.required <= set(attributes) <= expected.attributes.keys():
         return False
-    required = {name for name, attribute in schema.attributes.items() if attribute.required}
-    if not required <= set(attributes) <= set(schema.attributes):
-        return False
-    constraints = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
     bound: dict[str, ir.DataType] = {}
     for index, dtype in enumerate(dtypes):
-        formal = schema.inputs[min(index, len(schema.inputs) - 1)]
+        formal = expected.inputs[min(index, len(expected.inputs) - 1)]
         if dtype is None:
-            if formal.option != defs.OpSchema.FormalParameterOption.Optional:
+            if formal.required:
                 return False
             continue
-        allowed = constraints.get(formal.type_str, (formal.type_str,))
+        allowed = expected.types.get(formal.variable, frozenset({formal.variable}))
         # What took every dtype of its time takes the later ones too: four bits are moved as eight are.
-        if f"tensor({dtype.name.lower()})" not in allowed and not _EVERY.issubset(allowed):
+        if type_name(dtype) not in allowed and not _EVERY.issubset(allowed):
             return False
-        if formal.is_homogeneous and bound.setdefault(formal.type_str, dtype) != dtype:
+        if formal.bound and bound.setdefault(formal.variable, dtype) != dtype:
             return False
     return True

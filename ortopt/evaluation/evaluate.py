@@ -343,15 +343,12 @@ class _Evaluation:
             for text in strings_of(tensor).reshape(-1)
         )
 
-    def _here(self, batch: Batch, fetch: Sequence[ir.Value]) -> dict[ir.Value, ir.TensorProtocol]:
+    def _here(self, batch: Batch, fetch: Sequence[ir.Value]) -> list[ir.TensorProtocol | None]:
         if self._sessions <= 0:
             raise HazardError("too many sessions")
         self._sessions -= 1
         seconds = self._at_most(DEFAULT_TIMEOUT)
-        results = run_model(
-            batch.model(fetch), batch.feeds, [batch.name(value) for value in fetch], seconds, self.token
-        )
-        return {value: result for value, result in zip(fetch, results, strict=True) if result is not None}
+        return run_model(batch.model(fetch), batch.feeds, [batch.name(value) for value in fetch], seconds, self.token)
 
     # ONNX Runtime in a child process
 
@@ -379,27 +376,20 @@ class _Evaluation:
             if has_subgraphs(node):
                 self._run([node], todo, self._child)
 
-    def _child(self, batch: Batch, fetch: Sequence[ir.Value]) -> dict[ir.Value, ir.TensorProtocol]:
+    def _child(self, batch: Batch, fetch: Sequence[ir.Value]) -> list[ir.TensorProtocol | None]:
         if self._children <= 0 or self.timeout <= 0:
             raise HazardError("too many child processes")
         self._children -= 1
         start = time.monotonic()
         try:
-            model = batch.model(fetch)
-            results = run_in_child(
-                model,
-                batch.feeds,
-                [batch.name(value) for value in fetch],
-                self.limit_bytes,
-                self._at_most(self.timeout),
-                self.token,
-            )
+            model, names = batch.model(fetch), [batch.name(value) for value in fetch]
+            seconds = self._at_most(self.timeout)
+            return run_in_child(model, batch.feeds, names, self.limit_bytes, seconds, self.token)
         except OSError as error:
             raise HazardError(f"there is no room for a child process: {error}") from error
         finally:
             self.timeout -= time.monotonic() - start
             self.unsafe_seconds += time.monotonic() - start
-        return {value: result for value, result in zip(fetch, results, strict=True) if result is not None}
 
     # Either
 
@@ -418,7 +408,7 @@ class _Evaluation:
         self,
         nodes: list[ir.Node],
         todo: list[ir.Node],
-        runner: Callable[[Batch, Sequence[ir.Value]], dict[ir.Value, ir.TensorProtocol]],
+        runner: Callable[[Batch, Sequence[ir.Value]], list[ir.TensorProtocol | None]],
     ) -> None:
         """Run nodes together; where that fails, halves of them, down to those that fail alone."""
         ready = []
@@ -432,7 +422,10 @@ class _Evaluation:
         if not fetch:
             return
         try:
-            self._keep(runner(Batch(ready, self._opsets, self._functions, self._operand), fetch))
+            results = runner(Batch(ready, self._opsets, self._functions, self._operand), fetch)
+            for value, tensor in zip(fetch, results, strict=True):
+                if tensor is not None and tensor.nbytes <= self.limit_bytes:
+                    self._known[value] = Operand(tensor)
         except OptimizationCancelled:
             raise
         except Exception:  # onnxruntime raises a class of its own for each status; all mean "not this"
@@ -453,11 +446,6 @@ class _Evaluation:
             for output in node.outputs
             if output in produced and (output in self._wanted or output in needed)
         ]
-
-    def _keep(self, results: Mapping[ir.Value, ir.TensorProtocol]) -> None:
-        for value, tensor in results.items():
-            if tensor.nbytes <= self.limit_bytes:
-                self._known[value] = Operand(tensor)
 
 
 def _kind(dtype: ir.DataType) -> str:

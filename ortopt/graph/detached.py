@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.onnx_ir_internals import replace_input
 
@@ -92,6 +93,26 @@ def discard(nodes: Iterable[ir.Node]) -> None:
         if node.graph is None:
             for user in scope.with_nested(node):
                 detach(user)
+
+
+def remove_unneeded(graph: ir.Graph, token: CancellationToken = NEVER) -> set[ir.Value]:
+    """Remove the nodes of a graph in order that none of its outputs needs; the values that they alone have read.
+
+    Args:
+        graph: The graph.
+        token: Cancellation token.
+    """
+    needed, read, dead = set(graph.outputs), set[ir.Value](), []
+    for node in token.checked(reversed(graph)):
+        operands = (value for value in (*node.inputs, *scope.captured(node)) if value is not None)
+        if needed.isdisjoint(node.outputs):
+            dead.append(node)
+            read.update(operands)
+        else:
+            needed.update(operands)
+    graph.remove(dead)
+    discard(dead)
+    return read - needed
 
 
 def detach_orphans(nodes: Iterable[ir.Node]) -> None:

@@ -24,27 +24,9 @@ from ortopt.semantics import constant_tensor, subgraphs
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY, REDUCTIONS, UNARY, UNARY_WITH_PARAMETERS
 
 _OF_SAMPLES: Final = frozenset(
-    {
-        *(
-            "AveragePool",
-            "BatchNormalization",
-            "Conv",
-            "ConvInteger",
-            "ConvTranspose",
-            "DepthToSpace",
-            "GlobalAveragePool",
-        ),
-        *(
-            "GlobalLpPool",
-            "GlobalMaxPool",
-            "GridSample",
-            "GroupNormalization",
-            "InstanceNormalization",
-            "LRN",
-            "LpPool",
-        ),
-        *("MaxPool", "QLinearConv", "SpaceToDepth"),
-    }
+    {"AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace", "GlobalAveragePool"}
+    | {"GlobalLpPool", "GlobalMaxPool", "GridSample", "GroupNormalization", "InstanceNormalization", "LRN", "LpPool"}
+    | {"MaxPool", "QLinearConv", "SpaceToDepth"}
 )
 """Ops of samples: the first axis of their operands and results is the batch, whatever is done behind it."""
 

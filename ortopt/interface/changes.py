@@ -23,6 +23,7 @@ from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, UsageError
 from ortopt.graph import scope
+from ortopt.graph.detached import remove_unneeded
 from ortopt.graph.match import Refusal
 from ortopt.interface.batch_places import BatchPlaces, Edit
 from ortopt.interface.change import Arrays, Insertion, InterfaceChange
@@ -361,7 +362,9 @@ class FewerOutputs(InterfaceChange):
         self._names = chosen
         outputs[:] = [value for value in outputs if value.name in chosen]
         read = {value.name for value in model.graph.inputs if value.uses()}
-        _remove_unused(model.graph, token)
+        unused = remove_unneeded(model.graph, token)
+        for value in unused.intersection(model.graph.initializers.values()).difference(model.graph.inputs):
+            model.graph.initializers.pop(value.name or "")
         self._unread = read - {value.name for value in model.graph.inputs if value.uses()}
 
     def calls(self, inputs: Arrays) -> Sequence[Arrays]:
@@ -384,25 +387,6 @@ def _matching(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
             raise UsageError(f"no output is named {quoted(pattern)}; {hint}")
         found |= matching
     return found
-
-
-def _remove_unused(graph: ir.Graph, token: CancellationToken) -> None:
-    """Remove the nodes of a graph that nothing needs, and the weights that only they read."""
-    needed: set[ir.Value] = set(graph.outputs)
-    dead: list[ir.Node] = []
-    for node in token.checked(reversed(graph)):
-        if needed.isdisjoint(node.outputs):
-            dead.append(node)
-        else:
-            needed.update(value for value in (*node.inputs, *scope.captured(node)) if value is not None)
-    read = {value for node in dead for value in (*node.inputs, *scope.captured(node)) if value is not None}
-    for node in dead:
-        for inner in scope.with_nested(node):
-            for index in range(len(inner.inputs)):
-                inner.replace_input_with(index, None)
-    graph.remove(dead)
-    for value in (read - needed).intersection(graph.initializers.values()).difference(graph.inputs):
-        graph.initializers.pop(value.name or "")
 
 
 def are_asked(options: Options) -> bool:

@@ -6,6 +6,7 @@ not: where the difference appears, disappears and appears again, one of the rewr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -77,7 +78,7 @@ class Bisection:
         self._transformation = transformation
         self._reference = reference
         self._token = token
-        self.equal = 0
+        self.equal = self._probes = 0
 
     def find(self, outcome: Verification) -> Culprit:
         """Search the latest run, whose result differs.
@@ -95,28 +96,42 @@ class Bisection:
         """
         wrong = frozenset(row.name for row in outcome.outputs if not row.agrees) or None
         sets = frozenset(self._reference.differing) or None
-        search = _Search(self, wrong, sets, outcome.where)
-        self.equal = 0
+        probe_at = functools.partial(self._probe, outputs=wrong, sets=sets, where=outcome.where)
+        self.equal = self._probes = 0
         before: Verification | None = None
         different, after = self._transformation.state.offered, None
         while different - self.equal > 1:
             middle = (self.equal + different) // 2
-            probe = search.probe(middle)
+            probe = probe_at(middle)
             if probe[1].status == "differs":
                 different, after = middle, probe
             else:
                 self.equal, before = middle, probe[1]
-        if before is None and search.probe(0)[1].status == "differs":
+        if before is None and probe_at(0)[1].status == "differs":
             raise NotFound("it differs before the first rewrite: what was loaded or converted is not the original")
         if after is None:
-            after = search.probe(different)
+            after = probe_at(different)
             if after[1].status != "differs":
                 raise NotFound("it did not come out again: a transformer does not do the same each time")
         run, verification = after
         if run.last is None or run.last.number != different:
             raise NotFound(f"it comes with rewrite {different}, which nobody made")
         error_before = 0.0 if before is None else before.worst
-        return Culprit(run.last, verification, error_before, search.probes, search.outputs, search.sets)
+        return Culprit(run.last, verification, error_before, self._probes, wrong, sets)
+
+    def _probe(
+        self, limit: int, *, outputs: Collection[str] | None, sets: Collection[int] | None, where: str
+    ) -> tuple[Transformation, Verification]:
+        """The model after some rewrites, and how it compares."""
+        self._token.check()
+        self._probes += 1
+        try:
+            run = self.replay(limit)
+        except OptimizationCancelled:
+            raise
+        except OrtoptError as error:
+            raise NotFound(f"the run could not be repeated: {error}") from error
+        return run, self.compare(run, outputs, sets, where=where)
 
     def show(self, culprit: Culprit) -> Blame:
         """The models around a culprit, and inputs that tell them apart.
@@ -171,32 +186,3 @@ class Bisection:
             self._token.check()
             raise NotFound(f"after {run.state.offered} rewrites it cannot be compared: {outcome.reason}")
         return outcome
-
-    def check(self) -> None:
-        """Raise if there is no time left."""
-        self._token.check()
-
-
-@dataclass(eq=False)
-class _Search:
-    """One search: what is compared, and how often it has been."""
-
-    bisection: Bisection
-    outputs: frozenset[str] | None
-    sets: frozenset[int] | None
-    where: str
-
-    def __post_init__(self) -> None:
-        self.probes = 0
-
-    def probe(self, limit: int) -> tuple[Transformation, Verification]:
-        """The model after some rewrites, and how it compares."""
-        self.bisection.check()
-        self.probes += 1
-        try:
-            run = self.bisection.replay(limit)
-        except OptimizationCancelled:
-            raise
-        except OrtoptError as error:
-            raise NotFound(f"the run could not be repeated: {error}") from error
-        return run, self.bisection.compare(run, self.outputs, self.sets, where=self.where)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ortopt.errors import OutputError, UsageError
 from ortopt.serialization.save import ExternalData, Saved, save, to_bytes
-from ortopt.system.files import temporary_folder
+from ortopt.system.files import temporary_folder, write_atomically
 from ortopt.terminal_text import quoted
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ def save_as(
         data = to_bytes(model, provenance=provenance)
     except OutputError as error:
         raise OutputError(f"{error}; a {path.suffix} file holds all weights: write an .onnx file") from error
-    return _written(path, _in_ort_format(data, libraries) if path.suffix.lower() == ORT else _as_text(data, path))
+    written = _in_ort_format(data, libraries) if path.suffix.lower() == ORT else _as_text(data, path)
+    write_atomically(path, written)
+    return Saved(path, len(written), None)
 
 
 def _as_text(data: bytes, path: Path) -> bytes:
@@ -109,17 +111,3 @@ def _in_ort_format(data: bytes, libraries: Iterable[str]) -> bytes:
         source.write_bytes(data)
         sessions.convert(source, target, libraries)
         return target.read_bytes()
-
-
-def _written(path: Path, data: bytes) -> Saved:
-    """Write a file in one step."""
-    draft = path.with_name(f".ortopt-{os.urandom(8).hex()}.tmp")
-    try:
-        try:
-            draft.write_bytes(data)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot write {quoted(str(path))}: {error.strerror or error}") from error
-    return Saved(path, len(data), None)

@@ -56,20 +56,17 @@ class HalfPrecisionOptimization(Optimization):
         source: Source,
         options: Options,
         *,
-        transformers: Iterable[GraphTransformer] = (),
-        observers: Iterable[Observer] = (),
-        cancellation: CancellationToken | None = None,
+        transformers: Iterable[GraphTransformer],
+        observers: Iterable[Observer],
+        cancellation: CancellationToken | None,
     ) -> None:
         self._asked = options
-        self._transformers = tuple(transformers)
-        self._given_observers = tuple(observers)
+        self._both_runs: dict[str, Any] = {"transformers": tuple(transformers), "observers": tuple(observers)}
         self._behind: _RunBehind | None = None
         self._is_verified = False
         self.half_precision: HalfPrecision | None = None
         before = dataclasses.replace(options, level=min(options.level, TransformerLevel.LEVEL3))
-        super().__init__(
-            source, before, transformers=self._transformers, observers=self._given_observers, cancellation=cancellation
-        )
+        super().__init__(source, before, **self._both_runs, cancellation=cancellation)
         self._kept = NamedNodes(super().model, options.keep_float32)
 
     @property
@@ -124,14 +121,8 @@ class HalfPrecisionOptimization(Optimization):
         if limit is not None:
             limit = max(0, limit - self._transformation.state.offered)
         options = dataclasses.replace(self._asked, limit=limit, timeout=None, **NO_CHANGES)
-        self._behind = _RunBehind(
-            converted,
-            options,
-            transformers=self._transformers,
-            observers=self._given_observers,
-            cancellation=self.token,
-            rounded=format_of(self._asked) if self._runs_as_a_copy(converted) else None,
-        )
+        rounded = format_of(self._asked) if self._runs_as_a_copy(converted) else None
+        self._behind = _RunBehind(converted, options, **self._both_runs, cancellation=self.token, rounded=rounded)
         self._behind.leave_out(self._transformation.left_out)
         self._behind.transform()
 

@@ -23,37 +23,29 @@ _SHARES: Final = (("node_share", "nodes", "nodes"), ("size_share", "size", "weig
 """Thresholds of shares, each with the fact of the result, and that of the original that it is related to."""
 
 
-def interface(now: Facts, before: Facts) -> Iterator[Finding]:
+def interface(now: Facts, before: Facts, *, has_changed: bool) -> Iterator[Finding]:
     """Inputs and outputs that callers of the baseline's model could not use as they did.
 
-    Another name of a free size is none, as exporters invent these; nor is a size that has become free.
+    Of a model that has changed, another name of a free size is no such thing, as exporters invent these; nor is a size
+    that has become free.
 
     Args:
         now: The facts of the run.
         before: The baseline's.
+        has_changed: Whether the model, or an option, is another one than the baseline's.
     """
     for fact in ("inputs", "outputs"):
         old, new = before.get(fact, []), now.get(fact, [])
         if old != new:
-            kind: Any = "note" if _fit(old, new, is_input=fact == "inputs") else "worse"
-            yield Finding(kind, fact, new, old, None, difference(fact, new, old))
-
-
-def difference(fact: str, now: Sequence[str], before: Sequence[str]) -> str:
-    """What has changed of inputs or outputs, in one sentence.
-
-    Args:
-        fact: Which of them.
-        now: Name and type of each.
-        before: The baseline's.
-    """
-    told = [
-        f"{one or 'none'}, baseline {other or 'none'}"
-        for one, other in itertools.zip_longest(now, before)
-        if one != other
-    ]
-    more = len(told) - _MAX_NAMED
-    return f"{fact}: {'; '.join(told[:_MAX_NAMED])}{f'; and {more} more' if more > 0 else ''}"
+            kind: Any = "note" if has_changed and _fit(old, new, is_input=fact == "inputs") else "worse"
+            told = [
+                f"{one or 'none'}, baseline {other or 'none'}"
+                for one, other in itertools.zip_longest(new, old)
+                if one != other
+            ]
+            more = len(told) - _MAX_NAMED
+            says = f"{fact}: {'; '.join(told[:_MAX_NAMED])}{f'; and {more} more' if more > 0 else ''}"
+            yield Finding(kind, fact, new, old, None, says)
 
 
 class _Signature(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, TypedDict
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ortopt import api, documents
 from ortopt.errors import OrtoptError, OutputError
@@ -29,12 +29,6 @@ from ortopt.terminal_text import one_line, quoted
 _NO_JOURNAL: Final = "no journal of ortopt check"
 
 
-class _Answer(Struct):
-    facts: dict[str, Any]
-    error: str | None
-    kind: str
-
-
 class _Order(TypedDict):
     name: str
 
@@ -42,7 +36,7 @@ class _Order(TypedDict):
 class _Row(Struct):
     versions: dict[str, str]
     order: dict[str, Any]
-    answer: _Answer
+    answer: Answer
 
 
 class Journal:
@@ -93,15 +87,7 @@ class Journal:
         documents.typed(row.order, _Order)
         checked(row.answer.facts, whole=row.answer.error is None)
         if row.versions == self._versions:
-            answer = row.answer
-            self._known[row.order["name"]] = (
-                row.order,
-                {
-                    "facts": answer.facts,
-                    "error": answer.error,
-                    "kind": answer.kind,
-                },
-            )
+            self._known[row.order["name"]] = row.order, row.answer
 
     def answer(self, order: Mapping[str, Any], model: str) -> Answer | None:
         """What came of an order in an earlier run; None if it has not run, or was about another model.
@@ -111,13 +97,13 @@ class Journal:
             model: The hash of the model.
         """
         known = self._known.get(order["name"])
-        if known is None or known[0] != dict(order) or known[1]["facts"].get("model") != model:
+        if known is None or known[0] != dict(order) or known[1].facts.get("model") != model:
             return None
         return known[1]
 
     def add(self, order: Mapping[str, Any], answer: Answer) -> None:
         """Write what came of an order; it is in the file when this returns."""
-        row = {"versions": self._versions, "order": dict(order), "answer": answer}
+        row = {"versions": self._versions, "order": dict(order), "answer": structs.asdict(answer)}
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
 
@@ -192,9 +178,6 @@ class RunningCheck:
         self._watcher = ProgressListener()
         self._all = list(cases)
         self._cases = list(cases) if plan.shard is None else shards.part_of(cases, plan.shard, plan.baseline)
-        self._by_number: dict[int, Case] = {}
-        self._orders: dict[str, dict[str, Any]] = {}
-        self._results_of: dict[str, Path] = {}
         self.results: dict[str, Result] = {}
 
     def watch(self, watcher: ProgressListener) -> None:
@@ -240,42 +223,41 @@ class RunningCheck:
             order = case.order()
             if folder is not None:
                 (folder / str(number)).mkdir()
-                self._results_of[case.name] = folder / str(number) / RESULT
-                order["result"] = str(self._results_of[case.name])
-            self._by_number[number], self._orders[case.name] = case, order
+                order["result"] = str(folder / str(number) / RESULT)
             jobs.append(Job(number, order, case.nbytes))
-        answers: dict[str, Answer] = {}
+        answers: dict[int, Answer] = {}
 
         def done(job: Job, answer: Answer) -> None:
-            case = self._by_number[job.key]
-            if self._plan.latency is not None and answer["error"] is None:
-                answers[case.name] = answer
-                return
-            if journal is not None:
-                journal.add(case.order(), answer)
-            self._judge(case, answer)
+            if self._plan.latency is not None and answer.error is None:
+                answers[job.key] = answer
+            else:
+                self._finish(pending[job.key], answer, journal)
 
         if jobs:
-            self._plan.runner.run(jobs, done, lambda job: self._watcher.begun(self._by_number[job.key].name))
-        for case in pending:
-            if case.name in answers:
-                self._measure(case, answers[case.name], journal)
+            self._plan.runner.run(jobs, done, lambda job: self._watcher.begun(pending[job.key].name))
+        for job in jobs:
+            if job.key in answers:
+                self._measure(job, pending[job.key], answers[job.key])
+                self._finish(pending[job.key], answers[job.key], journal)
 
-    def _measure(self, case: Case, answer: Answer, journal: Journal | None) -> None:
+    def _measure(self, job: Job, case: Case, answer: Answer) -> None:
         """Measure alone, when nothing else runs."""
         assert self._plan.latency is not None
-        path = self._results_of[case.name]
+        path = Path(job.order["result"])
         self._watcher.begun(f"{case.name} (latency)")
         try:
-            answer["facts"]["latency"] = self._plan.latency(self._orders[case.name], path)
+            answer.facts["latency"] = self._plan.latency(dict(job.order), path)
         except OrtoptError as error:
-            reasons = answer["facts"].get("reasons", [])
-            answer["facts"]["reasons"] = [*reasons, one_line(f"its latency was not measured: {error}")]
+            reasons = answer.facts.get("reasons", [])
+            answer.facts["reasons"] = [*reasons, one_line(f"its latency was not measured: {error}")]
         for file in path.parent.iterdir():
             file.unlink()
+
+    def _finish(self, case: Case, answer: Answer, journal: Journal | None) -> None:
+        """Record an answer, and say what it means."""
         if journal is not None:
             journal.add(case.order(), answer)
-        self._judge(case, answer)
+        self._say(judge(case, answer, self._plan.baseline, self._plan.versions, strict=self._plan.strict))
 
     def _vanished(self) -> Iterator[Result]:
         """What is said of models that are no longer there; of parts of a zoo, the first one says it."""
@@ -296,16 +278,13 @@ class RunningCheck:
         if model is None:
             return None
         answer = None if journal is None else journal.answer(case.order(), model)
-        if answer is not None and (self._plan.latency is None or "latency" in answer["facts"]):
+        if answer is not None and (self._plan.latency is None or "latency" in answer.facts):
             return judge(case, answer, self._plan.baseline, self._plan.versions, strict=self._plan.strict)
         facts = None if since is None else since.models.get(case.name)
         if since is None or facts is None or dict(since.versions) != self._plan.versions:
             return None
         same = facts.get("model") == model and facts.get("options") == _options(case)
         return unchanged(case, facts) if same else None
-
-    def _judge(self, case: Case, answer: Answer) -> None:
-        self._say(judge(case, answer, self._plan.baseline, self._plan.versions, strict=self._plan.strict))
 
     def _say(self, result: Result) -> None:
         if self._plan.accept:
@@ -398,7 +377,7 @@ def compared_baselines(old: tuple[Path, Baseline], new: tuple[Path, Baseline], m
             return vanished(case, before, has_model=model in models, pruned=False)
         if case.settings.skip:
             return skipped(case)
-        answer = {"facts": dict(now.models[name]), "error": None, "kind": ""}
+        answer = Answer(dict(now.models[name]), None, "")
         return judge(case, answer, before, now.versions, strict=False)
 
     return Check(

@@ -78,7 +78,7 @@ class Cluster:
                 try:
                     content = _content(job, seen)
                 except (OSError, OrtoptError) as error:
-                    done(job, {"facts": {}, "error": one_line(error), "kind": BROKEN})
+                    done(job, Answer({}, one_line(error), BROKEN))
                     continue
                 future = self._client.submit(
                     run_here,
@@ -176,5 +176,5 @@ def _answer(future: Any) -> Answer:
     try:
         answer: Answer = future.result()
     except Exception as error:  # Dask raises what it likes, KilledWorker among it
-        return {"facts": {}, "error": f"the cluster lost it: {one_line(error)}", "kind": BROKEN}
+        return Answer({}, f"the cluster lost it: {one_line(error)}", BROKEN)
     return answer

@@ -33,15 +33,15 @@ def judge(
         versions: The versions of this run.
         strict: Whether a result that could not be verified, and a pass that failed, are failures.
     """
-    facts: Facts = answer["facts"]
+    facts: Facts = answer.facts
     result = Result(
         case.name, case.model, case.configuration, Status.SAME, facts=facts, seconds=facts.get("seconds", 0)
     )
     before = None if baseline is None else baseline.models.get(case.name)
     expected = case.settings.expected_failure if before is None or before.get("verified") != "verified" else ""
     failure = _failure(answer, strict=strict)
-    if answer["error"]:
-        result = with_findings(result, Status.SAME, error=answer["error"])
+    if answer.error:
+        result = with_findings(result, Status.SAME, error=answer.error)
     if failure is not None and expected:
         return with_findings(result, Status.EXPECTED, reason=expected)
     if failure in (Status.BROKEN, Status.DIFFERS):
@@ -58,11 +58,11 @@ def judge(
 
 def _failure(answer: Answer, *, strict: bool) -> Status | None:
     """What is wrong with a run whatever the baseline says."""
-    if answer["error"]:
-        return Status.DIFFERS if answer["kind"] == DIFFERS else Status.BROKEN
-    if strict and answer["facts"].get("verified") != "verified":
+    if answer.error:
+        return Status.DIFFERS if answer.kind == DIFFERS else Status.BROKEN
+    if strict and answer.facts.get("verified") != "verified":
         return Status.UNVERIFIED
-    return Status.FAILED if strict and answer["facts"].get("failures") else None
+    return Status.FAILED if strict and answer.facts.get("failures") else None
 
 
 def _compared(
@@ -132,7 +132,7 @@ def compare(
     """
     is_same_file = now.get("model") == before.get("model")
     changes = list(_changes_of_run(now, before))
-    found = [*_verified(now, before), *(changed_model.interface if changes else _interface)(now, before)]
+    found = [*_verified(now, before), *changed_model.interface(now, before, has_changed=bool(changes))]
     blocks = list(_blocks(now, before, thresholds))
     lost = changed_model.fused(now, before, thresholds)
     if is_same_file:
@@ -181,13 +181,6 @@ def _verified(now: Facts, before: Facts) -> Iterator[Finding]:
         yield Finding("better", "verified", is_now, was, None, f"the result is verified; it was {was}")
     else:
         yield Finding("note", "verified", is_now, was, None, f"verification: {is_now}; in the baseline: {was}")
-
-
-def _interface(now: Facts, before: Facts) -> Iterator[Finding]:
-    for fact in ("inputs", "outputs"):
-        old, new = before.get(fact, []), now.get(fact, [])
-        if old != new:
-            yield Finding("worse", fact, new, old, None, changed_model.difference(fact, new, old))
 
 
 _FIGURES: Final = ("nodes", "size", "error", "seconds", "memory")

@@ -25,6 +25,7 @@ from ortopt.serialization.save import save
 from ortopt.verification.inputs import read_inputs
 
 ROUNDS: Final = 9
+_SECONDS: Final = 0.5  # of calls in each process
 
 Measure = Callable[[Sequence[Version], Path, MeasurementBudget], Sequence[float]]
 """The ratios of the rounds, from the original and the result, and inputs; none where one of them does not run."""
@@ -47,15 +48,12 @@ class Latency:
 
     Args:
         rounds: Processes of each.
-        seconds: Seconds of calls in each process, about.
         threads: Threads within an op.
         measure: What measures.
     """
 
-    def __init__(
-        self, rounds: int = ROUNDS, *, seconds: float = 0.5, threads: int = 1, measure: Measure = in_turns
-    ) -> None:
-        self._budget = MeasurementBudget(rounds=rounds, seconds=seconds, threads=threads)
+    def __init__(self, rounds: int = ROUNDS, *, threads: int = 1, measure: Measure = in_turns) -> None:
+        self._budget = MeasurementBudget(rounds=rounds, seconds=_SECONDS, threads=threads)
         self._measure = measure
 
     def __call__(self, order: Mapping[str, Any], result: Path) -> dict[str, Any]:

@@ -10,7 +10,9 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast
+from typing import Any, BinaryIO, Final, Literal, cast
+
+from msgspec import Struct
 
 from ortopt import api
 from ortopt.errors import InvalidModelError, OrtoptError, VerificationError
@@ -25,8 +27,20 @@ from ortopt.system.files import temporary_folder
 from ortopt.terminal_text import one_line
 from ortopt.verification import start
 
-Answer: TypeAlias = dict[str, Any]
-"""``facts`` as far as there are any; ``error`` and ``kind`` where the run ended without a result."""
+
+class Answer(Struct):
+    """What came of one model.
+
+    Attributes:
+        facts: The facts, as far as there are any.
+        error: Why the run ended without a result; None where it has one.
+        kind: The kind of the error; empty where there is none.
+    """
+
+    facts: of_facts.Facts
+    error: str | None
+    kind: str
+
 
 BROKEN: Final = "broken"
 DIFFERS: Final = "differs"
@@ -73,19 +87,18 @@ def run(order: Mapping[str, Any]) -> Answer:
         with memory.bounded(order.get("memory")):
             _run(order, facts)
     except MemoryError:
-        return {"facts": facts, "error": "out of memory (see --max-memory)", "kind": NO_MEMORY}
+        return Answer(facts, "out of memory (see --max-memory)", NO_MEMORY)
     except VerificationError as error:
-        return {"facts": facts, "error": one_line(error), "kind": DIFFERS}
+        return Answer(facts, one_line(error), DIFFERS)
     except OrtoptError as error:
-        return {"facts": facts, "error": one_line(error), "kind": BROKEN}
+        return Answer(facts, one_line(error), BROKEN)
     except Exception as error:  # a bug of ours, or of a plug-in's: it costs one model
-        text = f"internal error: {type(error).__name__}: {error}"
-        return {"facts": facts, "error": one_line(text), "kind": BROKEN}
+        return Answer(facts, one_line(f"internal error: {type(error).__name__}: {error}"), BROKEN)
     facts["seconds"] = of_facts.rounded(time.perf_counter() - started)
     after = memory.of_process()
     if "VmHWM" in after and "VmRSS" in before:
         facts["memory"] = int(of_facts.rounded(max(0, after["VmHWM"] - before["VmRSS"])))
-    return {"facts": facts, "error": None, "kind": ""}
+    return Answer(facts, None, "")
 
 
 def _run(order: Mapping[str, Any], facts: of_facts.Facts) -> None:

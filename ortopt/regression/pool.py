@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
-import signal
-import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+import msgspec
+
 from ortopt.regression.model_run import BROKEN, LATE, NO_MEMORY, Answer
 from ortopt.system import child_processes, memory
-from ortopt.system.threads import BackgroundThread, Signal
+from ortopt.system.threads import BackgroundThread
 
 _MODULE: Final = "ortopt.regression.worker"
 
@@ -48,8 +47,7 @@ class Worker:
 
     def __init__(self, timeout: float | None = None) -> None:
         self._timeout = timeout
-        self._process: subprocess.Popen[bytes] | None = None
-        self._greeted = False
+        self._child: child_processes.Conversation | None = None
         self._models = 0
 
     def __enter__(self) -> Self:
@@ -66,70 +64,34 @@ class Worker:
         """
         if self._models >= _MODELS_A_PROCESS:
             self.close()
-        if self._process is None:
-            self._process, self._greeted, self._models = child_processes.spawn(_MODULE), False, 0
+        if self._child is None:
+            self._child, self._models = child_processes.Conversation(child_processes.spawn(_MODULE)), 0
         self._models += 1
-        with _ended_after(self._process, self._timeout) as late:
-            line = self._answer_of(self._process, order)
+        child = self._child
+        child.ask(order)
+        line = child.answer(self._timeout)
         if line.endswith(b"\n"):
-            answer: Answer = json.loads(line)
-            if answer["kind"] == NO_MEMORY:
+            answer = msgspec.convert(json.loads(line), Answer)
+            if answer.kind == NO_MEMORY:
                 self.close()  # what is left of the model is in the way of the next one
             return answer
-        status = self._process.wait()
+        death = child.death()
         self.close()
-        if late.is_set:
-            return {"facts": {}, "error": f"it took longer than {self._timeout:g} s (see --timeout)", "kind": LATE}
-        return {"facts": {}, "error": f"its process ended with {_status(status)}", "kind": BROKEN}
-
-    def _answer_of(self, process: subprocess.Popen[bytes], order: Mapping[str, Any]) -> bytes:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with contextlib.suppress(OSError):  # it has died: there is no answer
-            process.stdin.write(json.dumps(order).encode() + b"\n")
-            process.stdin.flush()
-        if not self._greeted:
-            self._greeted = child_processes.skip_to_answers(process.stdout)
-        return process.stdout.readline()
+        if child.is_late:
+            return Answer({}, f"it took longer than {self._timeout:g} s (see --timeout)", LATE)
+        return Answer({}, f"its process ended with {death}", BROKEN)
 
     def stop(self) -> None:
         """End the process, from any thread; whoever waits for an answer is told of its death."""
-        process = self._process
-        if process is not None:
-            process.kill()
+        child = self._child
+        if child is not None:
+            child.process.kill()
 
     def close(self) -> None:
         """End the process."""
-        if self._process is not None:
-            child_processes.end(self._process)
-            self._process = None
-
-
-@contextlib.contextmanager
-def _ended_after(process: subprocess.Popen[bytes], seconds: float | None) -> Iterator[Signal]:
-    """End a process when it takes too long; the event says whether it did."""
-    late = Signal()
-    if seconds is None:
-        yield late
-        return
-
-    def end() -> None:
-        late.set()
-        process.kill()
-
-    answered = Signal()
-    BackgroundThread(lambda: None if answered.wait(seconds) else end(), "ortopt-check-patience")
-    try:
-        yield late
-    finally:
-        answered.set()
-
-
-def _status(status: int) -> str:
-    if status < 0:
-        with contextlib.suppress(ValueError):
-            return signal.Signals(-status).name
-    return f"status {status}"
+        if self._child is not None:
+            child_processes.end(self._child.process)
+            self._child = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +204,7 @@ class Pool:
             if self._stopped:
                 return
             alone = self._budget
-            if answer["kind"] == NO_MEMORY and self._limit is None and alone is not None and share != alone:
+            if answer.kind == NO_MEMORY and self._limit is None and alone is not None and share != alone:
                 self._waiting.append((job, alone))  # its share does not do: it gets all of the memory, alone
                 self._state.notify_all()
                 return

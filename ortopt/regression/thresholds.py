@@ -69,23 +69,7 @@ DEFAULTS: Final[Mapping[str, Threshold]] = {
     "node_share": Threshold(1.1),
     "size_share": Threshold(1.02),
 }
-"""The default thresholds. Times depend on the machine: theirs are wide."""
-
-MEANINGS: Final[Mapping[str, str]] = {
-    "nodes": "nodes of the result in all",
-    "ops": "nodes of the result by op, where one becomes more although others become fewer",
-    "fused": "fused ops that the result no longer has",
-    "size": "bytes of the result",
-    "error": "worst error of an output, relative to its scale",
-    "rewrites": "rewrites of a pass that become fewer",
-    "repairs": "passes that were left out because the result differed",
-    "seconds": "seconds of optimizing and verifying",
-    "memory": "bytes of memory at the worst moment of optimizing",
-    "latency": "time of a call of the result over the original's in the same run (`--latency`)",
-    "blocks": "share of the attention blocks, rotary embeddings and normalizations that are not one op",
-    "node_share": "of a model whose file has changed: nodes of the result over those of the original",
-    "size_share": "of a model whose file has changed: bytes of the result over those of the original's weights",
-}
+"""The default thresholds, which docs/ci.md explains. Times depend on the machine: theirs are wide."""
 
 _PART = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(%|x|kb|mb|gb)?", re.IGNORECASE)
 _UNITS = {"": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9}

@@ -11,6 +11,8 @@ import json
 import signal
 import sys
 
+from msgspec import structs
+
 from ortopt._deferred_sympy import defer_sympy
 from ortopt.system.child_processes import end_with, take_streams
 
@@ -30,7 +32,7 @@ def serve() -> None:
     gc.disable()  # a model's graph makes millions of objects and little garbage: it is collected between models
     for line in requests:
         answer = run(json.loads(line))
-        answers.write(json.dumps(answer, default=str).encode() + b"\n")
+        answers.write(json.dumps(structs.asdict(answer), default=str).encode() + b"\n")
         answers.flush()
 
 

@@ -10,11 +10,14 @@ import onnx_ir as ir
 
 from ortopt.graph.facts import shape_of
 from ortopt.interface.ports import dims, port
+from ortopt.reporting.report import size
 from ortopt.reporting.tables import table
 from ortopt.terminal_text import one_line, quoted
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ortopt.serialization.save import Saved
 
 _GAP: Final = 3
 """Spaces between two columns."""
@@ -32,6 +35,12 @@ def described(value: ir.Value) -> dict[str, Any]:
     return {"name": one.name, "type": one.type, "shape": None if one.shape is None else list(one.shape)}
 
 
+def described_both(graph: ir.Graph) -> dict[str, list[dict[str, Any]]]:
+    """The inputs and the outputs of a graph as data that json can write."""
+    both = {"inputs": graph.inputs, "outputs": graph.outputs}
+    return {kind: [described(value) for value in values] for kind, values in both.items()}
+
+
 def inferred_shape(value: ir.Value) -> Dims | None:
     """What is known of the shape of an input or output that has been inferred, and else what its file declares."""
     proven = shape_of(value)
@@ -44,7 +53,7 @@ def inferred_shape(value: ir.Value) -> Dims | None:
     return [claim if dim is None else dim for claim, dim in zip(declared, inferred, strict=True)]
 
 
-def shape_text(shape: Dims | None) -> str:
+def shape_text(shape: Sequence[int | str | None] | None) -> str:
     """A shape for people."""
     if shape is None:
         return "unknown rank"
@@ -89,6 +98,28 @@ def show(out: Console, data: Mapping[str, Any]) -> None:
         ]
         out.print()
         print_table(out, (kind, "type", "shape"), rows, text=3)
+
+
+def written(saved: Saved) -> dict[str, Any]:
+    """A model that a command has written, as data that json can write."""
+    paths = {"output": saved.path, "data": saved.data_path}
+    return {**{name: path and str(path) for name, path in paths.items()}, "bytes": saved.nbytes}
+
+
+def show_written(out: Console, data: Mapping[str, Any], *told: str) -> None:
+    """Print what a command has written: inputs and outputs, and the file.
+
+    Args:
+        out: The console to print to.
+        data: What `written` and `described_both` return.
+        told: What to say of the file, before and behind its size.
+    """
+    show(out, data)
+    out.print()
+    beside = f" with {one_line(data['data'])}" if data["data"] else ""
+    first, *others = told
+    facts = ", ".join((first, size(data["bytes"]), *others))
+    out.print(f"written: {one_line(data['output'] or 'stdout')}{beside} ({facts})", soft_wrap=True)
 
 
 def print_table(

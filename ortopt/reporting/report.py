@@ -16,7 +16,7 @@ from ortopt.analysis import providers, targets
 from ortopt.analysis.blocks import FAMILIES
 from ortopt.analysis.releases import Requirement
 from ortopt.analysis.shape_demand import Demand, demands
-from ortopt.api import ModelFigures, OptimizeResult, Repair, SizeRefusal
+from ortopt.api import ModelFigures, OptimizeResult, Repair
 from ortopt.errors import TransformerError
 from ortopt.graph import scope
 from ortopt.interface.ports import as_data
@@ -32,7 +32,6 @@ from ortopt.terminal_text import node_name, one_line, quoted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ortopt.optimization.missing_providers import NotShown
     from ortopt.optimization.replay import NumberedRewrite
     from ortopt.options import Options
     from ortopt.serialization.save import Saved
@@ -71,7 +70,7 @@ def as_dict(
     Returns:
         Nested dicts and lists; ``schema`` is `SCHEMA`.
     """
-    summary = result.summary
+    summary, hidden = result.summary, result.not_shown
     origin, graph = result.model.meta.get(SOURCE_KEY), result.model.graph
     data = {
         "schema": SCHEMA,
@@ -88,20 +87,20 @@ def as_dict(
         "rewrites": summary.rewrites,
         "passes": _passes(result),
         "numerics": _numerics(result),
-        "failures": [_failure(error) for error in summary.failures],
+        "failures": [failure_row(error) for error in summary.failures],
         "shape_arithmetic": shape_arithmetic(result),
         "repairs": [_repair(repair) for repair in result.repairs],
         "interface": as_data(result.interface),
         "half_precision": half_precision.as_data(result.half_precision),
         "costs": fused_forms(result, options),
-        "too_large": [_size_refusal(refusal) for refusal in summary.too_large],
+        "too_large": [{"pass": one.transformer, "count": one.count, "bytes": one.nbytes} for one in summary.too_large],
         "fixed_point": not summary.bound_reached and not result.stopped,
         "bound_reached": list(summary.bound_reached),
         "stopped": result.stopped,
         "verified": result.verified,
         "verified_on": list(result.verified_on),
         "verified_with": _runtimes(result),
-        "not_shown": None if result.not_shown is None else _not_shown(result.not_shown),
+        "not_shown": hidden and {"nodes": hidden.nodes, "ops": dict(hidden.ops), "passes": list(hidden.transformers)},
         "verification": None if result.verification is None else plain(result.verification),
         "seconds": {**summary.seconds, **(seconds or {})},
         "profile": profile,
@@ -125,14 +124,6 @@ def _runtimes(result: OptimizeResult) -> list[str]:
         return []
     others = (one.runtime for one in result.verification.elsewhere if one.agrees)
     return list(dict.fromkeys((f"ONNX Runtime {providers.installed_version()}", *others)))
-
-
-def _not_shown(hidden: NotShown) -> dict[str, Any]:
-    return {"nodes": hidden.nodes, "ops": dict(hidden.ops), "passes": list(hidden.transformers)}
-
-
-def _size_refusal(refusal: SizeRefusal) -> dict[str, Any]:
-    return {"pass": refusal.transformer, "count": refusal.count, "bytes": refusal.nbytes}
 
 
 def _requirements(requires: Requirement, required: Requirement) -> dict[str, Any]:
@@ -161,7 +152,8 @@ def _changes(before: ModelFigures, after: ModelFigures) -> dict[str, Any]:
     }
 
 
-def _failure(error: TransformerError) -> dict[str, Any]:
+def failure_row(error: TransformerError) -> dict[str, Any]:
+    """A transformer that failed, as data."""
     return {
         "pass": error.transformer,
         "level": error.level,

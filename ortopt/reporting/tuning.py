@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from ortopt.measurement.choices import Choices
 from ortopt.measurement.words import OTHER_SIZES, place_in_words
 from ortopt.options import Options
+from ortopt.reporting.report import plain
 from ortopt.terminal_text import faster
 
 if TYPE_CHECKING:
-    from ortopt.measurement.pairs import Speed
     from ortopt.measurement.recipe import Recipe
     from ortopt.measurement.tune import Tuning
 
@@ -30,8 +30,8 @@ def _measured(tuning: Tuning) -> dict[str, Any]:
     return {
         "sizes": [dict(sizes) for sizes in tuning.sizes],
         "measured_with": [stored.as_dict() for stored in tuning.inputs],
-        "steps": [{"choice": step.choice, "kept": step.kept, "speeds": _speeds(step.speeds)} for step in tuning.steps],
-        "against_original": None if tuning.against_original is None else _speeds(tuning.against_original),
+        "steps": [{"choice": step.choice, "kept": step.kept, "speeds": plain(step.speeds)} for step in tuning.steps],
+        "against_original": plain(tuning.against_original),
         "unmeasured": list(tuning.unmeasured),
         "reason": tuning.reason,
         "seconds": tuning.seconds,
@@ -43,22 +43,16 @@ def _recipe(recipe: Recipe) -> dict[str, Any]:
     return {
         "threads": recipe.threads,
         "levers": [
-            {"lever": step.lever.name, "kept": step.kept, "why_not": step.reason, "speeds": _speeds(step.speeds)}
+            {"lever": step.lever.name, "kept": step.kept, "why_not": step.reason, "speeds": plain(step.speeds)}
             for step in recipe.steps
         ],
         "kept": [lever.name for lever in recipe.kept],
-        "together": None if recipe.together is None else _speeds(recipe.together),
+        "together": plain(recipe.together),
         "environment": {name: value for lever in recipe.kept for name, value in lever.environment},
         "python": recipe.python("model.onnx"),
         "not_tried": list(recipe.not_tried),
         "reason": recipe.reason,
     }
-
-
-def _speeds(speeds: Sequence[Speed]) -> list[dict[str, float]]:
-    return [
-        {"low": speed.low, "median": speed.median, "high": speed.high, "seconds": speed.seconds} for speed in speeds
-    ]
 
 
 def tuning_lines(data: Mapping[str, Any] | None) -> Iterator[str]:

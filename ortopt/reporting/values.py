@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from ortopt.reporting.report import plain
 from ortopt.reporting.tables import FittingTable, table
 from ortopt.terminal_text import one_line
 
@@ -44,7 +44,7 @@ def describe(name: str, value: Any) -> list[dict[str, Any]]:
             "dtype": "string" if value.dtype.kind in "OU" else str(value.dtype),
             "shape": list(value.shape),
             "numbers": _numbers(value),
-            "values": [_plain(one) for one in value.reshape(-1).tolist()] if value.size <= _SMALL else None,
+            "values": plain(value.reshape(-1).tolist()) if value.size <= _SMALL else None,
         }
     ]
 
@@ -66,14 +66,7 @@ def _numbers(array: np.ndarray[Any, Any]) -> dict[str, Any] | None:
     finite = wide[np.isfinite(wide)]
     figures = [float(of(finite)) for of in (np.min, np.mean, np.max)] if finite.size else [None] * 3
     counts = {"nan": int(np.isnan(wide).sum()), "inf": int(np.isinf(wide).sum())}
-    return {**dict(zip(("min", "mean", "max"), map(_plain, figures), strict=True)), **counts}
-
-
-def _plain(value: Any) -> Any:
-    """An element as json has it: what is no finite number is a text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if isinstance(value, bool | int | float | str | None) else str(value)
+    return {**dict(zip(("min", "mean", "max"), plain(figures), strict=True)), **counts}
 
 
 def values_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> FittingTable:

@@ -1,7 +1,8 @@
 """Child processes: how ``python -m MODULE`` is started and ended, and how it and its parent exchange bytes.
 
-The parent starts a child with `spawn`, or with `run` where it waits for one answer; `end` ends what `spawn` started. A
-child calls `end_with` first, so that it does not outlive its parent, and `limit_memory` where it may take too much.
+The parent starts a child with `spawn`, or with `run` where it waits for one answer; a `Conversation` has many, and
+`end` ends what `spawn` started. A child calls `end_with` first, so that it does not outlive its parent, and
+`limit_memory` where it may take too much.
 
 ONNX Runtime, its providers and their drivers print to standard output when they like, and what Python loads at its
 start may, too. So a child that answers its parent takes the descriptors of standard input and output for itself
@@ -14,17 +15,19 @@ Only the standard library is imported here: a child must start quickly, and so m
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
 
 from ortopt.cancellation import BETWEEN_LOOKS, NEVER, CancellationToken
-from ortopt.system.threads import BackgroundThread
+from ortopt.system.threads import BackgroundThread, Signal
 
 if TYPE_CHECKING:
     import subprocess
@@ -167,6 +170,67 @@ def end(process: subprocess.Popen[bytes]) -> None:
         if stream is not None:
             with contextlib.suppress(OSError):  # what was not written has nowhere to go
                 stream.close()
+
+
+class Conversation:
+    """Requests to a child that `spawn` has started, and its answers, each a line, in their order.
+
+    Args:
+        process: The child.
+
+    Attributes:
+        process: The child.
+        is_late: Whether it was ended because an answer took too long.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.is_late = False
+        self._greeted = False
+
+    def ask(self, request: Any) -> None:
+        """Send a request.
+
+        Args:
+            request: What json can write.
+        """
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):  # it has died: whoever waits for its answer learns of it
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def answer(self, seconds: float | None, token: CancellationToken = NEVER) -> bytes:
+        """Wait for the next answer; what has come of it where the child died.
+
+        Args:
+            seconds: Seconds after which the child is ended; None waits for ever.
+            token: Cancellation token; the child is ended when it is set.
+        """
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        pause = math.inf if token is NEVER else BETWEEN_LOOKS
+        answered = Signal()
+
+        def end_in_time() -> None:
+            while not answered.wait(min(pause, end - time.monotonic())):
+                if token.is_cancelled or time.monotonic() >= end:
+                    self.is_late = True
+                    self.process.kill()
+                    return
+
+        BackgroundThread(end_in_time, "ortopt-patience")
+        try:
+            assert self.process.stdout is not None
+            self._greeted = self._greeted or skip_to_answers(self.process.stdout)
+            return self.process.stdout.readline()
+        finally:
+            answered.set()
+
+    def death(self) -> str:
+        """Wait for the end of the child: the name of the signal that ended it, or its status."""
+        status = self.process.wait()
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-status).name
+        return f"status {status}"
 
 
 def skip_to_answers(stream: IO[bytes]) -> bool:

@@ -23,6 +23,7 @@ from msgspec import Struct
 from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
+from ortopt.graph.detached import remove_unneeded
 from ortopt.graph.facts import dims_of
 from ortopt.instrumentation.graph_snapshot import op_of, shape_text, type_text
 from ortopt.instrumentation.module_paths import paths_of_nodes
@@ -213,7 +214,7 @@ class LayerComparison:
                 graph.append(node)
             outputs.append(value)
         graph.outputs[:] = outputs
-        _remove_others(graph)
+        remove_unneeded(graph)
         return model
 
     def _run_original(self, original: ir.Model, result: ir.Model, prefix: str) -> ReferenceOutputs:
@@ -320,18 +321,6 @@ def _output_of(pair: Pair) -> _Output:
 def _operands(node: ir.Node | None) -> list[ir.Value]:
     """What a node reads, with what the graphs below it read."""
     return [] if node is None else [value for value in (*node.inputs, *scope.captured(node)) if value is not None]
-
-
-def _remove_others(graph: ir.Graph) -> None:
-    """Remove the nodes that no output needs."""
-    needed: set[ir.Node] = set()
-    pending = [value.producer() for value in graph.outputs]
-    while pending:
-        node = pending.pop()
-        if node is not None and node not in needed:
-            needed.add(node)
-            pending += [value.producer() for value in _operands(node)]
-    graph.remove([node for node in graph if node not in needed], safe=True)
 
 
 def _made_up_for(graph: ir.Graph, errors: Mapping[ir.Value, OutputRow]) -> set[ir.Value]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import signal
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -19,14 +18,12 @@ from ortopt.evaluation.sessions import BIG_GRAPH
 from ortopt.serialization.scan import count_nodes
 from ortopt.system import child_processes, memory
 from ortopt.system.files import is_lack_of_room, no_room
-from ortopt.system.threads import BackgroundThread, Signal
 from ortopt.verification import start
 from ortopt.verification.worker import open_session, run_stored
 
 PATIENCE: Final = 120.0
 """Seconds that any model may take to be loaded and run."""
 
-_BETWEEN_LOOKS: Final = 0.03  # seconds after which the token is asked again
 _BYTES_PER_SECOND: Final = 10e6  # that large weights may take longer
 _LARGE: Final = 1 << 30  # bytes of weights from which they are left where they are
 _NODES_PER_SECOND: Final = 100.0  # that large graphs may take longer
@@ -108,8 +105,7 @@ class Worker:
         self._libraries = list(libraries)
         self._token = token
         self._memory = memory.remaining()
-        self._process = start.process(runtime)
-        self._greeted = False
+        self._child = child_processes.Conversation(start.process(runtime))
         self._sessions: deque[_Session] = deque()
         self._is_loading = False
 
@@ -137,7 +133,7 @@ class Worker:
         """
         nodes = count_nodes(model, self._token)
         patience = PATIENCE + nbytes / _BYTES_PER_SECOND + nodes / _NODES_PER_SECOND
-        self._ask(
+        self._child.ask(
             {
                 "model": str(model),
                 "providers": self._providers,
@@ -158,7 +154,7 @@ class Worker:
             runs: The places of inputs and outputs.
         """
         for source, target in runs:
-            self._ask([str(source), str(target)])
+            self._child.ask([str(source), str(target)])
             self._sessions[-1].runs.append((source, target))
 
     def proceed(self, deadline: Deadline | None) -> None:
@@ -230,11 +226,11 @@ class Worker:
 
     def stop(self) -> None:
         """End the process, from any thread; whoever waits for an answer learns of its death."""
-        self._process.kill()
+        self._child.process.kill()
 
     def close(self) -> None:
         """End the process, and let go of all that belongs to it."""
-        child_processes.end(self._process)
+        child_processes.end(self._child.process)
 
     def run(self, source: Place, target: Place) -> list[Any]:
         """Run the inputs in one place; the outputs are kept in the other."""
@@ -255,62 +251,32 @@ class Worker:
         Raises:
             WorkerError: It has none.
         """
-        self._ask("runtime")
+        self._child.ask("runtime")
         name: str = self._answer()["runtime"]
         return name
 
     def release(self) -> None:
         """Let go of the session, and wait for that."""
-        self._ask(None)
+        self._child.ask(None)
         self._answer()
 
-    def _ask(self, request: Any) -> None:
-        stdin = self._process.stdin
-        assert stdin is not None
-        with contextlib.suppress(OSError):  # it has died: whoever waits for its answer learns of it
-            stdin.write(json.dumps(request).encode() + b"\n")
-            stdin.flush()
-
     def _answer(self) -> dict[str, Any]:
-        late, answered = Signal(), Signal()
-
-        def end_in_time() -> None:
-            while not answered.wait(min(self.deadline.left, _BETWEEN_LOOKS)):
-                if self._token.is_cancelled or self.deadline.is_over:
-                    late.set()
-                    self._process.kill()
-                    return
-
-        BackgroundThread(end_in_time, "ortopt-patience")
-        try:
-            assert self._process.stdout is not None
-            if not self._greeted:
-                self._greeted = child_processes.skip_to_answers(self._process.stdout)
-            line = self._process.stdout.readline()
-        finally:
-            answered.set()
+        line = self._child.answer(self.deadline.left, self._token)
         self._token.check()
-        if late.is_set:
+        if self._child.is_late:
             self.dead = True
             raise WorkerError(f"it took longer than {self.deadline.seconds:.0f} s", died=True, late=True)
         if not line:
-            raise self._death()
+            self.dead = True
+            end = self._child.death()
+            status = f"its process ended with {end}" if end.startswith("status") else f"it ended its process with {end}"
+            raise WorkerError(status, died=True)
         answer: dict[str, Any] = json.loads(line)
         if "full" in answer:
             raise no_room(answer["full"])
         if "failed" in answer:
             raise WorkerError(answer["failed"])
         return answer
-
-    def _death(self) -> WorkerError:
-        self.dead = True
-        status = self._process.wait()
-        if status < 0:
-            try:
-                return WorkerError(f"it ended its process with {signal.Signals(-status).name}", died=True)
-            except ValueError:
-                pass
-        return WorkerError(f"its process ended with status {status}", died=True)
 
 
 class InProcessWorker(Worker):

@@ -169,20 +169,13 @@ def nbytes(source: Source) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def outputs_of(
-    model: Source,
-    inputs: Inputs,
-    *,
-    providers: Sequence[str] = (CPU,),
-    timeout: float | None = None,
-) -> dict[str, Any]:
+def outputs_of(model: Source, inputs: Inputs, *, providers: Sequence[str] = (CPU,)) -> dict[str, Any]:
     """Run one model, in a process of its own, without optimization.
 
     Args:
         model: A path or a model.
         inputs: Arrays by name.
         providers: Full names; the CPU provider is the last resort.
-        timeout: Seconds; None gives it time by its size.
 
     Returns:
         The outputs by name; bfloat16 and the like as their bits.
@@ -192,6 +185,5 @@ def outputs_of(
     """
     with temporary_folder("ortopt-run-") as name:
         runner = ModelRunner(Path(name), tuple(dict.fromkeys((*providers, CPU))))
-        runner.deadline = None if timeout is None else Deadline(timeout)
         with contextlib.closing(runner):
             return runner.outputs(model, inputs)

@@ -134,17 +134,27 @@ def verify(
 
 
 class _Question(NamedTuple):
-    """What of a result is compared.
+    """What of a result is compared, and with what.
 
     Attributes:
+        result: The result.
+        file: What is run of it: the same, or its file.
+        reference: The outputs of the original.
         outputs: The outputs; all if None.
         sets: The input sets; all if None.
         where: As `Reference.compare` takes it.
     """
 
+    result: Source
+    file: Source
+    reference: ReferenceOutputs
     outputs: Collection[str] | None
     sets: Collection[int] | None
     where: str | None
+
+    def with_reference(self, **changes: Any) -> _Question:
+        """The same with other facts of the original's outputs."""
+        return self._replace(reference=dataclasses.replace(self.reference, **changes))
 
 
 class Reference:
@@ -328,7 +338,7 @@ class Reference:
         reference = self._reference(deadline)
         if isinstance(reference, ReferenceOutputs):
             self._spreading = spreading
-            verification = self._compare(result, reference, _Question(outputs, sets, where))
+            verification = self._compare(_Question(result, result, reference, outputs, sets, where))
         else:
             verification = reference
         return dataclasses.replace(verification, seconds=time.monotonic() - start)
@@ -388,9 +398,9 @@ class Reference:
             self._copies = PerturbedCopies(self._runner, self._original, reference.sets, is_quantized=is_quantized)
         return self._copies
 
-    def _compare(self, result: Source, reference: ReferenceOutputs, asked: _Question) -> Verification:
+    def _compare(self, asked: _Question) -> Verification:
         """The verdict on a result; one that may be random is loaded, and its copy with fixed values is compared."""
-        loaded: list[Source] = []
+        result, loaded = asked.result, list[Source]()
         if self._given_values is not None:
             failure = load_failure(self._runner, result)
             if failure is not None:
@@ -398,30 +408,31 @@ class Reference:
             model = result if isinstance(result, ir.Model) else load(result, self._token)
             loaded.append(self._runner.written(result, f"{PREFIX}loaded"))
             result, random = self._given_values.of(model)
-            random |= frozenset(reference.comparison.random)
-            comparison = dataclasses.replace(reference.comparison, random=random)
-            reference = dataclasses.replace(reference, comparison=comparison)
+            comparison = asked.reference.comparison
+            random |= frozenset(comparison.random)
+            asked = asked.with_reference(comparison=dataclasses.replace(comparison, random=random))
         if not self._is_deployable or self._runner.in_process or asked.where == "":
             told = tuple(Elsewhere(name, None, "it was compared as copies") for name in self._elsewhere)
-            return dataclasses.replace(self._verdict_without(result, result, reference, asked, None)[0], elsewhere=told)
-        file = self._runner.written(result, "result")
+            verdict, _ = self._verdict_without(asked._replace(result=result, file=result), None)
+            return dataclasses.replace(verdict, elsewhere=told)
+        asked = asked._replace(result=result, file=self._runner.written(result, "result"))
 
         def run_of(where: str) -> DeployedRun:
-            every = self._deployed_sets(where, reference)
-            return self._deployed_models(where).run_of([*loaded, file], every.only(asked.outputs, asked.sets))
+            every = self._deployed_sets(where, asked.reference)
+            return self._deployed_models(where).run_of([*loaded, asked.file], every.only(asked.outputs, asked.sets))
 
-        if asked.where is not None and not (asked.where == DEPLOYED and reference.quantized):
-            return self._deployed_verdict(asked.where, result, run_of(asked.where), reference, asked)
+        if asked.where is not None and not (asked.where == DEPLOYED and asked.reference.quantized):
+            return self._deployed_verdict(asked.where, run_of(asked.where), asked)
         run = run_of(DEPLOYED)
-        verdict, reference = self._verdict_without(result, file, reference, asked, run)
+        verdict, asked = self._verdict_without(asked, run)
         if verdict.status not in ("verified", "not shown"):
             return verdict
-        deployed = self._deployed_verdict(DEPLOYED, result, run, reference, asked)
+        deployed = self._deployed_verdict(DEPLOYED, run, asked)
         if deployed.status == "differs":
             return deployed
         elsewhere: list[Elsewhere] = []
         for name in self._elsewhere if asked.where is None else ():
-            there = self._deployed_verdict(name, result, run_of(name), reference, asked)
+            there = self._deployed_verdict(name, run_of(name), asked)
             if there.status == "differs":
                 rest = (*elsewhere, Elsewhere(name, False, there.reason))
                 return dataclasses.replace(there, as_deployed=deployed.as_deployed, elsewhere=rest)
@@ -441,105 +452,75 @@ class Reference:
             self._deployed[where] = DeployedModels(self._runners[where], originals, deployment)
         return self._deployed[where]
 
-    def _deployed_verdict(
-        self, where: str, result: Source, run: DeployedRun, reference: ReferenceOutputs, asked: _Question
-    ) -> Verification:
+    def _deployed_verdict(self, where: str, run: DeployedRun, asked: _Question) -> Verification:
         """The verdict on a result that ONNX Runtime optimizes, or another runtime runs."""
-        every, models = self._deployed_sets(where, reference), self._deployed_models(where)
-        copies = self._copies_with(reference)
+        every, models = self._deployed_sets(where, asked.reference), self._deployed_models(where)
+        copies = self._copies_with(asked.reference)
         wanted = every.only(asked.outputs, asked.sets)
         verdict = models.verdict(run, wanted, copies, every, spreading=self._spreading)
         if verdict.status != "differs":
             return verdict
         self._differing = models.differing
         verdict = dataclasses.replace(verdict, where=where)
-        if reference.quantized:
+        if asked.reference.quantized:
             return verdict
-        given = self._near_ties_verdict(verdict, result, reference, asked, models.runner, optimize=True)
+        given = self._near_ties_verdict(verdict, asked, models.runner, optimize=True)
         return given if given is verdict else dataclasses.replace(given, as_deployed=True)
 
-    def _verdict_without(
-        self,
-        result: Source,
-        file: Source,
-        reference: ReferenceOutputs,
-        asked: _Question,
-        behind: DeployedRun | None,
-    ) -> tuple[Verification, ReferenceOutputs]:
-        """The verdict without optimizations, and the original with what steps of quantizers may excuse.
+    def _verdict_without(self, asked: _Question, behind: DeployedRun | None) -> tuple[Verification, _Question]:
+        """The verdict without optimizations, and the question with what steps of quantizers may excuse.
 
         Args:
-            result: A path or a model.
-            file: The same, to be run as it is.
-            reference: The original's outputs.
             asked: What is compared.
-            behind: What runs behind it.
+            behind: What runs behind it, where it agrees.
         """
-        if reference.quantized:
-            return self._quantized_verdict(result, file, reference, asked, behind)
-        verdict = self._verdict(file, reference, asked, behind)
-        return self._near_ties_verdict(verdict, result, reference, asked, self._runner), reference
+        if asked.reference.quantized:
+            return self._quantized_verdict(asked, behind)
+        return self._near_ties_verdict(self._verdict(asked, behind), asked, self._runner), asked
 
-    def _verdict(
-        self, file: Source, reference: ReferenceOutputs, asked: _Question, behind: DeployedRun | None
-    ) -> Verification:
-        wanted, copies = reference.only(asked.outputs, asked.sets), self._copies_with(reference)
+    def _verdict(self, asked: _Question, behind: DeployedRun | None) -> Verification:
+        wanted, copies = asked.reference.only(asked.outputs, asked.sets), self._copies_with(asked.reference)
         comparing = ResultComparison(self._runner, wanted, copies, spreading=self._spreading)
         try:
-            return comparing.verdict(file, behind=behind)
+            return comparing.verdict(asked.file, behind=behind)
         finally:
             self._differing = comparing.differing
 
     def _near_ties_verdict(
-        self,
-        verdict: Verification,
-        result: Source,
-        reference: ReferenceOutputs,
-        asked: _Question,
-        runner: ModelRunner,
-        *,
-        optimize: bool = False,
+        self, verdict: Verification, asked: _Question, runner: ModelRunner, *, optimize: bool = False
     ) -> Verification:
         """The verdict on a result that may differ because a TopK chooses otherwise among what is nearly as good."""
         is_by_numbers = verdict.status == "differs" and bool(verdict.outputs)
         if not is_by_numbers or not math.isfinite(verdict.worst) or self._given_values is not None:
             return verdict
         if runner not in self._near_ties:
-            self._near_ties[runner] = NearTies(runner, self._original, reference, self._token)
-        if not self._near_ties[runner].compare(result, asked.outputs, asked.sets, optimize=optimize):
+            self._near_ties[runner] = NearTies(runner, self._original, asked.reference, self._token)
+        if not self._near_ties[runner].compare(asked.result, asked.outputs, asked.sets, optimize=optimize):
             return verdict
         self._differing = []
         return with_given_places(verdict)
 
-    def _quantized_verdict(
-        self,
-        result: Source,
-        file: Source,
-        reference: ReferenceOutputs,
-        asked: _Question,
-        behind: DeployedRun | None,
-    ) -> tuple[Verification, ReferenceOutputs]:
+    def _quantized_verdict(self, asked: _Question, behind: DeployedRun | None) -> tuple[Verification, _Question]:
         """The verdict on a result of a quantized model: as it is, and without rounding.
 
         Where it is right without rounding, steps of quantizers may excuse more of what it gives as it is.
         """
+        reference = asked.reference
         if self._without_rounding is None:
             self._without_rounding = WithoutRounding(self._runner, self._original, reference, self._token)
         facts: dict[str, Any] = {"quantizers": reference.quantizers}
         try:
-            smooth = self._without_rounding.compare(result, asked.outputs, asked.sets)
+            smooth = self._without_rounding.compare(asked.result, asked.outputs, asked.sets)
         except UnavailableError as reason:
             facts["not_unrounded"] = str(reason)
         else:
             facts["unrounded"] = smooth.worst
             if smooth.status == "differs":
                 self._differing = self._without_rounding.differing
-                return dataclasses.replace(smooth, reason=f"without rounding, {smooth.reason}", **facts), reference
+                return dataclasses.replace(smooth, reason=f"without rounding, {smooth.reason}", **facts), asked
             caps = dict.fromkeys(reference.quantized, STEPS_CAP)
-            comparison = dataclasses.replace(reference.comparison, caps=caps)
-            reference = dataclasses.replace(reference, comparison=comparison)
-        verdict = self._verdict(file, reference, asked, behind)
-        return dataclasses.replace(verdict, **facts), reference
+            asked = asked.with_reference(comparison=dataclasses.replace(reference.comparison, caps=caps))
+        return dataclasses.replace(self._verdict(asked, behind), **facts), asked
 
     def _await_early(self, deadline: Deadline | None) -> ReferenceOutputs | Verification:
         """What came of `begin`.

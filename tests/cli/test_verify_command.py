@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ortopt.system import memory
-from ortopt.verification import process
+from ortopt.system import child_processes, memory
 
 HEAD = "main (float[N,4] x) => (float[N,4] y, int64[1] n)"
 TEXTS = {
@@ -162,15 +161,15 @@ def test_the_limit_reaches_the_process_that_runs_models(
     ortopt: Any, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[Any] = []
-    asked = process.Worker._ask
+    asked = child_processes.Conversation.ask
 
-    def spied(worker: process.Worker, request: Any) -> None:
-        requests.append((worker, request))
-        asked(worker, request)
+    def spied(child: child_processes.Conversation, request: Any) -> None:
+        requests.append((child, request))
+        asked(child, request)
 
-    monkeypatch.setattr(process.Worker, "_ask", spied)
+    monkeypatch.setattr(child_processes.Conversation, "ask", spied)
     ortopt("optimize", "a.onnx", "--max-memory", "9GB")
-    assert len({worker for worker, _ in requests}) == 1, "one process for the original and the result"
+    assert len({child for child, _ in requests}) == 1, "one process for the original and the result"
     models = [request for _, request in requests if isinstance(request, dict)]
     assert [model["optimize"] for model in models] == [False, False, True], (
         "the result is loaded as people deploy it, too"

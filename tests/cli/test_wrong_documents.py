@@ -28,6 +28,7 @@ from ortopt.regression import facts, results
 from ortopt.regression import manifest as manifests
 from ortopt.regression.check import Journal
 from ortopt.regression.comparison import compare
+from ortopt.regression.model_run import Answer
 from ortopt.regression.pool import Job
 from ortopt.regression.results import Check, Shard, Status
 from ortopt.regression.results import Result as CheckResult
@@ -140,7 +141,7 @@ class Given:
     def run(self, jobs: Sequence[Job], done: Callable[..., None], begun: Callable[..., None]) -> None:
         for job in jobs:
             self.ran += 1
-            done(job, {"facts": copy.deepcopy(self._answer), "error": None, "kind": ""})
+            done(job, Answer(copy.deepcopy(self._answer), None, ""))
 
 
 @pytest.fixture
@@ -224,7 +225,7 @@ def test_a_part_of_a_zoo(tmp_path: Path) -> None:
 def test_a_journal(tmp_path: Path) -> None:
     """A line that is cut off is ignored, and so is one of other versions, or of another order: the model runs again."""
     path, versions, order = tmp_path / "j.jsonl", {"onnx": "1"}, {"name": "a.onnx", "path": "a.onnx", "options": {}}
-    answer = {"facts": WHOLE, "error": None, "kind": ""}
+    answer = Answer(WHOLE, None, "")
     journal = Journal(path, versions)
     journal.add(order, answer)
     journal.close()

@@ -61,8 +61,8 @@ def test_what_a_lost_worker_had_runs_again(local: Any, zoo: Path) -> None:
     before = pids(local.scheduler_address)
     answers, times = run(local.scheduler_address, jobs, kill=before[0])
     assert times == Counter(range(6))
-    assert [answers[number]["error"] for number in range(6)] == [None] * 6
-    assert [answers[number]["facts"]["nodes"] for number in range(3)] == [2, 1, 1]
+    assert [answers[number].error for number in range(6)] == [None] * 6
+    assert [answers[number].facts["nodes"] for number in range(3)] == [2, 1, 1]
     assert before[0] not in pids(local.scheduler_address)
 
 
@@ -72,19 +72,19 @@ def test_without_a_shared_file_system_the_content_travels(
     monkeypatch.setattr(Cluster, "_seen", lambda self, jobs: frozenset())
     jobs = [Job(i, Case(name, "", zoo / f"{name}.onnx", Settings()).order()) for i, name in enumerate(("abs", "gelu"))]
     answers, _ = run(local.scheduler_address, jobs)
-    assert [answers[i]["facts"]["nodes"] for i in range(2)] == [2, 1]
+    assert [answers[i].facts["nodes"] for i in range(2)] == [2, 1]
     monkeypatch.setattr(clusters, "LIMIT", 10)
     answers, _ = run(local.scheduler_address, jobs)
-    assert "more than the 10 that go through the scheduler" in answers[0]["error"]
+    assert "more than the 10 that go through the scheduler" in answers[0].error
 
 
 def test_a_model_that_cannot_be_read_costs_only_itself(local: Any, zoo: Path) -> None:
     (zoo / "broken.onnx").write_bytes(b"nonsense")
     jobs = [Job(i, Case(n, "", zoo / f"{n}.onnx", Settings()).order()) for i, n in enumerate(("none", "broken", "abs"))]
     answers, _ = run(local.scheduler_address, jobs)
-    assert "No such file" in answers[0]["error"]
-    assert "not an ONNX model" in answers[1]["error"]
-    assert answers[2]["error"] is None
+    assert "No such file" in answers[0].error
+    assert "not an ONNX model" in answers[1].error
+    assert answers[2].error is None
 
 
 def test_no_scheduler_answers(monkeypatch: pytest.MonkeyPatch) -> None:

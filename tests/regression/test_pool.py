@@ -25,17 +25,17 @@ def test_a_process_that_dies_costs_the_model_that_it_is_at(zoo: Path) -> None:
     processes = []
 
     def begun(job: Job) -> None:
-        process = pool._workers[0]._process
-        processes.append(process)
+        child = pool._workers[0]._child
+        processes.append(child and child.process)
         if job.key == 1:
-            assert process is not None
-            process.kill()
+            assert child is not None
+            child.process.kill()
 
     jobs = [Job(i, order(zoo, name)) for i, name in enumerate(("abs", "relu", "gelu", "abs"))]
     pool.run(jobs, lambda job, answer: answers.update({job.key: answer}), begun)
-    assert [answers[i]["error"] for i in range(4)] == [None, "its process ended with SIGKILL", None, None]
-    assert answers[1]["kind"] == BROKEN
-    assert answers[0]["facts"]["nodes"] == 2
+    assert [answers[i].error for i in range(4)] == [None, "its process ended with SIGKILL", None, None]
+    assert answers[1].kind == BROKEN
+    assert answers[0].facts["nodes"] == 2
     assert processes[0] is None  # it starts with the first order
     assert processes[3] is not processes[1]
 
@@ -43,7 +43,7 @@ def test_a_process_that_dies_costs_the_model_that_it_is_at(zoo: Path) -> None:
 def test_one_that_takes_too_long_is_ended(zoo: Path) -> None:
     with Worker(0.01) as worker:
         answer = worker.run(order(zoo, "abs"))
-    assert (answer["kind"], answer["error"]) == (LATE, "it took longer than 0.01 s (see --timeout)")
+    assert (answer.kind, answer.error) == (LATE, "it took longer than 0.01 s (see --timeout)")
 
 
 class FakeWorker:
@@ -68,7 +68,7 @@ class FakeWorker:
         time.sleep(0.02)
         del FakeWorker.running[me]
         kind = NO_MEMORY if order["memory"] < order.get("takes", 0) else ""
-        return {"facts": {}, "error": kind or None, "kind": kind}
+        return Answer({}, kind or None, kind)
 
     def stop(self) -> None:
         pass
@@ -99,7 +99,7 @@ def test_large_models_do_not_run_beside_others(monkeypatch: pytest.MonkeyPatch) 
 
 def test_one_whose_share_does_not_do_gets_all_of_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = run_fake(monkeypatch, 4, [(1000, 3 * GB), (1000, 0), (1000, 9 * GB)])
-    assert [answers[i]["kind"] for i in range(3)] == ["", "", NO_MEMORY]
+    assert [answers[i].kind for i in range(3)] == ["", "", NO_MEMORY]
     assert sorted((key, memory) for key, memory, _ in FakeWorker.log) == [
         (0, 2 * GB), (0, 8 * GB), (1, 2 * GB), (2, 2 * GB), (2, 8 * GB),
     ]  # fmt: skip
@@ -108,7 +108,7 @@ def test_one_whose_share_does_not_do_gets_all_of_it_alone(monkeypatch: pytest.Mo
 
 def test_a_limit_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = run_fake(monkeypatch, 2, [(1000, 3 * GB)], limit=GB)
-    assert answers[0]["kind"] == NO_MEMORY
+    assert answers[0].kind == NO_MEMORY
     assert FakeWorker.log == [(0, GB, GB)]
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ortopt.errors import InvalidModelError
 from ortopt.semantics.domains import ML, TRAINING
-from ortopt.terminal_text import quoted
+from ortopt.terminal_text import counted, quoted
 
 _NEWEST: Final = {ML: 5, TRAINING: 1}
 """The versions of domains, but for ai.onnx, up to which the schemas are sure to be those that are meant."""
@@ -163,11 +163,6 @@ class Signature(Struct, frozen=True, eq=False):
         if not formal.bound:
             return None
         return bound.get(formal.variable) or _only(self.types.get(formal.variable, frozenset({formal.variable})))
-
-
-def counted(count: int, what: str) -> str:
-    """A number and what it counts: ``no inputs``, ``1 input``, ``2 inputs``."""
-    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
 
 
 def _only(names: frozenset[str]) -> _Kind:

@@ -19,11 +19,11 @@ from ortopt.errors import InvalidModelError
 from ortopt.onnx_ir_internals import attributes_of, get_meta, initializers_of
 from ortopt.semantics.op_traits import BROADCASTING, SHAPE_OF_FIRST_INPUT
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
-from ortopt.serialization.checks.signatures import ABSENT, Signature, counted, signature
+from ortopt.serialization.checks.signatures import ABSENT, Signature, signature
 from ortopt.serialization.checks.structure import label, visit
 from ortopt.serialization.sparse_tensors import SparseTensor
 from ortopt.serialization.types_of_values import FOREIGN_TYPE_KEY
-from ortopt.terminal_text import quoted
+from ortopt.terminal_text import counted, quoted
 
 Known = tuple[int | None, ...]
 """Dimensions; None where it is not known."""

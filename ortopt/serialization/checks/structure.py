@@ -7,6 +7,7 @@ and makes sure that each leads to the very object that is meant. Unknown domains
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
+from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
 import onnx
@@ -231,26 +232,13 @@ def _refuse_recursion(model: ir.Model, token: CancellationToken) -> None:
     """Refuse functions that call themselves, however indirectly: they can neither be inlined nor run."""
     functions = model.functions
     calls = {
-        identifier: list(
-            dict.fromkeys(
-                called for node in token.checked(function.all_nodes()) if (called := node.op_identifier()) in functions
-            )
-        )
+        identifier: [
+            called for node in token.checked(function.all_nodes()) if (called := node.op_identifier()) in functions
+        ]
         for identifier, function in functions.items()
     }
-    done: set[ir.OperatorIdentifier] = set()
-    for start in functions:
-        path: dict[ir.OperatorIdentifier, list[ir.OperatorIdentifier]] = {}
-        if start not in done:
-            path[start] = list(calls[start])
-        while path:
-            current = next(reversed(path))
-            if not path[current]:
-                del path[current]
-                done.add(current)
-                continue
-            called = path[current].pop()
-            if called in path:
-                raise InvalidModelError(f"function {quoted(f'{called[0]}.{called[1]}')} calls itself")
-            if called not in done:
-                path[called] = list(calls[called])
+    try:
+        TopologicalSorter(calls).prepare()
+    except CycleError as error:
+        domain, name, _ = error.args[1][0]
+        raise InvalidModelError(f"function {quoted(f'{domain}.{name}')} calls itself") from None
