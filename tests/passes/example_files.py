@@ -100,7 +100,9 @@ def _numbers(count: int) -> np.ndarray:
 
 
 _PERIOD: Final = [str(number) for number in _numbers(63).tolist()]  # after that they are the same again
-_PERIOD_OF_HALVES: Final = [str(bits) for bits in np.float16(_numbers(63)).view(np.uint16)]  # as ONNX's text has them
+_PERIOD_OF_HALVES: Final = [
+    str(bits) for bits in _numbers(63).astype(np.float16).view(np.uint16)
+]  # as ONNX's text has them
 
 
 def _named(graph: str) -> str:
