@@ -193,6 +193,28 @@ def captured_by(held: Iterable[ir.Graph]) -> list[ir.Value]:
     return [value for value in used if value not in inside]
 
 
+def read_by(node: ir.Node) -> list[ir.Value]:
+    """The values that a node reads, and the outer ones that the graphs below it do."""
+    return [*(value for value in node.inputs if value is not None), *captured(node)]
+
+
+def called_functions(model: ir.Model, token: CancellationToken = NEVER) -> set[ir.OperatorIdentifier]:
+    """The local functions that a model's main graph calls, directly or indirectly.
+
+    Args:
+        model: The model.
+        token: Cancellation token.
+    """
+    called: set[ir.OperatorIdentifier] = set()
+    pending = [model.graph]
+    while pending:
+        for graph in below(pending.pop(), token):
+            new = {node.op_identifier() for node in token.checked(graph)} & model.functions.keys() - called
+            called |= new
+            pending.extend(model.functions[identifier].graph for identifier in new)
+    return called
+
+
 def graphs(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[ir.Graph]:
     """Every graph of a model: the main graph and what is nested in it, then each function and what is nested there.
 

@@ -16,7 +16,7 @@ from ortopt.graph.edit import Editor, constant, discard
 from ortopt.graph.facts import copy_facts
 from ortopt.graph.match import Refusal, need, need_known
 from ortopt.graph.names import set_name
-from ortopt.semantics import GROUP_DOMAIN, constant_tensor, key, subgraphs
+from ortopt.semantics import GROUP_DOMAIN, constant_tensor, key
 from ortopt.transformer import Context, GraphTransformer
 
 MAX_NODES = 500_000  # functions that call one another twice, and so on, would otherwise grow without bound
@@ -371,11 +371,7 @@ def _resolved(attribute: ir.Attr, attributes: Mapping[str, ir.Attr]) -> ir.Attr 
 
 
 def _depth(graph: ir.Graph) -> int:
-    depth = 0
-    while (parent := scope.of(graph).parent) is not None:
-        graph = scope.graph_of(parent)
-        depth += 1
-    return depth
+    return sum(1 for _ in scope.around(graph))
 
 
 def _used(
@@ -426,39 +422,20 @@ def _calls(
 ) -> tuple[int, list[tuple[ir.OperatorIdentifier, int]]]:
     """The number of a function's nodes besides calls, and the functions that it calls, with the depths."""
     count, calls = 0, []
-    for graph, depth in _levels(function.graph, token):
-        for node in token.checked(graph):
-            if node.op_identifier() in functions:
-                calls.append((node.op_identifier(), depth))
-            else:
-                count += 1
+    for graph in scope.below(function.graph, token):
+        own = [node.op_identifier() for node in token.checked(graph) if node.op_identifier() in functions]
+        count += len(graph) - len(own)
+        calls += [(identifier, _depth(graph)) for identifier in own]
     return count, calls
 
 
-def _levels(graph: ir.Graph, token: CancellationToken) -> Iterator[tuple[ir.Graph, int]]:
-    pending = [(graph, 0)]
-    while pending:
-        at, depth = pending.pop()
-        yield at, depth
-        pending.extend((inner, depth + 1) for node in token.checked(at) for inner in subgraphs(node))
-
-
 def _height(graph: ir.Graph, token: CancellationToken) -> int:
-    return max(depth for _, depth in _levels(graph, token))
+    return max(map(_depth, scope.below(graph, token)))
 
 
 def _drop_unreachable(context: Context, candidates: Mapping[ir.OperatorIdentifier, None]) -> None:
     """Drop those functions that nothing calls any more, directly or indirectly."""
-    functions = context.model.functions
-    reached: set[ir.OperatorIdentifier] = set()
-    pending = [context.model.graph]
-    while pending:
-        for graph in scope.below(pending.pop(), context.cancellation):
-            for node in context.cancellation.checked(graph):
-                identifier = node.op_identifier()
-                if identifier in functions and identifier not in reached:
-                    reached.add(identifier)
-                    pending.append(functions[identifier].graph)
+    called = scope.called_functions(context.model, context.cancellation)
     for identifier in candidates:
-        if identifier not in reached:
-            context.edit.remove_function(functions[identifier])
+        if identifier not in called:
+            context.edit.remove_function(context.model.functions[identifier])
