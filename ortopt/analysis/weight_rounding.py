@@ -73,7 +73,7 @@ def _is_moved(dequantizer: ir.Node) -> bool:
         return False
     if zero_point and zero_point[0] is not None:
         return True
-    opset = scope.of(scope.graph_of(dequantizer)).opset_imports.get("", 1)
+    opset = scope.of_node(dequantizer).opset_imports.get("", 1)
     return opset >= _NEEDS_NO_ZERO_POINT.get(integers.dtype, opset + 1)
 
 

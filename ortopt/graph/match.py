@@ -86,7 +86,7 @@ def opset(node: ir.Node, domain: str | None = None) -> int:
         Refusal: If the domain is not imported there.
     """
     where = node.domain if domain is None else domain
-    version = scope.of(scope.graph_of(node)).opset_imports.get(where)
+    version = scope.of_node(node).opset_imports.get(where)
     if version is None:
         raise Refusal(f"the domain {where!r} is not imported", node)
     return version

@@ -121,6 +121,11 @@ def graph_of(node: ir.Node) -> ir.Graph:
     return graph
 
 
+def of_node(node: ir.Node) -> Scope:
+    """The scope of the graph that holds a node."""
+    return of(graph_of(node))
+
+
 def interface(graph: ir.Graph) -> list[ir.Value]:
     """The tensors among the inputs of a graph and of those around it, whose dimensions can be read everywhere in it."""
     inputs: list[ir.Value] = [*graph.inputs]

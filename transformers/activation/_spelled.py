@@ -92,7 +92,7 @@ def check_taken_apart(root: ir.Node, form: Form, x: ir.Value) -> None:
         form: The arithmetic in the table of costs.
         x: What it is computed from.
     """
-    options = scope.of(scope.graph_of(root)).options
+    options = scope.of_node(root).options
     # Where a provider has no kernel of Mish, ONNX Runtime takes it apart when it loads the model: into a Softplus.
     need(options.providers[0] == CPU, "other providers have other kernels", root)
     need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)

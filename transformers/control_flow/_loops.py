@@ -88,7 +88,7 @@ class Repeated(Struct, frozen=True):
         Args:
             outputs: The outputs of the node whose results are needed.
         """
-        functions = scope.of(scope.graph_of(self.node)).model.functions
+        functions = scope.of_node(self.node).model.functions
         effects = (node for node in self.body if not semantics.is_removable(node, functions))
         read = (value for node in effects for value in scope.read_by(node))
         return [*self.body.outputs[: self.before_results], *map(self.returned, outputs), *read]

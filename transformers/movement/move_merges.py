@@ -229,7 +229,7 @@ def _by_shape(root: ir.Node, x: ir.Value, source: Sequence[Dim], result: Sequenc
     others = [dim for axis, dim in enumerate(result) if axis != free[0]]
     infers = len(free) == 1 and (all(symbolic.at_least(dim, 1) for dim in others) or _infers(root, free[0]))
     # A runtime may lose a dimension of 1 in a Flatten (OpenVINO 2026.4).
-    for_any = infers and scope.of(scope.graph_of(root)).options.target.keeps_to_onnx
+    for_any = infers and scope.of_node(root).options.target.keeps_to_onnx
     if at is not None and not for_any:
         return Match((root,), lambda: ir.node("Flatten", [x], {"axis": at}))
     need(len(free) == 1, "several dimensions are neither numbers nor the input's own", root)

@@ -100,7 +100,7 @@ class GroupNormFusion(RewriteRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """The normalization of fixed channels, if there is an op for it."""
-        options = scope.of(scope.graph_of(root)).options
+        options = scope.of_node(root).options
         own = options.target is Target.ORT and placement.provider_of(root, options.providers) == CUDA
         found = _group_normalization(root, with_silu=own)
         shape = dims(found.x)

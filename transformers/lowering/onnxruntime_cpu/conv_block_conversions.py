@@ -40,7 +40,7 @@ def blocks_that_count(node: ir.Node) -> tuple[int, ...]:
     Args:
         node: A node of a graph, which says what the run allows.
     """
-    own = channel_block() if scope.of(scope.graph_of(node)).options.march is March.NATIVE else None
+    own = channel_block() if scope.of_node(node).options.march is March.NATIVE else None
     return BLOCKS if own is None else (own,)
 
 

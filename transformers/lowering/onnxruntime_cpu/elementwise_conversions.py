@@ -70,7 +70,7 @@ class LrnDecomposition(CpuRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """An image of enough elements, and a sum that is never 0."""
-        options = scope.of(scope.graph_of(root)).options
+        options = scope.of_node(root).options
         need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
         (x,) = inputs(root, 1)
         need_float32(x)
@@ -187,7 +187,7 @@ class PreluDecomposition(CpuRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """Constant slopes, and enough elements. For a Max slopes are above 0, as 0 times an infinity is NaN."""
-        options = scope.of(scope.graph_of(root)).options
+        options = scope.of_node(root).options
         need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
         x, slope = inputs(root, 2)
         need_float32(x)

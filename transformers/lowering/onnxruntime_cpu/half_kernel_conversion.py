@@ -64,7 +64,7 @@ class HalfKernelConversion(CpuRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """An op of halves beside one that the CPU has no kernel of halves for, and one that it has a kernel for."""
         need(dtype(root.outputs[0]) == FLOAT16, "its numbers are not halves", root)
-        options = scope.of(scope.graph_of(root)).options
+        options = scope.of_node(root).options
         need(not (options.float16 or options.bfloat16), "the model is converted for another provider", root)
         preferred(root, [Form("", root.op_type, FORM)])
         if root.op_type == "Attention":
@@ -117,7 +117,7 @@ def _neighbours(root: ir.Node) -> Iterator[ir.Node]:
 
 def _is_computed_in_floats(node: ir.Node) -> bool:
     """Whether ONNX Runtime computes a node in single precision on the CPU."""
-    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, 1)
+    version = scope.of_node(node).opset_imports.get(node.domain, 1)
     return support(CPU, node, version) is Support.CAST
 
 

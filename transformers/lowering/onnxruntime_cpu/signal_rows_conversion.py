@@ -84,7 +84,7 @@ class SignalRowsConversion(CpuRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """A stage of convolutions that would run on one thread, and is much longer than its halo."""
-        options = scope.of(scope.graph_of(root)).options
+        options = scope.of_node(root).options
         need(options.for_threads != 1, "the result runs with one thread", root)
         need(opset(root, "") >= VERSION, "Split and Min are those of older opsets", root)
         batch, _, length = dims(root.outputs[0], 3)

@@ -84,7 +84,7 @@ class MaskedSoftmaxConversion(CpuRule[Match]):
         depths = [mask.bound(value) for value in added]
         need(any(depth is not None and depth >= DEEP for depth in depths), "no mask that goes deep is added", scores)
         exact = any(depth == math.inf for depth in depths)
-        allowed = scope.of(scope.graph_of(root)).options.bounded_error
+        allowed = scope.of_node(root).options.bounded_error
         need(
             allowed or not exact,
             "the mask holds -inf, for an exact 0; --bounded-error takes it anyway",
