@@ -18,7 +18,7 @@ from ortopt.errors import UsageError
 from ortopt.framework import placement
 from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import Conflict
-from ortopt.graph.match import Refusal
+from ortopt.graph.match import Refusal, need
 from ortopt.graph.refusal import Code
 from ortopt.graph.symbolic import Dim
 from ortopt.options import Fusions, Options
@@ -356,6 +356,16 @@ def _weighed(root: ir.Node, form: Form, sizes: Mapping[str, Dim | Sequence[Dim] 
 def _factors(size: Dim | Sequence[Dim]) -> Sequence[Dim]:
     """The dimensions of which a size is the product."""
     return size if isinstance(size, Sequence) else (size,)
+
+
+def check_apart(root: ir.Node) -> None:
+    """Refuse to take one op apart where ``--fusions all`` wants every such op."""
+    need(
+        scope.of_node(root).options.fusions is not Fusions.ALL,
+        "--fusions all keeps what is one op",
+        root,
+        code=Code.COST,
+    )
 
 
 def is_asked_for(root: ir.Node, form: Form) -> bool:

@@ -16,6 +16,7 @@ from ortopt.graph.match import (
     Dim,
     Refusal,
     attribute,
+    before,
     dims,
     inputs,
     is_constant,
@@ -147,11 +148,7 @@ def repeated(node: ir.Node) -> Repeated:
 
 def copied(value: ir.Value) -> ir.Value:
     """The value that a value is a copy of, through any number of Identity nodes."""
-    while is_op(node := value.producer(), "Identity"):
-        if not node.inputs or node.inputs[0] is None:
-            break
-        value = node.inputs[0]
-    return value
+    return before(value, "Identity")
 
 
 def loops_below(graph: ir.Graph, context: Context, *kinds: str) -> list[ir.Node]:

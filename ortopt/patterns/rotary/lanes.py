@@ -21,6 +21,7 @@ from ortopt.graph.match import (
     Dim,
     Refusal,
     array_of,
+    before,
     dims,
     inputs,
     is_constant,
@@ -298,15 +299,7 @@ MOVES: Final = arrays.MOVES | {"Neg"}
 
 def leads_to(value: ir.Value, *ops: str) -> bool:
     """Whether a value comes from one of some ops, through a few nodes that only move elements."""
-    at: ir.Value | None = value
-    for _ in range(MAX_STEPS):
-        node = None if at is None else at.producer()
-        if is_op(node, *ops):
-            return True
-        if not is_op(node, *MOVES):
-            return False
-        at = node.inputs[0]
-    return False
+    return is_op(before(value, *MOVES, most=MAX_STEPS - 1).producer(), *ops)
 
 
 _OPS: Final[dict[str, Callable[[_Step], Question[Key, Lanes]]]] = {

@@ -23,6 +23,7 @@ from ortopt.graph.match import (
     FLOAT16,
     Refusal,
     array_of,
+    before,
     dtype,
     is_constant,
     is_op,
@@ -125,10 +126,7 @@ def _check_mask(mask: ir.Value | None) -> None:
     """Refuse large finite numbers: a row that they mask whole is uniform, as halves round scores away beside them."""
     if mask is None or mask.dtype == ir.DataType.BOOL:
         return
-    node = mask.producer()
-    while is_op(node, *LAYOUT):
-        source = node.inputs[0]
-        node = None if source is None else source.producer()
+    node = before(mask, *LAYOUT).producer()
     if not is_op(node, "Where"):
         raise Refusal("the mask may hold large finite numbers", mask)
     for value in node.inputs[1:]:
