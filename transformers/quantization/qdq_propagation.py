@@ -19,6 +19,7 @@ from ortopt.graph.match import (
     scalar,
 )
 from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer, need_no_other_sign, need_no_pairs
+from ortopt.patterns.quantized_kernels import QUANTIZERS
 from ortopt.rule import Replacement, RewriteRule
 from ortopt.semantics.op_traits import PERMUTING, REPEATING, SELECTING
 
@@ -30,8 +31,6 @@ SELECTED = tuple(sorted((SELECTING - {"Split"}) | {"MaxPool"}))  # a Split has s
 
 REPEATED = tuple(sorted(REPEATING))
 """Ops whose result has them again and again: before them there are fewer to quantize, as a rule."""
-
-QUANTIZERS = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
 
 
 class Exchange(Struct, frozen=True):

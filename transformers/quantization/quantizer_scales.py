@@ -20,6 +20,7 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.quantization import DEQUANTIZE, dequantizer, is_faithful, is_quantizer, need_no_other_sign, scaling
+from ortopt.patterns.quantized_kernels import QUANTIZERS
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
@@ -35,7 +36,7 @@ class QuantizeScaleFolding(RewriteRule[Match]):
 
     levels = (TransformerLevel.LEVEL2,)
     after = ("qdq_propagation",)
-    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+    roots = QUANTIZERS
     numerics = Numerics.QUANTIZED
     targets = (Target.ORT,)
 

@@ -33,6 +33,7 @@ from ortopt.patterns.quantization import (
     same_scale,
     scaling,
 )
+from ortopt.patterns.quantized_kernels import QUANTIZERS
 from ortopt.rule import Elimination, Forwarded, Match, RewriteRule
 
 LONGEST = 2
@@ -49,7 +50,7 @@ class QdqFinalCleanup(Elimination):
     stays, because its rounding and saturation belong to the model. ONNX Runtime removes it on request.
     """
 
-    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+    roots = QUANTIZERS
 
     def match(self, root: ir.Node) -> Forwarded:
         """The same constant mapping on the way there and back."""
@@ -71,7 +72,7 @@ class DoubleQdqPairsRemover(RewriteRule[Match]):
     """
 
     after = ("qdq_final_cleanup",)
-    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+    roots = QUANTIZERS
     lookback = 3
 
     def match(self, root: ir.Node) -> Match:
@@ -101,7 +102,7 @@ class RequantizationElimination(Elimination):
     """
 
     after = ("qdq_final_cleanup", "qdq_propagation")
-    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::QLinearMul")
+    roots = (*QUANTIZERS, "com.microsoft::QLinearMul")
     lookback = LONGEST + 1
 
     def match(self, root: ir.Node) -> Forwarded:

@@ -13,6 +13,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, dims, inputs, is_constant, need, opset, shape_of
 from ortopt.onnx_ir_internals import use_count
 from ortopt.semantics import is_overridable
+from ortopt.semantics.opset_changes import RESHAPE_ALLOWS_ZERO_FROM
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.views.emission import INFER, flatten_axis, target_of
 
@@ -62,7 +63,7 @@ def _replacement(root: ir.Node, positive: frozenset[str]) -> ir.Node:
     result = dims(root.outputs[0])
     numbers = tuple(dim for dim in result if isinstance(dim, int))
     if len(numbers) == len(result):
-        need(0 not in numbers or opset(root) >= 14, "a dimension of 0 needs opset 14", root)
+        need(0 not in numbers or opset(root) >= RESHAPE_ALLOWS_ZERO_FROM, "a dimension of 0 needs opset 14", root)
         return _reshape(x, numbers, allow_zero=0 in numbers)
     source = shape_of(x)
     target = target_of(source, result)

@@ -27,9 +27,9 @@ from ortopt.graph.match import (
     is_constant,
     is_op,
     need,
-    same_dim,
     small_array,
 )
+from ortopt.graph.symbolic import same_shape
 from ortopt.graph.walk import Answers, Question, each, walk
 from ortopt.views import arrays
 
@@ -238,7 +238,7 @@ def _moved(step: _Step) -> Question[Key, Lanes]:
     parts: list[Lanes] = yield from each(step.of(value, rank) for value, rank in asked)
     if step.node.op_type == "Expand":
         ahead, before = outer(step.result, step.rank), outer(step.source, step.rank)
-        step.tracer.widened |= len(ahead) != len(before) or not all(map(same_dim, ahead, before))
+        step.tracer.widened |= not same_shape(ahead, before)
     terms = max(map(len, parts))
     return arrays.moved(step.node, step.result, step.rank, [_padded(part, terms) for part in parts])
 

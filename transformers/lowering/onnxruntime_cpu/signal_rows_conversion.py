@@ -25,7 +25,7 @@ from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, array_of, dims, dtype, inputs, is_constant, need, opset, static_dims
 from ortopt.options import Numerics
-from ortopt.patterns.convolutions import convolution_of_images
+from ortopt.patterns.convolutions import convolution_of_images, is_convolution
 from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS
@@ -34,7 +34,6 @@ from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import (
     Halo,
     Stage,
     halo_of,
-    is_convolution,
     operands,
     stage_of,
 )
