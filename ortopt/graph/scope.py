@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import onnx_ir as ir
@@ -203,20 +203,23 @@ def read_by(node: ir.Node) -> list[ir.Value]:
     return [*(value for value in node.inputs if value is not None), *captured(node)]
 
 
-def called_functions(model: ir.Model, token: CancellationToken = NEVER) -> set[ir.OperatorIdentifier]:
-    """The local functions that a model's main graph calls, directly or indirectly.
+def called_functions(
+    start: ir.Graph, functions: Mapping[ir.OperatorIdentifier, ir.Function], token: CancellationToken = NEVER
+) -> set[ir.OperatorIdentifier]:
+    """The local functions that a graph calls, directly or indirectly.
 
     Args:
-        model: The model.
+        start: The main graph, or a function's.
+        functions: The model's functions.
         token: Cancellation token.
     """
     called: set[ir.OperatorIdentifier] = set()
-    pending = [model.graph]
+    pending = [start]
     while pending:
         for graph in below(pending.pop(), token):
-            new = {node.op_identifier() for node in token.checked(graph)} & model.functions.keys() - called
+            new = {node.op_identifier() for node in token.checked(graph)} & functions.keys() - called
             called |= new
-            pending.extend(model.functions[identifier].graph for identifier in new)
+            pending.extend(functions[identifier].graph for identifier in new)
     return called
 
 

@@ -75,7 +75,7 @@ def _remove_functions(context: Context) -> bool:
     functions = context.model.functions
     if not functions:
         return False
-    called = scope.called_functions(context.model, context.cancellation)
+    called = scope.called_functions(context.model.graph, context.model.functions, context.cancellation)
     changed = False
     for identifier, function in tuple(functions.items()):
         if identifier not in called:
