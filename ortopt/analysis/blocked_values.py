@@ -87,7 +87,7 @@ def is_divided(convolution: ir.Node, outputs: int, *, is_little: bool) -> bool:
         outputs: The channels of the result.
         is_little: Whether there is so little to do that one thread is faster than two.
     """
-    if is_little or scope.of(scope.graph_of(convolution)).options.for_threads == 1:
+    if is_little or scope.of_node(convolution).options.for_threads == 1:
         return True
     sets = -(-outputs // CHANNELS_OF_A_THREAD)
     return -(-sets // 2) * CHANNELS_OF_A_THREAD <= LARGEST_SHARE * outputs

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
+from ortopt.graph.match import before
 from ortopt.onnx_ir_internals import use_count
 from ortopt.semantics import constant_tensor
 from ortopt.semantics.domains import MICROSOFT
@@ -164,23 +165,12 @@ def _factors(node: ir.Node) -> set[ir.Value]:
 def _source(part: ir.Node) -> ir.Value | None:
     """What a part is taken from, before it was moved around."""
     value = _operand(part, 0)
-    for _ in range(MAX_STEPS):
-        node = None if value is None else value.producer()
-        if node is None or node.op_type not in _MOVES:
-            break
-        value = _operand(node, 0)
-    return value
+    return None if value is None else before(value, *_MOVES, most=MAX_STEPS)
 
 
 def _unmoved(value: ir.Value | None) -> ir.Node | None:
     """The node that computes a value, before it was moved around."""
-    node = None if value is None else value.producer()
-    for _ in range(MAX_STEPS):
-        above = None if node is None or node.op_type not in _MOVES else _operand(node, 0)
-        if above is None:
-            break
-        node = above.producer()
-    return node
+    return None if value is None else before(value, *_MOVES, most=MAX_STEPS).producer()
 
 
 def _operand(node: ir.Node, index: int) -> ir.Value | None:

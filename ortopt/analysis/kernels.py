@@ -235,7 +235,7 @@ def has_kernel(provider: str, domain: str, op: str, opset: int, types: Mapping[s
 def schema(domain: str, op: str, opset: int) -> Schema | None:
     """The op's schema at an opset of its domain, or None where neither onnx nor ONNX Runtime defines it."""
     own = max((one for one in _ort_schemas().get((domain, op), ()) if one.since <= opset), key=_since, default=None)
-    official = _official(domain, op, opset)
+    official = official_schema(domain, op, opset)
     if official is None or (own is not None and own.since > official.since_version):
         return own
     return Schema(
@@ -254,7 +254,7 @@ def is_official(domain: str, op: str, opset: int) -> bool:
         op: The op's type.
         opset: The opset of that domain.
     """
-    return _official(domain, op, opset) is not None
+    return official_schema(domain, op, opset) is not None
 
 
 @functools.cache
@@ -266,7 +266,7 @@ def official_form(domain: str, op: str, opset: int) -> Form | None:
         op: The op's type.
         opset: The opset of that domain.
     """
-    official = _official(domain, op, opset)
+    official = official_schema(domain, op, opset)
     if official is None:
         return None
     return Form(official.min_input, official.max_input, frozenset(official.attributes))
@@ -281,7 +281,7 @@ def is_function(domain: str, op: str, opset: int) -> bool:
         op: The op's type.
         opset: The opset of that domain.
     """
-    official = _official(domain, op, opset)
+    official = official_schema(domain, op, opset)
     if official is None:
         return domain == MICROSOFT and op in _CONTRIB_BODIES
     return bool(official.has_function or official.has_context_dependent_function)
@@ -296,7 +296,7 @@ def is_defined_alike(domain: str, op: str, one: int, other: int) -> bool:
         one: An opset of that domain.
         other: Another.
     """
-    first, second = _official(domain, op, one), _official(domain, op, other)
+    first, second = official_schema(domain, op, one), official_schema(domain, op, other)
     return first is not None and second is not None and first.since_version == second.since_version
 
 
@@ -412,7 +412,7 @@ def _expands(provider: str, op: _Op, types: Signature, body: onnx.FunctionProto)
     """Whether every node of the function's body can be run, with the types that follow from the arguments'."""
     if _UNKNOWN in types.inputs:
         return False
-    official = _official(op.domain, op.name, op.opset)
+    official = official_schema(op.domain, op.name, op.opset)
     graph = onnx.GraphProto(name="body")
     for formal, actual in zip(body.input, types.inputs, strict=False):
         if actual is not None:
@@ -458,7 +458,7 @@ def _expands(provider: str, op: _Op, types: Signature, body: onnx.FunctionProto)
 
 def _body(op: _Op, types: Signature) -> onnx.FunctionProto | None:
     """The op's definition as a function that serves at its opset: the newest that is not newer; None without one."""
-    official = _official(op.domain, op.name, op.opset)
+    official = official_schema(op.domain, op.name, op.opset)
     if official is None or not (official.has_function or official.has_context_dependent_function):
         return None
     version = max((one for one in official.function_opset_versions if one <= op.opset), default=None)
@@ -500,8 +500,14 @@ _NEWEST = 2**31 - 1  # of what the registry of schemas can be asked for
 
 
 @functools.cache
-def _official(domain: str, op: str, opset: int) -> Any:
-    """The OpSchema of onnx (its type stubs leave out what functions need), or None."""
+def official_schema(domain: str, op: str, opset: int) -> Any:
+    """The OpSchema of onnx (its type stubs leave out what functions need), or None where it does not define the op.
+
+    Args:
+        domain: The op's domain, ``""`` for ai.onnx.
+        op: The op's type.
+        opset: The opset of that domain.
+    """
     try:
         return onnx.defs.get_schema(op, min(opset, _NEWEST), domain)
     except onnx.defs.SchemaError:

@@ -17,7 +17,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope, symbolic
 from ortopt.graph.facts import Dims, dims_of
 from ortopt.graph.index import op_key
-from ortopt.graph.match import optional
+from ortopt.graph.match import Refusal, attribute, dims, need, need_known, optional
 from ortopt.graph.symbolic import UNKNOWN, Dim, is_invented, is_known
 from ortopt.semantics import STANDARD_DOMAINS
 from ortopt.semantics.domains import MICROSOFT
@@ -92,45 +92,25 @@ def _of_node(node: ir.Node) -> Dim | None:
         return None
     try:
         return rule(node)
-    except (_UnknownError, IndexError):
+    except (Refusal, IndexError):
         return UNKNOWN
 
 
-class _UnknownError(Exception):
-    """Something is not known."""
-
-
 def _input(node: ir.Node, index: int) -> Dims:
-    value = optional(node, index)
-    dims = None if value is None else dims_of(value)
-    if dims is None:
-        raise _UnknownError
-    return dims
+    return dims(need_known(optional(node, index), "it is left out", node))
 
 
 def _output(node: ir.Node) -> Dims:
-    dims = dims_of(node.outputs[0])
-    if dims is None:
-        raise _UnknownError
-    return dims
-
-
-def _number(node: ir.Node, name: str, default: int) -> int:
-    attribute = node.attributes.get(name)
-    if attribute is None:
-        return default
-    if attribute.is_ref():
-        raise _UnknownError
-    return attribute.as_int()
+    return dims(node.outputs[0])
 
 
 def _matmul(node: ir.Node) -> Dim:
-    inner = _input(node, 0)[-2 if _number(node, "transA", 0) else -1]
+    inner = _input(node, 0)[-2 if attribute(node, "transA", 0) else -1]
     return symbolic.product((*_output(node), inner))
 
 
 def _blocked_matmul(node: ir.Node) -> Dim:
-    return symbolic.product((*_output(node), _number(node, "K", 0)))
+    return symbolic.product((*_output(node), attribute(node, "K", 0)))
 
 
 def _convolution(weights: int) -> Callable[[ir.Node], Dim]:
@@ -153,12 +133,8 @@ def _recurrent(node: ir.Node) -> Dim:
 
 def _einsum(node: ir.Node) -> Dim:
     """All labels of the equation, once each; two operands or more are multiplied."""
-    attribute = node.attributes.get("equation")
-    if attribute is None or attribute.is_ref():
-        raise _UnknownError
-    terms = attribute.as_string().replace(" ", "").split("->")[0].split(",")
-    if any("." in term for term in terms):
-        raise _UnknownError
+    terms = attribute(node, "equation", "").replace(" ", "").split("->")[0].split(",")
+    need(not any("." in term for term in terms), "axes have no names", node)
     sizes: dict[str, Dim] = {}
     for index, term in enumerate(terms):
         for label, size in zip(term, _input(node, index), strict=False):
@@ -176,9 +152,9 @@ def _attention(node: ir.Node) -> Dim:
 def _keys(node: ir.Node) -> Dim:
     """How many keys there are, those of the past included."""
     present = node.outputs[1] if len(node.outputs) > 1 and node.outputs[1].name else None
-    dims = None if present is None else dims_of(present)
-    if dims is not None and len(dims) == 4 and is_known(dims[2]) and not is_invented(dims[2]):
-        return dims[2]
+    shape = None if present is None else dims_of(present)
+    if shape is not None and len(shape) == 4 and is_known(shape[2]) and not is_invented(shape[2]):
+        return shape[2]
     past, axis = PAST_KEYS.get((node.domain, node.op_type), (0, 0))
     if optional(node, 1) is None:  # packed
         own: Dim = _input(node, 0)[1]

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ortopt import ops, semantics
 from ortopt.graph import scope
 from ortopt.graph.facts import dims_of
-from ortopt.graph.match import is_op
+from ortopt.graph.match import before, is_op
 from ortopt.semantics.op_traits import DEQUANTIZERS, MOVING
 
 _NEEDS_NO_ZERO_POINT: Final = {ir.DataType.UINT8: 1, ir.DataType.INT8: 21}
@@ -60,10 +60,7 @@ def _is_of_weights(node: ir.Node) -> bool:
     shape = dims_of(node.outputs[0])
     if shape is not None and len(shape) != 2:
         return False
-    source: ir.Value | None = integers
-    while source is not None and is_op(above := source.producer(), *MOVING):
-        source = above.inputs[0]
-    return semantics.constant_tensor(source) is not None
+    return semantics.constant_tensor(before(integers, *MOVING)) is not None
 
 
 def _is_moved(dequantizer: ir.Node) -> bool:
@@ -73,7 +70,7 @@ def _is_moved(dequantizer: ir.Node) -> bool:
         return False
     if zero_point and zero_point[0] is not None:
         return True
-    opset = scope.of(scope.graph_of(dequantizer)).opset_imports.get("", 1)
+    opset = scope.of_node(dequantizer).opset_imports.get("", 1)
     return opset >= _NEEDS_NO_ZERO_POINT.get(integers.dtype, opset + 1)
 
 

@@ -22,7 +22,7 @@ def check_bound(root: ir.Node, bound: float, length: int | None) -> None:
     Raises:
         Refusal: If the error may show.
     """
-    if scope.of(scope.graph_of(root)).options.bounded_error:
+    if scope.of_node(root).options.bounded_error:
         return
     insisting = "--bounded-error takes it anyway"
     if length is None:

@@ -18,7 +18,7 @@ from ortopt.errors import UsageError
 from ortopt.framework import placement
 from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import Conflict
-from ortopt.graph.match import Refusal
+from ortopt.graph.match import Refusal, need
 from ortopt.graph.refusal import Code
 from ortopt.graph.symbolic import Dim
 from ortopt.options import Fusions, Options
@@ -132,7 +132,7 @@ def places_of(node: ir.Node, options: Options) -> Sequence[Place]:
     Returns:
         Those that the caller expects, else representative ones; one mapping for each way to call the model.
     """
-    model = scope.of(scope.graph_of(node)).model
+    model = scope.of_node(node).model
     known: tuple[object, Sequence[Place]] | None = model.meta.get(_PLACES)
     if known is None or known[0] != options.dim_hints:
         known = options.dim_hints, representative_places(model, options.dim_hints)
@@ -147,7 +147,7 @@ def as_tokens(root: ir.Node, dims: Sequence[Dim]) -> Sequence[Dim]:
         root: A node of the graph.
         dims: The dimensions; they stay where the caller says what sizes to expect, or where other sizes are open.
     """
-    options = scope.of(scope.graph_of(root)).options
+    options = scope.of_node(root).options
     places = places_of(root, options)
     is_batch = all(extent == (1, 1) for place in places for extent in place.values())
     if options.dim_hints or not is_batch:
@@ -171,7 +171,7 @@ def check_convertible(node: ir.Node, options: Options) -> None:
     if not (options.float16 or options.bfloat16):
         return
     half = "tensor(float16)" if options.float16 else "tensor(bfloat16)"
-    opset = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, placement.CONTRIB_VERSION)
+    opset = scope.of_node(node).opset_imports.get(node.domain, placement.CONTRIB_VERSION)
     schema = kernels.schema(node.domain, node.op_type, opset)
     if schema is None:
         return
@@ -273,7 +273,7 @@ def preferred(root: ir.Node, forms: Sequence[Form], sizes: Mapping[str, Dim] | N
     Raises:
         Refusal: If none is wanted, with the reason for the first.
     """
-    options = scope.of(scope.graph_of(root)).options
+    options = scope.of_node(root).options
     provider = placement.provider_of(root, options.providers)
     if options.fusions is Fusions.NONE:
         raise Refusal(_not_any(forms[0]), root, code=Code.COST)
@@ -340,13 +340,13 @@ def pays_from(root: ir.Node, form: Form, size: str) -> int:
         form: The form, which the pass declares (`GraphTransformer.weighs`).
         size: The size, by its name in the table.
     """
-    least = table_of(scope.of(scope.graph_of(root)).options.costs).pays_from(form, CPU, size)
+    least = table_of(scope.of_node(root).options.costs).pays_from(form, CPU, size)
     assert least is not None, "the table that ships has a row for each form that passes weigh"
     return least
 
 
 def _weighed(root: ir.Node, form: Form, sizes: Mapping[str, Dim | Sequence[Dim] | None]) -> Decision:
-    options = scope.of(scope.graph_of(root)).options
+    options = scope.of_node(root).options
     provider = placement.provider_of(root, options.providers)
     factors = {name: _factors(size) for name, size in sizes.items() if size is not None}
     asked = [node_sizes.evaluated(factors, place) for place in places_of(root, options)]
@@ -358,6 +358,16 @@ def _factors(size: Dim | Sequence[Dim]) -> Sequence[Dim]:
     return size if isinstance(size, Sequence) else (size,)
 
 
+def check_apart(root: ir.Node) -> None:
+    """Refuse to take one op apart where ``--fusions all`` wants every such op."""
+    need(
+        scope.of_node(root).options.fusions is not Fusions.ALL,
+        "--fusions all keeps what is one op",
+        root,
+        code=Code.COST,
+    )
+
+
 def is_asked_for(root: ir.Node, form: Form) -> bool:
     """Whether the caller takes a form by its name.
 
@@ -365,7 +375,7 @@ def is_asked_for(root: ir.Node, form: Form) -> bool:
         root: A node of the graph.
         form: The form.
     """
-    return str(form) in scope.of(scope.graph_of(root)).options.force_forms
+    return str(form) in scope.of_node(root).options.force_forms
 
 
 def _decided(form: Form, provider: str | None, asked: Places, options: Options, *, smaller: bool) -> Decision:

@@ -27,7 +27,7 @@ def provider_of(node: ir.Node, providers: Sequence[str]) -> str | None:
         node: A node of a graph.
         providers: Execution providers, in order of preference.
     """
-    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, 1)
+    version = scope.of_node(node).opset_imports.get(node.domain, 1)
     for provider in providers:
         if kernels.support(provider, node, version) is not None:
             return provider
@@ -62,7 +62,7 @@ def check_defined(
     """
     if node.op_identifier() in model.functions:
         return
-    where = scope.of(scope.graph_of(node))
+    where = scope.of_node(node)
     version = where.opset_imports.get(node.domain, CONTRIB_VERSION)
     if kernels.is_official(node.domain, node.op_type, version):
         _check_alike(node, version, model.opset_imports.get(node.domain, version))
@@ -101,7 +101,7 @@ def check_release(node: ir.Node, replaced: Iterable[ir.Node], options: Options) 
     least = releases.least(options)
     if not kernel_history.is_listed(node):
         return
-    imports = scope.of(scope.graph_of(node)).opset_imports
+    imports = scope.of_node(node).opset_imports
     on_cpu = provider_of(node, meant_providers(options)) == kernels.CPU
 
     def needs(one: ir.Node) -> Release:
@@ -222,7 +222,7 @@ def check_form(node: ir.Node) -> None:
     Raises:
         Conflict: If it has.
     """
-    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
+    version = scope.of_node(node).opset_imports.get(node.domain, CONTRIB_VERSION)
     form = kernels.official_form(node.domain, node.op_type, version)
     if form is None:
         return
@@ -266,7 +266,7 @@ def is_unknown(node: ir.Node) -> bool:
     Args:
         node: A node of a graph.
     """
-    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
+    version = scope.of_node(node).opset_imports.get(node.domain, CONTRIB_VERSION)
     return kernels.schema(node.domain, node.op_type, version) is None
 
 
@@ -290,7 +290,7 @@ def check_runnable(
     places = _Places(matched, providers, placed or {})
     if any(value is not None and value.type is None for value in node.inputs):  # the choice of a kernel depends on it
         return
-    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, CONTRIB_VERSION)
+    version = scope.of_node(node).opset_imports.get(node.domain, CONTRIB_VERSION)
     place, how = next(
         (
             (place, answer)

@@ -10,6 +10,7 @@ match is run again with the next (see `ortopt.graph.backtracking`). So a match m
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard, TypeVar, cast
 
@@ -86,7 +87,7 @@ def opset(node: ir.Node, domain: str | None = None) -> int:
         Refusal: If the domain is not imported there.
     """
     where = node.domain if domain is None else domain
-    version = scope.of(scope.graph_of(node)).opset_imports.get(where)
+    version = scope.of_node(node).opset_imports.get(where)
     if version is None:
         raise Refusal(f"the domain {where!r} is not imported", node)
     return version
@@ -121,6 +122,23 @@ def producer(value: ir.Value | None, *ops: str, domain: str = "", alone: str = "
     if alone and value is not None and not is_used_once(value):
         raise Refusal(alone, value)
     return node
+
+
+def before(value: ir.Value, *ops: str, most: int = sys.maxsize) -> ir.Value:
+    """The value that some ops made another one of, each from its first operand: itself where none did.
+
+    Args:
+        value: A value.
+        ops: Op types.
+        most: How many nodes are passed.
+    """
+    for _ in range(most):
+        node = value.producer()
+        source = node.inputs[0] if is_op(node, *ops) and node.inputs else None
+        if source is None:
+            break
+        value = source
+    return value
 
 
 def inputs(node: ir.Node, count: int) -> tuple[ir.Value, ...]:
@@ -495,6 +513,7 @@ __all__ = [
     "Refusal",
     "array_of",
     "attribute",
+    "before",
     "broadcasts_to",
     "choose",
     "dims",

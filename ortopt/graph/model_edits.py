@@ -163,7 +163,7 @@ class ModelEdits(NodeEdits):
         outer.name, outer.type, outer.shape, outer.doc_string = inner.name, inner.type, inner.shape, inner.doc_string
         outer.metadata_props.update(inner.metadata_props)
         outer.meta.update(inner.meta)
-        uses = [use for use in inner.uses() if scope.of(scope.graph_of(use.node)).function is not function]
+        uses = [use for use in inner.uses() if scope.of_node(use.node).function is not function]
         for user, position in uses:
             replace_input(user, position, outer)
             self.touched.append(user)

@@ -526,7 +526,7 @@ class NodeEdits:
         Raises:
             Conflict: There, a Constant node can hold floats only.
         """
-        imports = (scope.of(scope.graph_of(before)).opset_imports, self.model.opset_imports)
+        imports = (scope.of_node(before).opset_imports, self.model.opset_imports)
         opset = min(one.get("", CONSTANTS_OF_ANY_TYPE_FROM) for one in imports)
         if opset < CONSTANTS_OF_ANY_TYPE_FROM and content.dtype not in FLOATS:
             raise Conflict(f"a Constant node of opset {opset} holds floats only")

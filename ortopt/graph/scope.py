@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import onnx_ir as ir
@@ -121,6 +121,11 @@ def graph_of(node: ir.Node) -> ir.Graph:
     return graph
 
 
+def of_node(node: ir.Node) -> Scope:
+    """The scope of the graph that holds a node."""
+    return of(graph_of(node))
+
+
 def interface(graph: ir.Graph) -> list[ir.Value]:
     """The tensors among the inputs of a graph and of those around it, whose dimensions can be read everywhere in it."""
     inputs: list[ir.Value] = [*graph.inputs]
@@ -191,6 +196,31 @@ def captured_by(held: Iterable[ir.Graph]) -> list[ir.Value]:
             used.update(dict.fromkeys(value for value in node.inputs if value is not None))
         used.update(dict.fromkeys(graph.outputs))
     return [value for value in used if value not in inside]
+
+
+def read_by(node: ir.Node) -> list[ir.Value]:
+    """The values that a node reads, and the outer ones that the graphs below it do."""
+    return [*(value for value in node.inputs if value is not None), *captured(node)]
+
+
+def called_functions(
+    start: ir.Graph, functions: Mapping[ir.OperatorIdentifier, ir.Function], token: CancellationToken = NEVER
+) -> set[ir.OperatorIdentifier]:
+    """The local functions that a graph calls, directly or indirectly.
+
+    Args:
+        start: The main graph, or a function's.
+        functions: The model's functions.
+        token: Cancellation token.
+    """
+    called: set[ir.OperatorIdentifier] = set()
+    pending = [start]
+    while pending:
+        for graph in below(pending.pop(), token):
+            new = {node.op_identifier() for node in token.checked(graph)} & functions.keys() - called
+            called |= new
+            pending.extend(functions[identifier].graph for identifier in new)
+    return called
 
 
 def graphs(model: ir.Model, token: CancellationToken = NEVER) -> Iterator[ir.Graph]:

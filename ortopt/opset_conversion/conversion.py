@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from ortopt.analysis import shapes
+from ortopt.analysis.kernels import official_schema, type_string
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.graph import scope
@@ -23,6 +24,7 @@ from ortopt.graph.heritage import Heritage
 from ortopt.graph.names import NameRegistry
 from ortopt.onnx_ir_internals import use_count
 from ortopt.opset_conversion.converter import Case, converted_cases, refusal
+from ortopt.opset_conversion.raising import least_ir_version
 
 
 def put_in_place(model: ir.Model, cases: Iterable[Case], token: CancellationToken) -> None:
@@ -143,24 +145,15 @@ def convert(model: ir.Model, version: int, token: CancellationToken = NEVER) -> 
         put_in_place(model, converted_cases(changed, version, token), token)
     for _, imports in bodies:
         imports[""] = version
-    needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", version)], ignore_unknown=True)
-    model.ir_version = max(model.ir_version, needed) if bodies else model.ir_version
+    if bodies:
+        model.ir_version = max(model.ir_version, least_ir_version(version))
     return model
-
-
-@functools.lru_cache(1 << 12)
-def _schema(op_type: str, version: int) -> onnx.defs.OpSchema | None:
-    try:
-        return onnx.defs.get_schema(op_type, version)
-    except onnx.defs.SchemaError:
-        return None
 
 
 @functools.lru_cache(1 << 12)
 def _signature(op_type: str, version: int) -> tuple[object, ...]:
     """What a schema says of inputs, outputs and attributes, their types apart."""
-    schema = _schema(op_type, version)
-    assert schema is not None
+    schema = official_schema("", op_type, version)
     slots = tuple((formal.name, formal.option) for formal in (*schema.inputs, *schema.outputs))
     attributes = (
         (name, attribute.type, attribute.required, attribute.default_value.SerializeToString())
@@ -183,7 +176,7 @@ def _sort_out(
         for node in token.checked(graph):
             if node.domain or (model.functions and node.op_identifier() in model.functions):
                 continue
-            old, new = _schema(node.op_type, have), _schema(node.op_type, version)
+            old, new = (official_schema("", node.op_type, opset) for opset in (have, version))
             if old is None or new is None:
                 raise refusal(
                     node, have, version, f"ai.onnx does not have it at opset {have if old is None else version}"
@@ -211,13 +204,13 @@ def _alike(op_type: str, have: int, version: int) -> bool:
 
 def _check_types(node: ir.Node, have: int, version: int) -> None:
     """A node whose operator took fewer types before is what it was if its own are among these."""
-    schema = onnx.defs.get_schema(node.op_type, version)
+    schema = official_schema("", node.op_type, version)
     constraints = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
     for values, formals in ((node.inputs, schema.inputs), (node.outputs, schema.outputs)):
         for i, value in enumerate(values):
             formal = formals[min(i, len(formals) - 1)]
             allowed = constraints.get(formal.type_str, [formal.type_str])
-            if value is None or not value.name or _spelled(value.type) in allowed:
+            if value is None or not value.name or (value.type and type_string(value.type) in allowed):
                 continue
             what = "a type that is not known" if value.type is None else f"the type {value.type}"
             raise refusal(node, have, version, f"it has {what}, and fewer are allowed there")
@@ -230,13 +223,5 @@ def _check_constant(node: ir.Node, schema: onnx.defs.OpSchema, have: int, versio
             raise refusal(node, have, version, f"it has no attribute {name!r} there")
         if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
             dtype = attribute.as_tensor().dtype
-            if _spelled(ir.TensorType(dtype)) not in schema.type_constraints[0].allowed_type_strs:
+            if type_string(ir.TensorType(dtype)) not in schema.type_constraints[0].allowed_type_strs:
                 raise refusal(node, have, version, f"it cannot be of type {dtype.name} there")
-
-
-def _spelled(kind: ir.TypeProtocol | None) -> str:
-    """A type as schemas spell it."""
-    if isinstance(kind, ir.SequenceType | ir.OptionalType):
-        name = "seq" if isinstance(kind, ir.SequenceType) else "optional"
-        return f"{name}({_spelled(kind.elem_type)})"
-    return f"tensor({kind.dtype.name.lower()})" if isinstance(kind, ir.TensorType) else ""

@@ -110,17 +110,10 @@ def _shown(node: ir.Node, have: int, version: int) -> Case:
 def _typed(name: str, value: ir.Value) -> onnx.ValueInfoProto:
     """A graph input of a value's type; of none if it is no tensor, for adapters do not look at others."""
     info = onnx.ValueInfoProto(name=name)
-    if not isinstance(value.type, ir.TensorType) or value.dtype is None:
-        return info
-    info.type.tensor_type.elem_type = value.dtype.value
-    if value.shape is not None:
-        info.type.tensor_type.shape.SetInParent()
-        for dim in value.shape:
-            entry = info.type.tensor_type.shape.dim.add()
-            if isinstance(dim, int):
-                entry.dim_value = dim
-            elif dim.value is not None:
-                entry.dim_param = dim.value
+    if isinstance(value.type, ir.TensorType):
+        ir.serde.serialize_type_into(info.type, value.type)
+        if value.shape is not None:
+            ir.serde.serialize_shape_into(info.type, value.shape)
     return info
 
 

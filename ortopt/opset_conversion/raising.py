@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt.analysis.kernels import official_schema
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.edit import Editor, constant
@@ -124,7 +125,7 @@ def _between(op_type: str, have: int, version: int) -> tuple[bool, _Refusal]:
     Returns:
         Whether its axes became an input; and the reason why the versions are not the same, empty where there is none.
     """
-    old, new = _schema(op_type, have), _schema(op_type, version)
+    old, new = (official_schema("", op_type, opset) for opset in (have, version))
     if old is None or new is None or new.deprecated:
         return False, f"ai.onnx does not define it at opset {have if old is None else version}"
     if old.since_version == new.since_version:
@@ -154,14 +155,6 @@ def _difference(old: Any, new: Any) -> str:
     if any(attribute.required for name, attribute in new.attributes.items() if name not in old.attributes):
         return "it has a required attribute more"
     return ""
-
-
-@functools.lru_cache(1 << 12)
-def _schema(op_type: str, version: int) -> Any:
-    try:
-        return onnx.defs.get_schema(op_type, version)
-    except onnx.defs.SchemaError:
-        return None
 
 
 _MEANING_CHANGED: Final = {

@@ -7,7 +7,7 @@ import math
 import onnx_ir as ir
 
 from ortopt.analysis.signs import is_never_negative_zero
-from ortopt.graph.match import Refusal, attribute, opset, optional, scalar
+from ortopt.graph.match import Refusal, attribute, before, is_op, opset, optional, scalar
 from ortopt.semantics.op_traits import MOVING
 from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
@@ -51,9 +51,4 @@ def zeros_have_no_sign(value: ir.Value) -> bool:
     """
     if is_never_negative_zero(value):
         return True
-    node = value.producer()
-    for _ in range(MAX_MOVES):
-        if node is None or node.domain or node.op_type not in MOVING or not node.inputs or node.inputs[0] is None:
-            break
-        node = node.inputs[0].producer()
-    return node is not None and not node.domain and node.op_type in SUMS
+    return is_op(before(value, *MOVING, most=MAX_MOVES).producer(), *SUMS)

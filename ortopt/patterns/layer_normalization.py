@@ -185,7 +185,7 @@ def attributes_of(normalization: Normalization) -> dict[str, int | float]:
     attributes: dict[str, int | float] = {"axis": -len(normalization.dims), "epsilon": normalization.epsilon}
     if dtype(normalization.x) == DOUBLE:
         attributes["stash_type"] = DOUBLE.value
-    elif scope.of(scope.graph_of(normalization.nodes[0])).in_function:
+    elif scope.of_node(normalization.nodes[0]).in_function:
         attributes["stash_type"] = FLOAT.value  # ONNX Runtime 1.31 crashes on a function without it
     return attributes
 

@@ -10,11 +10,13 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops, semantics
+from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
     FLOAT16,
     Absent,
+    Code,
     array_of,
     attribute,
     dtype,
@@ -22,7 +24,9 @@ from ortopt.graph.match import (
     need,
     optional,
     shape_of,
+    users,
 )
+from ortopt.options import March
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 RANGES = {
@@ -105,6 +109,11 @@ def quantizer(value: ir.Value | None) -> ir.Node:
     return node
 
 
+def is_quantized(value: ir.Value) -> bool:
+    """Whether a value is quantized, and nothing else is done with it."""
+    return bool(value.uses()) and not value.is_graph_output() and all(map(is_quantizer, users(value)))
+
+
 def is_unit(first: ir.Node, result: ir.Value) -> bool:
     """Whether a quantized kernel may replace some nodes: first operands are dequantized, and the result is quantized.
 
@@ -112,10 +121,38 @@ def is_unit(first: ir.Node, result: ir.Value) -> bool:
         first: The first of the nodes.
         result: The result of the last of them.
     """
-    users = [use.node for use in result.uses()]
-    if not users or result.is_graph_output() or not all(is_quantizer(user) for user in users):
-        return False
-    return all(value is not None and is_dequantizer(value.producer()) for value in first.inputs[:2])
+    return is_quantized(result) and all(
+        value is not None and is_dequantizer(value.producer()) for value in first.inputs[:2]
+    )
+
+
+def need_native(root: ir.Node, why: str) -> None:
+    """Refuse integers of another sign where the result may run on another processor than this one.
+
+    Args:
+        root: The node that is asked about.
+        why: On which processors they serve.
+    """
+    native = scope.of_node(root).options.march is March.NATIVE
+    need(native, f"that is {why}, and --march native is not given", root, code=Code.OPTION)
+
+
+def need_no_pairs(root: ir.Node) -> None:
+    """Refuse to take a QuantizeLinear and a DequantizeLinear apart where other runtimes look for such pairs."""
+    apart = not scope.of_node(root).options.target.keeps_to_onnx
+    need(apart, "other runtimes match an op within its pairs (--target onnx)", root, code=Code.PLACEMENT)
+
+
+def need_no_other_sign(root: ir.Node, integers: ir.DataType | None, within: str = "pairs of one scale") -> None:
+    """Refuse to take signed integers out of what ONNX Runtime makes unsigned as a whole.
+
+    Args:
+        root: The node that is asked about.
+        integers: Their type.
+        within: Within what ONNX Runtime does so.
+    """
+    stays = integers != ir.DataType.INT8 or scope.of_node(root).options.march is March.NATIVE
+    need(stays, f"ONNX Runtime makes signed integers unsigned only within {within}", root)
 
 
 def has_one_scale(node: ir.Node) -> bool:

@@ -188,7 +188,7 @@ def _values(value: ir.Value) -> np.ndarray:
         from ortopt.evaluation.evaluate import evaluate
 
         nodes = need_known(_behind(value), "the weight depends on inputs", value)
-        where = scope.of(scope.graph_of(nodes[0]))
+        where = scope.of_node(nodes[0])
         ordered = sorted(nodes, key=list(nodes[0].graph or ()).index)
         computed = evaluate(ordered, [value], opset_imports=where.opset_imports, is_random=semantics.is_random)
         tensor = computed.get(value)

@@ -48,6 +48,9 @@ DEPTH_TO_SPACE_HAS_MODES_FROM: Final = 11
 SCAN_HAS_NO_BATCH_FROM: Final = 9
 """The opset from which a Scan's inputs have no batch axis in front."""
 
+DFT_AXIS_IS_AN_INPUT_FROM: Final = 20
+"""The opset from which the axis of a DFT is an input; before, it is an attribute."""
+
 SHAPE_HAS_AN_END_FROM: Final = 15
 """The opset from which a Shape may give some of the dimensions only."""
 

@@ -148,7 +148,7 @@ def plan(node: ir.Node, at: At) -> Plan:
         Refusal: If it cannot.
     """
     handler = need_known(_HANDLERS.get((node.domain, node.op_type)), f"transposes do not pass {node.op_type}", node)
-    own = scope.of(scope.graph_of(node)).model.functions
+    own = scope.of_node(node).model.functions
     need(not own or node.op_identifier() not in own, "it is a local function", node)
     need(opset(node) >= FIRST_OPSET, f"transposes move from opset {FIRST_OPSET} on", node)
     need(not semantics.is_random(node), "its results are random", node)

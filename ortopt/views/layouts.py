@@ -12,13 +12,11 @@ from ortopt import ops
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, need, need_known
+from ortopt.semantics.opset_changes import RESHAPE_ALLOWS_ZERO_FROM
 from ortopt.views.axes import Axis, Group, View, leaves, size_of
 
 NODES_OF_SIZES = 3
 """What it takes at least to compute the target of a Reshape."""
-
-ALLOWZERO_FROM = 14
-"""From here on a Reshape can name a size of 0."""
 
 
 class Plan(Struct, frozen=True):
@@ -158,7 +156,11 @@ def _checked(made: Plan) -> Plan:
         if _without_ones(before) != _without_ones(after):
             target = _recipe(made.view, before, after)
             if not _is_certain(made, target, after):
-                need(made.version >= ALLOWZERO_FROM, "a size may be 0, which a Reshape cannot name", made.view.value)
+                need(
+                    made.version >= RESHAPE_ALLOWS_ZERO_FROM,
+                    "a size may be 0, which a Reshape cannot name",
+                    made.view.value,
+                )
                 _sizes(made, target, after)
     return made
 

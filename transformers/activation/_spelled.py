@@ -8,10 +8,9 @@ import onnx_ir as ir
 
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
-from ortopt.framework.fusions import check_faster
+from ortopt.framework.fusions import check_apart, check_faster
 from ortopt.graph import scope
-from ortopt.graph.match import Code, inputs, is_constant, is_op, is_scalar, keeps_rank, need, producer
-from ortopt.options import Fusions
+from ortopt.graph.match import inputs, is_constant, is_op, is_scalar, keeps_rank, need, producer
 from ortopt.patterns.convolutions import elements_of_an_image
 
 
@@ -92,8 +91,7 @@ def check_taken_apart(root: ir.Node, form: Form, x: ir.Value) -> None:
         form: The arithmetic in the table of costs.
         x: What it is computed from.
     """
-    options = scope.of(scope.graph_of(root)).options
     # Where a provider has no kernel of Mish, ONNX Runtime takes it apart when it loads the model: into a Softplus.
-    need(options.providers[0] == CPU, "other providers have other kernels", root)
-    need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
+    need(scope.of_node(root).options.providers[0] == CPU, "other providers have other kernels", root)
+    check_apart(root)
     check_faster(root, form, image=elements_of_an_image(x))

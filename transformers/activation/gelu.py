@@ -181,7 +181,7 @@ def _activation(root: ir.Node, x: ir.Value, op: str, domain: str = "", **attribu
         domain: Its domain.
         attributes: Its attributes.
     """
-    options = scope.of(scope.graph_of(root)).options
+    options = scope.of_node(root).options
     converted = options.float16 or options.bfloat16 or options.target is not Target.ORT
     if x.dtype != FLOAT16 or domain == "" or converted or placement.provider_of(root, options.providers) != CPU:
         return ir.node(op, [x], attributes, domain=domain)

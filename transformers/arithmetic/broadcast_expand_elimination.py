@@ -26,6 +26,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.graph.order import after_what_they_read
+from ortopt.graph.symbolic import same_shape
 from ortopt.graph.walk import Question, walk
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import BROADCASTING, NEUTRAL, UNARY
@@ -56,7 +57,7 @@ class BroadcastExpandElimination(RewriteRule[Match]):
         need(bool(users(root.outputs[0])), "nobody uses it", root)
         narrow, shape = _narrow(root)
         wide = dims(root.outputs[0])
-        if isinstance(narrow, ir.Value) and len(shape) == len(wide) and all(map(same_dim, shape, wide)):
+        if isinstance(narrow, ir.Value) and same_shape(shape, wide):
             return Match((root,), lambda: narrow)
         shapes: Shapes = {root.outputs[0]: shape}
         touched: dict[ir.Node, bool] = {}
@@ -68,7 +69,7 @@ class BroadcastExpandElimination(RewriteRule[Match]):
                 _check(user, root)
                 result = user.outputs[0]
                 before, after = _broadcast(user, {}), _broadcast(user, shapes)
-                smaller = len(before) != len(after) or not all(map(same_dim, before, after))
+                smaller = not same_shape(before, after)
                 touched[user] = smaller
                 need(len(touched) <= MAX_NODES, "too many nodes use it", root)
                 if smaller and shapes.get(result) != after:

@@ -106,7 +106,7 @@ class GroupQueryAttentionFusion(_BlockFusion):
         block = attention(root)
         groups = block.queries.count != block.keys.count and block.queries.count % block.keys.count == 0
         need(groups, "each query head has keys of its own", root)
-        options = scope.of(scope.graph_of(root)).options
+        options = scope.of_node(root).options
         on_cuda = provider_of(root, options.providers) == CUDA
         need(on_cuda or not _has_standard_op(block), "the standard Attention is faster", root)
         if not block.flat:  # then its operands get side by side by a Transpose, which other kernels do not need

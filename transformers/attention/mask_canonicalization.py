@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
@@ -32,6 +30,7 @@ from ortopt.graph.match import (
     splat,
     users,
 )
+from ortopt.graph.symbolic import same_shape
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import MOVING, RESHAPING
 
@@ -124,7 +123,9 @@ def _triangle(root: ir.Node) -> Match:
     comparison = producer(held, *STEPS_ABOVE, *STEPS_BELOW)
     shape = dims(root.outputs[0])
     need(
-        _alike(dims(held), shape) and _alike(dims(left), shape), "the triangle and the comparison differ in size", root
+        same_shape(dims(held), shape) and same_shape(dims(left), shape),
+        "the triangle and the comparison differ in size",
+        root,
     )
     above = _above(comparison, diagonal)
     need(symbolic.at_least(above, 0), "the comparison may hold outside of the triangle", comparison)
@@ -166,10 +167,6 @@ def _shows_signs(value: ir.Value) -> bool:
     return bool(pending)
 
 
-def _alike(one: Sequence[Dim], other: Sequence[Dim]) -> bool:
-    return len(one) == len(other) and all(map(same_dim, one, other))
-
-
 def _compared(equal: ir.Node) -> tuple[ir.Value, np.ndarray]:
     """The operand of an Equal that is no constant, and the number that it is compared with."""
     a, b = inputs(equal, 2)
@@ -186,7 +183,7 @@ def _choice(value: ir.Value) -> Choice:
     at, moves = _before_moves(value)
     where = producer(at, "Where")
     condition, yes, no = inputs(where, 3)
-    need(_alike(dims(condition), dims(at)), "its numbers have more elements than its condition", where)
+    need(same_shape(dims(condition), dims(at)), "its numbers have more elements than its condition", where)
     return Choice(condition, moves, splat(yes), splat(no))
 
 

@@ -303,7 +303,7 @@ def _table(value: ir.Value, batch: Dim, *, is_turned: bool) -> Table:
 def _need_less(root: ir.Node, positions: Sequence[Dim], length: int) -> None:
     """Refuse tables with fewer rows than there are distances."""
     sizes = {"rows": positions[:1], "columns": positions[1:]}
-    for place in places_of(root, scope.of(scope.graph_of(root)).options):
+    for place in places_of(root, scope.of_node(root).options):
         known = evaluated(sizes, place)
         need(len(known) == len(sizes), "it is not known how many positions there are", root)
         need(2 * known["columns"][1] <= length, "there are more distances than columns", root)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import onnx_ir as ir
 
 from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
+from ortopt.graph.nested_walk import NestedWalk
 from ortopt.graph.provenance import PASS_KEY
 from ortopt.graph.refusal import Code, Reason
 from ortopt.graph.structural_keys import node_key
@@ -39,37 +41,14 @@ class CommonSubexpressionElimination(GraphTransformer):
             return False  # level 4 only looks at what has just been grouped
         changed = False
         numbering = _Numbering(graph, context.cancellation)
-        while numbering.stack:
-            item = next(numbering.stack[-1].walk, None)
-            if item is None:
-                numbering.leave()
-            elif isinstance(item, ir.Node):
-                first = numbering.first_equal(item)
-                if first is not None:
-                    alone = _only_users(first)
-                    if _merge(item, first, context):
-                        changed = True
-                        numbering.take_up(alone)
-            else:
-                numbering.stack.append(_Frame(item, context.cancellation))
+        for node in numbering.nodes:
+            first = numbering.first_equal(node)
+            if first is not None:
+                alone = _only_users(first)
+                if _merge(node, first, context):
+                    changed = True
+                    numbering.take_up(alone)
         return changed
-
-
-class _Frame:
-    """A graph that is being walked.
-
-    Args:
-        graph: The graph.
-        token: Cancellation token.
-
-    Attributes:
-        keys: The keys of its nodes in the table.
-    """
-
-    def __init__(self, graph: ir.Graph, token: CancellationToken) -> None:
-        self.graph = graph
-        self.walk = _walk(graph, token)
-        self.keys: list[Hashable] = []
 
 
 class _Numbering:
@@ -81,11 +60,13 @@ class _Numbering:
     Args:
         graph: The outermost graph.
         token: Cancellation token.
+
+    Attributes:
+        nodes: All nodes; those in scope that have a key are visible by it.
     """
 
     def __init__(self, graph: ir.Graph, token: CancellationToken) -> None:
-        self.stack = [_Frame(graph, token)]
-        self._seen: dict[Hashable, ir.Node] = {}
+        self.nodes: NestedWalk[ir.Node, ir.Node] = NestedWalk(graph, partial(_items, token=token))
         self._skipped: set[ir.Node] = set()
 
     def first_equal(self, node: ir.Node) -> ir.Node | None:
@@ -95,31 +76,25 @@ class _Numbering:
                 self._skipped.add(node)
                 return None
         key = node_key(node, {})
-        first = self._seen.get(key)
+        first = self.nodes.visible.get(key)
         if first is None or first.graph is None:
-            self._enter(key, node, self.stack[-1])
+            self.nodes.enter(key, node)
             return None
         return first
 
     def take_up(self, nodes: list[ir.Node]) -> None:
         """Enter nodes that had no key, if they may be equal to another one now."""
         for node in nodes:
-            frame = next((frame for frame in self.stack if frame.graph is node.graph), None)
-            if frame is None or node not in self._skipped or any(v and use_count(v) == 1 for v in node.inputs):
+            if (
+                not self.nodes.is_open(node.graph)
+                or node not in self._skipped
+                or any(v and use_count(v) == 1 for v in node.inputs)
+            ):
                 continue
             self._skipped.discard(node)
             key = node_key(node, {})
-            if key not in self._seen:
-                self._enter(key, node, frame)
-
-    def _enter(self, key: Hashable, node: ir.Node, frame: _Frame) -> None:
-        self._seen[key] = node
-        frame.keys.append(key)
-
-    def leave(self) -> None:
-        """Forget the nodes of the innermost graph."""
-        for key in self.stack.pop().keys:
-            self._seen.pop(key, None)
+            if key not in self.nodes.visible:
+                self.nodes.enter(key, node, scope.graph_of(node))
 
 
 def _only_users(node: ir.Node) -> list[ir.Node]:
@@ -128,7 +103,7 @@ def _only_users(node: ir.Node) -> list[ir.Node]:
     return [use.node for use in uses if use is not None]
 
 
-def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Graph]:
+def _items(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Graph]:
     """The nodes of a graph, and behind each that is still there the graphs below it."""
     for node in token.checked(tuple(token.checked(graph))):
         if node.op_type == "Constant" and not node.domain:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property, partial
+from operator import attrgetter
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +13,7 @@ import onnx_ir as ir
 from ortopt import semantics
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import scope
+from ortopt.graph.nested_walk import NestedWalk
 from ortopt.onnx_ir_internals import attributes_of, first_use, get_meta, initializers_of
 from ortopt.options import TransformerLevel
 from ortopt.serialization.mapped_tensors import MappedTensor
@@ -37,23 +40,16 @@ class ConstantSharing(GraphTransformer):
             return False  # the outermost graph's turn did it
         changed = False
         token = context.cancellation
-        stack: list[tuple[_Frame, Iterator[ir.Value | ir.Graph]]] = [(_Frame(graph, token), _walk(graph, token))]
-        table = _Table()
-        while stack:
-            frame, walk = stack[-1]
-            item = next(walk, None)
-            if item is None:
-                table.leave(frame)
-                stack.pop()
-            elif isinstance(item, ir.Value):
-                equal = table.first_equal(item, frame)
-                changed |= equal is not None and _share(item, equal, frame, context)
-            else:
-                stack.append((_Frame(item, token), _walk(item, token)))
+        constants: NestedWalk[ir.Value, _Entry] = NestedWalk(graph, partial(_items, token=token))
+        # asked only where there is a constant to share
+        annotated = cache(partial(semantics.quantization_parameters, token=token))
+        for value in constants:
+            equal = _first_equal(value, constants)
+            changed |= equal is not None and _share(value, equal, annotated, context)
         return changed
 
 
-def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Value | ir.Graph]:
+def _items(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Value | ir.Graph]:
     """The constants of a graph in order, and the graphs nested in it at the positions of their nodes."""
     yield from token.checked(tuple(initializers_of(graph).values()))
     for node in token.checked(tuple(token.checked(graph))):
@@ -63,107 +59,58 @@ def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Value | ir.G
             yield from semantics.subgraphs(node)
 
 
-class _Frame:
-    """A graph that is being walked.
-
-    Args:
-        graph: The graph.
-        token: Cancellation token.
-
-    Attributes:
-        keys: What was entered into the table for its constants.
-        annotated: The names that its quantization annotations refer to.
-    """
-
-    def __init__(self, graph: ir.Graph, token: CancellationToken) -> None:
-        self.keys: list[tuple[object, ...]] = []
-        self._graph = graph
-        self._token = token
-        self._annotated: frozenset[str] | None = None
-
-    @property
-    def annotated(self) -> frozenset[str]:
-        """Asked only where there is a constant to share."""
-        if self._annotated is None:
-            self._annotated = semantics.quantization_parameters(self._graph, self._token)
-        return self._annotated
-
-
 class _Entry:
     """A constant whose content is read only as far as comparisons need it."""
 
-    def __init__(self, value: ir.Value, tensor: ir.TensorProtocol, frame: _Frame) -> None:
+    def __init__(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
         self.value = value
-        self.frame = frame
+        self.graph = value.graph
         self._tensor = tensor
-        self._sample: bytes | None = None
-        self._digest: bytes | None = None
 
-    @property
+    @cached_property
     def sample(self) -> bytes:
         """Some of the bytes."""
-        if self._sample is None:
-            data = _data(self._tensor)
-            middle = len(data) // 2
-            if len(data) <= 3 * SAMPLE_BYTES:
-                self._sample = bytes(data)
-            else:
-                parts = (data[:SAMPLE_BYTES], data[middle : middle + SAMPLE_BYTES], data[-SAMPLE_BYTES:])
-                self._sample = b"".join(bytes(part) for part in parts)
-        return self._sample
+        data = _data(self._tensor)
+        middle = len(data) // 2
+        if len(data) <= 3 * SAMPLE_BYTES:
+            return bytes(data)
+        parts = (data[:SAMPLE_BYTES], data[middle : middle + SAMPLE_BYTES], data[-SAMPLE_BYTES:])
+        return b"".join(bytes(part) for part in parts)
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         """A cryptographic hash of all bytes; a few bytes themselves."""
-        if self._digest is None:
-            data = _data(self._tensor)
-            is_whole = len(data) <= 3 * SAMPLE_BYTES
-            self._digest = self.sample if is_whole else hashlib.blake2b(data, digest_size=32).digest()
-        return self._digest
+        data = _data(self._tensor)
+        is_whole = len(data) <= 3 * SAMPLE_BYTES
+        return self.sample if is_whole else hashlib.blake2b(data, digest_size=32).digest()
 
 
-class _Table:
-    """The constants in scope, by dtype and shape, then by a sample of the content, then by all of it."""
+def _first_equal(value: ir.Value, constants: NestedWalk[ir.Value, _Entry]) -> ir.Value | None:
+    """The first constant in scope that equals a constant; None if there is none, and the constant is entered.
 
-    def __init__(self) -> None:
-        self._entries: dict[tuple[object, ...], _Entry] = {}
-
-    def first_equal(self, value: ir.Value, frame: _Frame) -> ir.Value | None:
-        """The first constant in scope that equals a constant; None if there is none, and the constant is entered."""
-        tensor = semantics.constant_tensor(value)
-        if tensor is None:
-            return None
-        # to ask for the class of what is of another takes long
-        if type(tensor) not in _READABLE and isinstance(tensor, ir.LazyTensor):
-            return None  # it is computed when the model is saved, and only then
-        entry = _Entry(value, tensor, frame)
-        key: tuple[object, ...] = (tensor.dtype, tuple(tensor.shape))
-        first = self._entries.get(key)
+    They are found by dtype and shape, then by a sample of the content, then by all of it.
+    """
+    tensor = semantics.constant_tensor(value)
+    if tensor is None:
+        return None
+    # to ask for the class of what is of another takes long
+    if type(tensor) not in _READABLE and isinstance(tensor, ir.LazyTensor):
+        return None  # it is computed when the model is saved, and only then
+    entry = _Entry(value, tensor)
+    key: tuple[object, ...] = (tensor.dtype, tuple(tensor.shape))
+    for detail in (attrgetter("sample"), attrgetter("digest")):
+        first = constants.visible.get(key)
         if first is None:
-            self._enter(key, entry)
-            return None
-        self._enter((*key, first.sample), first)
-        second = self._entries.get((*key, entry.sample))
-        if second is None:
-            self._enter((*key, entry.sample), entry)
-            return None
-        key = (*key, entry.sample)
-        self._enter((*key, second.digest), second)
-        third = self._entries.get((*key, entry.digest))
-        if third is None:
-            self._enter((*key, entry.digest), entry)
-            return None
-        return third.value
-
-    def _enter(self, key: tuple[object, ...], entry: _Entry) -> None:
-        if key not in self._entries:
-            self._entries[key] = entry
-            entry.frame.keys.append(key)
-
-    def leave(self, frame: _Frame) -> None:
-        """Forget the constants of a graph."""
-        for key in frame.keys:
-            del self._entries[key]
+            break
+        closer = (*key, detail(first))
+        if closer not in constants.visible:
+            constants.enter(closer, first, first.graph)
+        key = (*key, detail(entry))
+    equal = constants.visible.get(key)
+    if equal is None:
+        constants.enter(key, entry, entry.graph)
+        return None
+    return equal.value
 
 
 def _data(tensor: ir.TensorProtocol) -> memoryview:
@@ -178,22 +125,26 @@ def _data(tensor: ir.TensorProtocol) -> memoryview:
     return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data
 
 
-def _share(value: ir.Value, keeper: ir.Value, frame: _Frame, context: Context) -> bool:
+def _share(
+    value: ir.Value, keeper: ir.Value, annotated: Callable[[ir.Graph | None], frozenset[str]], context: Context
+) -> bool:
     """Replace a constant by an equal one."""
     use = first_use(value)
     if use is None or keeper is value:
         return False
-    reason = _reason_against(value, keeper, frame)
+    reason = _reason_against(value, keeper, annotated)
     if reason is not None:
         context.refuse(use.node, reason)
         return False
     return context.substitute({value: keeper}, before=use.node, why=f"{value.name} equals {keeper.name}")
 
 
-def _reason_against(value: ir.Value, keeper: ir.Value, frame: _Frame) -> str | None:
+def _reason_against(
+    value: ir.Value, keeper: ir.Value, annotated: Callable[[ir.Graph | None], frozenset[str]]
+) -> str | None:
     if value.is_graph_output():
         return f"the constant {value.name} is a graph output"
-    if value.name in frame.annotated:
+    if value.name in annotated(value.graph):
         return f"a quantization annotation refers to {value.name}"
     annotation = semantics.QUANTIZATION_KEY
     if get_meta(value, annotation) != get_meta(keeper, annotation):

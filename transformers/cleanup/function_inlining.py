@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,8 @@ from ortopt.graph.edit import Editor, constant, discard
 from ortopt.graph.facts import copy_facts
 from ortopt.graph.match import Refusal, need, need_known
 from ortopt.graph.names import set_name
-from ortopt.semantics import GROUP_DOMAIN, constant_tensor, key, subgraphs
+from ortopt.semantics import GROUP_DOMAIN, constant_tensor, key
+from ortopt.semantics.nodes import callers_first
 from ortopt.transformer import Context, GraphTransformer
 
 MAX_NODES = 500_000  # functions that call one another twice, and so on, would otherwise grow without bound
@@ -112,7 +113,7 @@ class Inliner:
         calls = [node for node in inside if node.op_identifier() in functions]
         if not calls:
             return False
-        self._extents = _extents(functions, [call.op_identifier() for call in calls], token)
+        self._extents = _extents(self.graph, functions, token)
         done = [self.inline(call) for call in calls]
         return any(done)
 
@@ -371,11 +372,7 @@ def _resolved(attribute: ir.Attr, attributes: Mapping[str, ir.Attr]) -> ir.Attr 
 
 
 def _depth(graph: ir.Graph) -> int:
-    depth = 0
-    while (parent := scope.of(graph).parent) is not None:
-        graph = scope.graph_of(parent)
-        depth += 1
-    return depth
+    return sum(1 for _ in scope.around(graph))
 
 
 def _used(
@@ -395,29 +392,16 @@ def _domains(function: ir.Function, token: CancellationToken) -> dict[str, None]
 
 
 def _extents(
-    functions: Mapping[ir.OperatorIdentifier, ir.Function],
-    called: Iterable[ir.OperatorIdentifier],
-    token: CancellationToken,
+    graph: ir.Graph, functions: Mapping[ir.OperatorIdentifier, ir.Function], token: CancellationToken
 ) -> dict[ir.OperatorIdentifier, Extent]:
-    """The sizes of inlined functions, with all functions that they call."""
+    """The sizes of the functions that a graph calls, inlined with all functions that they call."""
+    called = scope.called_functions(graph, functions, token)
     extents: dict[ir.OperatorIdentifier, Extent] = {}
-    own: dict[ir.OperatorIdentifier, tuple[int, list[tuple[ir.OperatorIdentifier, int]]]] = {}
-    for start in called:
-        pending = [start]
-        while pending:
-            identifier = pending[-1]
-            if identifier in extents:
-                pending.pop()
-                continue
-            if identifier not in own:
-                own[identifier] = _calls(functions[identifier], functions, token)
-                pending.extend(callee for callee, _ in own[identifier][1] if callee not in extents)
-                continue
-            pending.pop()
-            count, calls = own[identifier]
-            nodes = count + sum(extents[callee].nodes for callee, _ in calls)
-            deepest = max((depth + extents[callee].depth for callee, depth in calls), default=0)
-            extents[identifier] = Extent(nodes, max(deepest, _height(functions[identifier].graph, token)))
+    for identifier in reversed(callers_first({identifier: functions[identifier] for identifier in called})):
+        count, calls = _calls(functions[identifier], functions, token)
+        nodes = count + sum(extents[callee].nodes for callee, _ in calls)
+        deepest = max((depth + extents[callee].depth for callee, depth in calls), default=0)
+        extents[identifier] = Extent(nodes, max(deepest, _height(functions[identifier].graph, token)))
     return extents
 
 
@@ -426,39 +410,20 @@ def _calls(
 ) -> tuple[int, list[tuple[ir.OperatorIdentifier, int]]]:
     """The number of a function's nodes besides calls, and the functions that it calls, with the depths."""
     count, calls = 0, []
-    for graph, depth in _levels(function.graph, token):
-        for node in token.checked(graph):
-            if node.op_identifier() in functions:
-                calls.append((node.op_identifier(), depth))
-            else:
-                count += 1
+    for graph in scope.below(function.graph, token):
+        own = [node.op_identifier() for node in token.checked(graph) if node.op_identifier() in functions]
+        count += len(graph) - len(own)
+        calls += [(identifier, _depth(graph)) for identifier in own]
     return count, calls
 
 
-def _levels(graph: ir.Graph, token: CancellationToken) -> Iterator[tuple[ir.Graph, int]]:
-    pending = [(graph, 0)]
-    while pending:
-        at, depth = pending.pop()
-        yield at, depth
-        pending.extend((inner, depth + 1) for node in token.checked(at) for inner in subgraphs(node))
-
-
 def _height(graph: ir.Graph, token: CancellationToken) -> int:
-    return max(depth for _, depth in _levels(graph, token))
+    return max(map(_depth, scope.below(graph, token)))
 
 
 def _drop_unreachable(context: Context, candidates: Mapping[ir.OperatorIdentifier, None]) -> None:
     """Drop those functions that nothing calls any more, directly or indirectly."""
-    functions = context.model.functions
-    reached: set[ir.OperatorIdentifier] = set()
-    pending = [context.model.graph]
-    while pending:
-        for graph in scope.below(pending.pop(), context.cancellation):
-            for node in context.cancellation.checked(graph):
-                identifier = node.op_identifier()
-                if identifier in functions and identifier not in reached:
-                    reached.add(identifier)
-                    pending.append(functions[identifier].graph)
+    called = scope.called_functions(context.model.graph, context.model.functions, context.cancellation)
     for identifier in candidates:
-        if identifier not in reached:
-            context.edit.remove_function(functions[identifier])
+        if identifier not in called:
+            context.edit.remove_function(context.model.functions[identifier])

@@ -75,15 +75,7 @@ def _remove_functions(context: Context) -> bool:
     functions = context.model.functions
     if not functions:
         return False
-    called: set[ir.OperatorIdentifier] = set()
-    pending = [context.model.graph]
-    while pending:
-        for graph in scope.below(pending.pop(), context.cancellation):
-            for node in context.cancellation.checked(graph):
-                identifier = node.op_identifier()
-                if identifier in functions and identifier not in called:
-                    called.add(identifier)
-                    pending.append(functions[identifier].graph)
+    called = scope.called_functions(context.model.graph, context.model.functions, context.cancellation)
     changed = False
     for identifier, function in tuple(functions.items()):
         if identifier not in called:

@@ -19,6 +19,7 @@ from ortopt.graph.match import (
     Dim,
     Refusal,
     array_of,
+    before,
     dims,
     inputs,
     is_constant,
@@ -321,9 +322,8 @@ def _parts(value: ir.Value) -> Sequence[ir.Value]:
 
 def _multiplied(value: ir.Value, body: Body) -> Generator[Asked, Sum, Term]:
     """What a matrix multiplies: a row, a state, or a state by a gate."""
-    at = value
-    while (node := at.producer()) is not None and is_op(node, *RESHAPING, "Identity"):
-        at = inputs(node, len(node.inputs))[0]
+    at = before(value, *RESHAPING, "Identity")
+    node = at.producer()
     rows = _gathered(node, body) if is_op(node, "Gather") and node.graph is body.loop.body else _scanned(at, body.loop)
     if rows is not None:
         need(same_dim(width_of(at), width_of(value)), "lanes are moved", value)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import onnx_ir as ir
 from msgspec import Struct
 
+from ortopt import semantics
 from ortopt.analysis import targets
 from ortopt.graph import scope, symbolic
 from ortopt.graph.facts import contents
@@ -15,6 +16,7 @@ from ortopt.graph.match import (
     Dim,
     Refusal,
     attribute,
+    before,
     dims,
     inputs,
     is_constant,
@@ -81,6 +83,22 @@ class Repeated(Struct, frozen=True):
         """The result of the body for an output of the node: the states first, then the scanned outputs."""
         return self.body.outputs[self.before_results + output]
 
+    def required_for(self, outputs: Iterable[int]) -> list[ir.Value]:
+        """What each iteration must compute: the condition, some results, and what nodes that may have effects read.
+
+        Args:
+            outputs: The outputs of the node whose results are needed.
+        """
+        functions = scope.of_node(self.node).model.functions
+        effects = (node for node in self.body if not semantics.is_removable(node, functions))
+        read = (value for node in effects for value in scope.read_by(node))
+        return [*self.body.outputs[: self.before_results], *map(self.returned, outputs), *read]
+
+    def read_for(self, value: ir.Value) -> list[ir.Value]:
+        """What the node of the body that computes a value reads; nothing where the value is from elsewhere."""
+        node = value.producer()
+        return scope.read_by(node) if node is not None and node.graph is self.body else []
+
     @property
     def scanned_inputs(self) -> tuple[tuple[ir.Value | None, ir.Value], ...]:
         """The inputs of the node that are scanned, each with the slice that the body gets."""
@@ -130,11 +148,7 @@ def repeated(node: ir.Node) -> Repeated:
 
 def copied(value: ir.Value) -> ir.Value:
     """The value that a value is a copy of, through any number of Identity nodes."""
-    while is_op(node := value.producer(), "Identity"):
-        if not node.inputs or node.inputs[0] is None:
-            break
-        value = node.inputs[0]
-    return value
+    return before(value, "Identity")
 
 
 def loops_below(graph: ir.Graph, context: Context, *kinds: str) -> list[ir.Node]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.graph import scope
 from ortopt.graph.edit import Conflict
 from ortopt.graph.match import Refusal, attribute, is_op, need
 from ortopt.onnx_ir_internals import is_needed, use_count
@@ -59,7 +58,7 @@ def _trim_if(node: ir.Node, context: Context) -> bool:
 def _trim_loop(node: ir.Node, context: Context) -> bool:
     """Drop the unused results of a Loop or Scan, the states that nothing else needs, and slices that nobody reads."""
     loop = repeated(node)
-    kept, read = _needed(loop, context)
+    kept, read = _needed(loop)
     scanned = _kept_inputs(loop, read)
     if len(kept) == len(node.outputs) and len(scanned) == len(loop.scanned_inputs):
         return False
@@ -95,19 +94,15 @@ def _why(results: int, slices: int) -> str:
     return ", ".join(parts)
 
 
-def _needed(loop: Repeated, context: Context) -> tuple[list[int], set[ir.Value]]:
+def _needed(loop: Repeated) -> tuple[list[int], set[ir.Value]]:
     """The needed outputs: those that are used, and the states on which they, the condition or an effect depend.
 
     Returns:
         The positions of these outputs, and the values that they are computed from.
     """
-    functions = context.model.functions
     live = {position for position, value in enumerate(loop.node.outputs) if is_needed(value)}
     state_of = {loop.entry(state): state for state in range(loop.states)}
-    pending: list[ir.Value] = [*loop.body.outputs[: loop.before_results], *(loop.returned(i) for i in live)]
-    for node in loop.body:
-        if not semantics.is_removable(node, functions):
-            pending.extend(_operands(node))
+    pending = loop.required_for(live)
     seen: set[ir.Value] = set()
     while pending:
         value = pending.pop()
@@ -118,15 +113,8 @@ def _needed(loop: Repeated, context: Context) -> tuple[list[int], set[ir.Value]]
         if state is not None and state not in live:
             live.add(state)
             pending.append(loop.returned(state))
-        producer = value.producer()
-        if producer is not None and producer.graph is loop.body:
-            pending.extend(_operands(producer))
+        pending += loop.read_for(value)
     return sorted(live), seen
-
-
-def _operands(node: ir.Node) -> Iterable[ir.Value]:
-    yield from (value for value in node.inputs if value is not None)
-    yield from scope.captured(node)
 
 
 def _kept_inputs(loop: Repeated, read: set[ir.Value]) -> list[int]:

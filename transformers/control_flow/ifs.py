@@ -51,7 +51,7 @@ def _decided_above(node: ir.Node, condition: ir.Value) -> bool | None:
         return None
     asked, negated = _without_not(condition)
     graph = scope.graph_of(node)
-    while (parent := scope.of(graph).parent) is not None:
+    for parent in scope.around(graph):
         if is_op(parent, "If") and parent.inputs and parent.inputs[0] is not None:
             above, opposite = _without_not(parent.inputs[0])
             if above is asked:

@@ -29,32 +29,27 @@ class LoopInvariantCodeMotion(GraphTransformer):
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         """Move nodes out of the loops of a graph, innermost first: they may leave the next one too."""
         changed = False
-        for node in loops_below(graph, context, *LOOPS):
-            changed |= _empty_loop(node, context)
+        for loop, body in context.answered(loops_below(graph, context, *LOOPS), partial(_body, context=context)):
+            changed |= _empty(loop, body, context)
         return changed
 
 
-def _empty_loop(loop: ir.Node, context: Context) -> bool:
-    """Move what does not depend on the iteration in front of a loop."""
-    try:
-        need_open(loop, context)
-    except Refusal as refusal:
-        context.refuse(loop, refusal)
-        return False
+def _body(loop: ir.Node, context: Context) -> ir.Graph:
+    need_open(loop, context)
     body = loop.attributes.get("body")
     if body is None or body.is_ref():
-        context.refuse(loop, "its body is not known")
-        return False
-    return _empty(loop, body.as_graph(), context)
+        raise Refusal("its body is not known", loop)
+    return body.as_graph()
 
 
 def _empty(loop: ir.Node, body: ir.Graph, context: Context) -> bool:
+    """Move what does not depend on the iteration in front of a loop."""
     inside: set[ir.Value] = set(body.inputs)
     changed = False
     for node in context.cancellation.checked(tuple(body)):
         if node.graph is None:
             continue
-        if any(value in inside for value in (*node.inputs, *scope.captured(node))):
+        if any(value in inside for value in scope.read_by(node)):
             inside.update(node.outputs)
             continue
         if is_op(node, "Constant"):  # goes along with the first that needs it

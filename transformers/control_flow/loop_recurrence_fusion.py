@@ -19,7 +19,6 @@ from ortopt import ops, semantics
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernels import CPU
 from ortopt.framework.fusions import check_faster
-from ortopt.graph import scope
 from ortopt.graph.detached import new_graph, new_nodes
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, attribute, dims, is_never_zero, is_op, need, opset, rank, splat, users
@@ -125,11 +124,7 @@ def _reads_given(loop: Repeated, others: Sequence[int], cell: Cell, given: ir.Va
     Raises:
         Refusal: If something else reads what the cell begins with, or an LSTM's memory.
     """
-    functions = scope.of(scope.graph_of(loop.node)).model.functions
-    pending = [*loop.body.outputs[: loop.before_results], *(loop.returned(place) for place in others)]
-    for node in loop.body:
-        if not semantics.is_removable(node, functions):
-            pending += _operands(node)
+    pending = loop.required_for(others)
     begins = {loop.entry(state) for state in cell.states}
     is_read, seen = False, set[ir.Value]()
     while pending:
@@ -139,14 +134,8 @@ def _reads_given(loop: Repeated, others: Sequence[int], cell: Cell, given: ir.Va
         elif value not in seen:
             need(value not in begins, "something else reads a state of the cell", value)
             seen.add(value)
-            producer = value.producer()
-            if producer is not None and producer.graph is loop.body:
-                pending += _operands(producer)
+            pending += loop.read_for(value)
     return is_read
-
-
-def _operands(node: ir.Node) -> list[ir.Value]:
-    return [*(value for value in node.inputs if value is not None), *scope.captured(node)]
 
 
 # -- building ---------------------------------------------------------------------------------------------------------

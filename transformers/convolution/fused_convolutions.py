@@ -18,9 +18,9 @@ from ortopt.graph.match import (
     operand_from,
     plain_attributes,
     producer,
-    same_dim,
     users,
 )
+from ortopt.graph.symbolic import same_shape
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.convolutions import ACTIVATIONS, fused_convolution, parameters_of
 from ortopt.patterns.quantization import is_unit
@@ -70,8 +70,7 @@ class ConvAddActivationFusion(RewriteRule[Match]):
         x, _ = inputs(convolution, 2)
         need_float32(x, "the kernel is")
         shape, other = dims(convolution.outputs[0]), dims(residual)
-        alike = len(shape) == len(other) and all(map(same_dim, shape, other))
-        need(len(shape) == 4 and alike, "what is added has another shape", residual)
+        need(len(shape) == 4 and same_shape(shape, other), "what is added has another shape", residual)
         need(residual is not convolution.outputs[0], "it is added to itself", root)
         need(not is_unit(convolution, root.outputs[0]), "a quantized kernel can do all of it", root)
         plain_attributes(convolution)

@@ -63,7 +63,7 @@ class PadFusion(RewriteRule[Match]):
         begins, ends = amounts[: spatial + 2], amounts[spatial + 2 :]
         need(begins[:2] == (0, 0) == ends[:2], "it pads batch or channels", pad)
         need(min(amounts) >= 0, "it takes something away", pad)
-        slow = targets.is_slow_padding(scope.of(scope.graph_of(root)).options.target, max(amounts))
+        slow = targets.is_slow_padding(scope.of_node(root).options.target, max(amounts))
         need(root.op_type != "Conv" or not slow, "the target is slow with so much padding", pad, code=Code.COST)
         own = window.pads if window.auto_pad == "NOTSET" else (0,) * 2 * spatial
         need(len(own) == 2 * spatial, "the paddings do not fit one another", root)

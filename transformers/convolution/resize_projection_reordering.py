@@ -153,7 +153,7 @@ def _share(resize: ir.Node, before: Sequence[Dim], after: Sequence[Dim]) -> floa
     need(attribute(resize, "keep_aspect_ratio_policy", "stretch") == "stretch", "the sizes are only bounds", resize)
     areas = {"before": before[2:], "after": after[2:]}
     shares = []
-    for place in places_of(resize, scope.of(scope.graph_of(resize)).options):
+    for place in places_of(resize, scope.of_node(resize).options):
         known = evaluated(areas, place)
         need(len(known) == len(areas) and min(known["after"]) > 0, "it is not known how much it enlarges", resize)
         shares += [small / large for small, large in zip(known["before"], known["after"], strict=True)]

@@ -21,6 +21,7 @@ from ortopt.graph.match import (
     Dim,
     Refusal,
     attribute,
+    before,
     broadcasts_to,
     dims,
     dtype,
@@ -163,10 +164,8 @@ def _coordinate(value: ir.Value, found: ir.Value) -> int:
     Raises:
         Refusal: If it holds something else.
     """
-    node = producer(value, "Split", "Squeeze", "Unsqueeze", "Transpose")
-    while not is_op(node, "Split"):
-        value = inputs(node, 1)[0]
-        node = producer(value, "Split", "Squeeze", "Unsqueeze", "Transpose")
+    value = before(value, "Squeeze", "Unsqueeze", "Transpose")
+    node = producer(value, "Split")
     place = list(node.outputs).index(value)
     whole = inputs(node, 1)[0]
     need(len(node.outputs) == MASK_RANK - 1, "it holds several coordinates", node)

@@ -197,7 +197,7 @@ def check_kernel(product: FusedMatMul, root: ir.Node) -> None:
 def _check_dtype(root: ir.Node) -> None:
     """Refuse where the provider would cast the operands, and has a MatMul that reads them as they are."""
     kind = dtype(root.outputs[0]).name.lower()
-    provider = placement.provider_of(root, scope.of(scope.graph_of(root)).options.providers)
+    provider = placement.provider_of(root, scope.of_node(root).options.providers)
     known = provider is None or kernels.has_kernel(provider, MICROSOFT, "FusedMatMul", 1, {"T": f"tensor({kind})"})
     need(known, f"{provider} has no kernel of FusedMatMul for {kind}", root)
 

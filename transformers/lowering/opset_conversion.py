@@ -141,7 +141,7 @@ def _matches(pattern: Callable[[ir.Node], object], version: int, token: Cancella
 
     def matches(root: ir.Node) -> bool:
         token.check()  # each time: a large pattern takes long
-        if scope.of(scope.graph_of(root)).opset_imports.get("", version) >= version:
+        if scope.of_node(root).opset_imports.get("", version) >= version:
             return False
         try:
             pattern(root)

@@ -18,6 +18,7 @@ from ortopt.graph.match import (
     Refusal,
     array_of,
     attribute,
+    before,
     dims,
     dtype,
     inputs,
@@ -235,9 +236,7 @@ def _bound(indices: ir.Value, progression: Linear, along: int, to: int) -> Bound
         need(FIRST <= end <= LAST, "no dimension has so many elements", indices)
         crossed = (step > 0 and end == 0) or (step < 0 and end == -1 and last == 0)
         return Bound(to, first, (LAST if step > 0 else FIRST) if crossed else end, step)
-    range_ = indices
-    while is_op(range_.producer(), *RESHAPING, "Expand", "Identity"):
-        (range_,) = inputs(producer(range_, *sorted(RESHAPING), "Expand", "Identity"), 1)
+    range_ = before(indices, *RESHAPING, "Expand", "Identity")
     node = producer(range_, "Range")
     start, limit, _ = inputs(node, 3)
     need(isinstance(step, int) and step > 0, "the indices do not count up", indices)

@@ -96,7 +96,7 @@ class SplitElimination(RewriteRule[Match]):
         (part,) = needed
         if len(root.outputs) == 1 or (taken := after(identity(x), root, part)).is_identity:
             return Match((root,), lambda: {part: x})
-        for_any = scope.of(scope.graph_of(root)).options.target.keeps_to_onnx
+        for_any = scope.of_node(root).options.target.keeps_to_onnx
         alone = all(user is root or user.graph is not root.graph for user in users(x))
         need(for_any or (alone and not x.is_graph_output()), "a convolution may give its parts", x)
         place = ops.Split(root).axis

@@ -28,13 +28,13 @@ from ortopt.ops.moves import taken
 from ortopt.patterns.permutations import hides_exchange
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.semantics.opset_changes import RESHAPE_ALLOWS_ZERO_FROM
 from ortopt.views.emission import INFER, LAST, Taken, chain, flatten_axis, ones_beside, target_of
 from ortopt.views.reading import dims_after, through
 
 SHAPE_IS_AN_INPUT_FROM = 5
 """Before, a Reshape's shape was an attribute."""
 
-ALLOWS_ZERO = 14
 FLATTENS_ALL_TYPES = 9
 ALONG_AXES = ("Squeeze", "Unsqueeze")
 
@@ -219,7 +219,7 @@ def _by_shape(root: ir.Node, x: ir.Value, source: Sequence[Dim], result: Sequenc
     """A Reshape with a constant target, or a Flatten."""
     numbers = tuple(dim for dim in result if isinstance(dim, int))
     if len(numbers) == len(result):
-        need(0 not in numbers or opset(root) >= ALLOWS_ZERO, "a dimension of 0 needs opset 14", root)
+        need(0 not in numbers or opset(root) >= RESHAPE_ALLOWS_ZERO_FROM, "a dimension of 0 needs opset 14", root)
         return _reshaping(root, x, numbers, allows_zero=0 in numbers)
     target = target_of(source, result)
     free = [axis for axis, element in enumerate(target) if element == INFER]
@@ -229,7 +229,7 @@ def _by_shape(root: ir.Node, x: ir.Value, source: Sequence[Dim], result: Sequenc
     others = [dim for axis, dim in enumerate(result) if axis != free[0]]
     infers = len(free) == 1 and (all(symbolic.at_least(dim, 1) for dim in others) or _infers(root, free[0]))
     # A runtime may lose a dimension of 1 in a Flatten (OpenVINO 2026.4).
-    for_any = infers and scope.of(scope.graph_of(root)).options.target.keeps_to_onnx
+    for_any = infers and scope.of_node(root).options.target.keeps_to_onnx
     if at is not None and not for_any:
         return Match((root,), lambda: ir.node("Flatten", [x], {"axis": at}))
     need(len(free) == 1, "several dimensions are neither numbers nor the input's own", root)

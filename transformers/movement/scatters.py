@@ -44,6 +44,7 @@ from ortopt.graph.match import (
 )
 from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.semantics.opset_changes import SHAPE_HAS_AN_END_FROM
 
 MAX_STEPS = 8
 """So many nodes make the indices of one axis."""
@@ -328,16 +329,12 @@ def _first(part: ir.Value, place: int, shape: tuple[Dim, ...]) -> int:
     return counted.offset
 
 
-SHAPE_OF_A_PART = 15
-"""The first version of Shape that gives a part of the shape."""
-
-
 class ScatterTransposeElimination(RewriteRule[Match]):
     """``Transpose⁻¹(ScatterND(Transpose(x), i, u))`` → ``ScatterND(x, (…, i), Transpose⁻¹(u))``."""
 
     roots = ("Transpose",)
     after = ("scatter_concat_conversion", "scatter_elimination", "transpose_merging")
-    opsets = (SHAPE_OF_A_PART, NEWEST_OPSET)
+    opsets = (SHAPE_HAS_AN_END_FROM, NEWEST_OPSET)
 
     def match(self, root: ir.Node) -> Match:
         """A scatter of whole rows along one axis, which a Transpose brings to the front and the root back."""

@@ -37,6 +37,7 @@ from ortopt.graph.match import (
     splat,
     users,
 )
+from ortopt.graph.symbolic import same_shape
 from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.layer_normalization import ROOTS, quotient
@@ -100,7 +101,7 @@ class GroupNormFusion(RewriteRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """The normalization of fixed channels, if there is an op for it."""
-        options = scope.of(scope.graph_of(root)).options
+        options = scope.of_node(root).options
         own = options.target is Target.ORT and placement.provider_of(root, options.providers) == CUDA
         found = _group_normalization(root, with_silu=own)
         shape = dims(found.x)
@@ -149,7 +150,7 @@ def _group_normalization(root: ir.Node, *, with_silu: bool) -> GroupNormalizatio
     groups = _groups(shape, grouped, above)
     y = below.outputs[0]
     back = dims(y)
-    need(len(back) == len(shape) and all(map(same_dim, back, shape)), "the groups are not taken apart again", below)
+    need(same_shape(back, shape), "the groups are not taken apart again", below)
     need(dtype(x) in (FLOAT, FLOAT16), "it is not of single or half precision", x)
     channels = int(shape[1]) if isinstance(shape[1], int) else 0
     nodes = [above, *core.nodes, below]
@@ -200,7 +201,7 @@ def _spelled(root: ir.Node) -> Core:
     need(inputs(average, 1)[0] is x, "the mean of something else is subtracted", difference)
     variance = next(node for node in division.nodes if is_op(node, "ReduceMean"))
     alike = dims(average.outputs[0]), dims(variance.outputs[0])
-    need(len(alike[0]) == len(alike[1]) and all(map(same_dim, *alike)), "the means are over different axes", average)
+    need(same_shape(*alike), "the means are over different axes", average)
     need(all(dim == 1 for dim in alike[0][2:]), "the means are over different axes", average)
     return Core((average, difference, *division.nodes), x, division.y, division.epsilon)
 

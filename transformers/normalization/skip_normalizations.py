@@ -26,6 +26,7 @@ from ortopt.graph.match import (
     same_dim,
     shape_of,
 )
+from ortopt.graph.symbolic import same_shape
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.layer_normalization import check_fused_normalization
 from ortopt.rule import Match, RewriteRule
@@ -118,9 +119,9 @@ def _skip_above(root: ir.Node, parameters: Sequence[ir.Value | None]) -> _Skip:
     if biased:
         x, (inner, plain, bias) = biased[0]
         return _Skip((inner, addition), plain, b if x is a else a, bias, total)
-    if not _has_shape(a, shape):
+    if not same_shape(shape_of(a), shape):
         a, b = b, a
-    need(_has_shape(a, shape) and _skips(b, a), "the kernel does not broadcast the operands so", addition)
+    need(same_shape(shape_of(a), shape) and _skips(b, a), "the kernel does not broadcast the operands so", addition)
     return _Skip((addition,), a, b, None, total)
 
 
@@ -133,12 +134,7 @@ def _biased(value: ir.Value, shape: Sequence[Dim]) -> tuple[ir.Node, ir.Value, i
     if not is_vector_of(b, shape[-1]):
         a, b = b, a
     early = b.producer() is None or is_constant(b)
-    return (node, a, b) if early and is_vector_of(b, shape[-1]) and _has_shape(a, shape) else None
-
-
-def _has_shape(value: ir.Value, shape: Sequence[Dim]) -> bool:
-    own = shape_of(value)
-    return own is not None and len(own) == len(shape) and all(map(same_dim, own, shape))
+    return (node, a, b) if early and is_vector_of(b, shape[-1]) and same_shape(shape_of(a), shape) else None
 
 
 def _skips(skip: ir.Value, x: ir.Value) -> bool:

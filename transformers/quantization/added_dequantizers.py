@@ -13,10 +13,10 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.graph.edit import Editor, constant
-from ortopt.graph.match import FLOAT, FLOAT16, dtype, inputs, is_constant, need, scalar, tensor_of
+from ortopt.graph.match import FLOAT, FLOAT16, dtype, inputs, is_constant, need, scalar, tensor_of, users
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import TransformerLevel
-from ortopt.patterns.quantization import dequantizer, has_one_scale, is_dequantizer, is_quantizer
+from ortopt.patterns.quantization import dequantizer, has_one_scale, is_dequantizer, is_quantized
 from ortopt.rule import Match, RewriteRule
 from ortopt.transformer import Context, GraphTransformer
 
@@ -87,10 +87,9 @@ class WhereDummyDq(RewriteRule[Match]):
         least = np.finfo(floats.numpy()).smallest_normal
         need(number == 0 or abs(number) >= least, "the number is subnormal: processors may take it for zero", root)
         result = root.outputs[0]
-        users = [use.node for use in result.uses()]
-        quantized = bool(users) and not result.is_graph_output() and all(is_quantizer(user) for user in users)
-        need(quantized, "the result is not quantized", root)
-        need(all(user.outputs[0].dtype == integers for user in users), "the quantized types differ", root)
+        need(is_quantized(result), "the result is not quantized", root)
+        alike = all(user.outputs[0].dtype == integers for user in users(result))
+        need(alike, "the quantized types differ", root)
         return Match((root,), lambda: _with_dequantizer(root, index + 1, number, integers))
 
 

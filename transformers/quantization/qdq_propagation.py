@@ -7,11 +7,9 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops, semantics
-from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Absent,
-    Code,
     attribute,
     inputs,
     is_constant,
@@ -20,8 +18,8 @@ from ortopt.graph.match import (
     rank,
     scalar,
 )
-from ortopt.options import March
-from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer
+from ortopt.patterns.quantization import dequantizer, has_one_scale, is_quantizer, need_no_other_sign, need_no_pairs
+from ortopt.patterns.quantized_kernels import QUANTIZERS
 from ortopt.rule import Replacement, RewriteRule
 from ortopt.semantics.op_traits import PERMUTING, REPEATING, SELECTING
 
@@ -33,8 +31,6 @@ SELECTED = tuple(sorted((SELECTING - {"Split"}) | {"MaxPool"}))  # a Split has s
 
 REPEATED = tuple(sorted(REPEATING))
 """Ops whose result has them again and again: before them there are fewer to quantize, as a rule."""
-
-QUANTIZERS = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
 
 
 class Exchange(Struct, frozen=True):
@@ -131,18 +127,10 @@ def _check_pair_unneeded(first: ir.Node, second: ir.Node) -> None:
     operands = (inputs(first, 1)[0], *op.inputs[1:])
     if all(value is None or is_constant(value) for value in operands):
         return  # it will be folded
-    options = scope.of(scope.graph_of(scaling)).options
-    need(
-        not options.target.keeps_to_onnx,
-        "other runtimes match an op within its pairs (--target onnx)",
-        scaling,
-        code=Code.PLACEMENT,
-    )
+    need_no_pairs(scaling)
     integers = scaling.outputs[0] if is_quantizer(scaling) else operands[0]
-    if integers is None or integers.dtype != ir.DataType.INT8 or options.march is March.NATIVE:
-        return
-    is_pair = is_quantizer(integers.producer())
-    need(not is_pair, "ONNX Runtime makes signed integers unsigned only within a pair", scaling)
+    if integers is not None and is_quantizer(integers.producer()):
+        need_no_other_sign(scaling, integers.dtype, "a pair")
 
 
 def _check_order(root: ir.Node, dequantize: ir.Node) -> None:

@@ -66,7 +66,7 @@ class QlinearDecomposition(RewriteRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """A kernel that no run would make, as slow as it is, where it gives what floats give."""
-        options = scope.of(scope.graph_of(root)).options
+        options = scope.of_node(root).options
         need(
             options.fusions is Fusions.DEFAULT,
             "kernels are taken or left whatever they cost (--fusions)",

@@ -18,9 +18,8 @@ from ortopt.graph.match import (
     need_float32,
     optional,
     tensor_of,
-    users,
 )
-from ortopt.patterns.quantization import is_dequantizer, is_quantizer
+from ortopt.patterns.quantization import is_dequantizer, is_quantized
 from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded
 
 LARGEST = 1 << 16
@@ -46,9 +45,7 @@ class QuantizedZeroElimination(Elimination):
         need(_is_dequantized_zero(zeros), "no operand is dequantized from zeros", root)
         need_float32(x)
         need(broadcasts_to(zeros, dims(x)), "the zeros may enlarge the result", zeros)
-        result = root.outputs[0]
-        quantized = not result.is_graph_output() and bool(result.uses()) and all(map(is_quantizer, users(result)))
-        need(quantized or _is_dequantized(x), "x may hold -0.0", x)
+        need(is_quantized(root.outputs[0]) or _is_dequantized(x), "x may hold -0.0", x)
         return Forwarded((root,), x)
 
 

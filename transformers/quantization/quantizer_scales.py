@@ -6,10 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import ops
-from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    Refusal,
     inputs,
     is_constant,
     keeps_rank,
@@ -20,8 +18,9 @@ from ortopt.graph.match import (
     producer,
     scalar,
 )
-from ortopt.options import March, Numerics, Target, TransformerLevel
-from ortopt.patterns.quantization import DEQUANTIZE, dequantizer, is_faithful, is_quantizer, scaling
+from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.patterns.quantization import DEQUANTIZE, dequantizer, is_faithful, is_quantizer, need_no_other_sign, scaling
+from ortopt.patterns.quantized_kernels import QUANTIZERS
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 
@@ -37,7 +36,7 @@ class QuantizeScaleFolding(RewriteRule[Match]):
 
     levels = (TransformerLevel.LEVEL2,)
     after = ("qdq_propagation",)
-    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+    roots = QUANTIZERS
     numerics = Numerics.QUANTIZED
     targets = (Target.ORT,)
 
@@ -49,9 +48,7 @@ class QuantizeScaleFolding(RewriteRule[Match]):
         only_user(numbers)
         x, factor = _factor_of(product)
         scale = _with_factor(root, factor, multiplied=product.op_type == "Div")
-        native = scope.of(scope.graph_of(root)).options.march is March.NATIVE
-        signed = scaling(root).integers == ir.DataType.INT8 and not native
-        need(not signed, "ONNX Runtime makes signed integers unsigned only within pairs of one scale", root)
+        need_no_other_sign(root, scaling(root).integers)
         return Match((product, root), lambda: _with_scale(root, x, scale))
 
 
@@ -75,17 +72,11 @@ class DequantizeScaleFolding(RewriteRule[Match]):
         dequantize = dequantizer(numbers)
         plain_attributes(dequantize)
         scale = _with_factor(dequantize, factor, multiplied=root.op_type == "Mul")
-        _check_integers(inputs(dequantize, 1)[0], root)
+        (integers,) = inputs(dequantize, 1)
+        need(not is_constant(integers), "it will be folded", integers)
+        if is_quantizer(integers.producer()):
+            need_no_other_sign(root, integers.dtype)
         return Match((root,), lambda: _with_scale(dequantize, dequantize.inputs[0], scale))
-
-
-def _check_integers(integers: ir.Value, root: ir.Node) -> None:
-    """Refuse constants, and signed integers of a pair, which ONNX Runtime knows by its one scale."""
-    need(not is_constant(integers), "it will be folded", integers)
-    if integers.dtype != ir.DataType.INT8 or scope.of(scope.graph_of(root)).options.march is March.NATIVE:
-        return
-    if is_quantizer(integers.producer()):
-        raise Refusal("ONNX Runtime makes signed integers unsigned only within pairs of one scale", root)
 
 
 def _factor_of(product: ir.Node) -> tuple[ir.Value, float]:

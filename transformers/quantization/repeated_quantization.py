@@ -6,7 +6,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import ops
-from ortopt.graph import scope
 from ortopt.graph.match import (
     FLOAT,
     Absent,
@@ -21,7 +20,6 @@ from ortopt.graph.match import (
     plain_attributes,
     scalar,
 )
-from ortopt.options import March
 from ortopt.patterns.quantization import (
     NEAR_AN_INTEGER,
     RANGES,
@@ -29,10 +27,13 @@ from ortopt.patterns.quantization import (
     dequantizer,
     is_dequantizer,
     is_faithful,
+    need_no_other_sign,
+    need_no_pairs,
     quantizer,
     same_scale,
     scaling,
 )
+from ortopt.patterns.quantized_kernels import QUANTIZERS
 from ortopt.rule import Elimination, Forwarded, Match, RewriteRule
 
 LONGEST = 2
@@ -49,7 +50,7 @@ class QdqFinalCleanup(Elimination):
     stays, because its rounding and saturation belong to the model. ONNX Runtime removes it on request.
     """
 
-    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+    roots = QUANTIZERS
 
     def match(self, root: ir.Node) -> Forwarded:
         """The same constant mapping on the way there and back."""
@@ -71,7 +72,7 @@ class DoubleQdqPairsRemover(RewriteRule[Match]):
     """
 
     after = ("qdq_final_cleanup",)
-    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+    roots = QUANTIZERS
     lookback = 3
 
     def match(self, root: ir.Node) -> Match:
@@ -101,7 +102,7 @@ class RequantizationElimination(Elimination):
     """
 
     after = ("qdq_final_cleanup", "qdq_propagation")
-    roots = ("QuantizeLinear", "com.microsoft::QuantizeLinear", "com.microsoft::QLinearMul")
+    roots = (*QUANTIZERS, "com.microsoft::QLinearMul")
     lookback = LONGEST + 1
 
     def match(self, root: ir.Node) -> Forwarded:
@@ -113,7 +114,8 @@ class RequantizationElimination(Elimination):
         plain_attributes(dequantize)
         there, back = scaling(dequantize), scaling(root)
         _check_unchanged(there, factor, back, root)
-        _check_pairs_unneeded(root, there)
+        need_no_pairs(root)
+        need_no_other_sign(root, there.integers)
         return Forwarded((root,), inputs(dequantize, 1)[0])
 
 
@@ -194,16 +196,3 @@ def _is_identity(there: Scaling, factor: float, back: Scaling) -> bool:
     steps = np.arange(low, high + 1, dtype=np.float64) - np.float64(there.zero_point)
     ratio = np.float64(there.scale) * factor / np.float64(back.scale)
     return bool(np.all(np.abs(steps * ratio - steps) <= NEAR_AN_INTEGER))
-
-
-def _check_pairs_unneeded(root: ir.Node, mapping: Scaling) -> None:
-    """Refuse where whoever runs the model looks for pairs of one scale around each op."""
-    options = scope.of(scope.graph_of(root)).options
-    need(
-        not options.target.keeps_to_onnx,
-        "other runtimes match an op within its pairs (--target onnx)",
-        root,
-        code=Code.PLACEMENT,
-    )
-    signed = mapping.integers == ir.DataType.INT8 and options.march is not March.NATIVE
-    need(not signed, "ONNX Runtime makes signed integers unsigned only within pairs of one scale", root)

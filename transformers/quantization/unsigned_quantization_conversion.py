@@ -10,10 +10,8 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
-from ortopt.graph import scope
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
-    Code,
     Refusal,
     array_of,
     dtype,
@@ -25,8 +23,16 @@ from ortopt.graph.match import (
     plain_attributes,
     users,
 )
-from ortopt.options import March, Target, TransformerLevel
-from ortopt.patterns.quantization import SHIFT, as_unsigned, has_one_scale, is_dequantizer, is_quantizer, scaling
+from ortopt.options import Target, TransformerLevel
+from ortopt.patterns.quantization import (
+    SHIFT,
+    as_unsigned,
+    has_one_scale,
+    is_dequantizer,
+    is_quantizer,
+    need_native,
+    scaling,
+)
 from ortopt.patterns.quantized_kernels import QUANTIZERS
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
@@ -107,13 +113,7 @@ def _all_unsigned(nodes: tuple[ir.Node, ...], replaced: tuple[ir.Value, ...]) ->
 
 
 def _check_machine(root: ir.Node) -> None:
-    options = scope.of(scope.graph_of(root)).options
-    need(
-        options.march is March.NATIVE,
-        "that is faster on some processors only, and --march native is not given",
-        root,
-        code=Code.OPTION,
-    )
+    need_native(root, "faster on some processors only")
     need(processor.is_x86(), "this processor has kernels for signed integers", root)
 
 

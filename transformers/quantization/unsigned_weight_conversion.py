@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.graph import scope
-from ortopt.graph.match import Code, array_of, inputs, is_constant, need, optional, plain_attributes
-from ortopt.options import March, Target, TransformerLevel
-from ortopt.patterns.quantization import with_unsigned
+from ortopt.graph.match import array_of, inputs, is_constant, need, optional, plain_attributes
+from ortopt.options import Target, TransformerLevel
+from ortopt.patterns.quantization import need_native, with_unsigned
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.system import processor
@@ -50,13 +49,7 @@ class UnsignedWeightConversion(RewriteRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """Constant weights of int8, at least one of them beyond what the processor adds exactly."""
-        options = scope.of(scope.graph_of(root)).options
-        need(
-            options.march is March.NATIVE,
-            "that is for some processors only, and --march native is not given",
-            root,
-            code=Code.OPTION,
-        )
+        need_native(root, "for some processors only")
         need(processor.saturates_products(), "this processor adds products of bytes without saturation", root)
         plain_attributes(root)
         inputs(root, 1)

@@ -11,7 +11,7 @@ from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, array_of, attribute, inputs, need, need_float32, opset, optional, plain_attributes
 from ortopt.options import Numerics
-from ortopt.patterns.quantization import FAITHFUL, dequantizer, has_one_scale, is_dequantizer, is_quantizer, scaling
+from ortopt.patterns.quantization import FAITHFUL, dequantizer, has_one_scale, is_dequantizer, is_quantized, scaling
 from ortopt.rule import Match, RewriteRule
 
 BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
@@ -49,10 +49,7 @@ class WeightBiasQuantization(RewriteRule[Match]):
         need(has_one_scale(activation), "the activation has several scales", activation)
         step = scaling(activation)
         need(step.integers in BYTES and step.numbers == FLOAT, "the activation is not of 8 bits", activation)
-        result = root.outputs[0]
-        users = [use.node for use in result.uses()]
-        quantized = bool(users) and not result.is_graph_output() and all(is_quantizer(user) for user in users)
-        need(quantized, "the result is not quantized", root)
+        need(is_quantized(root.outputs[0]), "the result is not quantized", root)
         bias = optional(root, 2)
         weight_is_float, bias_is_float = _is_float(w), bias is not None and _is_float(bias)
         need(weight_is_float or bias_is_float, "weight and bias are dequantized already", root)

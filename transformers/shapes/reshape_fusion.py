@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, Refusal, dims, inputs, is_constant, need, opset, shape_of
 from ortopt.onnx_ir_internals import use_count
 from ortopt.semantics import is_overridable
+from ortopt.semantics.opset_changes import RESHAPE_ALLOWS_ZERO_FROM
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.views.emission import INFER, flatten_axis, target_of
 
@@ -34,7 +35,8 @@ class ReshapeFusion(GraphTransformer):
         roots = [node for node in context.cancellation.checked(reshapes) if _is_computed(node)]
         if not roots:
             return False
-        positive = frozenset[str]().union(*(_positive_symbols(at, context) for at in _with_outer(graph)))
+        outer = (graph, *map(scope.graph_of, scope.around(graph)))  # where a graph runs, all that stands in these does
+        positive = frozenset[str]().union(*(_positive_symbols(at, context) for at in outer))
         changed = False
         for root, new in context.answered(roots, partial(_replacement, positive=positive)):
             changed |= context.substitute({root.outputs[0]: new.outputs[0]}, before=root, origin=(root,))
@@ -45,14 +47,6 @@ def _is_computed(node: ir.Node) -> bool:
     """Whether a Reshape's target is computed: neither a constant nor an input with a default."""
     target = node.inputs[1] if len(node.inputs) == 2 else None
     return target is not None and not is_constant(target) and not is_overridable(target)
-
-
-def _with_outer(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """A graph and those around it: where it runs, all that stands in them does."""
-    yield graph
-    while (parent := scope.of(graph).parent) is not None:
-        graph = scope.graph_of(parent)
-        yield graph
 
 
 def _replacement(root: ir.Node, positive: frozenset[str]) -> ir.Node:
@@ -69,7 +63,7 @@ def _replacement(root: ir.Node, positive: frozenset[str]) -> ir.Node:
     result = dims(root.outputs[0])
     numbers = tuple(dim for dim in result if isinstance(dim, int))
     if len(numbers) == len(result):
-        need(0 not in numbers or opset(root) >= 14, "a dimension of 0 needs opset 14", root)
+        need(0 not in numbers or opset(root) >= RESHAPE_ALLOWS_ZERO_FROM, "a dimension of 0 needs opset 14", root)
         return _reshape(x, numbers, allow_zero=0 in numbers)
     source = shape_of(x)
     target = target_of(source, result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -12,7 +13,8 @@ from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import inputs, is_op, is_used, need, producer, shape_of, users
-from ortopt.onnx_ir_internals import use_count
+from ortopt.graph.nested_walk import NestedWalk
+from ortopt.onnx_ir_internals import is_needed
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.op_traits import SHAPE_OF_FIRST_INPUT, SHAPE_QUERIES
 from ortopt.transformer import Context, GraphTransformer
@@ -129,33 +131,22 @@ class ShapeSharing(GraphTransformer):
         if scope.of(graph).parent is not None:
             return False  # the outermost graph's turn did it
         changed = False
-        seen: dict[Hashable, ir.Value] = {}
-        stack: list[tuple[Iterator[ir.Node | ir.Graph], list[Hashable]]] = [(_walk(graph, context.cancellation), [])]
-        while stack:
-            walk, entered = stack[-1]
-            item = next(walk, None)
-            if item is None:
-                for key in entered:
-                    seen.pop(key, None)
-                stack.pop()
-            elif not isinstance(item, ir.Node):  # to ask a node whether it is a graph takes longer
-                stack.append((_walk(item, context.cancellation), []))
-            else:
-                for value in item.outputs:
-                    key = _key(value)
-                    if key is None:
-                        continue
-                    first = seen.get(key)
-                    producer = None if first is None else first.producer()
-                    if first is None or producer is None or producer.graph is None:
-                        seen[key] = value
-                        entered.append(key)
-                    elif use_count(value) or value.is_graph_output():
-                        changed |= _share(value, first, item, context)
+        nodes: NestedWalk[ir.Node, ir.Value] = NestedWalk(graph, partial(_items, token=context.cancellation))
+        for node in nodes:
+            for value in node.outputs:
+                key = _key(value)
+                if key is None:
+                    continue
+                first = nodes.visible.get(key)
+                producer = None if first is None else first.producer()
+                if first is None or producer is None or producer.graph is None:
+                    nodes.enter(key, value)
+                elif is_needed(value):
+                    changed |= _share(value, first, node, context)
         return changed
 
 
-def _walk(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Graph]:
+def _items(graph: ir.Graph, token: CancellationToken) -> Iterator[ir.Node | ir.Graph]:
     """The nodes of a graph that have not been removed meanwhile, and before each its nested graphs: they run first."""
     for node in token.checked(tuple(token.checked(graph))):
         if node.graph is None:

@@ -18,10 +18,8 @@ from ortopt.graph.match import Dim, shape_of
 from ortopt.onnx_ir_internals import is_needed
 from ortopt.semantics import CONTROL_FLOW
 from ortopt.semantics.op_traits import SHAPE_QUERIES
+from ortopt.semantics.opset_changes import SHAPE_HAS_AN_END_FROM
 from ortopt.transformer import Context, GraphTransformer
-
-SHAPE_HAS_BOUNDS = 15
-"""The opset since which Shape gives a part of the dimensions; before, a Gather takes it."""
 
 MAX_OPERANDS = 256
 """So many nodes above a result are looked at for what they take the shape of."""
@@ -254,7 +252,7 @@ def _cost(shapes: dict[ir.Value, list[Piece]], version: int) -> int:
         for part in pieces:
             if isinstance(part, Part):
                 steps.add(part)
-                if version < SHAPE_HAS_BOUNDS:
+                if version < SHAPE_HAS_AN_END_FROM:
                     steps.add(_whole(part.source))
         if len(pieces) > 1:
             steps.add(tuple(pieces))
@@ -306,7 +304,7 @@ def _built(piece: Piece, plan: _Plan) -> ir.Value:
     whole = _whole(piece.source)
     if piece == whole:
         part = ir.node("Shape", [piece.source])
-    elif scope.of(plan.graph).opset_imports.get("", 1) >= SHAPE_HAS_BOUNDS:
+    elif scope.of(plan.graph).opset_imports.get("", 1) >= SHAPE_HAS_AN_END_FROM:
         part = ir.node("Shape", [piece.source], {"start": piece.first, "end": piece.end})
     else:
         axes = constant(np.arange(piece.first, piece.end, dtype=np.int64))

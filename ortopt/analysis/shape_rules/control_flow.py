@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortopt.analysis.shape_rules.registry import Call, Steps, Unknown, axis_of, join_dims, meet, rule
 from ortopt.graph import symbolic
 from ortopt.graph.facts import SCOPE, Dims, contents, dims_of, set_better_shape, set_contents, shape_from, sizes_of
+from ortopt.graph.match import before
 from ortopt.graph.symbolic import UNKNOWN, Dim
 from ortopt.semantics import subgraphs
 from ortopt.semantics.opset_changes import SCAN_HAS_NO_BATCH_FROM
@@ -142,13 +143,7 @@ def _runs_through(body: ir.Graph, call: Call) -> bool:
     condition = body.outputs[0]
     if contents(condition) == (1,):
         return True
-    producer = condition.producer()
-    while producer is not None and producer.op_type == "Identity" and producer.domain == "":
-        source = producer.inputs[0]
-        if source is None:
-            return False
-        condition, producer = source, source.producer()
-    return condition is body.inputs[1]
+    return before(condition, "Identity") is body.inputs[1]
 
 
 @rule("Scan")

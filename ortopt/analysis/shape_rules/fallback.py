@@ -73,20 +73,11 @@ def _proto(node: ir.Node) -> tuple[Any, dict[int, str]]:
 
 
 def _type_proto(value: ir.Value) -> Any:
-    import onnx
-
     assert value.type is not None
-    proto: onnx.TypeProto = ir.serde.serialize_type(value.type)
+    proto = ir.serde.serialize_type(value.type)
     shape = shape_of(value)
-    if shape is None or not proto.HasField("tensor_type"):
-        return proto
-    proto.tensor_type.shape.SetInParent()
-    for dim in shape:
-        entry = proto.tensor_type.shape.dim.add()
-        if isinstance(dim, int):
-            entry.dim_value = dim
-        elif dim.value is not None:
-            entry.dim_param = dim.value
+    if shape is not None and isinstance(value.type, ir.TensorType):
+        ir.serde.serialize_shape_into(proto, shape)
     return proto
 
 

@@ -12,7 +12,7 @@ from ortopt.graph import symbolic
 from ortopt.graph.facts import INTEGERS, Dims
 from ortopt.graph.symbolic import UNKNOWN, Dim
 from ortopt.semantics.op_traits import REDUCTIONS
-from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
+from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, DFT_AXIS_IS_AN_INPUT_FROM
 
 
 @rule(*REDUCTIONS, typed=0)
@@ -162,9 +162,6 @@ def _frame(call: Call) -> Dim:
     return call.dims(2)[0]
 
 
-_AXIS_IS_INPUT_FROM = 20
-
-
 @rule("DFT", typed=0)
 def dft(call: Call) -> None:
     """[..., length, ..., 1 or 2] to [..., bins, ..., 2]; a one-sided inverse gives real numbers.
@@ -195,7 +192,7 @@ def dft(call: Call) -> None:
 
 def _transformed_axis(call: Call, rank: int) -> int:
     """The axis that is transformed, from the start; the last one holds real and imaginary parts."""
-    if call.version < _AXIS_IS_INPUT_FROM:
+    if call.version < DFT_AXIS_IS_AN_INPUT_FROM:
         axis = call.attribute("axis", 1)
     else:
         axis = call.integers(2)[0] if call.has(2) else -2

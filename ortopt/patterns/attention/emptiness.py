@@ -35,7 +35,7 @@ def check_guard(block: Attention, *, flat: bool) -> None:
     Raises:
         Refusal: The reason.
     """
-    provider = scope.of(scope.graph_of(block.core[0])).options.providers[0]
+    provider = scope.of_node(block.core[0]).options.providers[0]
     need(provider == CPU, f"a dimension may be 0, and {provider} would wait for the If that asks", *block.core[:1])
     reason = "a dimension may be 0, which the kernel of Attention refuses"
     grouped = block.keys.count != block.queries.count  # else MultiHeadAttention does, which expects 0
@@ -101,7 +101,7 @@ def check_masked_rows(block: Attention) -> None:
     if not may_read_no_key(block):
         return
     root = block.core[0]
-    least = releases.least(scope.of(scope.graph_of(root)).options)
+    least = releases.least(scope.of_node(root).options)
     right = kernel_history.measured(kernel_history.MASKED_ROWS)
     told = f"before {releases.shown(right)}: --min-onnxruntime {releases.shown(right)} allows it"
     need(least >= right, f"ONNX Runtime gives NaN where all keys are masked, {told}", root)

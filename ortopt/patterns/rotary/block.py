@@ -106,7 +106,7 @@ def wants_standard_op(found: Rotary) -> bool:
 
     ONNX Runtime's own op reads one table for all sequences as it is.
     """
-    return not found.shared or scope.of(scope.graph_of(found.nodes[0])).options.target.keeps_to_onnx
+    return not found.shared or scope.of_node(found.nodes[0]).options.target.keeps_to_onnx
 
 
 def rotary(root: ir.Node) -> Rotary:

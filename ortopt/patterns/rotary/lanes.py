@@ -21,14 +21,15 @@ from ortopt.graph.match import (
     Dim,
     Refusal,
     array_of,
+    before,
     dims,
     inputs,
     is_constant,
     is_op,
     need,
-    same_dim,
     small_array,
 )
+from ortopt.graph.symbolic import same_shape
 from ortopt.graph.walk import Answers, Question, each, walk
 from ortopt.views import arrays
 
@@ -237,7 +238,7 @@ def _moved(step: _Step) -> Question[Key, Lanes]:
     parts: list[Lanes] = yield from each(step.of(value, rank) for value, rank in asked)
     if step.node.op_type == "Expand":
         ahead, before = outer(step.result, step.rank), outer(step.source, step.rank)
-        step.tracer.widened |= len(ahead) != len(before) or not all(map(same_dim, ahead, before))
+        step.tracer.widened |= not same_shape(ahead, before)
     terms = max(map(len, parts))
     return arrays.moved(step.node, step.result, step.rank, [_padded(part, terms) for part in parts])
 
@@ -298,15 +299,7 @@ MOVES: Final = arrays.MOVES | {"Neg"}
 
 def leads_to(value: ir.Value, *ops: str) -> bool:
     """Whether a value comes from one of some ops, through a few nodes that only move elements."""
-    at: ir.Value | None = value
-    for _ in range(MAX_STEPS):
-        node = None if at is None else at.producer()
-        if is_op(node, *ops):
-            return True
-        if not is_op(node, *MOVES):
-            return False
-        at = node.inputs[0]
-    return False
+    return is_op(before(value, *MOVES, most=MAX_STEPS - 1).producer(), *ops)
 
 
 _OPS: Final[dict[str, Callable[[_Step], Question[Key, Lanes]]]] = {

@@ -20,7 +20,6 @@ from ortopt.graph.match import (
     dtype,
     inputs,
     is_constant,
-    is_op,
     need,
     need_float32,
     opset,
@@ -33,6 +32,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.graph.order import after_what_they_read
+from ortopt.patterns.convolutions import is_convolution
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, UNARY, VARIADIC
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
@@ -74,11 +74,6 @@ class Stage(Struct, frozen=True):
     def convolutions(self) -> tuple[ir.Node, ...]:
         """Its convolutions."""
         return tuple(node for node in self.nodes if is_convolution(node))
-
-
-def is_convolution(node: ir.Node) -> bool:
-    """Whether a node is a convolution, perhaps with its activation."""
-    return is_op(node, "Conv") or is_op(node, "FusedConv", domain=MICROSOFT)
 
 
 def halo_of(convolution: ir.Node, block: int = 1) -> Halo:

@@ -15,7 +15,7 @@ from ortopt.analysis.costs import Form
 from ortopt.framework.fusions import check_faster
 from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOAT, Code, array_of, dims, inputs, is_op, need, opset, static_dims, tensor_of
+from ortopt.graph.match import FLOAT, Code, array_of, before, dims, inputs, need, opset, static_dims, tensor_of
 from ortopt.options import March, Numerics
 from ortopt.patterns.convolutions import is_convolution
 from ortopt.rule import Match
@@ -40,7 +40,7 @@ def blocks_that_count(node: ir.Node) -> tuple[int, ...]:
     Args:
         node: A node of a graph, which says what the run allows.
     """
-    own = channel_block() if scope.of(scope.graph_of(node)).options.march is March.NATIVE else None
+    own = channel_block() if scope.of_node(node).options.march is March.NATIVE else None
     return BLOCKS if own is None else (own,)
 
 
@@ -166,7 +166,8 @@ class GroupedConvMerging(ConvRule[Match]):
         need(groups > 1 and 1 < channels < BLOCK, "its groups fill blocks, or are of one channel", root)
         need(outputs == groups * channels, "its groups have other numbers of outputs than of inputs", root)
         need(BLOCK % channels == 0 and groups % (BLOCK // channels) == 0, "its groups fill no blocks together", root)
-        need(_is_behind_convolution(x), "it is behind no convolution, on whose layout it could work", x)
+        above = before(x, *ELEMENTWISE, most=MAX_BETWEEN).producer()
+        need(is_convolution(above), "it is behind no convolution, on whose layout it could work", x)
         tensor_of(weight)
         return Match((root,), lambda: _of_blocks(root, array_of(weight)))
 
@@ -181,19 +182,6 @@ def _of_blocks(root: ir.Node, weight: np.ndarray) -> ir.Node:
         own[:, place, :, place] = of_groups[:, place]
     operands = [root.inputs[0], constant(own.reshape(outputs, BLOCK, *kernel), FLOAT), *root.inputs[2:]]
     return ops.copied(root, operands, group=blocks)
-
-
-def _is_behind_convolution(x: ir.Value) -> bool:
-    """Whether a value comes from a convolution, with at most two elementwise operations between."""
-    value: ir.Value | None = x
-    for _ in range(MAX_BETWEEN + 1):
-        node = None if value is None else value.producer()
-        if is_convolution(node):
-            return True
-        if not is_op(node, *ELEMENTWISE):
-            return False
-        value = node.inputs[0]
-    return False
 
 
 RANK: Final = 4

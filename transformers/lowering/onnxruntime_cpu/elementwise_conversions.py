@@ -12,12 +12,10 @@ from ortopt.analysis.costs import Form
 from ortopt.analysis.kernel_history import ROOT_OF_INFINITY
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_near
-from ortopt.framework.fusions import check_faster
-from ortopt.graph import scope
+from ortopt.framework.fusions import check_apart, check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
-    Code,
     array_of,
     attribute,
     dims,
@@ -36,7 +34,7 @@ from ortopt.graph.match import (
 from ortopt.graph.provenance import NEEDS_KEY
 from ortopt.linear.folding import Place, layer_alone, node_alone, rebuilt
 from ortopt.linear.weights import scaled
-from ortopt.options import Fusions, Numerics, TransformerLevel
+from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.convolutions import elements_of_an_image
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
@@ -70,8 +68,7 @@ class LrnDecomposition(CpuRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """An image of enough elements, and a sum that is never 0."""
-        options = scope.of(scope.graph_of(root)).options
-        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
+        check_apart(root)
         (x,) = inputs(root, 1)
         need_float32(x)
         image = dims(x, RANK)[1:]
@@ -187,8 +184,7 @@ class PreluDecomposition(CpuRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """Constant slopes, and enough elements. For a Max slopes are above 0, as 0 times an infinity is NaN."""
-        options = scope.of(scope.graph_of(root)).options
-        need(options.fusions is not Fusions.ALL, "--fusions all keeps what is one op", root, code=Code.COST)
+        check_apart(root)
         x, slope = inputs(root, 2)
         need_float32(x)
         content = array_of(slope)

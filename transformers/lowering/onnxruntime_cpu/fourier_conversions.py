@@ -35,6 +35,7 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match
+from ortopt.semantics.opset_changes import DFT_AXIS_IS_AN_INPUT_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import convolved
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
 
@@ -46,8 +47,6 @@ MAX_NUMBERS: Final = 4096
 
 MAX_WHOLE: Final = 256
 """Real numbers of which all frequencies are computed: of more the matrix would have more than half a megabyte."""
-
-_AXIS_IS_AN_INPUT_FROM: Final = 20
 
 
 class DftMatmulConversion(CpuRule[Match]):
@@ -110,7 +109,7 @@ def _product(x: ir.Value, matrix: np.ndarray, shared: ir.Value | None, mirrored:
 
 def _along(node: ir.Node, size: int) -> int:
     """The axis, counted from the front."""
-    if opset(node) < _AXIS_IS_AN_INPUT_FROM:
+    if opset(node) < DFT_AXIS_IS_AN_INPUT_FROM:
         return ops.OneAxis(node).axis_of(size)
     named = optional(node, 2)
     return (-2 if named is None else _number(named)) % size

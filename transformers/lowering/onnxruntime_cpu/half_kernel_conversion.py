@@ -23,6 +23,7 @@ from ortopt.graph.match import (
     FLOAT16,
     Refusal,
     array_of,
+    before,
     dtype,
     is_constant,
     is_op,
@@ -64,7 +65,7 @@ class HalfKernelConversion(CpuRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """An op of halves beside one that the CPU has no kernel of halves for, and one that it has a kernel for."""
         need(dtype(root.outputs[0]) == FLOAT16, "its numbers are not halves", root)
-        options = scope.of(scope.graph_of(root)).options
+        options = scope.of_node(root).options
         need(not (options.float16 or options.bfloat16), "the model is converted for another provider", root)
         preferred(root, [Form("", root.op_type, FORM)])
         if root.op_type == "Attention":
@@ -117,7 +118,7 @@ def _neighbours(root: ir.Node) -> Iterator[ir.Node]:
 
 def _is_computed_in_floats(node: ir.Node) -> bool:
     """Whether ONNX Runtime computes a node in single precision on the CPU."""
-    version = scope.of(scope.graph_of(node)).opset_imports.get(node.domain, 1)
+    version = scope.of_node(node).opset_imports.get(node.domain, 1)
     return support(CPU, node, version) is Support.CAST
 
 
@@ -125,10 +126,7 @@ def _check_mask(mask: ir.Value | None) -> None:
     """Refuse large finite numbers: a row that they mask whole is uniform, as halves round scores away beside them."""
     if mask is None or mask.dtype == ir.DataType.BOOL:
         return
-    node = mask.producer()
-    while is_op(node, *LAYOUT):
-        source = node.inputs[0]
-        node = None if source is None else source.producer()
+    node = before(mask, *LAYOUT).producer()
     if not is_op(node, "Where"):
         raise Refusal("the mask may hold large finite numbers", mask)
     for value in node.inputs[1:]:

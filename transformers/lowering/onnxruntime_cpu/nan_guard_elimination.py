@@ -11,6 +11,7 @@ from ortopt.graph.match import (
     FLOAT,
     Refusal,
     array_of,
+    before,
     dtype,
     inputs,
     is_constant,
@@ -33,7 +34,7 @@ _BITS = 16
 _LARGEST = 1e20
 """Integers of so many bits by no larger scales stay finite, and so do sums with all floats but infinities."""
 
-_DEEPEST = 8
+_DEEPEST = 7
 
 
 class NanGuardElimination(CpuRule[Match]):
@@ -115,9 +116,4 @@ def _is_finite(value: ir.Value) -> bool:
 
 def _source(value: ir.Value) -> ir.Node | None:
     """The node whose elements a value has, perhaps in another order or shape, or several times."""
-    node = value.producer()
-    for _ in range(_DEEPEST):
-        if node is None or node.domain or node.op_type not in MOVES:
-            return node
-        node = inputs(node, 1)[0].producer()
-    return None
+    return before(value, *MOVES, most=_DEEPEST).producer()

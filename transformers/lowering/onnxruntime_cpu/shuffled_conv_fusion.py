@@ -40,6 +40,7 @@ from ortopt.graph.match import (
 from ortopt.linear.channels import vector
 from ortopt.linear.weights import rounded
 from ortopt.options import Numerics
+from ortopt.patterns.convolutions import is_convolution
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
@@ -118,8 +119,7 @@ class ShuffledConvFusion(CpuRule[Match]):
         (image,) = inputs(root, 1)
         first = producer(image, "Conv")
         second = only_user(root.outputs[0])
-        is_conv = is_op(second, "Conv") or is_op(second, "FusedConv", domain=MICROSOFT)
-        need_present(is_conv, "no convolution comes after", second)
+        need_present(is_convolution(second), "no convolution comes after", second)
         need(second.inputs[0] is root.outputs[0], "the image is a weight", second)
         need(optional(second, 3) is None, "it adds another value", second)
         weights = [_weight(first), _weight(second)]

@@ -25,7 +25,7 @@ from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Dim, array_of, dims, dtype, inputs, is_constant, need, opset, static_dims
 from ortopt.options import Numerics
-from ortopt.patterns.convolutions import convolution_of_images
+from ortopt.patterns.convolutions import convolution_of_images, is_convolution
 from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS
@@ -34,7 +34,6 @@ from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import (
     Halo,
     Stage,
     halo_of,
-    is_convolution,
     operands,
     stage_of,
 )
@@ -84,7 +83,7 @@ class SignalRowsConversion(CpuRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """A stage of convolutions that would run on one thread, and is much longer than its halo."""
-        options = scope.of(scope.graph_of(root)).options
+        options = scope.of_node(root).options
         need(options.for_threads != 1, "the result runs with one thread", root)
         need(opset(root, "") >= VERSION, "Split and Min are those of older opsets", root)
         batch, _, length = dims(root.outputs[0], 3)

@@ -36,6 +36,7 @@ from ortopt.options import Numerics
 from ortopt.patterns.attention import mask
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
+from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM, RESHAPE_ALLOWS_ZERO_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
 
 HELD_SCORES = Form("", "Softmax", "of held scores")
@@ -84,7 +85,7 @@ class MaskedSoftmaxConversion(CpuRule[Match]):
         depths = [mask.bound(value) for value in added]
         need(any(depth is not None and depth >= DEEP for depth in depths), "no mask that goes deep is added", scores)
         exact = any(depth == math.inf for depth in depths)
-        allowed = scope.of(scope.graph_of(root)).options.bounded_error
+        allowed = scope.of_node(root).options.bounded_error
         need(
             allowed or not exact,
             "the mask holds -inf, for an exact 0; --bounded-error takes it anyway",
@@ -123,9 +124,6 @@ ROOM = 64.0
 """How far below the largest of its row an element of a mask stays: e⁻⁶⁴ is 1.6e-28, and not denormal for scores that
 are 23 below the largest."""
 
-PADS_ARE_INPUTS_FROM = 11
-"""The version of Pad from which on they are."""
-
 BIASES = {("", "Attention"): 3, (MICROSOFT, "Attention"): 5, (MICROSOFT, "MultiHeadAttention"): 5}
 """Where attention ops have the mask that they add."""
 
@@ -163,7 +161,7 @@ class AttentionMaskConversion(CpuRule[Match]):
         depth = mask.bound(bias)
         need(depth is None or depth >= DEEP, "no mask that goes deep is added", bias)
         need(not _has_floor(bias), "the mask has a floor", bias)
-        need(opset(root, "") >= PADS_ARE_INPUTS_FROM, "Pad takes no values", root)
+        need(opset(root, "") >= PADS_ARE_AN_INPUT_FROM["Pad"], "Pad takes no values", root)
         filled = is_never_zero(dims(bias)[-1], root)
 
         def build() -> dict[ir.Value, ir.Value]:
@@ -204,9 +202,6 @@ def _has_floor(value: ir.Value) -> bool:
 
 MERGED_AXES = Form("", "Softmax", "of merged axes")
 
-ALLOWZERO_FROM = 14
-"""The version of Reshape with ``allowzero``."""
-
 
 class SoftmaxAxisCanonicalization(CpuRule[Match]):
     """``Softmax(x, axis)`` with several axes behind → ``Reshape(Softmax(Reshape(x)))`` with these as one.
@@ -234,7 +229,7 @@ class SoftmaxAxisCanonicalization(CpuRule[Match]):
         known = [dim for dim in shape if isinstance(dim, int)]
         check_faster(root, MERGED_AXES, elements=math.prod(known) if len(known) == len(shape) else None)
         if not all(isinstance(dim, int) for dim in behind):
-            need(opset(root) >= ALLOWZERO_FROM, "Reshape cannot be told a dimension of 0", root)
+            need(opset(root) >= RESHAPE_ALLOWS_ZERO_FROM, "Reshape cannot be told a dimension of 0", root)
             _check_positive(root, shape[: place + 1])
         return Match((root,), lambda: _of_merged(root, place, behind))
 

@@ -27,6 +27,7 @@ from ortopt.graph.match import (
     same_type,
     users,
 )
+from ortopt.graph.symbolic import same_shape
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
@@ -62,7 +63,7 @@ class BiasAddFusion(_CudaFusion):
         shape, other = dims(x), dims(skip)
         need_present(len(shape) == 3, "the rank is not 3", x)
         need(is_vector_of(bias, shape[-1]), "it is no bias of the last dimension", bias)
-        need(len(other) == 3 and all(map(same_dim, shape, other)), "the residual has another shape", skip)
+        need(same_shape(shape, other), "the residual has another shape", skip)
         need(same_type(x, skip) and same_type(x, bias), "the types differ", skip)
         need(all(is_never_zero(dim, root) for dim in shape), "a dimension may be 0", x)
         normalized = any(user.op_type in NORMALIZATIONS for user in users(root.outputs[0]))
@@ -98,8 +99,7 @@ class BiasSoftmaxFusion(_CudaFusion):
         a, b = inputs(addition, 2)
         x, bias = choose([(a, b), (b, a)])
         shape, own = dims(x), dims(bias)
-        alike = len(shape) == len(total) and all(map(same_dim, shape, total))
-        need(alike and same_type(x, bias), "the bias enlarges the scores", bias)
+        need(same_shape(shape, total) and same_type(x, bias), "the bias enlarges the scores", bias)
         count = len(shape) - at
         repeats = len(own) < count or not all(map(same_dim, own[-count:], shape[at:]))
         need(not repeats, "the bias repeats over what the Softmax is over", bias)
