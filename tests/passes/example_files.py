@@ -10,12 +10,14 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ortopt import testing
 from ortopt.options import Options
 
 FOLDER: Final = Path(__file__).parent / "examples"
 
 _FILLED: Final = re.compile(r"(\w+)\[([\d,]+)\]\s+(\w+)\s+=\s+\{([^{}]*)\.\.\.\}")
-_LINE: Final = re.compile(r"(becomes|ops|kept|opset|level|target|options|numbers|input \w+):(?: (.*))?")
+_LINE: Final = re.compile(r"(becomes|ops|kept|opset|level|target|options|numbers|input \w+|but):(?: (.*))?")
+_CHANGE: Final = re.compile(r"(.+?) ->(?: (.*))?")
 
 
 class Example(NamedTuple):
@@ -38,6 +40,10 @@ class Example(NamedTuple):
         """What it has in common with its variants."""
         return self.title.partition(" / ")[0]
 
+    def check(self, name: str) -> None:
+        """Check that a pass does with the model what the example says."""
+        (testing.check_keeps if self.kept else testing.check_rewrites)(name, self.model, **self.arguments)
+
 
 def passes() -> list[str]:
     """The names of the passes that have such examples."""
@@ -51,10 +57,23 @@ def read(name: str) -> list[Example]:
         name: Name of the pass.
     """
     path = FOLDER / f"{name}.txt"
-    if not path.exists():
-        return []
+    return read_file(path) if path.exists() else []
+
+
+def read_file(path: Path) -> list[Example]:
+    """The examples of a file, in its order.
+
+    Args:
+        path: The file.
+    """
     _, *sections = re.split(r"^--- ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return [_example(section) for section in sections]
+    found: list[Example] = []
+    above = ""
+    for section in sections:
+        title, told, model, changes = _parts(section)
+        above = model or above
+        found.append(Example(title, _named(_changed(above, changes, title)), "kept" in told, _arguments(told)))
+    return found
 
 
 def text(name: str, title: str) -> str:
@@ -68,20 +87,40 @@ def text(name: str, title: str) -> str:
     return model
 
 
-def _example(section: str) -> Example:
+def _parts(section: str) -> tuple[str, dict[str, str], str, list[str]]:
+    """The title of a section, what its lines say by key, its model, and the changes of the model above."""
     title, *lines = (line for line in section.splitlines() if line and not line.startswith("#"))
     model: list[str] = []
+    changes: list[str] = []
     told: dict[str, str] = {"kept": title.removeprefix("kept: ")} if title.startswith("kept: ") else {}
     current = None
     for line in lines:
         if found := _LINE.fullmatch(line):
-            current, told[found[1]] = found[1], found[2] or ""
+            current, said = found[1], found[2] or ""
+            if current == "but":
+                changes.append(said)
+            else:
+                told[current] = said
         elif current is None:
             model.append(line)
         else:
             assert line.startswith(" "), f"{title}: {line!r} is not understood"
-            told[current] += f" {line.strip()}"
-    return Example(title, _named("\n".join(model)), "kept" in told, _arguments(told))
+            if current == "but":
+                changes[-1] += f" {line.strip()}"
+            else:
+                told[current] += f" {line.strip()}"
+    return title, told, "\n".join(model), changes
+
+
+def _changed(model: str, changes: list[str], title: str) -> str:
+    """A model with other text in places, each of which is written as ``OLD -> NEW``."""
+    for change in changes:
+        model = " ".join(model.split())  # a change may go over the end of a line
+        found = _CHANGE.fullmatch(change)
+        assert found is not None, f"{title}: {change!r} is no change"
+        assert found[1] in model, f"{title}: {found[1]!r} is not in the model above"
+        model = model.replace(found[1], found[2] or "")
+    return model
 
 
 def _filled(constant: re.Match[str]) -> str:
@@ -149,14 +188,18 @@ def _options(text: str) -> Options:
 def _array(text: str) -> np.ndarray:
     """An array from its type, shape and elements: ``float32[1,3] nan 0.5 -inf``.
 
-    Or from its type, its shape, and some of its elements: ``float32[9,99] ... [0,3]=nan``.
+    Or from its type, its shape, and some of its elements: ``float32[9,99] ... [0,3]=nan``. With numbers on both sides,
+    the others lie between them: ``float32[99] -4 ... 4 [3]=nan``.
     """
     kind, *elements = text.split()
     dtype, _, shape = kind.removesuffix("]").partition("[")
     sizes = [int(size) for size in shape.split(",") if size]
-    if elements[:1] == ["..."]:
-        array = _numbers(math.prod(sizes)).astype(dtype).reshape(sizes)
-        for place, _, element in (each.partition("]=") for each in elements[1:]):
+    if "..." in elements[:2]:
+        numbers, some = _numbers(math.prod(sizes)), elements[1:]
+        if elements[0] != "...":
+            numbers, some = np.linspace(float(elements[0]), float(elements[2]), math.prod(sizes)), elements[3:]
+        array = numbers.astype(dtype).reshape(sizes)
+        for place, _, element in (each.partition("]=") for each in some):
             array[tuple(map(int, place[1:].split(",")))] = element
         return array
     if dtype == "bool":

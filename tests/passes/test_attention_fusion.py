@@ -55,22 +55,6 @@ def fused(scale: float = 1.0, mask: str = "") -> str:
     return ATTENTION.format(scale=scale, mask=mask)
 
 
-SCALES = {
-    "none": ("z = MatMul (qh, kt) p = Softmax <axis = -1> (z)", 1.0),
-    "Mul": ("d = MatMul (qh, kt) z = Mul (d, half) p = Softmax <axis = -1> (z)", 0.5),
-    "Mul, the other way": ("d = MatMul (qh, kt) z = Mul (half, d) p = Softmax <axis = -1> (z)", 0.5),
-    "Div": ("d = MatMul (qh, kt) z = Div (d, two) p = Softmax <axis = 3> (z)", 0.5),
-    "of the queries": ("qm = Mul (qh, half) z = MatMul (qm, kt) p = Softmax <axis = -1> (z)", 0.5),
-    "of both": ("qm = Mul (qh, half) km = Div (kt, two) z = MatMul (qm, km) p = Softmax <axis = -1> (z)", 0.25),
-}
-
-
-@pytest.mark.parametrize("spelling", SCALES)
-def test_scales(spelling: str) -> None:
-    scores, scale = SCALES[spelling]
-    check_rewrites(PASS, model(scores), fused(scale), opset=23)
-
-
 ADDED = "d = MatMul (qh, kt) z = Add (d, m) p = Softmax <axis = -1> (z)"
 
 
@@ -165,11 +149,6 @@ def test_a_guard_with_a_mask_that_is_low_and_infinite() -> None:
         compare(text, result, {"x": x, "b": low, "o": open_})
 
 
-def test_a_guard_with_a_mask_that_may_be_nan_stays() -> None:
-    text = itself(f"d = MatMul (qh, kt) z = Add (d, m) {GUARD}", mask="float[2,1,3,3] m")
-    check_keeps(PASS, text, "the guard would hide a NaN of the mask", opset=23)
-
-
 PAST = "float[2,3,8] q, float[2,3,8] k, float[2,3,8] v, float[2,2,6,4] pk, float[2,2,6,4] pv"
 PAST_OUT = "float[2,3,8] y, float[2,2,9,4] kk, float[2,2,9,4] vv"
 PAST_K = """ks = Reshape (k, split) kh = Transpose <perm = [0, 2, 1, 3]> (ks) kk = Concat <axis = 2> (pk, kh)
@@ -202,17 +181,6 @@ def test_a_guard_that_hides_a_nan_of_the_past_goes_for_finite_numbers() -> None:
     assert [(total.transformer, total.numerics) for total in result.summary.passes] == [(PASS, Numerics.FINITE)]
 
 
-def test_a_guard_that_hides_a_nan_of_the_past_stays_where_nan_must_not_spread() -> None:
-    options = Options(fusions=Fusions.ALL, finite_math=False)
-    check_keeps(PASS, guarded_with_a_past(), "for finite numbers only", opset=23, options=options)
-
-
-def test_a_guard_that_hides_nothing_is_no_matter_of_finite_numbers() -> None:
-    scores = f"m = Where (b, zero, i) d = MatMul (qh, kt) z = Add (d, m) {GUARD}"
-    options = Options(fusions=Fusions.ALL, finite_math=False)
-    check_rewrites(PASS, itself(scores, "float i = {-inf}"), ops={"Attention": 1}, opset=23, options=options)
-
-
 GROUPS = "float[2,3,16] q, float[2,5,8] k, float[2,5,8] v"
 GROUP_CONSTANTS = "int64[4] four = {0, 0, 4, 4}, int64[1] axis = {2}, int64[5] twice = {2, 2, 2, 5, 4}"
 GROUP_CONSTANTS += ", int64[4] join = {2, 4, 5, 4}, int64[3] wide = {0, 0, 16}"
@@ -225,12 +193,6 @@ GROUPED = {
     "out": OUT.replace("merge", "wide"),
     "more": GROUP_CONSTANTS,
 }
-
-
-def test_grouped_heads() -> None:
-    text = model(inputs=GROUPS, outputs="float[2,3,16] y", **GROUPED)
-    after = "y = Attention <q_num_heads = 4, kv_num_heads = 2, scale = 1.0> (q, k, v)"
-    check_rewrites(PASS, text, after, opset=23)
 
 
 def test_heads_that_are_not_joined() -> None:
@@ -289,13 +251,6 @@ def test_one_head_in_an_old_opset(opset: int) -> None:
         y = MatMul (p, vh) }"""
     result = check_rewrites(PASS, text, ops={"Softmax": 0}, opset=opset)
     ort.InferenceSession(to_bytes(result))
-
-
-def test_a_guarded_mask_may_be_infinite_and_a_dimension_0() -> None:
-    scores = f"m = Where (b, zero, i) d = MatMul (qh, kt) z = Add (d, m) {GUARD}"
-    text = itself(scores, "float i = {-inf}", mask="bool[B,1,S,S] b")
-    text = text.replace("float[2,3,8]", "float[B,S,8]")
-    check_keeps(PASS, text, "MultiHeadAttention gives NaN where a row is masked as a whole", opset=23)
 
 
 # Numbers

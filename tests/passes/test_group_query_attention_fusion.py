@@ -6,7 +6,6 @@ import pytest
 
 from ortopt.options import Fusions, Options
 from ortopt.testing import check_keeps, check_rewrites, parse
-from tests.passes.tables import keeps
 from tests.sessions import unoptimized
 
 PASS = "group_query_attention_fusion"
@@ -129,42 +128,6 @@ def test_heads_that_are_computed_with_the_heads_first() -> None:
     text = model().replace("kh = Transpose", "kx = Transpose").replace("vs = Reshape", "kh = Relu (kx) vs = Reshape")
     result = check_rewrites(PASS, text, ops=FUSED | {"Transpose": 2})
     compare(text, result, drawn(2, 3))
-
-
-def test_heads_that_nobody_wants_side_by_side() -> None:
-    text = model().replace(OUT, "y = MatMul (p, vr)").replace("float[2,3,32] y", "float[2,4,3,8] y")
-    check_keeps(PASS, text, "heads are not wanted side by side")
-
-
-def test_half_precision() -> None:
-    check_rewrites(
-        PASS, model().replace("float[", "float16[").replace("float half = {0.5}", "float16 half = {14336}"), ops=FUSED
-    )
-
-
-test_what_the_kernel_refuses = keeps(
-    PASS,
-    [
-        ("one sequence or one new position", model(past=True)),
-        ("a dimension may be 0", model(batch="B")),
-        ("a dimension may be 0", model(length="S").replace("r = Reshape (", "r = Reshape <allowzero = 1> (")),
-        ("as many new keys as queries", model().replace("2,3,16] k", "2,5,16] k").replace("2,3,16] v", "2,5,16] v")),
-        ("no multiple of 8", model().replace("32", "16").replace("2,3,16", "2,3,8").replace("2,3,8] q", "2,3,16] q")
-         .replace("2,3,8] y", "2,3,16] y").replace("8}", "4}")),
-        ("the standard Attention is faster", model(), {"opset": 23}),
-        ("GroupQueryAttention is no op of the ONNX specification", model(), {"target": "onnx"}),
-    ],
-)  # fmt: skip
-
-
-def test_a_row_that_is_masked_as_a_whole_and_guarded() -> None:
-    weights = ", ".join(str((7 * index) % 11 / 10 - 0.5) for index in range(32 * 16))
-    scores = MASKED.replace("p =", "m = Where (b, zero, low) s =") + " t = IsNaN (s) p = Where (t, zero, s)"
-    scores = scores.replace("z = Add (e, m) m = Where (b, zero, low)", "m = Where (b, zero, low) z = Add (e, m)")
-    text = model(scores, more=f", float zero = {{0}}, float low = {{-inf}}, float[32,16] u = {{{weights}}}")
-    text = text.replace("float[2,3,16] k, float[2,3,16] v", "bool[2,1,3,3] b")
-    text = text.replace("ks = Reshape (k,", "k = MatMul (q, u) v = MatMul (q, u) ks = Reshape (k,")
-    check_keeps(PASS, text, "NaN where a row is masked as a whole")
 
 
 def test_an_older_runtime_is_causal_always() -> None:

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 
 from ortopt.serialization.save import to_bytes
-from ortopt.testing import check_keeps, check_rewrites, parse, run
+from ortopt.testing import parse, run
 
 PASS = "relative_column_conversion"
 ROWS, SMALL = 480, 40
@@ -95,27 +95,6 @@ IN_BATCHES = f"""{BATCHED}
 INPUT, RESULTS = "float[B,2,N,3] x", "float[M,N,N] y, float[B,N,R] rest"
 
 
-@pytest.mark.parametrize("name", REWRITTEN)
-def test_rewritten(name: str) -> None:
-    ops = {"GatherElements": 0, "MatMul": 1, "Slice": 2, "Gather": 1, "Range": 1, "Expand": 0}
-    check_rewrites(PASS, model(REWRITTEN[name]), ops=ops)
-
-
-def test_what_kernels_round_by_place_is_never_among_the_last() -> None:
-    """A Log rounds otherwise there, and the edge of a bucket may be between: sixteen more differences are computed."""
-    logs = "g = Cast <to = 1> (f) a = Abs (g) w = Max (a, unit) v = Log (w) h = Ceil (v) u = Cast <to = 7> (h)"
-    text = PLAIN.replace("o = Add (f, middle)", f"{logs} o = Add (u, middle)")
-    ops = {"GatherElements": 0, "MatMul": 1, "Slice": 3, "Log": 1}
-    check_rewrites(PASS, model(text), ops=ops)
-    compare(model(text), "q", [(2, size, 3) for size in (0, 1, 2, 3, 17, 64, 200)])
-
-
-def test_rewritten_in_batches() -> None:
-    check_rewrites(
-        PASS, model(IN_BATCHES, INPUT, RESULTS), ops={"GatherElements": 0, "Tile": 0, "MatMul": 1, "Slice": 3}
-    )
-
-
 def compare(text: str, name: str, shapes: list[tuple[int, ...]]) -> None:
     """The same numbers before and after, for inputs of some shapes."""
     before, after = (parse(text) for _ in range(2))
@@ -136,65 +115,3 @@ def test_same_at_every_size(name: str) -> None:
 
 def test_same_in_batches() -> None:
     compare(model(IN_BATCHES, INPUT, RESULTS), "x", [(1, 2, 1, 3), (3, 2, 5, 3), (2, 2, 40, 3)])
-
-
-EACH = POSITIONS + INDEX + SIZES + TAKEN.replace("e)", "each)")
-KEPT = {
-    "no product": (PLAIN.replace("MatMul (q, columns)", "Add (x, x)"), "no MatMul comes before"),
-    "a batch": (PLAIN.replace("axis = -1", "axis = 0"), "it takes of batches or heads"),
-    "a short table": (PLAIN.replace("columns", "few").replace("most", "thirty"), "more distances than columns"),
-    "a table for all heads": (PLAIN.replace("columns", "shared"), "the rank is not 3"),
-    "an index for each head": (EACH, "no Expand comes before"),
-    "an index of heads that is repeated": (
-        POSITIONS + INDEX + SIZES + TAKEN.replace("e)", "g)").replace("p = ", "g = Expand (each, to) p = "),
-        "batches or heads take different columns",
-    ),
-    "fewer rows than the product has": (PLAIN.replace("(q, columns)", "(z, columns)"), "it takes of some rows only"),
-    "rows as long as an input is": (PLAIN.replace("(q, columns)", "(longer, columns)"), "an operand may be broadcast"),
-    "a table that is an input": (PLAIN.replace("(q, columns)", "(q, h)"), "the size of the table is not known"),
-    "batches that change places with rows": (
-        AS_ROWS.replace("perm = [0, 2, 1]> (m)", "perm = [1, 0, 2]> (m)"),
-        "batches or heads take different columns",
-    ),
-    "all axes in another order": (
-        AS_ROWS.replace("perm = [0, 2, 1]> (m)", "perm = [0, 1, 2]> (m)"),
-        "other axes of the matrix are exchanged",
-    ),
-    "a number for each row": (PLAIN.replace("Add (f, middle)", "Add (f, i)"), "something else than differences"),
-    "positions from 1": (
-        PLAIN.replace("Range (zero, n, one)", "Range (one, u, one)").replace("r = ", "u = Add (n, one) r = "),
-        "do not count from 0",
-    ),
-    "heads that are repeated one by one": (
-        PLAIN.replace("MatMul (q, columns)", "MatMul (q, wide)").replace("p = ", "wide = Tile (flat, twice) p = "),
-        "it repeats more than heads",
-    ),
-}
-INPUTS = "float[2,N,3] q, float[2,N,480] x, int64[2,N,N] each, float[2,M,3] z, float[2,N,D] longer, float[2,3,K] h"
-
-
-@pytest.mark.parametrize("name", KEPT)
-def test_kept(name: str) -> None:
-    body, because = KEPT[name]
-    check_keeps(PASS, model(body, INPUTS), because)
-
-
-def test_kept_for_fixed_texts_that_are_long() -> None:
-    text = model(PLAIN, "float[2,241,3] q", "float[2,241,241] y")
-    check_keeps(PASS, text, "more distances than columns")
-    check_rewrites(PASS, text.replace("241", "240"), ops={"GatherElements": 0})
-
-
-def test_kept_where_the_product_is_a_result() -> None:
-    check_keeps(PASS, model(PLAIN, outputs="float[2,N,N] y, float[2,N,480] p"), "used elsewhere")
-
-
-def test_kept_where_there_may_be_no_batch() -> None:
-    check_keeps(PASS, model(BATCHED, INPUT, "float[M,N,N] y"), "there may be no batch")
-
-
-def test_kept_below_opset_15() -> None:
-    body = PLAIN.replace("Shape <start = 1, end = 2> (q)", "Gather (v, second)").replace(
-        "Shape <start = 0, end = 1> (q)", "Gather (v, first)"
-    )
-    check_keeps(PASS, model(f"v = Shape (q) {body}"), opset=14)
