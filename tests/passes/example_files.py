@@ -16,7 +16,7 @@ from ortopt.options import Options
 FOLDER: Final = Path(__file__).parent / "examples"
 
 _FILLED: Final = re.compile(r"(\w+)\[([\d,]+)\]\s+(\w+)\s+=\s+\{([^{}]*)\.\.\.\}")
-_LINE: Final = re.compile(r"(becomes|ops|kept|opset|level|target|options|numbers|input \w+|but):(?: (.*))?")
+_LINE: Final = re.compile(r"(becomes|ops|holds|kept|opset|level|target|options|numbers|input \w+|but):(?: (.*))?")
 _CHANGE: Final = re.compile(r"(.+?) ->(?: (.*))?")
 
 
@@ -28,12 +28,14 @@ class Example(NamedTuple):
         model: The model, as text.
         kept: Whether the pass must leave it alone.
         arguments: For `check_keeps` if so, else for `check_rewrites`.
+        holds: What the result must hold, as `ortopt.testing.canonical` writes it: an op with its attributes.
     """
 
     title: str
     model: str
     kept: bool
     arguments: dict[str, Any]
+    holds: str = ""
 
     @property
     def group(self) -> str:
@@ -42,7 +44,11 @@ class Example(NamedTuple):
 
     def check(self, name: str) -> None:
         """Check that a pass does with the model what the example says."""
-        (testing.check_keeps if self.kept else testing.check_rewrites)(name, self.model, **self.arguments)
+        if self.kept:
+            testing.check_keeps(name, self.model, **self.arguments)
+            return
+        result = testing.canonical(testing.check_rewrites(name, self.model, **self.arguments))
+        assert self.holds in result, f"the result is\n{result}\nwithout {self.holds}"
 
 
 def passes() -> list[str]:
@@ -72,7 +78,8 @@ def read_file(path: Path) -> list[Example]:
     for section in sections:
         title, told, model, changes = _parts(section)
         above = model or above
-        found.append(Example(title, _named(_changed(above, changes, title)), "kept" in told, _arguments(told)))
+        holds = told.pop("holds", "")
+        found.append(Example(title, _named(_changed(above, changes, title)), "kept" in told, _arguments(told), holds))
     return found
 
 
@@ -179,7 +186,8 @@ def _options(text: str) -> Options:
         if kind is bool:
             given[name] = {"true": True, "false": False}[value]
         elif kind is type(None):
-            given[name] = int(value)
+            release = tuple(map(int, value.split(".")))
+            given[name] = release if len(release) > 1 else release[0]
         else:
             given[name] = tuple(value.split("+")) if kind is tuple else kind(value)
     return Options(**given)

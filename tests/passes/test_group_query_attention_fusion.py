@@ -4,13 +4,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortopt.options import Fusions, Options
-from ortopt.testing import check_keeps, check_rewrites, parse
+from ortopt.testing import check_rewrites, parse
 from tests.sessions import unoptimized
 
 PASS = "group_query_attention_fusion"
 GQA = "com.microsoft::GroupQueryAttention"
-FUSED = {GQA: 1, "Softmax": 0, "MatMul": 0, "Expand": 0, "Concat": 0}
 Q = "qs = Reshape (q, four) qh = Transpose <perm = [0, 2, 1, 3]> (qs)"
 K = "ks = Reshape (k, two) kh = Transpose <perm = [0, 2, 1, 3]> (ks)"
 V = "vs = Reshape (v, two) vh = Transpose <perm = [0, 2, 1, 3]> (vs)"
@@ -59,26 +57,6 @@ def drawn(batch: int, length: int, past: int | None = None) -> dict[str, np.ndar
     return {name: draw.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def node_of(result: ir.Model) -> ir.Node:
-    return next(node for node in result.graph if node.op_type == "GroupQueryAttention")
-
-
-@pytest.mark.parametrize(("batch", "length"), [("2", "3"), ("1", "3"), ("2", "1")])
-def test_without_a_past(batch: str, length: str) -> None:
-    text = model(batch=batch, length=length)
-    result = check_rewrites(PASS, text, ops=FUSED)
-    assert node_of(result).attributes["causal"].as_int() == 0
-    compare(text, result, drawn(int(batch), int(length)))
-
-
-@pytest.mark.parametrize(("batch", "length"), [("1", "3"), ("1", "1"), ("2", "1")])
-def test_a_past_for_one_sequence_or_one_position(batch: str, length: str) -> None:
-    text = model(past=True, batch=batch, length=length)
-    result = check_rewrites(PASS, text, ops=FUSED | {"Expand": int(batch != "1")})
-    for past in (0, 1, 5):
-        compare(text, result, drawn(int(batch), int(length), past))
-
-
 @pytest.mark.parametrize("shape", ["1,1,3,A", "1,4,3,A", "3,A", "1,1,1,A"])
 @pytest.mark.parametrize("fill", [-1.0, -np.inf, float(np.finfo(np.float32).min)])
 def test_a_mask(shape: str, fill: float) -> None:
@@ -92,46 +70,3 @@ def test_a_mask(shape: str, fill: float) -> None:
         mask[..., 1:2] = fill
         mask[..., -1, :] = fill  # a row that is masked as a whole
         compare(text, result, drawn(1, 3, past) | {"m": mask})
-
-
-def constant_mask(rows: list[list[float]]) -> str:
-    values = ", ".join("-inf" if value == -np.inf else str(value) for row in rows for value in row)
-    return f", float[{len(rows)},{len(rows[0])}] m = {{{values}}}"
-
-
-@pytest.mark.parametrize("low", [-np.inf, float(np.finfo(np.float32).min)])
-def test_a_mask_that_is_causal_and_nothing_else(low: float) -> None:
-    text = model(MASKED, more=constant_mask([[0.0, low, low], [0.0, 0.0, low], [0.0, 0.0, 0.0]]))
-    result = check_rewrites(PASS, text, ops=FUSED)
-    assert "causal" not in node_of(result).attributes
-    assert len(node_of(result).inputs) == 7
-    compare(text, result, drawn(2, 3))
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [[0.0, -np.inf, -np.inf], [0.0, 0.0, -np.inf], [0.0, 0.0, -np.inf]],
-        [[0.0, -np.inf, -np.inf], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
-        [[0.0, -np.inf, -np.inf], [0.0, 0.0, -1e4], [0.0, 0.0, 0.0]],
-        [[0.0, -np.inf, -np.inf], [0.5, 0.0, -np.inf], [0.0, 0.0, 0.0]],
-    ],
-)
-def test_a_mask_that_is_not_causal_by_one_element(rows: list[list[float]]) -> None:
-    text = model(MASKED, more=constant_mask(rows))
-    result = check_rewrites(PASS, text, ops={GQA: 1, "Softmax": 0})
-    assert node_of(result).attributes["causal"].as_int() == 0
-    compare(text, result, drawn(2, 3))
-
-
-def test_heads_that_are_computed_with_the_heads_first() -> None:
-    text = model().replace("kh = Transpose", "kx = Transpose").replace("vs = Reshape", "kh = Relu (kx) vs = Reshape")
-    result = check_rewrites(PASS, text, ops=FUSED | {"Transpose": 2})
-    compare(text, result, drawn(2, 3))
-
-
-def test_an_older_runtime_is_causal_always() -> None:
-    old = Options(fusions=Fusions.ALL, min_onnxruntime=(1, 29))
-    check_keeps(PASS, model(), "ONNX Runtime 1.29 has no GroupQueryAttention of this form", options=old)
-    causal = model(MASKED, more=constant_mask([[0.0, -np.inf, -np.inf], [0.0, 0.0, -np.inf], [0.0, 0.0, 0.0]]))
-    check_rewrites(PASS, causal, ops=FUSED, options=old)
