@@ -10,13 +10,15 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ortopt import testing
+from ortopt import registry, testing
 from ortopt.options import Options
 
 FOLDER: Final = Path(__file__).parent / "examples"
 
 _FILLED: Final = re.compile(r"(\w+)\[([\d,]+)\]\s+(\w+)\s+=\s+\{([^{}]*)\.\.\.\}")
-_LINE: Final = re.compile(r"(becomes|ops|holds|kept|opset|level|target|options|numbers|input \w+|but):(?: (.*))?")
+_LINE: Final = re.compile(
+    r"(becomes|ops|holds|settings|kept|opset|level|target|options|numbers|input \w+|but):(?: (.*))?"
+)
 _CHANGE: Final = re.compile(r"(.+?) ->(?: (.*))?")
 
 
@@ -29,13 +31,15 @@ class Example(NamedTuple):
         kept: Whether the pass must leave it alone.
         arguments: For `check_keeps` if so, else for `check_rewrites`.
         holds: What the result must hold, as `ortopt.testing.canonical` writes it: an op with its attributes.
+        settings: Options of the pass itself.
     """
 
     title: str
     model: str
     kept: bool
     arguments: dict[str, Any]
-    holds: str = ""
+    holds: str
+    settings: dict[str, Any]
 
     @property
     def group(self) -> str:
@@ -44,10 +48,11 @@ class Example(NamedTuple):
 
     def check(self, name: str) -> None:
         """Check that a pass does with the model what the example says."""
+        transformer = registry.installed().find(name)(**self.settings) if self.settings else name
         if self.kept:
-            testing.check_keeps(name, self.model, **self.arguments)
+            testing.check_keeps(transformer, self.model, **self.arguments)
             return
-        result = testing.canonical(testing.check_rewrites(name, self.model, **self.arguments))
+        result = testing.canonical(testing.check_rewrites(transformer, self.model, **self.arguments))
         assert self.holds in result, f"the result is\n{result}\nwithout {self.holds}"
 
 
@@ -78,8 +83,9 @@ def read_file(path: Path) -> list[Example]:
     for section in sections:
         title, told, model, changes = _parts(section)
         above = model or above
-        holds = told.pop("holds", "")
-        found.append(Example(title, _named(_changed(above, changes, title)), "kept" in told, _arguments(told), holds))
+        holds, settings = told.pop("holds", ""), _settings(told.pop("settings", ""))
+        text = _named(_changed(above, changes, title))
+        found.append(Example(title, text, "kept" in told, _arguments(told), holds, settings))
     return found
 
 
@@ -98,25 +104,18 @@ def _parts(section: str) -> tuple[str, dict[str, str], str, list[str]]:
     """The title of a section, what its lines say by key, its model, and the changes of the model above."""
     title, *lines = (line for line in section.splitlines() if line and not line.startswith("#"))
     model: list[str] = []
-    changes: list[str] = []
-    told: dict[str, str] = {"kept": title.removeprefix("kept: ")} if title.startswith("kept: ") else {}
-    current = None
+    told: list[list[str]] = []
     for line in lines:
         if found := _LINE.fullmatch(line):
-            current, said = found[1], found[2] or ""
-            if current == "but":
-                changes.append(said)
-            else:
-                told[current] = said
-        elif current is None:
+            told.append([found[1], found[2] or ""])
+        elif not told:
             model.append(line)
         else:
             assert line.startswith(" "), f"{title}: {line!r} is not understood"
-            if current == "but":
-                changes[-1] += f" {line.strip()}"
-            else:
-                told[current] += f" {line.strip()}"
-    return title, told, "\n".join(model), changes
+            told[-1][1] += f" {line.strip()}"
+    kept = {"kept": title.removeprefix("kept: ")} if title.startswith("kept: ") else {}
+    by_key = {key: said for key, said in told if key != "but"}
+    return title, kept | by_key, "\n".join(model), [said for key, said in told if key == "but"]
 
 
 def _changed(model: str, changes: list[str], title: str) -> str:
@@ -175,6 +174,12 @@ def _arguments(told: dict[str, str]) -> dict[str, Any]:
             case _:
                 given[key] = value
     return {**given, "inputs": inputs} if inputs else given
+
+
+def _settings(text: str) -> dict[str, Any]:
+    """Options of a pass from their names and values: on or off, or text."""
+    pairs = (each.split(maxsplit=1) for each in text.split(", ") if each)
+    return {name: {"true": True, "false": False}.get(value, value) for name, value in pairs}
 
 
 def _options(text: str) -> Options:
