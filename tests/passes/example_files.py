@@ -145,7 +145,8 @@ def _numbers(count: int) -> np.ndarray:
 
 
 _PERIOD: Final = [str(number) for number in _numbers(63).tolist()]  # after that they are the same again
-_PERIOD_OF_HALVES: Final = [str(bits) for bits in np.float16(_numbers(63)).view(np.uint16)]  # as ONNX's text has them
+_HALVES: Final = _numbers(63).astype(np.float16).view(np.uint16)  # their bits, as ONNX's text has them
+_PERIOD_OF_HALVES: Final = [str(bits) for bits in _HALVES.tolist()]
 
 
 def _named(graph: str) -> str:
