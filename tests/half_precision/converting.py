@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -112,6 +111,3 @@ def constant(name: str, array: Any) -> str:
 
 def _as_single(array: Any) -> Any:
     return array.astype(np.float32) if getattr(array, "dtype", None) == np.float16 else array
-
-
-keeping = functools.partial(converted, keep=("*",))

@@ -21,8 +21,6 @@ from ortopt.testing import parse
 from tests.partition.quantized import image, mobile_net
 from tests.runtime.models import Twice, session
 
-QUANTIZING = frozenset({"DequantizeLinear", "QuantizeLinear"})
-
 
 def torn(found: Partition, color: str | None = None) -> list[str]:
     """The DequantizeLinear whose only reader is in another group, or in none though it could be."""

@@ -12,7 +12,6 @@ import pytest
 
 from fuzzing import forms
 from ortopt import testing
-from ortopt.testing import check_keeps, check_rewrites
 from ortopt.transformers.lowering.onnxruntime_cpu import conv_block_conversions
 from tests.passes import example_files
 from tests.passes.example_files import Example
@@ -52,6 +51,5 @@ class _Test(pytest.Item):
         self.example = example
 
     def runtest(self) -> None:
-        check = check_keeps if self.example.kept else check_rewrites
         with mock.patch.object(conv_block_conversions, "channel_block", lambda: 16):  # for --march native, anywhere
-            check(self.path.stem, self.example.model, **self.example.arguments)
+            self.example.check(self.path.stem)

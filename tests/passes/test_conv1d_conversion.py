@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ortopt.testing import check_keeps, check_rewrites
+from ortopt.testing import check_rewrites
 from tests.passes.convolutions import convolution
 
 PASS = "conv1d_conversion"
-
-
-@pytest.mark.parametrize(("outputs", "length"), [(16, 1960), (32, 330), (96, 110)])
-def test_work_that_two_threads_divide(outputs: int, length: int) -> None:
-    """The blocked kernel gives a thread 64 channels of a row: of two, one has everything, or two thirds."""
-    shorter, longer = (
-        convolution("pads = [1, 1]", image=f"N,32,{length + more}", weight=(outputs, 32, 3)) for more in (-10, 10)
-    )
-    check_rewrites(PASS, shorter, ops={"Conv": 1, "Unsqueeze": 1, "Squeeze": 1})
-    check_keeps(PASS, longer, "Conv of pieces of signals is")
 
 
 LONG = (16, 16, 32)

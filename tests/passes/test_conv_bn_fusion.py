@@ -3,7 +3,6 @@
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.options import Options
 from ortopt.testing import check_rewrites, parse
 
 PASS = "conv_bn_fusion"
@@ -60,17 +59,3 @@ def test_double_keeps_all_its_digits() -> None:
     weight, bias = (value.const_value.numpy().item() for value in node.inputs[1:])
     scale = 0.3 / np.sqrt(1.7 + 0.5)
     np.testing.assert_allclose([weight, bias], [0.1 * scale, (0.7 - 0.9) * scale + 0.2], rtol=4e-16)
-
-
-HEAD = "(float[1,2,3,3] x) => (float[1,2,3,3] y)"
-NORM = "BatchNormalization (a, g, b, m, v)"
-
-
-def test_growth_is_limited() -> None:
-    weights = constants(("w", "float", (2, 2, 1, 1)), *batch_norm(2))
-    check_rewrites(
-        PASS,
-        before=f"main {HEAD} <{weights}> {{ a = Conv (x, w) y = {NORM} }}",
-        options=Options(max_growth=0),
-        ops={"BatchNormalization": 0},
-    )

@@ -1,200 +1,31 @@
 """Products of a table are computed for the distances that occur, not for all that it knows."""
 
-from __future__ import annotations
-
-import re
-
 import numpy as np
-import onnxruntime as ort
 import pytest
 
-from ortopt.serialization.save import to_bytes
-from ortopt.testing import check_keeps, check_rewrites, parse, run
+from tests.passes import example_files
+from tests.passes.sessions import Compared
 
 PASS = "relative_column_conversion"
-ROWS, SMALL = 480, 40
-CONSTANTS = {
-    f"float[2,{ROWS},3] table": [(place * 7 % 11 - 5) / 8 for place in range(2 * ROWS * 3)],
-    f"float[2,3,{ROWS}] columns": [(place * 7 % 11 - 5) / 8 for place in range(2 * ROWS * 3)],
-    f"float[2,3,{SMALL}] few": [(place * 7 % 11 - 5) / 8 for place in range(2 * SMALL * 3)],
-    **{f"int64 {name}": (value,) for name, value in {"zero": 0, "one": 1, "middle": 240, "most": 479}.items()},
-    **{f"int64[1] {name}": (value,) for name, value in {"first": 0, "second": 1}.items()},
-    "int64[2] ones": (1, 1),
-    "int64[2] leading": (0, 1),
-    "int64[1] heads": (2,),
-    "int64[1] back": (-1,),
-    "int64[1] width": (3,),
-    "int64 thirty": (30,),
-    "int64[3] twice": (1, 3, 1),
-    f"float[2,1,{ROWS}] flat": [(place * 7 % 11 - 5) / 8 for place in range(2 * ROWS)],
-    "float unit": (1.0,),
-    f"float[3,{ROWS}] shared": [(place * 7 % 11 - 5) / 8 for place in range(ROWS * 3)],
-}
-POSITIONS = """
-    s = Shape <start = 1, end = 2> (q)
-    n = Squeeze (s)
-    r = Range (zero, n, one)
-    i = Unsqueeze (r, second)
-    j = Unsqueeze (r, first)"""
-INDEX = """
-    d = Sub (i, j)
-    f = Unsqueeze (d, leading)
-    o = Add (f, middle)
-    c = Clip (o, zero, most)
-    m = Squeeze (c, first)"""
-SIZES = """
-    l = Shape <start = 0, end = 1> (q)
-    to = Concat <axis = 0> (l, s, s)
-    e = Expand (m, to)"""
-TAKEN = """
-    p = MatMul (q, columns)
-    y = GatherElements <axis = -1> (p, e)"""
-TURNED = """
-    k = Transpose <perm = [0, 2, 1]> (q)
-    p = MatMul (table, k)
-    y = GatherElements <axis = 1> (p, e)"""
-PLAIN = POSITIONS + INDEX + SIZES + TAKEN
-AS_ROWS = f"""{POSITIONS} {INDEX}
-    t = Transpose <perm = [0, 2, 1]> (m) {SIZES.replace("(m,", "(t,")} {TURNED}"""
+REWRITTEN = [example for example in example_files.read(PASS) if example.group == "rewritten"]
 
 
-def model(body: str, inputs: str = "float[2,N,3] q", outputs: str = "float[2,N,N] y") -> str:
-    """A body with the constants that it names."""
-    named = [
-        f"{declared} = {{{', '.join(map(str, numbers))}}}"
-        for declared, numbers in CONSTANTS.items()
-        if re.search(rf"\b{declared.split()[1]}\b", body)
-    ]
-    return f"main ({inputs}) => ({outputs}) <{', '.join(named)}> {{ {body} }}"
-
-
-REWRITTEN = {
-    "columns": PLAIN,
-    "the other sign": PLAIN.replace("Sub (i, j)", "Sub (j, i)"),
-    "a table that is turned": PLAIN.replace("MatMul (q, columns)", "MatMul (q, turned)").replace(
-        "p = ", "turned = Transpose <perm = [0, 2, 1]> (table) p = "
-    ),
-    "rows of the product": AS_ROWS,
-    "rows, with the other sign": AS_ROWS.replace("Sub (i, j)", "Sub (j, i)"),
-    "rows, of an index that is not turned": POSITIONS + INDEX + SIZES + TURNED,
-}
-BATCHED = f"""
-    b = Shape <start = 0, end = 1> (x)
-    s = Shape <start = 2, end = 3> (x)
-    every = Mul (b, heads)
-    shape = Concat <axis = 0> (every, s, width)
-    q = Reshape <allowzero = 1> (x, shape)
-    n = Squeeze (s) {POSITIONS.split("(s)")[1]} {INDEX} {SIZES}
-    times = Concat <axis = 0> (b, ones)
-    again = Tile (columns, times) {TAKEN.replace("columns", "again")}"""
-IN_BATCHES = f"""{BATCHED}
-    some = Concat <axis = 0> (b, s, back)
-    rest = Reshape (x, some)"""
-"""No size can be inferred beside one of 0: the model has a batch where it runs."""
-
-INPUT, RESULTS = "float[B,2,N,3] x", "float[M,N,N] y, float[B,N,R] rest"
-
-
-@pytest.mark.parametrize("name", REWRITTEN)
-def test_rewritten(name: str) -> None:
-    ops = {"GatherElements": 0, "MatMul": 1, "Slice": 2, "Gather": 1, "Range": 1, "Expand": 0}
-    check_rewrites(PASS, model(REWRITTEN[name]), ops=ops)
-
-
-def test_what_kernels_round_by_place_is_never_among_the_last() -> None:
-    """A Log rounds otherwise there, and the edge of a bucket may be between: sixteen more differences are computed."""
-    logs = "g = Cast <to = 1> (f) a = Abs (g) w = Max (a, unit) v = Log (w) h = Ceil (v) u = Cast <to = 7> (h)"
-    text = PLAIN.replace("o = Add (f, middle)", f"{logs} o = Add (u, middle)")
-    ops = {"GatherElements": 0, "MatMul": 1, "Slice": 3, "Log": 1}
-    check_rewrites(PASS, model(text), ops=ops)
-    compare(model(text), "q", [(2, size, 3) for size in (0, 1, 2, 3, 17, 64, 200)])
-
-
-def test_rewritten_in_batches() -> None:
-    check_rewrites(
-        PASS, model(IN_BATCHES, INPUT, RESULTS), ops={"GatherElements": 0, "Tile": 0, "MatMul": 1, "Slice": 3}
-    )
-
-
-def compare(text: str, name: str, shapes: list[tuple[int, ...]]) -> None:
+def check_same(text: str, name: str, shapes: list[tuple[int, ...]]) -> None:
     """The same numbers before and after, for inputs of some shapes."""
-    before, after = (parse(text) for _ in range(2))
-    assert run(PASS, after)[0]
-    sessions = [ort.InferenceSession(to_bytes(one), providers=["CPUExecutionProvider"]) for one in (before, after)]
+    compared = Compared(PASS, text)
     for shape in shapes:
-        feeds = {name: np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
-        expected, got = (session.run(None, feeds)[0] for session in sessions)
+        numbers = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+        expected, got = compared.results({name: numbers})
         assert expected.shape == got.shape
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", REWRITTEN)
-def test_same_at_every_size(name: str) -> None:
+@pytest.mark.parametrize("example", REWRITTEN, ids=[example.title for example in REWRITTEN])
+def test_same_at_every_size(example: example_files.Example) -> None:
     """Also where there are more positions than the table knows distances, and where there are none."""
-    compare(model(REWRITTEN[name]), "q", [(2, size, 3) for size in (0, 1, 2, 3, 8, 17, 240, 500)])
+    check_same(example.model, "q", [(2, size, 3) for size in (0, 1, 2, 3, 8, 17, 240, 500)])
 
 
 def test_same_in_batches() -> None:
-    compare(model(IN_BATCHES, INPUT, RESULTS), "x", [(1, 2, 1, 3), (3, 2, 5, 3), (2, 2, 40, 3)])
-
-
-EACH = POSITIONS + INDEX + SIZES + TAKEN.replace("e)", "each)")
-KEPT = {
-    "no product": (PLAIN.replace("MatMul (q, columns)", "Add (x, x)"), "no MatMul comes before"),
-    "a batch": (PLAIN.replace("axis = -1", "axis = 0"), "it takes of batches or heads"),
-    "a short table": (PLAIN.replace("columns", "few").replace("most", "thirty"), "more distances than columns"),
-    "a table for all heads": (PLAIN.replace("columns", "shared"), "the rank is not 3"),
-    "an index for each head": (EACH, "no Expand comes before"),
-    "an index of heads that is repeated": (
-        POSITIONS + INDEX + SIZES + TAKEN.replace("e)", "g)").replace("p = ", "g = Expand (each, to) p = "),
-        "batches or heads take different columns",
-    ),
-    "fewer rows than the product has": (PLAIN.replace("(q, columns)", "(z, columns)"), "it takes of some rows only"),
-    "rows as long as an input is": (PLAIN.replace("(q, columns)", "(longer, columns)"), "an operand may be broadcast"),
-    "a table that is an input": (PLAIN.replace("(q, columns)", "(q, h)"), "the size of the table is not known"),
-    "batches that change places with rows": (
-        AS_ROWS.replace("perm = [0, 2, 1]> (m)", "perm = [1, 0, 2]> (m)"),
-        "batches or heads take different columns",
-    ),
-    "all axes in another order": (
-        AS_ROWS.replace("perm = [0, 2, 1]> (m)", "perm = [0, 1, 2]> (m)"),
-        "other axes of the matrix are exchanged",
-    ),
-    "a number for each row": (PLAIN.replace("Add (f, middle)", "Add (f, i)"), "something else than differences"),
-    "positions from 1": (
-        PLAIN.replace("Range (zero, n, one)", "Range (one, u, one)").replace("r = ", "u = Add (n, one) r = "),
-        "do not count from 0",
-    ),
-    "heads that are repeated one by one": (
-        PLAIN.replace("MatMul (q, columns)", "MatMul (q, wide)").replace("p = ", "wide = Tile (flat, twice) p = "),
-        "it repeats more than heads",
-    ),
-}
-INPUTS = "float[2,N,3] q, float[2,N,480] x, int64[2,N,N] each, float[2,M,3] z, float[2,N,D] longer, float[2,3,K] h"
-
-
-@pytest.mark.parametrize("name", KEPT)
-def test_kept(name: str) -> None:
-    body, because = KEPT[name]
-    check_keeps(PASS, model(body, INPUTS), because)
-
-
-def test_kept_for_fixed_texts_that_are_long() -> None:
-    text = model(PLAIN, "float[2,241,3] q", "float[2,241,241] y")
-    check_keeps(PASS, text, "more distances than columns")
-    check_rewrites(PASS, text.replace("241", "240"), ops={"GatherElements": 0})
-
-
-def test_kept_where_the_product_is_a_result() -> None:
-    check_keeps(PASS, model(PLAIN, outputs="float[2,N,N] y, float[2,N,480] p"), "used elsewhere")
-
-
-def test_kept_where_there_may_be_no_batch() -> None:
-    check_keeps(PASS, model(BATCHED, INPUT, "float[M,N,N] y"), "there may be no batch")
-
-
-def test_kept_below_opset_15() -> None:
-    body = PLAIN.replace("Shape <start = 1, end = 2> (q)", "Gather (v, second)").replace(
-        "Shape <start = 0, end = 1> (q)", "Gather (v, first)"
-    )
-    check_keeps(PASS, model(f"v = Shape (q) {body}"), opset=14)
+    text = example_files.text(PASS, "rewritten in batches")
+    check_same(text, "x", [(1, 2, 1, 3), (3, 2, 5, 3), (2, 2, 40, 3)])

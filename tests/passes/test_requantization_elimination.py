@@ -37,32 +37,6 @@ def test_the_same_integers(op: str, scale: float | str) -> None:
     np.testing.assert_array_equal(run(parse(text), EVERY)[0], run(result, EVERY)[0])
 
 
-def test_scales_that_differ_by_rounding() -> None:
-    text = scaled("", "0.12000002").replace("(t, r", "(d, r").replace(" float c = {6},", "")
-    check_rewrites(PASS, text, after="y = DequantizeLinear (q, r, o)", inputs=EVERY)
-
-
-@pytest.mark.parametrize("order", ["d, f", "f, d"])
-def test_a_factor_that_is_quantized(order: str) -> None:
-    """1/6 as quantizers write it: the highest integer, whose step is 1/6 of a 255th."""
-    text = (
-        scaled(f"f = DequantizeLinear (c, u, e) t = Mul ({order})")
-        .replace("float c = {6}", "uint8 c = {255}, float u = {0.00065359479}, uint8 e = {0}")
-    )  # fmt: skip
-    check_rewrites(PASS, text, after="y = DequantizeLinear (q, r, o)", inputs=EVERY)
-    other = text.replace("uint8 e = {0}", "uint8 e = {1}")
-    check_keeps(PASS, other, "it rounds to other integers")
-
-
-def test_users_of_the_floats_keep_them() -> None:
-    check_rewrites(
-        PASS,
-        scaled().replace("[N] y)", "[N] y, float[N] t)"),
-        after="d = DequantizeLinear (q, s, z) t = Div (d, c) y = DequantizeLinear (q, r, o)",
-        inputs=EVERY,
-    )
-
-
 def kernel(order: str = "q, s, z, c, u, e", scale: str = "0.02", zero: int = 3, factor: str = "255") -> str:
     """Integers of the step 0.12 that a kernel multiplies by 1/6."""
     return f"""main (uint8[N] q) => (uint8[N] w)

@@ -12,10 +12,6 @@ def chain(count: int) -> str:
     return f"{of} <{constants}> {{ {nodes} y = Neg (s{count}) }}"
 
 
-def test_many_assignments() -> None:
-    check_rewrites(PASS, chain(16), ops={"ScatterND": 0, "Concat": 1})
-
-
 def test_an_unrolled_loop() -> None:
     check_rewrites(PASS, chain(40), ops={"ScatterND": 0, "Concat": 1})
 

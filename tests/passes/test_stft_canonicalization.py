@@ -2,37 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ortopt import optimize
-from ortopt.testing import check_rewrites, parse
-
-PASS = "stft_canonicalization"
-
-TEXT = """<ir_version: 9, opset_import: ["" : {opset}]> main (float[{signal}] x) => (float[B,F,{bins},2] y)
-    <int64 step = {{2}}{constants}> {{ y = STFT {attributes} (x, step, {more}) }}"""
-CONSTANTS = {
-    "length": "int64 length = {8}",
-    "window": "float[8] window = {0.1, 0.4, 0.8, 1, 1, 0.8, 0.4, 0.1}",
-}
-
-
-def text(signal: str = "B,N", attributes: str = "", bins: int = 5, more: str = "window", opset: int = 17) -> str:
-    constants = "".join(f", {constant}" for name, constant in CONSTANTS.items() if name in more)
-    return TEXT.format(signal=signal, attributes=attributes, bins=bins, more=more, opset=opset, constants=constants)
-
-
-@pytest.mark.parametrize("opset", [17, 20, 22])
-@pytest.mark.parametrize("signal", ["2,16,1", "B,N,1", "2,16", "B,N"])
-@pytest.mark.parametrize("more", ["window", "window, length", ", length"])
-def test_the_default_is_spelled_out(signal: str, more: str, opset: int) -> None:
-    model = check_rewrites(
-        PASS,
-        before=text(signal, more=more, opset=opset),
-        numbers="N" not in signal,  # no signal that is drawn for a symbol is longer than a frame
-    )
-    (node,) = model.graph
-    assert node.attributes.get_int("onesided") == 1
+from ortopt.testing import parse
 
 
 def test_a_signal_whose_length_becomes_known_can_be_loaded() -> None:

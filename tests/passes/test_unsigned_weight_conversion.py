@@ -46,20 +46,6 @@ def test_kernels(name: str) -> None:
     assert not any(value.dtype is not None and value.dtype.name == "INT8" for value in weights)
 
 
-@pytest.mark.usefixtures("saturating")
-@pytest.mark.parametrize(
-    ("text", "because", "options"),
-    [
-        (MODELS["QGemm"], "--march native is not given", Options()),
-        (MODELS["QGemm"].replace("-128, 127, 65", "-64, 64, 6").replace("100", "1"), "no sum saturates", NATIVE),
-        (MODELS["QGemm"].replace(f"{MATRIX}, ", "").replace("x)", "x, int8[4,2] w)"), "no constant of int8", NATIVE),
-        (MODELS["QGemm"].replace(", int8 o = {-2}", "").replace("x)", "x, int8 o)"), "point is computed", NATIVE),
-    ],
-)
-def test_keeps(text: str, because: str, options: Options) -> None:
-    check_keeps(PASS, HEAD + text, because, options=options)
-
-
 @pytest.mark.parametrize("more", ["avx_vnni", "avx512_vnni"])
 def test_keeps_where_the_processor_is_exact(monkeypatch: pytest.MonkeyPatch, more: str) -> None:
     monkeypatch.setattr(processor, "features", lambda: frozenset({"avx2", more}))
