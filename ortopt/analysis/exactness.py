@@ -54,7 +54,8 @@ MOVERS = FROM_FIRST_OPERAND | CASTS | {"Dropout"}
 ARITHMETIC = (
     (ELEMENTWISE - TRANSCENDENTAL - BOOLEAN_RESULTS - BITWISE - MOVERS)
     | CHOOSING
-    | {"BatchNormalization", "Celu", "CumSum", "Elu", "OneHot", "Range"}  # Celu and Elu keep what is positive as it is
+    | {"BatchNormalization", "CumSum", "OneHot", "Range"}
+    | {"Celu", "Elu", "Selu"}  # what is positive stays as it is, or is multiplied by one number
 )
 """Ops of ai.onnx that compute each element by arithmetic of few, of any operand."""
 
