@@ -243,7 +243,8 @@ def main() -> None:
     names = given.releases.split(",") if given.releases else [name.rpartition(".")[0] for name in known["releases"]]
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(given.jobs, mp_context=context) as pool:
-        batches = list(pool.map(recorded, [_files(given.tests)[part :: given.jobs] for part in range(given.jobs)]))
+        files = _files(given.tests)
+        batches = list(pool.map(recorded, [files[part :: given.jobs] for part in range(min(given.jobs, len(files)))]))
     probes = [probe for batch, _ in batches for probe in batch]
     if given.add:
         probes = [probe for probe in probes if not probe.produced <= known["forms"].keys()]
