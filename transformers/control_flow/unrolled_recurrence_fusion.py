@@ -34,7 +34,7 @@ class UnrolledRecurrenceFusion(GraphTransformer):
     """
 
     levels = (TransformerLevel.LEVEL2,)
-    needs = ("Sigmoid", "Tanh", "HardSigmoid")
+    needs = ("HardSigmoid", "Sigmoid", "Softsign", "Tanh")
     numerics = Numerics.REORDERED
     providers = (CPU,)
     targets = (Target.ORT,)  # elsewhere nobody has measured it, and an If is no gain
