@@ -20,18 +20,18 @@ LOGARITHM = {"transposes": 5.0}
 """Where the work is that of n log n: half of the transposes go, then half of those that are left, and so on."""
 
 SIZES = {
-    "functions": 180,
-    "unused_functions": 200,
+    "functions": 90,
+    "unused_functions": 100,
     "unused_domains": 300,
-    "ifs": 120,
-    "loops": 80,
-    "nested": 128,
-    "transposes": 200,
+    "ifs": 60,
+    "loops": 40,
+    "nested": 64,
+    "transposes": 100,
     "layouts": 240,
     "fan_out": 160,
     "symbols": 200,
-    "counted": 300,
-    "turned_back": 300,
+    "counted": 150,
+    "turned_back": 150,
 }
 
 

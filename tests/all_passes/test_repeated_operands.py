@@ -31,7 +31,7 @@ SLOW = {"group_fusion", "function_inlining"}
 """What has no pattern: it takes whole graphs, or calls."""
 
 PASSES = sorted(kind.name for kind in registry.installed() if kind.__module__.startswith("ortopt."))
-MAX_EXAMPLES = 5
+MAX_EXAMPLES = 4
 MAX_OF_ONE = 1
 """Of the changed forms of one example that the pass rewrites, so many are compared."""
 
