@@ -13,6 +13,7 @@ from ortopt.options import Numerics
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_rewrites, parse
+from tests.passes import example_files
 from tests.sessions import unoptimized
 
 PASS = "attention_fusion"
@@ -158,6 +159,13 @@ def test_the_own_op_of_nothing(sizes: tuple[int, int, int]) -> None:
     text = model(inputs="float[B,S,8] q, float[B,T,8] k, float[B,T,8] v", outputs="float[B,S,8] y")
     result = check_rewrites(PASS, text, ops={"com.microsoft::MultiHeadAttention": 1, "Softmax": 0}, opset=23)
     shapes = {"q": (batch, queries, 8), "k": (batch, keys, 8), "v": (batch, keys, 8)}
+    compare(text, result, {name: numbers(name, shape) for name, shape in shapes.items()})
+
+
+def test_the_own_op_with_grouped_heads_of_no_queries() -> None:
+    text = next(each.model for each in example_files.read(PASS) if each.title == "the own op with grouped heads / 1")
+    result = check_rewrites(PASS, text, ops={"com.microsoft::MultiHeadAttention": 1, "Softmax": 0}, opset=17)
+    shapes = {"q": (2, 0, 16), "k": (2, 5, 8), "v": (2, 5, 8)}
     compare(text, result, {name: numbers(name, shape) for name, shape in shapes.items()})
 
 
