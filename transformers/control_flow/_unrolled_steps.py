@@ -252,6 +252,7 @@ def _checked(nodes: tuple[tuple[ir.Node, ...], ...], first: ir.Value) -> Steps:
             operands[at, number] = found
     states = dict.fromkeys([places[0][first], *(each.made for each in operands.values() if each.is_state)])
     steps = Steps(nodes, operands, tuple(state for state in states if state is not None))
+    need(bool(steps.rows), "the steps read no rows", root_of(steps))  # such as layers of equal weights
     for step in range(len(nodes)):
         for place in set(places[0].values()) - set(steps.states):
             need(not steps.is_read(step, place), "something else reads what is made within a step", root_of(steps))
