@@ -1,11 +1,34 @@
-"""What ONNX Runtime computes on this processor that it does not compute on others."""
+"""What depends on the processor that tests run on."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+from unittest import mock
 
 import numpy as np
 import onnx
+
+from ortopt.system import processor
+
+AVX512: Final = frozenset({"avx", "avx2", "avx512f", "fma"})
+"""An x86 processor that computes 16 channels at once, and whose products of bytes saturate."""
+
+
+@contextmanager
+def pretended(features: frozenset[str] = AVX512) -> Iterator[None]:
+    """Let passes that ask for this processor, with --march native, take it for another one: alike on all machines.
+
+    Args:
+        features: The instruction sets of the other, an x86 processor.
+    """
+    with (
+        mock.patch.object(processor, "features", lambda: features),
+        mock.patch.object(processor, "is_x86", lambda: True),
+    ):
+        yield
 
 
 @functools.cache

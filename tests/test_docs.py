@@ -28,7 +28,7 @@ WRAPPED = (
 COLUMNS = 100
 FOLDERS = ("ortopt", "transformers", "tests", "tools", "fuzzing", "benchmarks", "docs", "models")
 KINDS = "elimination|fusion|folding|sharing|conversion|decomposition|packing|reordering|rebuilding|inlining|hoisting"
-KINDS += "|propagation|canonicalization|reassociation|unrolling|merging|quantization"
+KINDS += "|propagation|canonicalization|reassociation|unrolling|merging|quantization|guarding"
 
 
 def text_of(name: str) -> str:

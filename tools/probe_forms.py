@@ -6,10 +6,10 @@
 
 The tests of the passes are run, and each result of a pass that they compare is kept, with its original and its inputs.
 It is run on each release that it is said to run on, without that release's optimizations and with them, and with
-inputs of several kinds: those of the test, with each open dimension 1, with each 2, and with masks that hide
-everything; none is infinite or NaN. What it should give is what its original gives on the ONNX Runtime that is
-installed here, where the result has been verified. Each release has an environment of its own (`tools.versions`); its
-version and the digest of its library are kept.
+inputs of several kinds: those of the test, with each open dimension 0, 1 or 2, and with masks that hide everything;
+none is infinite or NaN. What it should give is what its original gives on the ONNX Runtime that is installed here,
+where the result has been verified. Each release has an environment of its own (`tools.versions`); its version and the
+digest of its library are kept.
 """
 
 from __future__ import annotations
@@ -122,9 +122,11 @@ def draw(probe: Probe, here: Runner) -> None:
     """
     interface = Interface(load(probe.original))
     sets = list(probe.inputs)
-    for size in (None, 1, 2) if interface.symbols else (None,):
+    sizes = [None, *(dict.fromkeys(interface.symbols, size) for size in (0, 1, 2))]
+    sizes += [{symbol: 0} for symbol in interface.symbols if len(interface.symbols) > 1]
+    for chosen in sizes if interface.symbols else [None]:
         try:
-            sets.append(dict(interface.draw(sizes=dict.fromkeys(interface.symbols, size) if size else None)))
+            sets.append(dict(interface.draw(sizes=chosen)))
         except OrtoptError:
             continue
     if sets and any(array.dtype == bool for array in map(np.asarray, sets[-1].values())):
@@ -132,7 +134,9 @@ def draw(probe: Probe, here: Runner) -> None:
     probe.inputs, probe.wanted = [], []
     for inputs in filter(is_finite, sets):
         wanted = _runs(here, probe.original, inputs)
-        if wanted is not None and not difference(_runs(here, probe.result, inputs) or [], wanted):
+        # what ONNX Runtime's own rewrites make of nothing is no release's fault alone: they fail here, too
+        ways = (False, True) if any(np.size(array) == 0 for array in inputs.values()) else (False,)
+        if wanted is not None and all(_gives(here, probe.result, inputs, wanted, optimize=way) for way in ways):
             probe.inputs.append(inputs)
             probe.wanted.append(wanted)
 
@@ -162,11 +166,17 @@ def _agrees(runner: Runner, probe: Probe, model: bytes, *, optimize: bool) -> bo
         return False
 
 
-def _runs(runner: Runner, model: bytes, inputs: dict[str, Any]) -> list[Any] | None:
+def _runs(runner: Runner, model: bytes, inputs: dict[str, Any], *, optimize: bool = False) -> list[Any] | None:
     try:
-        return runner.run(model, inputs)
+        return next(runner.run_all(model, [inputs], optimize=optimize))
     except WorkerError:
         return None
+
+
+def _gives(runner: Runner, model: bytes, inputs: dict[str, Any], wanted: Sequence[Any], *, optimize: bool) -> bool:
+    """Whether a model runs, and gives what is wanted."""
+    got = _runs(runner, model, inputs, optimize=optimize)
+    return got is not None and not difference(got, wanted)
 
 
 STRENGTH = (forms.NOT_RUN, forms.LIKE_THE_ORIGINAL, forms.RIGHT, forms.REWRITTEN, forms.WRONG)

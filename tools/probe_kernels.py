@@ -74,6 +74,10 @@ def expected(fact: Fact, inputs: Mapping[str, Any]) -> Any:
 
 def error(got: Any, wanted: Any) -> str:
     """What is wrong about an output; empty if nothing is."""
+    if got.shape != wanted.shape:
+        return "another shape"
+    if not got.size:
+        return ""
     if not np.array_equal(np.isfinite(got), np.isfinite(wanted)):
         return "NaN"
     most = float(np.abs(got.astype(np.float64) - wanted).max() / np.abs(wanted).max())

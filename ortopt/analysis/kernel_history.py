@@ -36,6 +36,12 @@ MASKED_ROWS: Final = "0 for what reads no key"
 ROOT_OF_INFINITY: Final = "a Sqrt of an infinity, where there was another op"
 """Sqrt gives an infinity there, and not NaN. Of a model's own Sqrt nothing is said: it has run with its kernel."""
 
+NO_QUERY: Final = "attention without any query"
+"""MultiHeadAttention gives a result without elements for no sequence, and for no query, and does not end the process.
+
+Of a model's own nothing is said: its author knows whether there may be none.
+"""
+
 _HALF: Final = ("tensor(float16)", "tensor(float)")
 
 
@@ -335,6 +341,16 @@ FACTS: Final[tuple[Fact, ...]] = (
             <double[1,1,3,1] kept = {1, 0, 1}, double root = {2}> {
             kt = Transpose <perm = [0, 1, 3, 2]> (k) raw = MatMul (x, kt) scores = Div (raw, root)
             p = Softmax <axis = -1> (scores) h = MatMul (p, v) y = Mul (h, kept) }""",
+    ),
+    Fact(
+        NO_QUERY,
+        frozenset({(MICROSOFT, "MultiHeadAttention")}),
+        lambda node, _: _says(node, NO_QUERY),
+        """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        main (float[0,3,4] x, float[0,3,4] k, float[0,3,4] v) => (float[0,3,4] y) {
+            y = com.microsoft.MultiHeadAttention <num_heads = 2> (x, k, v) }""",
+        """<ir_version: 8, opset_import: ["" : 17]>
+        main (double[0,3,4] x, double[0,3,4] k, double[0,3,4] v) => (double[0,3,4] y) { y = Identity (x) }""",
     ),
     Fact(
         ROOT_OF_INFINITY,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from ortopt.transformers.lowering.onnxruntime_cpu import conv_block_conversions
+from tests.processors import pretended
 
 
 @pytest.fixture(autouse=True)
-def _blocks_of_16(monkeypatch: pytest.MonkeyPatch) -> None:
+def _on_one_processor() -> Iterator[None]:
     """Passes that ask for this processor, with --march native, are tried on every processor."""
-    monkeypatch.setattr(conv_block_conversions, "channel_block", lambda: 16)
+    with pretended():
+        yield

@@ -42,6 +42,13 @@ def module_of(name: str) -> ModuleType | None:
     return module
 
 
+WHOLE_RUNS = {
+    "attention_guarding": "only what another pass has made is guarded",
+    "opset_conversion": "it converts for the passes that come after it",
+}
+"""Passes that do nothing by themselves, with the reason: their tests are whole runs."""
+
+
 def has_tests(name: str) -> bool:
     """Whether a pass is one of the repository, with tests here."""
     return bool(example_files.read(name)) or (FOLDER / f"test_{name}.py").exists()

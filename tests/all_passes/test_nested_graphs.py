@@ -24,7 +24,7 @@ from ortopt.serialization.load import load
 from ortopt.testing import all_fusions, run
 from ortopt.verification.inputs import draw_inputs
 from ortopt.verification.verify import verify
-from tests.all_passes.pass_examples import examples, has_tests
+from tests.all_passes.pass_examples import WHOLE_RUNS, examples, has_tests
 
 PASSES = [kind.name for kind in registry.installed() if kind.name]
 COMPARED = {kind.name for kind in registry.installed() if TransformerLevel.LEVEL1 in kind.levels}
@@ -226,7 +226,7 @@ def test_in_nested_graphs(name: str) -> None:
         tried += 1
     for kind, found in failures.items():
         assert len(found) <= OTHERWISE.get((name, kind), (0, ""))[0], "\n".join(found)
-    assert tried or name in WITHOUT or not has_tests(name), "no example can be wrapped"
+    assert tried or name in {*WITHOUT, *WHOLE_RUNS} or not has_tests(name), "no example can be wrapped"
 
 
 def left_over(
@@ -244,8 +244,6 @@ def left_over(
 
 WITHOUT = {
     "function_inlining": "its examples have functions",
-    "opset_conversion": "its examples are whole runs",
-    "unsigned_weight_conversion": "it serves processors whose sums saturate",
 }
 
 ALWAYS = "that a size is not 0 is proven by a node that always runs"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import platform
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,10 +25,9 @@ from ortopt.observers import Observer
 from ortopt.options import Options
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
-from ortopt.system import processor
 from ortopt.testing import all_fusions, parse
 from ortopt.transformer import Context, GraphTransformer
-from tests.all_passes.pass_examples import examples
+from tests.all_passes.pass_examples import WHOLE_RUNS, examples
 
 ROOT = Path(__file__).parents[2]
 PASSES = [kind.name for kind in registry.installed() if kind.name]
@@ -127,13 +125,6 @@ def cases(name: str) -> Iterator[Case]:
         yield Case(name, to_bytes(parse(text, opset)), int(kind.levels[0]), all_fusions())
 
 
-@pytest.fixture(autouse=True)
-def saturating_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor that all passes serve, those for processors with AVX2 and without VNNI among them."""
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(processor, "features", lambda: frozenset({"avx2"}))
-
-
 @pytest.mark.parametrize("name", PASSES)
 def test_rewrites(name: str) -> None:
     """One test of all that is asked of an example: most of the time goes into what the questions have in common."""
@@ -149,7 +140,7 @@ def test_rewrites(name: str) -> None:
             check_a_run_that_is_cancelled_keeps_what_was_announced(case)
             for reason in (Conflict("somebody is against it"), TooLarge(7)):
                 check_what_is_refused_counts_nothing(case, reason, untouched)
-    assert rewritten, "nothing was rewritten"
+    assert rewritten or (name in WHOLE_RUNS and name not in MORE), "nothing was rewritten"
 
 
 def check_each_is_announced_once_and_counted_once(observer: Announced) -> None:

@@ -12,14 +12,13 @@ from ortopt import registry
 from ortopt.optimization.request import new_optimization
 from ortopt.options import Fusions, Numerics, Options, Target
 from ortopt.transformer import GraphTransformer
-from tests.all_passes.pass_examples import examples, has_tests
+from tests.all_passes.pass_examples import WHOLE_RUNS, examples, has_tests
 
-PASSES = {kind.name: kind for kind in registry.installed() if has_tests(kind.name)}
+PASSES = {kind.name: kind for kind in registry.installed() if has_tests(kind.name) and kind.name not in WHOLE_RUNS}
 
 OUT_OF_WORK = {
     "group_query_attention_fusion": "the standard Attention is faster, from the release on that has it",
     "matmul_transpose_fusion": "transpose_optimizer leaves no Transpose in models that are so small",
-    "opset_conversion": "its tests are whole runs",
     "shape_sharing": "shape_folding and shape_rebuilding leave nothing in models that are so small",
 }
 """Passes none of whose examples is theirs in a whole run, with the reason."""

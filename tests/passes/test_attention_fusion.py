@@ -13,7 +13,6 @@ from ortopt.options import Numerics
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import check_rewrites, parse
-from tests.passes import example_files
 from tests.sessions import unoptimized
 
 PASS = "attention_fusion"
@@ -150,23 +149,6 @@ def test_a_guard_that_hides_a_nan_of_the_past_goes_for_finite_numbers() -> None:
 
 
 # ONNX Runtime's own op
-
-
-@pytest.mark.parametrize("sizes", [(0, 3, 5), (2, 0, 5), (2, 3, 0), (0, 0, 0)])
-def test_the_own_op_of_nothing(sizes: tuple[int, int, int]) -> None:
-    """Here, and not among the examples, which run on older releases: before 1.29 the op ended the process."""
-    batch, queries, keys = sizes
-    text = model(inputs="float[B,S,8] q, float[B,T,8] k, float[B,T,8] v", outputs="float[B,S,8] y")
-    result = check_rewrites(PASS, text, ops={"com.microsoft::MultiHeadAttention": 1, "Softmax": 0}, opset=23)
-    shapes = {"q": (batch, queries, 8), "k": (batch, keys, 8), "v": (batch, keys, 8)}
-    compare(text, result, {name: numbers(name, shape) for name, shape in shapes.items()})
-
-
-def test_the_own_op_with_grouped_heads_of_no_queries() -> None:
-    text = next(each.model for each in example_files.read(PASS) if each.title == "the own op with grouped heads / 1")
-    result = check_rewrites(PASS, text, ops={"com.microsoft::MultiHeadAttention": 1, "Softmax": 0}, opset=17)
-    shapes = {"q": (2, 0, 16), "k": (2, 5, 8), "v": (2, 5, 8)}
-    compare(text, result, {name: numbers(name, shape) for name, shape in shapes.items()})
 
 
 @pytest.mark.parametrize("shape", ["2,2,3,5", "1,1,3,5", "3,5", "2,1,1,5", "5"])

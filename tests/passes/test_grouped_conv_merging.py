@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from ortopt.options import March
+from ortopt.system import processor
 from ortopt.testing import all_fusions, check_keeps, parse, run
-from ortopt.transformers.lowering.onnxruntime_cpu import conv_block_conversions
 from tests.passes import example_files
 
 PASS = "grouped_conv_merging"
@@ -18,7 +18,7 @@ MERGED = [example for example in example_files.read(PASS) if example.group == "g
 
 @pytest.mark.parametrize("text", [example.model for example in MERGED], ids=[example.title for example in MERGED])
 def test_groups_fill_blocks(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_block_conversions, "channel_block", lambda: 16)
+    monkeypatch.setattr(processor, "channel_block", lambda: 16)
     model = parse(text)
     assert run(PASS, model, options=NATIVE)[0]
     root = model.graph.node(-1)
@@ -29,5 +29,5 @@ def test_groups_fill_blocks(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("march", "block"), [(March.ANY, 16), (March.NATIVE, 8), (March.NATIVE, None)])
 def test_where_blocks_are_others_it_stays(march: March, block: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conv_block_conversions, "channel_block", lambda: block)
+    monkeypatch.setattr(processor, "channel_block", lambda: block)
     check_keeps(PASS, MERGED[0].model, "blocks are of 16 channels", options=replace(NATIVE, march=march))

@@ -25,6 +25,7 @@ from ortopt.graph.match import (
     dtype,
     inputs,
     is_constant,
+    is_never_zero,
     is_op,
     is_scalar,
     is_used_once,
@@ -128,6 +129,8 @@ class BiasGeluFusion(RewriteRule[Match]):
         for operands in (inputs(addition, 2), inputs(addition, 2)[::-1]):
             shape = dims(operands[0])
             if shape and is_vector_of(operands[1], shape[-1]):
+                # before 1.30 the kernel divides by its length
+                need(is_never_zero(shape[-1], root), "the row may have no elements", operands[1])
                 op = "BiasGelu" if exact else "FastGelu"
                 return Match((addition, root), partial(ir.node, op, operands, domain=MICROSOFT))
         raise Refusal("no operand is a row of the last dimension", addition)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from msgspec import structs
 
 from ortopt.analysis.costs import Form
-from ortopt.analysis.kernel_history import MASKED_ROWS
+from ortopt.analysis.kernel_history import MASKED_ROWS, NO_QUERY
 from ortopt.analysis.kernels import CUDA
 from ortopt.framework.fusions import preferred
 from ortopt.framework.placement import provider_of
@@ -22,10 +22,13 @@ from ortopt.patterns.attention import mask
 from ortopt.patterns.attention.block import Attention, attention
 from ortopt.patterns.attention.contraction import PRODUCTS
 from ortopt.patterns.attention.emptiness import (
+    Sizes,
     check_masked_rows,
     check_standard_op,
+    expects_none,
     guarded,
     may_be_empty,
+    may_have_no_query,
     may_read_no_key,
 )
 from ortopt.rule import RewriteRule
@@ -84,7 +87,8 @@ class AttentionFusion(_BlockFusion):
         standard = _has_standard_op(found)
         node = _standard(found) if standard else _multi_head(found)
         if standard and may_be_empty(found):
-            node = guarded(found, node)
+            sizes = Sizes(found.queries.batch, found.queries.length, found.keys.count, found.keys.size)
+            node = guarded(node, sizes, found.core[0])
         return _replacements(found, node.outputs)
 
 
@@ -277,7 +281,10 @@ def _multi_head(block: Attention) -> ir.Node:
     if block.past is not None:
         inputs += [None] * (6 - len(inputs)) + [block.past.key, block.past.value]
     outputs = 1 if block.past is None else 3
-    return ir.node("MultiHeadAttention", inputs, attributes, domain=MICROSOFT, num_outputs=outputs)
+    needs = {NEEDS_KEY: NO_QUERY} if may_have_no_query(block) and expects_none(block.core[0]) else {}
+    return ir.node(
+        "MultiHeadAttention", inputs, attributes, domain=MICROSOFT, num_outputs=outputs, metadata_props=needs
+    )
 
 
 # -- GroupQueryAttention -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from ortopt.cancellation import CancellationToken
 from ortopt.graph import facts, scope, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, shape_of
+from ortopt.graph.match import Dim, is_never_zero, is_op, shape_of
 from ortopt.onnx_ir_internals import is_needed
 from ortopt.semantics import CONTROL_FLOW
 from ortopt.semantics.op_traits import SHAPE_QUERIES
@@ -155,7 +155,7 @@ class _Plan(Struct):
             if pieces is None:  # what it was computed from stands before it too
                 own = _places(_sized(_with_operands([node], members, MAX_OPERANDS)))
                 pieces = _pieces(value, ChainMap(self.places, own))
-            if pieces is not None:
+            if pieces is not None and not _loses_empty_results(value, pieces):
                 shapes[value] = pieces
                 continue
             kept[node] = None
@@ -228,6 +228,27 @@ def _pieces(value: ir.Value, places: Places) -> list[Piece] | None:
         pieces.append(part)
         position += part.end - part.first
     return pieces
+
+
+def _loses_empty_results(value: ir.Value, pieces: Sequence[Piece]) -> bool:
+    """Whether a Reshape to the shape would fail where its result has no elements.
+
+    If a Concat has one element that is computed, ONNX Runtime makes it -1 at load, which is not known if another
+    dimension is 0.
+    """
+    node = value.producer()
+    computed = sum(piece.end - piece.first for piece in pieces if isinstance(piece, Part))
+    if len(pieces) == 1 or computed != 1 or is_op(node, "Concat"):
+        return False
+    reshapes = [use.node for use in value.uses() if is_op(use.node, "Reshape")]
+    return any(_other_may_be_zero(pieces, node) for node in reshapes)
+
+
+def _other_may_be_zero(pieces: Sequence[Piece], reshape: ir.Node) -> bool:
+    """Whether a dimension of a Reshape's result may be 0, other than the one that is computed."""
+    place = len(pieces[0]) if isinstance(pieces[0], tuple) else 0
+    shape = shape_of(reshape.outputs[0])
+    return shape is None or not all(is_never_zero(dim, reshape) for dim in (*shape[:place], *shape[place + 1 :]))
 
 
 def _longest(elements: tuple[Dim, ...], places: Places) -> Part | None:

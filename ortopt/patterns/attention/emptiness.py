@@ -1,4 +1,4 @@
-"""Attention of no sequence, or of no position, on which ONNX Runtime's kernel of Attention fails: an If asks before.
+"""Attention of no sequence, or of no position, on which kernels of ONNX Runtime fail: an If asks before.
 
 Where the sizes are not proven, the kernel is in one branch. The other has what there is without it: a result without
 elements, and a past with nothing behind it.
@@ -6,23 +6,30 @@ elements, and a past with nothing behind it.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from ortopt.analysis import kernel_history, releases
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope, symbolic
 from ortopt.graph.detached import new_graph
-from ortopt.graph.match import is_never_zero, need, same_dim, shape_of
+from ortopt.graph.match import Dim, inputs, is_never_zero, need, optional, same_dim, shape_of
 from ortopt.patterns.attention.block import Attention
 from ortopt.patterns.attention.heads import HEADS_FIRST
 from ortopt.patterns.attention.mask import Depth
 
 
+def may_have_no_query(block: Attention) -> bool:
+    """Whether the batch or the queries of a block may be none, as far as is proven."""
+    return not all(is_never_zero(dim, block.core[0]) for dim in (block.queries.batch, block.queries.length))
+
+
 def may_be_empty(block: Attention) -> bool:
     """Whether the batch, the queries or the new keys of a block may be none, as far as is proven."""
-    sizes = (block.queries.batch, block.queries.length, block.keys.length)
-    return not all(is_never_zero(dim, block.core[0]) for dim in sizes)
+    return may_have_no_query(block) or not is_never_zero(block.keys.length, block.core[0])
 
 
 def check_guard(block: Attention, *, flat: bool) -> None:
@@ -44,47 +51,94 @@ def check_guard(block: Attention, *, flat: bool) -> None:
     need(alike and block.queries.size == block.values.size, reason, *block.core[:1])
 
 
-def guarded(block: Attention, node: ir.Node) -> ir.Node:
-    """An If around the kernel.
+class Sizes(Struct, frozen=True):
+    """The sizes of an attention's operands.
+
+    Attributes:
+        batch: How many sequences there are.
+        length: How many queries a sequence has.
+        heads: How many heads keys and values have.
+        size: The size of a head of keys, and of one of values where there is a past.
+        widened: The size of all heads of the result, where it is not that of all heads of queries.
+    """
+
+    batch: Dim
+    length: Dim
+    heads: int
+    size: int
+    widened: int | None = None
+
+
+PASTS: Final = {"Attention": (4, 5), "MultiHeadAttention": (6, 7)}
+"""Where an op has the keys and the values of a past."""
+
+
+def guarded(node: ir.Node, sizes: Sizes, root: ir.Node, *, keys_first: bool = False) -> ir.Node:
+    """An If around a kernel of attention.
 
     Args:
-        block: The block that `check_guard` lets pass.
-        node: The Attention that stands for it, on operands with heads side by side.
+        node: An Attention or a MultiHeadAttention, of queries with heads side by side, with all its outputs.
+        sizes: The sizes of its operands.
+        root: What it comes in the place of, or itself.
+        keys_first: Whether keys and values have their heads first.
 
     Returns:
-        A node with the same results, which are right for empty operands, too.
+        A node with the same results, which are right for no sequence and for no query, too.
     """
-    then = new_graph([], node.outputs, [node], "some")
-    nodes = [ir.node("Identity", [node.inputs[0]])]  # it has no elements, and the shape of the result
-    results = [nodes[0].outputs[0]]
-    if block.past is not None:
-        for past, new in zip((block.past.key, block.past.value), node.inputs[1:3], strict=True):
-            nodes += _appended(past, new, block)
-            results.append(nodes[-1].outputs[0])
-    other = new_graph([], results, nodes, "none")
-    attributes = {"then_branch": then, "else_branch": other}
-    return ir.node("If", [_any_element(block, node.inputs[0])], attributes, num_outputs=len(results))
+    query, *new = inputs(node, 3)
+    nodes = _of_no_query(query, sizes.widened)
+    results = [nodes[-1].outputs[0]]
+    pasts = [optional(node, position) for position in PASTS[node.op_type]]
+    for past, value in zip(pasts, new, strict=True) if len(node.outputs) > 1 else ():
+        nodes += _appended(past, value, sizes, keys_first=keys_first)
+        results.append(nodes[-1].outputs[0])
+    condition = _any_query(query, sizes, root)
+    then, other = new_graph([], node.outputs, [node], "some"), new_graph([], results, nodes, "none")
+    return ir.node("If", [condition], {"then_branch": then, "else_branch": other}, num_outputs=len(results))
 
 
-def _appended(past: ir.Value, new: ir.Value | None, block: Attention) -> list[ir.Node]:
+def _of_no_query(query: ir.Value, widened: int | None) -> list[ir.Node]:
+    """The nodes that make the result of no query: it has no elements either."""
+    if widened is None:
+        return [ir.node("Identity", [query])]
+    start, end, axis, shape = (
+        ir.node("Constant", [], {"value": ir.tensor(np.array(numbers))}) for numbers in ([0], [1], [2], [1, 1, widened])
+    )
+    first = ir.node("Slice", [query, *(limit.outputs[0] for limit in (start, end, axis))])
+    return [start, end, axis, first, shape, ir.node("Expand", [first.outputs[0], shape.outputs[0]])]
+
+
+def _appended(past: ir.Value | None, new: ir.Value, sizes: Sizes, *, keys_first: bool) -> list[ir.Node]:
     """The nodes that put new heads behind a past."""
-    shape = ir.node("Constant", [], {"value": ir.tensor(np.array([0, 0, block.keys.count, block.keys.size]))})
-    split = ir.node("Reshape", [new, shape.outputs[0]])
-    moved = ir.node("Transpose", [split.outputs[0]], {"perm": HEADS_FIRST})
-    return [shape, split, moved, ir.node("Concat", [past, moved.outputs[0]], {"axis": 2})]
+    nodes: list[ir.Node] = []
+    if not keys_first:
+        shape = ir.node("Constant", [], {"value": ir.tensor(np.array([0, 0, sizes.heads, sizes.size]))})
+        split = ir.node("Reshape", [new, shape.outputs[0]])
+        nodes += [shape, split, ir.node("Transpose", [split.outputs[0]], {"perm": HEADS_FIRST})]
+        new = nodes[-1].outputs[0]
+    return [*nodes, ir.node("Identity", [new]) if past is None else ir.node("Concat", [past, new], {"axis": 2})]
 
 
-def _any_element(block: Attention, query: ir.Value | None) -> ir.Value:
+def _any_query(query: ir.Value, sizes: Sizes, root: ir.Node) -> ir.Value:
     """Whether there is a sequence, and a position: asked of an input of the graph, if one has as many elements."""
-    tokens = symbolic.product((block.queries.batch, block.queries.length))
+    tokens = symbolic.product((sizes.batch, sizes.length))
     measured = query
-    for value in scope.graph_of(block.core[0]).inputs:
+    for value in scope.graph_of(root).inputs:
         shape = shape_of(value)
         if shape is not None and same_dim(symbolic.product(shape), tokens):
             measured = value  # the same for all blocks
             break
     size = ir.node("Size", [measured]).outputs[0]
     return ir.node("Cast", [size], {"to": ir.DataType.BOOL}).outputs[0]
+
+
+def expects_none(at: ir.Node) -> bool:
+    """Whether MultiHeadAttention runs without any query on all releases that a result is for.
+
+    Args:
+        at: A node of the run.
+    """
+    return releases.least(scope.of_node(at).options) >= kernel_history.measured(kernel_history.NO_QUERY)
 
 
 def may_read_no_key(block: Attention) -> bool:
