@@ -170,10 +170,15 @@ def _write(version: str, rows: Iterable[tuple[dict[str, Any], list[Any] | None]]
     others = {name: day for name, day in data["releases"].items() if not name.startswith(f"{release}.")}
     head = {
         "releases": _in_order({**others, version: time.strftime("%Y-%m-%d")}),
-        "processor": tables.processor(),
+        "processor": _with(data["processor"], tables.processor()),
         "threads": 1,
     }
     cost_tables.PATH.write_text(written({**head, "costs": merged(data, release, rows)}), encoding="utf-8")
+
+
+def _with(processors: str, one: str) -> str:
+    """The processors on which rows were measured, with one more."""
+    return processors if one in processors else f"{processors}, {one}"
 
 
 if __name__ == "__main__":

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import numpy as np
 import onnx_ir as ir
 
 from ortopt import ops
+from ortopt.framework.fusions import places_of
+from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
+    Dim,
     array_of,
     attribute,
     dims,
@@ -33,19 +35,28 @@ from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
 _FREE: Final = 16
-"""The length of an axis that is not fixed: fewer channels, rows or columns of an image are rare."""
+"""The length of an axis of which nothing is known: fewer channels, rows or columns of an image are rare."""
 
 
-def elements_of_an_image(value: ir.Value) -> int:
-    """How many elements an image of a batch has, or is likely to have at least.
+def elements_of_an_image(value: ir.Value, root: ir.Node) -> list[Dim]:
+    """The dimensions of an image of a batch, as costs are asked for: their product is the number of its elements.
+
+    What depends on sizes that the caller expects, or that are representative, has its size there
+    (`ortopt.framework.fusions.places_of`).
 
     Args:
         value: The batch.
+        root: The node that asks.
 
     Raises:
         Refusal: The rank is unknown.
     """
-    return math.prod(dim if isinstance(dim, int) else _FREE for dim in dims(value)[1:])
+    known = set.intersection(*map(set, places_of(root, scope.of_node(root).options)))
+    return [dim if _is_known(dim, known) else _FREE for dim in dims(value)[1:]]
+
+
+def _is_known(dim: Dim, names: Collection[str]) -> bool:
+    return isinstance(dim, int) or (dim.value is not None and all(name in names for name in symbolic.symbols(dim)))
 
 
 def is_filled_image(x: ir.Value, root: ir.Node) -> bool:

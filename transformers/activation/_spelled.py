@@ -94,4 +94,4 @@ def check_taken_apart(root: ir.Node, form: Form, x: ir.Value) -> None:
     # Where a provider has no kernel of Mish, ONNX Runtime takes it apart when it loads the model: into a Softplus.
     need(scope.of_node(root).options.providers[0] == CPU, "other providers have other kernels", root)
     check_apart(root)
-    check_faster(root, form, image=elements_of_an_image(x))
+    check_faster(root, form, image=elements_of_an_image(x, root))

@@ -8,11 +8,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import ops
+from ortopt.analysis.blocked_layout import ALIGNED
+from ortopt.analysis.blocked_values import is_in_blocks
 from ortopt.analysis.costs import Form
 from ortopt.analysis.kernel_history import ROOT_OF_INFINITY
 from ortopt.analysis.kernels import CPU
 from ortopt.analysis.magnitudes import need_near
-from ortopt.framework.fusions import check_apart, check_faster
+from ortopt.framework.fusions import check_apart, check_faster, is_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
@@ -25,6 +27,7 @@ from ortopt.graph.match import (
     is_op,
     keeps_rank,
     need,
+    need_fixed,
     need_float32,
     only_user,
     opset,
@@ -32,6 +35,7 @@ from ortopt.graph.match import (
     scalar,
 )
 from ortopt.graph.provenance import NEEDS_KEY
+from ortopt.linear.channels import of_channels
 from ortopt.linear.folding import Place, layer_alone, node_alone, rebuilt
 from ortopt.linear.weights import scaled
 from ortopt.options import Numerics, TransformerLevel
@@ -40,6 +44,7 @@ from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import convolved
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
 
 RANK = 4
@@ -73,7 +78,7 @@ class LrnDecomposition(CpuRule[Match]):
         need_float32(x)
         image = dims(x, RANK)[1:]
         need(all(is_never_zero(dim, root) for dim in image), "a pool refuses an image without pixels", x)
-        check_faster(root, POOL, image=elements_of_an_image(x), window=_numbers(root)[0])
+        check_faster(root, POOL, image=elements_of_an_image(x, root), window=_numbers(root)[0])
         return Match((root,), lambda: _normalized(x, root))
 
 
@@ -167,20 +172,23 @@ def _multiplied(x: ir.Value, power: int) -> ir.Value:
 
 MAXIMUM = Form("", "Max", "in place of PRelu")
 ANY_SLOPE = Form("", "Min", "in place of PRelu")
+IN_BLOCKS = Form("", "Conv", "in place of PRelu in blocks")
 
 
 class PreluDecomposition(CpuRule[Match]):
     """``PRelu(x, A)`` → ``Max(x, A · x)`` for constants A of 0 to 1, else ``Relu(x) + A · Min(x, 0)``, on the CPU.
 
-    The CPU's kernel for a PRelu takes its elements one by one; products, sums and maxima take many at a time.
+    The CPU's kernel for a PRelu takes its elements one by one; products, sums and maxima take many at a time. Behind a
+    convolution in ONNX Runtime's blocked layout it is ``Relu(x) - A · Relu(-x)``, with a convolution of single channels
+    for each product: the image stays in blocks, which it leaves for a PRelu and for a Max.
 
     The bits of the first are the same for every x, also for NaN, infinities and zeros of both signs; those of the
-    second but for the signs of zeros. For few elements, several kernels cost more than they save.
+    others but for the signs of zeros. For few elements, several kernels cost more than they save.
     """
 
     roots = ("PRelu",)
     opsets = (9, NEWEST_OPSET)
-    weighs = (MAXIMUM, ANY_SLOPE)
+    weighs = (MAXIMUM, ANY_SLOPE, IN_BLOCKS)
 
     def match(self, root: ir.Node) -> Match:
         """Constant slopes, and enough elements. For a Max slopes are above 0, as 0 times an infinity is NaN."""
@@ -189,7 +197,10 @@ class PreluDecomposition(CpuRule[Match]):
         need_float32(x)
         content = array_of(slope)
         need(bool(np.isfinite(content).all()), "a slope is not finite", slope)
-        image = elements_of_an_image(x)
+        image = elements_of_an_image(x, root)
+        if _stays_in_blocks(root):
+            channels = of_channels(slope, need_fixed(dims(x)[1:2], "the channels are not fixed", x)[0], RANK)
+            return Match((root,), lambda: _of_blocks(x, channels))
         if _is_maximum(content):
             check_faster(root, MAXIMUM, image=image)
             return Match((root,), lambda: ir.node("Max", [x, ir.node("Mul", [x, slope]).outputs[0]]))
@@ -198,7 +209,30 @@ class PreluDecomposition(CpuRule[Match]):
 
     def numerics_of(self, found: Match) -> Numerics:
         """Whether the signs of zeros may be others."""
-        return Numerics.EXACT if _is_maximum(array_of(inputs(found.nodes[0], 2)[1])) else Numerics.REORDERED
+        (root,) = found.nodes
+        exact = _is_maximum(array_of(inputs(root, 2)[1])) and not _stays_in_blocks(root)
+        return Numerics.EXACT if exact else Numerics.REORDERED
+
+
+def _stays_in_blocks(root: ir.Node) -> bool:
+    """Whether a PRelu reads an image in blocks, with a slope for each channel at most, and it pays to keep it there."""
+    x, slope = inputs(root, 2)
+    shape = dims(x)
+    if len(shape) != RANK or not isinstance(shape[1], int) or shape[1] % ALIGNED or not is_in_blocks(x):
+        return False
+    own = dims(slope)
+    one_a_channel = all(dim == 1 for axis, dim in enumerate(reversed(own)) if axis != RANK - 2)
+    return one_a_channel and is_faster(root, IN_BLOCKS, image=elements_of_an_image(x, root))
+
+
+def _of_blocks(x: ir.Value, slopes: np.ndarray) -> ir.Node:
+    """What is above 0, and what is below it, with its slope, in convolutions of single channels."""
+
+    def scaled_by(value: ir.Value, factors: np.ndarray) -> ir.Value:
+        return convolved(value, factors.astype(np.float32).reshape(-1, 1, 1, 1), None, {"group": len(factors)})
+
+    below = ir.node("Relu", [scaled_by(x, np.full(len(slopes), -1.0))]).outputs[0]
+    return ir.node("Add", [scaled_by(below, -slopes), ir.node("Relu", [x]).outputs[0]])
 
 
 def _is_maximum(slopes: np.ndarray) -> bool:

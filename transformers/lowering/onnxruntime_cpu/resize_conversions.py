@@ -85,7 +85,7 @@ def _channels(node: ir.Node) -> int:
     need(channels > 0 and channels % BLOCK == 0, "its channels fill no blocks", x)
     need(is_enlarged_in_blocks(node), "no blocked kernel enlarges so", node)
     need(not all(map(same_dim, dims(x), dims(node.outputs[0]))), "it enlarges nothing", node)
-    check_faster(node, BLOCKS, channels=channels, image=elements_of_an_image(node.outputs[0]))
+    check_faster(node, BLOCKS, channels=channels, image=elements_of_an_image(node.outputs[0], node))
     need(is_filled_image(x, node), "the image may have no rows or columns, which a convolution refuses", x)
     return channels
 
