@@ -48,6 +48,7 @@ OTHER_LIMITS = {
     f"{LOWERING}.softmax_conversions SHARE": "a bound: what rounding leaves of a difference",
     f"{LOWERING}.nan_guard_elimination _BITS": "a proof: what a mask adds",
     f"{LOWERING}.nan_guard_elimination _LARGEST": "a proof: what a mask adds",
+    f"{LOWERING}.one_hot_product_conversion LARGEST_TWICE": "memory: the matrix is stored twice",
     f"{LOWERING}.product_conversions MAX_TERMS": "memory: the row of ones is stored",
     f"{LOWERING}.transpose_conversions 3": "nodes of the chain that takes the place of three",
     f"{LOWERING}.concat_conversions 3": "nodes of the chain: two Reshapes and a Transpose",
