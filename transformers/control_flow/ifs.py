@@ -16,10 +16,14 @@ from ortopt.semantics import constant_tensor, same_constant
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transformers.control_flow._body_inlining import BodyInlining, Inlining
 from ortopt.transformers.control_flow._loops import copied
+from ortopt.transformers.control_flow._possible_branches import only_possible
 
 
 class IfInlining(BodyInlining):
-    """``If(constant)``, ``If(c)`` below ``If(c)`` → the nodes of the branch that it takes."""
+    """``If(constant)``, ``If(c)`` below ``If(c)`` → the nodes of the branch that it takes.
+
+    So for an If of whose branches only one can run: what the other gives has a rank that a later node does not take.
+    """
 
     needs = ("If",)
 
@@ -33,6 +37,8 @@ def _taken(node: ir.Node) -> ir.Graph:
     """The branch that an If always takes."""
     (condition,) = inputs(node, 1)
     holds = _decided_above(node, condition)
+    if holds is None:
+        holds = only_possible(node)
     if holds is None:
         tensor = tensor_of(condition)
         need(tensor.dtype == ir.DataType.BOOL and tensor.size == 1, "the condition is not one boolean", condition)
