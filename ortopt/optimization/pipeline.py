@@ -25,7 +25,7 @@ from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.framework.workspace import RunState, Workspace
 from ortopt.graph.facts import DECLARED, SHAPE, Dims, dims_of, shape_of
-from ortopt.graph.symbolic import UNKNOWN, Dim, equal, is_invented, is_known
+from ortopt.graph.symbolic import UNKNOWN, Dim, equal, is_invented, is_known, provably_different
 from ortopt.interface import changes
 from ortopt.interface.change import InterfaceChange
 from ortopt.interface.ports import Port, ports_of
@@ -59,12 +59,13 @@ def declare(model: ir.Model, options: Options, token: CancellationToken) -> None
         _mark_sums(model, token)
     _declare_what_passes_ask_for(model, token)
     resized = bool(options.dims or options.input_shapes)
+    if options.level == 0 and (resized or options.value_info):
+        infer_model(model, token)
+    for value in model.graph.outputs:
+        if resized or (options.target is Target.WEB and _is_proven_wrong(value)):
+            _declare_output(value)
     if not (resized or options.value_info):
         return
-    if options.level == 0:
-        infer_model(model, token)
-    for value in model.graph.outputs if resized else ():
-        _declare_output(value)
     origin = model.meta.get(SOURCE_KEY)
     if options.value_info and origin is not None:
         model.meta[SOURCE_KEY] = structs.replace(origin, typed=True)
@@ -100,6 +101,18 @@ def _declare_what_passes_ask_for(model: ir.Model, token: CancellationToken) -> N
     if marked:
         typed = origin.typed or frozenset()
         model.meta[SOURCE_KEY] = structs.replace(origin, typed=frozenset(marked) | typed)
+
+
+def _is_proven_wrong(value: ir.Value) -> bool:
+    """Whether an output has another shape than it declares.
+
+    ONNX Runtime warns of that where it infers the shape, too, as it does of results more often than of originals; ONNX
+    Runtime Web, which is built without exceptions, refuses to load such a file.
+    """
+    proven, declared = shape_of(value), value.shape
+    if proven is None or declared is None:
+        return False
+    return len(proven) != len(declared) or any(map(provably_different, proven.dims, declared.dims))
 
 
 def _declare_output(value: ir.Value) -> None:

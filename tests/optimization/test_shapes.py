@@ -51,6 +51,23 @@ def test_without_sizes_the_interface_stays() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("shape", "stated"), [("1,length", [2, 3, "N", 1]), ("2,3,length,4", [2, 3, "length", 1])], ids=["rank", "size"]
+)
+def test_for_the_web_an_output_that_is_declared_wrong_declares_what_is_proven(
+    shape: str, stated: list[int | str]
+) -> None:
+    """Of a computed shape ONNX Runtime infers nothing; of a constant one it does, and its build for the web refuses."""
+    text = f"""main (float[N,6] x) => (float[{shape}] y, float[length,6] z) <int64 axis = {{0}},
+        int64[2] two = {{2, 3}}, int64[1] first = {{0}}, int64[1] one = {{1}}> {{
+        s = Shape (x) n = Gather (s, axis) u = Unsqueeze (n, first) c = Concat <axis = 0> (two, u, one)
+        a = ReduceSum (x, one) e = Concat <axis = 0> (a, a, a, a, a, a) y = Reshape (e, c) z = Relu (x) }}"""
+    result = ortopt.optimize(parse(text), target="web", verify=False)
+    assert declared(result.model) == {"x": ["N", 6], "y": stated, "z": ["length", 6]}
+    elsewhere = declared(ortopt.optimize(parse(text), verify=False).model)
+    assert [str(dim) for dim in elsewhere["y"] or ()] == shape.split(",")
+
+
 def test_what_stays_open_keeps_the_name_that_the_file_gives_it() -> None:
     model = parse(
         """main (float[N,S] x, bool[K] c) => (float[batch,length] y, float[some] z) {
