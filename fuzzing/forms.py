@@ -162,9 +162,9 @@ def needed(model: ir.Model) -> str | None:
     """
     given = model.ir_version
     model.ir_version = min(given, releases.needed_ir_version(model))
-    first = releases.requirement(model).onnxruntime
+    needed = releases.requirement(model)
     model.ir_version = given
-    return first
+    return needed.with_nothing or needed.onnxruntime  # of nothing, too, as results of open sizes are run
 
 
 def meant(first: str | None, versions: Sequence[str]) -> range:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -23,17 +24,19 @@ from typing import Any, Final
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from fuzzing import turns
 from fuzzing.mutants.examples import Example, examples, names
 from ortopt import OrtoptError, optimize, semantics, zoo
 from ortopt.analysis import releases, shapes
+from ortopt.measurement.inputs import candidates
 from ortopt.opset_conversion import raising
 from ortopt.serialization.load import load
 from ortopt.serialization.save import to_bytes
 from ortopt.verification import runtimes
 from ortopt.verification.input_sets import store_inputs
-from ortopt.verification.inputs import draw_inputs
+from ortopt.verification.inputs import Interface
 from ortopt.verification.process import Worker, WorkerError
 from ortopt.verification.start import Runtime
 from ortopt.verification.worker import restore
@@ -253,13 +256,26 @@ def _case(example: Example, options: dict[str, Any], here: Runner) -> Case | Non
         if needed is not None and releases.parse_release(needed) > releases.parse_release(release):
             return None  # what it gives there is nothing to go by
     original = to_bytes(model)
-    try:
-        inputs = example.inputs or dict(draw_inputs(model))
-        wanted = here.run(original, inputs)
-        result = to_bytes(optimize(model, level=3, verify=False, **options).model)
-    except (WorkerError, OrtoptError):
-        return None  # it does not run here, or is made to be refused
-    return None if result == original else Case(original, result, inputs, wanted)
+    for inputs in [example.inputs] if example.inputs else _drawn(model):
+        try:
+            wanted = here.run(original, inputs)
+            result = to_bytes(optimize(model, level=3, verify=False, **options).model)
+        except WorkerError:
+            continue  # it does not run here at these sizes
+        except OrtoptError:
+            return None  # it is made to be refused
+        return None if result == original else Case(original, result, inputs, wanted)
+    return None
+
+
+def _drawn(model: ir.Model) -> Iterator[dict[str, Any]]:
+    """Inputs as verification draws them, then at representative sizes, and at others in their place."""
+    interface = Interface(model)
+    yield dict(interface.draw())
+    if interface.symbols:
+        representative, others = candidates(model, {})
+        for candidate in itertools.chain(*representative, others):
+            yield candidate.draw(interface)
 
 
 def _told(case: Case, runner: Runner, here: Runner) -> str | None:

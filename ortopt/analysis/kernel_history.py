@@ -54,6 +54,7 @@ class Fact(Struct, frozen=True):
         holds: Whether a node has the form, or may have it; called with the opset of its domain.
         probe: A model in ONNX's textual form with one such node, from `x` and other inputs to `y`.
         reference: The same spelled out, in double.
+        of_nothing: Whether it matters only where a batch or a length is 0.
     """
 
     name: str
@@ -61,10 +62,13 @@ class Fact(Struct, frozen=True):
     holds: Callable[[ir.Node, int], bool]
     probe: str
     reference: str
+    of_nothing: bool = False
 
 
 def first_release(node: ir.Node, opset: int, *, on_cpu: bool = True) -> Release:
     """The first release from which on every one computes a node right; `ANY` where none is known that does not.
+
+    What matters for inputs without elements only is left out (see `first_release_of_nothing`).
 
     Args:
         node: A node of a graph.
@@ -72,8 +76,22 @@ def first_release(node: ir.Node, opset: int, *, on_cpu: bool = True) -> Release:
         on_cpu: Whether the CPU's kernels matter; of those of other providers it is not known when they came.
     """
     release = max(of_schema(node), _of_kernel(node, opset) if on_cpu else ANY)
-    known = [fact for fact in _facts_of(node.domain, node.op_type) if fact.holds(node, opset)]
-    return max([release, *(measured(fact.name) for fact in known)])
+    return max(release, _of_facts(node, opset, of_nothing=False))
+
+
+def first_release_of_nothing(node: ir.Node, opset: int) -> Release:
+    """The first release that computes a node of inputs without elements right; `ANY` if each does that does others.
+
+    Args:
+        node: A node of a graph.
+        opset: The opset of its domain there.
+    """
+    return _of_facts(node, opset, of_nothing=True)
+
+
+def _of_facts(node: ir.Node, opset: int, *, of_nothing: bool) -> Release:
+    facts = [fact for fact in _facts_of(node.domain, node.op_type) if fact.of_nothing is of_nothing]
+    return max((measured(fact.name) for fact in facts if fact.holds(node, opset)), default=ANY)
 
 
 def is_listed(node: ir.Node) -> bool:
@@ -351,6 +369,7 @@ FACTS: Final[tuple[Fact, ...]] = (
             y = com.microsoft.MultiHeadAttention <num_heads = 2> (x, k, v) }""",
         """<ir_version: 8, opset_import: ["" : 17]>
         main (double[0,3,4] x, double[0,3,4] k, double[0,3,4] v) => (double[0,3,4] y) { y = Identity (x) }""",
+        of_nothing=True,
     ),
     Fact(
         ROOT_OF_INFINITY,

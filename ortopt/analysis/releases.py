@@ -38,12 +38,14 @@ class Requirement(Struct, frozen=True):
         opset: Its opset of ai.onnx; None where it imports none.
         because: What in it no older release reads: ``opset 23``, else the ops whose form is that new, else the IR
             version.
+        with_nothing: The first release that runs it where a batch or a length is 0; None if all do that read it.
     """
 
     onnxruntime: str | None
     only_onnxruntime: tuple[str, ...]
     opset: int | None = None
     because: tuple[str, ...] = ()
+    with_nothing: str | None = None
 
     @property
     def any_runtime(self) -> bool:
@@ -111,7 +113,7 @@ def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requiremen
         model: The model.
         token: Cancellation token.
     """
-    by_opset, by_op = (0, 0), dict[str, Release]()
+    by_opset, by_op, with_nothing = (0, 0), dict[str, Release](), kernel_history.ANY
     own: set[str] = set()
     foreign: set[str] = set()
     bodies: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
@@ -123,6 +125,7 @@ def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requiremen
             version, op = imports.get(node.domain, 1), f"{node.domain or 'ai.onnx'}::{node.op_type}"
             if kernel_history.is_listed(node):
                 by_op[op] = max(by_op.get(op, (0, 0)), kernel_history.first_release(node, version))
+                with_nothing = max(with_nothing, kernel_history.first_release_of_nothing(node, version))
             if node.op_identifier() not in model.functions and not _is_official(node.domain, node.op_type, version):
                 known = node.domain == MICROSOFT or node.domain in STANDARD_DOMAINS
                 (own if known else foreign).add(op)
@@ -135,6 +138,7 @@ def requirement(model: ir.Model, token: CancellationToken = NEVER) -> Requiremen
         tuple(sorted({*own, *foreign})),
         opset,
         because or (f"IR version {model.ir_version}",),
+        shown(with_nothing) if with_nothing > first and not foreign else None,
     )
 
 

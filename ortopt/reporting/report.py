@@ -131,6 +131,7 @@ def _requirements(requires: Requirement, required: Requirement) -> dict[str, Any
         "onnxruntime": requires.onnxruntime,
         "original": required.onnxruntime,
         "because": list(requires.because),
+        "with_nothing": requires.with_nothing,
         "any_runtime": requires.any_runtime,
         "ops": list(requires.only_onnxruntime),
     }

@@ -288,6 +288,8 @@ def _needs(data: Mapping[str, Any]) -> Iterator[str]:
         yield f"a runtime that has {some(requires['ops'])}"
     else:
         yield f"ONNX Runtime {first} or newer, for {because(data)}"
+        if requires["with_nothing"] is not None:
+            yield f"{requires['with_nothing']} where a batch or a length may be 0"
         if requires["any_runtime"]:
             yield "or another runtime that has its opset"
         if is_not_run_there(data):

@@ -13,7 +13,7 @@ from ortopt.transformer import PASSES_PACKAGE
 KINDS = (
     *("canonicalization", "conversion", "decomposition", "elimination", "folding", "fusion", "hoisting", "inlining"),
     *("merging", "packing", "propagation", "quantization", "reassociation", "rebuilding", "reordering", "sharing"),
-    "unrolling",
+    *("unrolling", "guarding"),
 )
 GRAMMAR = re.compile(rf"[a-z][a-z0-9]*(_[a-z0-9]+)*_({'|'.join(KINDS)})")
 

@@ -176,6 +176,7 @@ def test_it_says_what_the_result_needs_and_why_it_is_larger(browser: Chromium, o
         "original": "1.12",
         "any_runtime": False,
         "because": ["opset 23"],
+        "with_nothing": None,
         "ops": ["a::B"],
     }
     opened(deployed_page(report={"larger": [why], "requires": requires, "opset": {"before": 17, "after": 23}}))

@@ -50,7 +50,7 @@ def completed(words: str, position: int, shell: str = "bash", partial: str = "")
             3,
             [
                 "plain,attention",
-                *(f"plain,attention_{name}" for name in ("fusion", "mask_conversion", "transpose_fusion")),
+                *(f"plain,attention_{name}" for name in ("fusion", "guarding", "mask_conversion", "transpose_fusion")),
             ],
         ),
         ("ortopt passes qdq_f", 2, ["plain,qdq_final_cleanup"]),

@@ -82,7 +82,7 @@ def crowded(data: dict[str, Any]) -> dict[str, Any]:
             },
         },
         "requires": {"onnxruntime": "1.23", "original": "1.12", "any_runtime": False, "because": ["opset 23"],
-                     "ops": [f"com.microsoft::Op{n}" for n in range(9)]},
+                     "with_nothing": "1.29", "ops": [f"com.microsoft::Op{n}" for n in range(9)]},
         "opset": {"before": 17, "after": 23},
         "runs_on": {"runtime": "ONNX Runtime's web build", "target": "web", "known": "from its sources"},
         "bound_reached": [1, 2, 3], "failures": [{"pass": f"pass_{n}", "reason": "r"} for n in range(9)],
@@ -182,7 +182,7 @@ def test_what_it_needs_is_told_with_the_reason(
 ) -> None:
     names = ("onnxruntime", "original", "any_runtime", "because", "ops")
     data = plain | {
-        "requires": dict(zip(names, requires, strict=True)),
+        "requires": dict(zip(names, requires, strict=True), with_nothing=None),
         "opset": {"before": opset[0], "after": opset[1]},
     }
     assert rows(data)["needs"].startswith(told)
