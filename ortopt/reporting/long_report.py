@@ -189,6 +189,8 @@ def _needs_in_short(data: Mapping[str, Any]) -> str:
         return f"needs a runtime that has {', '.join(map(one_line, requires['ops']))}"
     newer = original is not None and parse_release(first) > parse_release(original)
     before = f" (the original {original})" if newer else ""
+    if requires["with_nothing"] is not None:
+        before += f", {requires['with_nothing']} where a batch or a length may be 0"
     not_run = "; not run there" if is_not_run_there(data) else ""
     if requires["any_runtime"]:
         return f"has standard ops only, ONNX Runtime ≥ {first} reads them{before}{not_run}"
