@@ -65,6 +65,7 @@ class ConvTransposeDecomposition(CpuRule[Match]):
         need(len(sides) in (1, 2), "it is of no signals and no images", x)
         stride = stride_of_transposed(root)
         kernel = _check_weight(weight, stride, 2 + len(sides))
+        bias_of(root)
         pads = ops.Conv(root).pads
         cut = max(sum(pads[axis :: len(sides)]) for axis in range(len(sides)))
         need(min(pads) >= 0 and cut < kernel, "its padding is no frame within the kernel", root)
