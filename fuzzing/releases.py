@@ -256,15 +256,14 @@ def _case(example: Example, options: dict[str, Any], here: Runner) -> Case | Non
         if needed is not None and releases.parse_release(needed) > releases.parse_release(release):
             return None  # what it gives there is nothing to go by
     original = to_bytes(model)
-    for inputs in [example.inputs] if example.inputs else _drawn(model):
-        try:
-            wanted = here.run(original, inputs)
-            result = to_bytes(optimize(model, level=3, verify=False, **options).model)
-        except WorkerError:
-            continue  # it does not run here at these sizes
-        except OrtoptError:
-            return None  # it is made to be refused
-        return None if result == original else Case(original, result, inputs, wanted)
+    try:
+        for inputs in [example.inputs] if example.inputs else _drawn(model):
+            with contextlib.suppress(WorkerError):  # it does not run here at these sizes
+                wanted = here.run(original, inputs)
+                result = to_bytes(optimize(model, level=3, verify=False, **options).model)
+                return None if result == original else Case(original, result, inputs, wanted)
+    except OrtoptError:
+        return None  # no inputs can be drawn, or it is made to be refused
     return None
 
 

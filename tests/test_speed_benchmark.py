@@ -211,6 +211,9 @@ def test_differences() -> None:
     assert turns.difference([x], [x[:2]]) == inf
     assert turns.difference([np.array([3])], [np.array([4])]) == 0  # where it is an index, near is no measure
     assert turns.difference([np.zeros(2)], [np.array([0.0, 0.5])]) == 0.5
+    small = np.array([6e-8], np.float32)
+    assert turns.difference([small], [2 * small]) == 0  # a Sigmoid of 16 and one of 17 differ by as much
+    assert turns.difference([small], [4 * small]) > 1
 
 
 def answer(cpu: list[float], wall: list[float], outcome: str = "ok", error: float = 0.0) -> turns.Answer:

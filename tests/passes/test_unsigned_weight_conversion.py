@@ -1,11 +1,14 @@
 """Signed weights become unsigned where the processor saturates sums of products, and nowhere else."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
 from ortopt.options import Fusions, March, Options
 from ortopt.system import processor
 from ortopt.testing import check_keeps, check_rewrites
+from tests.processors import pretended
 
 PASS = "unsigned_weight_conversion"
 NATIVE = Options(march=March.NATIVE, fusions=Fusions.ALL)
@@ -32,9 +35,9 @@ MODELS = {
 
 
 @pytest.fixture
-def saturating(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processor, "features", lambda: frozenset({"avx", "avx2", "fma"}))
-    monkeypatch.setattr(processor, "is_x86", lambda: True)
+def saturating() -> Iterator[None]:
+    with pretended():
+        yield
 
 
 @pytest.mark.usefixtures("saturating")
