@@ -59,6 +59,7 @@ def optimize(
     min_onnxruntime: str | None = None,
     dims: str | Mapping[str, int] | None = None,
     input_shapes: str | Mapping[str, str | Sequence[int | None]] | None = None,
+    rename_dims: str | Mapping[str, str] | None = None,
     value_info: bool = False,
     rename: str | Mapping[str, str] | None = None,
     keep_outputs: Sequence[str] = (),
@@ -139,6 +140,7 @@ def optimize(
             None for one that stays as it is; a text is read as the flag's value: ``"pixel_values=1,3,224,224"``. Where
             a fixed size changes, the result is compared with the original with its inputs' declared sizes changed and
             what it declares of computed values dropped.
+        rename_dims: New names of dimensions of inputs; those of one name are of one size in every run.
         value_info: Write what is known of all values' types and shapes. Otherwise only what the model states is
             written, corrected.
         rename: New names of inputs and outputs. Until the model is written, all is called as in the original.

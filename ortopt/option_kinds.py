@@ -423,18 +423,10 @@ class Shapes(Table):
         return ",".join(KEPT if size is None else str(size) for size in value)
 
 
-class Renames(Table):
-    """New names by old ones."""
+class NewNames(Table):
+    """New names by old ones; several may get the same."""
 
     says = "old names to new ones, e.g. {'input.1': 'pixels'}"
-
-    def checked(self, name: str, value: Any) -> Any:
-        """Check that it maps names to other names, each new one once."""
-        names = super().checked(name, value)
-        twice = next((new for new in names.values() if list(names.values()).count(new) > 1), None)
-        if twice is not None:
-            raise UsageError(f"{name} gives two values the name {twice!r}")
-        return names
 
     def parsed(self, flag: str, text: Any) -> Any:
         """The names from texts of the form OLD=NEW."""
@@ -444,6 +436,18 @@ class Renames(Table):
         if not (isinstance(value, str) and key and value):
             raise UsageError(f"{name} maps old names to new ones; {key!r} to {value!r} is none")
         return value
+
+
+class Renames(NewNames):
+    """New names by old ones, each new one once."""
+
+    def checked(self, name: str, value: Any) -> Any:
+        """Check that it maps names to other names, each new one once."""
+        names = super().checked(name, value)
+        twice = next((new for new in names.values() if list(names.values()).count(new) > 1), None)
+        if twice is not None:
+            raise UsageError(f"{name} gives two values the name {twice!r}")
+        return names
 
 
 class Release(Text):

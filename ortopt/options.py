@@ -24,6 +24,7 @@ from ortopt.option_kinds import (
     Kind,
     Level,
     Names,
+    NewNames,
     Opset,
     Paths,
     Release,
@@ -255,6 +256,13 @@ class Options:
         "--input-shape",
         "Shapes of inputs; changes fixed sizes too, where the model allows it.",
         metavar="NAME=SIZE,...",
+    )
+    rename_dims: Mapping[str, str] = _option(
+        dict,
+        NewNames(),
+        "--rename-dim",
+        "New names of dimensions of inputs; those of one name are of one size in every run.",
+        metavar="OLD=NEW",
     )
     value_info: bool = _option(False, Switch(), "--value-info", "Write what is known of all values' types and shapes.")
     rename: Mapping[str, str] = _option(

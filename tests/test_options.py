@@ -128,6 +128,7 @@ OPTIONS = Options(
     input_shapes={"x": (1, None, 224), "s": (), "t:0": (2,)},
     value_info=True,
     rename={"x": "pixels", "a=b": "c"},
+    rename_dims={"a": "batch", "b": "batch"},
     keep_outputs=("y", "z*"),
     drop_outputs=("z1",),
     int32_inputs=True,

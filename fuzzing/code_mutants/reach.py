@@ -21,6 +21,9 @@ from fuzzing.code_mutants.mutants import ROOT
 
 FOLDER: Final = ROOT / "fuzz-out" / "code-mutants"
 
+_TOOL: Final = 3
+"""No debugger, coverage or profiler: tests that profile use the id of these."""
+
 _MAX_TESTS: Final = 400
 """Tests that are kept for each function: the quickest."""
 
@@ -31,8 +34,8 @@ class _Recorder:
         self._called: set[CodeType] = set()
         monitoring = sys.monitoring  # type: ignore[attr-defined, unused-ignore]  # from Python 3.12 on
         self._monitoring: Any = monitoring
-        monitoring.use_tool_id(monitoring.PROFILER_ID, "code-mutants")
-        monitoring.register_callback(monitoring.PROFILER_ID, monitoring.events.PY_START, self._start)
+        monitoring.use_tool_id(_TOOL, "code-mutants")
+        monitoring.register_callback(_TOOL, monitoring.events.PY_START, self._start)
 
     def _start(self, code: CodeType, _: int) -> object:
         self._called.add(code)
@@ -43,11 +46,11 @@ class _Recorder:
         monitoring = self._monitoring
         self._called.clear()
         monitoring.restart_events()
-        monitoring.set_events(monitoring.PROFILER_ID, monitoring.events.PY_START)
+        monitoring.set_events(_TOOL, monitoring.events.PY_START)
         begun = time.perf_counter()
         yield
         seconds = round(time.perf_counter() - begun, 3)
-        monitoring.set_events(monitoring.PROFILER_ID, 0)
+        monitoring.set_events(_TOOL, 0)
         for key in {key for code in self._called if (key := _key(code))}:
             self.tests.setdefault(key, []).append((seconds, item.nodeid))
 

@@ -47,13 +47,31 @@ def override(model: ir.Model, dims: Mapping[str, int], shapes: Shapes | None = N
     for value, shape in given.items():
         _choose(value, shape, chosen)
     declared = {value: value.shape for value in given}
-    for graph in scope.below(model.graph):
-        for value in (*graph.inputs, *graph.outputs, *(output for node in graph for output in node.outputs)):
-            _substitute(value, chosen)
+    _substitute_all(model, chosen)
     changed = frozenset(value.name or "" for value, shape in given.items() if _put(value, shape, declared[value]))
     if changed:
         forget_computed_shapes(model)
     return changed
+
+
+def rename(model: ir.Model, names: Mapping[str, str]) -> None:
+    """Give dimensions of a model's inputs other names, wherever they appear; several may get the same.
+
+    Args:
+        model: The model; changed in place.
+        names: New names by old ones.
+
+    Raises:
+        UsageError: If no input has a dimension of a name.
+    """
+    check_names(model, names)
+    _substitute_all(model, {old: symbolic.symbol(new) for old, new in names.items()})
+
+
+def _substitute_all(model: ir.Model, chosen: Mapping[str, Dim]) -> None:
+    for graph in scope.below(model.graph):
+        for value in (*graph.inputs, *graph.outputs, *(output for node in graph for output in node.outputs)):
+            _substitute(value, chosen)
 
 
 def sizes_of_symbols(model: ir.Model, dims: Mapping[str, int], shapes: Shapes) -> dict[str, int]:
@@ -223,7 +241,7 @@ def _put(value: ir.Value, shape: tuple[int | None, ...], declared: ir.Shape | No
     return any(isinstance(declared[axis], int) for axis in fixed)
 
 
-def _substitute(value: ir.Value, chosen: Mapping[str, int]) -> None:
+def _substitute(value: ir.Value, chosen: Mapping[str, Dim]) -> None:
     if value.shape is None or value.shape.is_static():
         return
     dims = [dim if isinstance(dim, int) else symbolic.substitute(dim, chosen) for dim in value.shape.dims]

@@ -62,7 +62,7 @@ from ortopt.graph.facts import (
     shape_from,
     shape_of,
 )
-from ortopt.graph.integer_ranges import Sizes
+from ortopt.graph.integer_ranges import Sizes, extent
 from ortopt.graph.symbolic import (
     INVENTED,
     UNKNOWN,
@@ -181,7 +181,9 @@ class _Inference:
             value.meta.pop(CONTENTS, None)
             self._know_input(value, dims_of_declared(value))
         self._main = graph
-        self.sizes = graph.meta[SIZES] = Sizes(dims for value in graph.inputs if (dims := dims_of(value)) is not None)
+        self.sizes = graph.meta[SIZES] = Sizes(
+            extent(dims, value.dtype) for value in graph.inputs if (dims := dims_of(value)) is not None
+        )
         self.drive(self._walk(graph))
         doubted = self._no_longer_doubted(graph)
         for _ in range(_MAX_REVISITS):
@@ -503,7 +505,7 @@ class _Inference:
 
 
 def _sizes_in_every_run(graph: ir.Graph) -> Iterator[Dims]:
-    """The dimensions of the tensors that a main graph computes for its outputs, where numbers stand beside symbols."""
+    """The extents of the tensors that a main graph computes for its outputs, where numbers stand beside symbols."""
     read: set[ir.Value | None] = set(graph.outputs)
     for node in reversed(graph):
         if read.isdisjoint(node.outputs):
@@ -515,7 +517,7 @@ def _sizes_in_every_run(graph: ir.Graph) -> Iterator[Dims]:
             dims = dims_of(value) if isinstance(value.type, ir.TensorType) else None
             names = {name for dim in dims or () for name in symbols(dim)}
             if names and dims is not None and all(map(is_of_inputs, names)):
-                yield dims
+                yield extent(dims, value.dtype)
 
 
 def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:

@@ -20,7 +20,7 @@ HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
         *("custom_op_libraries", "keep_functions", "freeze_initializers", "nonempty"),
     ),
     "Inputs and outputs of the result": (
-        *("rename", "keep_outputs", "drop_outputs", "int32_inputs", "image_inputs", "dynamic_batch"),
+        *("rename", "rename_dims", "keep_outputs", "drop_outputs", "int32_inputs", "image_inputs", "dynamic_batch"),
     ),
     "What runs the result": (
         *("providers", "target", "opset", "min_onnxruntime", "march", "for_threads", "dim_hints"),

@@ -4,12 +4,13 @@ Shape arithmetic is computed here as in mathematics, and by a model in a dtype t
 after `wrapped`, and on expressions that never leave the dtype's range; all other expressions are unknown. `Sizes.holds`
 decides, for everything that is kept (`ortopt.graph.facts.set_contents`).
 
-The one assumption behind it: **the dimensions of a tensor, those that are 0 left out, have a product of at most
-`LARGEST`** (2^40, a tensor of a terabyte). So a symbol is at most `LARGEST`, however large the other tensors are, and a
-product of symbols is if one input of the model has them all as dimensions: ``N*M`` of an input ``[N, M]``, but neither
-``N*N`` nor the product of the lengths of two inputs, which wraps around for tensors that fit every memory. The numbers
-among the dimensions count as well: N of an input ``[N, 224, 224, 3]`` fits 32 bits, and so does N where the model
-computes a tensor ``[N, 768]`` of it in every run. Nothing here assumes that a dimension fits 32 bits without that.
+The one assumption behind it: **the dimensions of a tensor, those that are 0 left out, and the bytes of an element
+have a product of at most `LARGEST`** (2^40: no tensor has more than a terabyte). So a symbol is at most `LARGEST`,
+however large the other tensors are, and a product of symbols is if one input of the model has them all as dimensions:
+``N*M`` of an input ``[N, M]``, but neither ``N*N`` nor the product of the lengths of two inputs, which wraps around for
+tensors that fit every memory. The numbers among the dimensions count as well: N of an input ``[N, 224, 224, 3]`` fits
+32 bits, and so does N where the model computes a tensor ``[N, 256]`` of floats of it in every run. Nothing here assumes
+that a dimension fits 32 bits without that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ortopt.graph.polynomials import TooComplexError
 from ortopt.graph.symbolic import Dim
 
 LARGEST: Final = 2**40
-"""The most that the dimensions of a tensor multiply to, those that are 0 left out."""
+"""The most that the dimensions of a tensor multiply to, those that are 0 left out, and the bytes of an element."""
 
 EXACT_IN_DOUBLES: Final = 2**53
 """Up to here a double has every integer; ONNX Runtime computes some integers as doubles."""
@@ -66,11 +67,22 @@ def is_endless(end: Dim) -> bool:
     return isinstance(end, int) and (end == _LAST_OF_32_BITS or end >= LARGEST)
 
 
+def extent(dims: Iterable[Dim], dtype: ir.DataType | None) -> tuple[Dim, ...]:
+    """What multiplies to the bytes of a tensor: its dimensions, and the bytes of an element, at least 1.
+
+    Args:
+        dims: Its dimensions.
+        dtype: Its element type, if it is known.
+    """
+    sized = dtype not in (None, ir.DataType.STRING, ir.DataType.UNDEFINED)
+    return (*dims, max(1, int(dtype.itemsize)) if dtype is not None and sized else 1)
+
+
 class Sizes:
     """How large the expressions of one model get.
 
     Args:
-        inputs: The dimensions of the model's inputs: what multiplies to at most `LARGEST` together.
+        inputs: The extents of the model's inputs (see `extent`): what multiplies to at most `LARGEST` together.
 
     Attributes:
         refusals: How often something was in doubt.
@@ -88,7 +100,7 @@ class Sizes:
         self.learn(inputs)
 
     def learn(self, tensors: Iterable[Iterable[Dim]]) -> bool:
-        """Note the dimensions of tensors that there are wherever the model runs.
+        """Note the extents of tensors that there are wherever the model runs (see `extent`).
 
         Returns:
             Whether they bound something more closely than what was known.

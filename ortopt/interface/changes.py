@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import onnx_ir as ir
 
-from ortopt.analysis.dimensions import forget_computed_shapes
+from ortopt.analysis.dimensions import forget_computed_shapes, rename
 from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import InvalidModelError, UsageError
@@ -392,7 +392,8 @@ def _matching(names: Sequence[str], patterns: Sequence[str]) -> set[str]:
 def are_asked(options: Options) -> bool:
     """Whether options ask for changes that the model itself must have before a run; new names come behind it."""
     return bool(
-        options.keep_outputs
+        options.rename_dims
+        or options.keep_outputs
         or options.drop_outputs
         or options.int32_inputs
         or options.image_inputs
@@ -416,6 +417,9 @@ def change(model: ir.Model, options: Options, token: CancellationToken = NEVER) 
         InvalidModelError: If the model does not allow one.
     """
     made: list[InterfaceChange] = []
+    if options.rename_dims:
+        rename(model, options.rename_dims)
+        made.append(InterfaceChange())
     if options.keep_outputs or options.drop_outputs:
         made.append(FewerOutputs(model, options.keep_outputs, options.drop_outputs, token))
     if options.image_inputs:

@@ -79,7 +79,7 @@ def changed(before: Sequence[Port], model: ir.Model, options: Options) -> tuple[
         options: Options of the run: what they do not ask for is no change, but a correction.
     """
     asked = bool(options.rename or options.keep_outputs or options.drop_outputs or options.int32_inputs)
-    resized = bool(options.dims or options.input_shapes or options.dynamic_batch)
+    resized = bool(options.dims or options.input_shapes or options.dynamic_batch or options.rename_dims)
     if not (asked or resized or options.image_inputs or options.float16_io):
         return ()
     after = {(one.kind, one.name): one for one in ports_of(model)}

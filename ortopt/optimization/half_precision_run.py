@@ -32,7 +32,7 @@ from ortopt.transformer import GraphTransformer
 from ortopt.verification.runner import nbytes
 
 NO_CHANGES: Final[dict[str, Any]] = {
-    **{"opset": None, "dims": {}, "input_shapes": {}, "rename": {}},
+    **{"opset": None, "dims": {}, "input_shapes": {}, "rename": {}, "rename_dims": {}},
     **{"keep_outputs": (), "drop_outputs": (), "int32_inputs": False, "image_inputs": {}, "dynamic_batch": None},
 }
 """Options that change what a model is before the conversion, or what it is called behind it, and so only once."""

@@ -1,13 +1,15 @@
 """Layer and root-mean-square normalizations that are spelled out in nodes, as exporters and people write them.
 
-A pattern is matched from its square root, because graphs have few of them; the rest is above and below it.
+A pattern is matched from its square root, because graphs have few of them. What stands above it says what is measured:
+the variance of x, as ``mean((x - mean(x))²)`` or as ``mean(x²) - mean(x)²``, or the mean of its squares. What stands
+below is multiplied out (`ortopt.patterns.standardized`), so the order of factors and summands is of no importance.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Container, Iterator, Sequence
+from typing import Final
 
 import numpy as np
 import onnx_ir as ir
@@ -21,8 +23,9 @@ from ortopt.graph.match import (
     DOUBLE,
     FLOAT,
     FLOAT16,
-    FLOATS,
     Dim,
+    Refusal,
+    array_of,
     attribute,
     dims,
     dtype,
@@ -31,70 +34,33 @@ from ortopt.graph.match import (
     is_op,
     is_scalar,
     is_used,
-    is_used_once,
     is_vector_of,
     keeps_rank,
     need,
     need_float,
-    only_user,
     optional,
     producer,
+    rank,
     scalar,
+    users,
+)
+from ortopt.graph.symbolic import same_shape
+from ortopt.patterns.standardized import (
+    ARITHMETIC,
+    MEANS,
+    Affine,
+    Mean,
+    Measure,
+    affine_of,
+    mean_of,
+    restores,
+    source_of,
 )
 
 ROOTS = ("Sqrt", "Pow")
 
-
-class Mean(NamedTuple):
-    """A mean over the last axes of a value.
-
-    Attributes:
-        node: The ReduceMean.
-        of: The value that it is the mean of.
-        axis: The first axis that it is taken over, counted from the front.
-    """
-
-    node: ir.Node
-    of: ir.Value
-    axis: int
-
-
-class Quotient(Struct, frozen=True):
-    """``numerator / sqrt(mean(base²) + epsilon)``.
-
-    Attributes:
-        nodes: All nodes of it.
-        base: What is squared.
-        numerator: What is divided.
-        axis: The first axis of the mean, counted from the front.
-        epsilon: What is added to the mean.
-        y: The result.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    base: ir.Value
-    numerator: ir.Value
-    axis: int
-    epsilon: float
-    y: ir.Value
-
-
-class Affine(NamedTuple):
-    """``scale * Cast(y) + bias`` below a quotient; Cast, scale and bias may each be missing.
-
-    Attributes:
-        nodes: All nodes of it.
-        x: What is normalized; of the result's type.
-        scale: Has the shape of the normalized axes; None if there is none.
-        bias: Likewise.
-        y: The result.
-    """
-
-    nodes: tuple[ir.Node, ...]
-    x: ir.Value
-    scale: ir.Value | None
-    bias: ir.Value | None
-    y: ir.Value
+_MAX_NODES: Final = 16
+"""Nodes below the root that may be part of a normalization: more than any spelling has."""
 
 
 class Normalization(Struct, frozen=True):
@@ -103,10 +69,10 @@ class Normalization(Struct, frozen=True):
     Attributes:
         nodes: All nodes of it, the root among them.
         x: What is normalized.
-        scale: Has the shape of the normalized axes; None if there is none.
+        scale: Has the shape of the normalized axes, but for sizes of 1 in front of a constant; None if there is none.
         bias: Likewise; None for a root-mean-square normalization.
+        axis: The first normalized axis, counted from the front.
         epsilon: What is added to the mean of the squares.
-        dims: The normalized dimensions.
         y: The result, which stands below the root.
     """
 
@@ -114,8 +80,8 @@ class Normalization(Struct, frozen=True):
     x: ir.Value
     scale: ir.Value | None
     bias: ir.Value | None
+    axis: int
     epsilon: float
-    dims: tuple[int, ...]
     y: ir.Value
 
     @property
@@ -127,189 +93,214 @@ class Normalization(Struct, frozen=True):
 def layer_normalization(root: ir.Node) -> Normalization:
     """The layer normalization around its square root.
 
-    The deviation from the mean is above the root; the quotient, scale and bias are below it.
-
     Raises:
         Refusal: If it is none.
     """
-    division = quotient(root)
-    nodes: list[ir.Node] = []
-    mean = _deviation(division.base, nodes)
-    need(mean.axis == division.axis, "the means are over different axes", mean.node)
-    if division.numerator is not division.base:
-        other = _deviation(division.numerator, nodes)
-        need(other[1:] == mean[1:], "another difference is divided", division.numerator)
-    below = affine(division, mean.of, with_bias=True)
-    return Normalization(
-        tuple(dict.fromkeys((*nodes, *division.nodes, *below.nodes))),
-        below.x,
-        below.scale,
-        below.bias,
-        division.epsilon,
-        static_dims_from(below.x, mean.axis),
-        below.y,
-    )
+    measure = measured(root)
+    return normalization(measure, static_dims_from(measure.x, measure.axis))
 
 
 def rms_normalization(root: ir.Node) -> Normalization:
     """The root-mean-square normalization around its square root.
 
-    The mean of the squares is above the root; the quotient and the scale are below it.
-
     Raises:
         Refusal: If it is none.
     """
-    division = quotient(root, shifted=False)
-    x = division.base
-    if division.numerator is not x:
-        need(cast_source(x) is division.numerator, "something else is divided", division.numerator)
-        x = division.numerator
-    below = affine(division, x, with_bias=False)
-    nodes = tuple(dict.fromkeys((*division.nodes, *below.nodes)))
-    dims_ = static_dims_from(below.x, division.axis)
-    return Normalization(nodes, below.x, below.scale, None, division.epsilon, dims_, below.y)
+    measure = measured(root, centred=False)
+    return normalization(measure, static_dims_from(measure.x, measure.axis))
 
 
-def _deviation(value: ir.Value, nodes: list[ir.Node]) -> Mean:
-    """The mean of x in ``x - mean(x)``; its nodes are added to `nodes`."""
-    node = producer(uncast(value, nodes), "Sub")
-    x, average = inputs(node, 2)
-    mean = mean_over_last_axes(average)
-    need(mean.of is x, "the mean of something else is subtracted", node)
-    nodes += [node, mean.node]
-    return mean
-
-
-def attributes_of(normalization: Normalization) -> dict[str, int | float]:
-    """The attributes of the LayerNormalization or RMSNormalization that replaces a normalization."""
-    attributes: dict[str, int | float] = {"axis": -len(normalization.dims), "epsilon": normalization.epsilon}
-    if dtype(normalization.x) == DOUBLE:
-        attributes["stash_type"] = DOUBLE.value
-    elif scope.of_node(normalization.nodes[0]).in_function:
-        attributes["stash_type"] = FLOAT.value  # ONNX Runtime 1.31 crashes on a function without it
-    return attributes
-
-
-def scale_of(normalization: Normalization) -> ir.Value:
-    """The scale of the op, which needs one: ones where the normalization has none."""
-    if normalization.scale is not None:
-        return normalization.scale
-    return constant(np.ones(normalization.dims), dtype(normalization.x))
-
-
-def mean_over_last_axes(value: ir.Value) -> Mean:
-    """The mean that a value is; it keeps the rank.
-
-    Raises:
-        Refusal: If it is none, or over other axes than the last ones.
-    """
-    node = producer(value, "ReduceMean")
-    mean = ops.Reduce(node)
-    need(mean.keeps_axes, "the mean drops its axes", node)
-    need(not mean.does_nothing, "the mean is over no axis", node)
-    (of,) = inputs(node, 1)
-    taken = sorted(mean.axes)
-    need(bool(taken) and taken == list(range(taken[0], len(dims(of)))), "the mean is not over the last axes", node)
-    return Mean(node, of, taken[0])
-
-
-def quotient(root: ir.Node, *, shifted: bool = True) -> Quotient:
-    """The division by the square root that a node computes.
+def measured(root: ir.Node, *, centred: bool = True) -> Measure:
+    """What a square root measures.
 
     Args:
         root: A Sqrt, or a Pow with an exponent of ½ or -½.
-        shifted: Whether an epsilon must be added to the mean; else it may be missing.
+        centred: Whether it measures the variance, and not the mean of squares, where epsilon may be missing.
 
     Raises:
-        Refusal: If it is not that.
+        Refusal: If it does not.
     """
     inverse = is_op(root, "Pow") and is_scalar(optional(root, 1), -0.5)
     need(is_op(root, "Sqrt") or inverse or is_scalar(optional(root, 1), 0.5), "it takes no square root", root)
     nodes = [root]
     (radicand, *_) = inputs(root, 1)
-    number, variance = None, radicand
-    if shifted or not is_op(radicand.producer(), "Cast", "ReduceMean"):
+    number, value = None, radicand
+    if centred or not is_op(radicand.producer(), "Cast", *MEANS):
         sum_ = producer(radicand, "Add")
         a, b = inputs(sum_, 2)
-        number, variance = (a, b) if is_constant(a) else (b, a)
+        number, value = (a, b) if is_constant(a) else (b, a)
         nodes.append(sum_)
     epsilon = 0.0 if number is None else scalar(number)
     need(0 <= epsilon < math.inf, "epsilon is negative", radicand)
-    mean = mean_over_last_axes(uncast(variance, nodes))
-    need(number is None or keeps_rank(number, mean.of), "the constant would raise the rank", radicand)
-    squaring = producer(mean.of, "Pow", "Mul")
-    nodes += [mean.node, squaring]
-    wide, other = inputs(squaring, 2)
+    need(number is None or keeps_rank(number, value), "the constant would raise the rank", radicand)
+    value = _positive(_moved_back(value, nodes), nodes)
+    x, squares, mean = _variance(value, nodes) if centred else _squares(value, nodes)
+    for node in nodes:
+        moves = is_op(node, "Reshape", "Unsqueeze")
+        need(not moves or restores(node, x, squares.axis), "elements are moved", node)
+    return Measure(tuple(nodes), root, 1 if inverse else -1, x, mean, squares.axis, epsilon)
+
+
+def _squares(value: ir.Value, nodes: list[ir.Node]) -> tuple[ir.Value, Mean, None]:
+    """The x of ``mean(x²)``, and the mean."""
+    mean = mean_of(value)
+    nodes.append(mean.node)
+    return _squared(mean.of, nodes), mean, None
+
+
+def _variance(value: ir.Value, nodes: list[ir.Node]) -> tuple[ir.Value, Mean, ir.Value]:
+    """The x of ``mean((x - mean(x))²)`` or ``mean(x²) - mean(x)²``, the mean of squares, and the mean of x."""
+    difference = value.producer()
+    if is_op(difference, "Sub"):
+        a, b = inputs(difference, 2)
+        x, squares, _ = _squares(_moved_back(a, nodes), nodes)
+        average = _squared(_moved_back(b, nodes), nodes)
+        need(same_shape(dims(a), dims(b)), "one of the means dropped its axes", difference)
+    else:
+        base, squares, _ = _squares(value, nodes)
+        difference = producer(_uncast(base, nodes), "Sub")
+        x, average = inputs(difference, 2)
+        need(rank(average) == rank(x), "the mean dropped its axes", difference)
+    nodes.append(difference)
+    average = _moved_back(average, nodes)
+    mean = mean_of(average)
+    need(mean.of is x, "the mean of something else is subtracted", difference)
+    need(mean.axis == squares.axis, "the means are over different axes", mean.node)
+    nodes.append(mean.node)
+    return x, squares, average
+
+
+def _squared(value: ir.Value, nodes: list[ir.Node]) -> ir.Value:
+    """What is squared; the node is added to `nodes`."""
+    squaring = producer(value, "Pow", "Mul")
+    base, other = inputs(squaring, 2)
     if is_op(squaring, "Mul"):
-        need(wide is other, "it is the mean of no square", squaring)
+        need(base is other, "it is the mean of no square", squaring)
     else:
         need(is_scalar(other, 2.0), "the exponent is not 2", other)
-        need(keeps_rank(other, wide), "the constant would raise the rank", other)
-    numerator, y = _divided(root, inverse, nodes)
-    return Quotient(tuple(nodes), wide, numerator, mean.axis, epsilon, y)
+        need(keeps_rank(other, base), "the constant would raise the rank", other)
+    nodes.append(squaring)
+    return base
 
 
-def _divided(root: ir.Node, inverse: bool, nodes: list[ir.Node]) -> tuple[ir.Value, ir.Value]:
-    """The value that is divided by the root, or multiplied with its reciprocal; and the result."""
-    value = _cast_below(root.outputs[0], nodes)
-    user = only_user(value, "Mul" if inverse else "Div", "Div" if inverse else "Reciprocal")
-    if not inverse:
-        if is_op(user, "Div"):
-            numerator, denominator = inputs(user, 2)
-            need(denominator is value and numerator is not value, "the root is divided", user)
-            if not (is_scalar(numerator, 1.0) and keeps_rank(numerator, value)):
-                nodes.append(user)
-                return numerator, user.outputs[0]
-        nodes.append(user)
-        value = _cast_below(user.outputs[0], nodes)
-        user = only_user(value, "Mul")
-    need(is_op(user, "Mul"), "the reciprocal root is no factor", user)
-    nodes.append(user)
-    a, b = inputs(user, 2)
-    need(a is not b, "the reciprocal root is squared", user)
-    return (b if a is value else a), user.outputs[0]
+def _positive(value: ir.Value, nodes: list[ir.Node]) -> ir.Value:
+    """What a variance was before rounding could not make it negative any more; the node is added to `nodes`."""
+    node = value.producer()
+    if not is_op(node, "Relu"):
+        return value
+    nodes.append(node)
+    return _moved_back(inputs(node, 1)[0], nodes)
 
 
-def affine(division: Quotient, x: ir.Value, *, with_bias: bool) -> Affine:
-    """Scale and bias below a quotient, and a Cast before them back to the type of the normalized value.
+def _uncast(value: ir.Value, nodes: list[ir.Node]) -> ir.Value:
+    """A value before a Cast between float types, if there is one, which is added to `nodes`."""
+    source, node = source_of(value), value.producer()
+    if source is None or node is None:
+        return value
+    nodes.append(node)
+    return source
+
+
+def _moved_back(value: ir.Value, nodes: list[ir.Node]) -> ir.Value:
+    """A value before Casts, and before dropped axes came back (which is for the caller to look at)."""
+    value = _uncast(value, nodes)
+    node = value.producer()
+    if not is_op(node, "Reshape", "Unsqueeze"):
+        return value
+    nodes.append(node)
+    return _uncast(inputs(node, 1)[0], nodes)
+
+
+def normalization(measure: Measure, shape: tuple[int, ...] | None) -> Normalization:
+    """The normalization below a square root, with as much of scale, bias and Casts as one op computes.
 
     Args:
-        division: The quotient.
-        x: What is normalized, in any type.
-        with_bias: Whether a bias may follow.
+        measure: The root, and what it measures.
+        shape: The shape of scale and bias; None to leave them outside.
 
     Raises:
-        Refusal: If the result has another type than what is normalized, or something is computed in a narrower one.
+        Refusal: If nothing below is one.
     """
+    found: Normalization | None = None
+    refusal: Refusal | None = None
+    try:
+        for y in _results(measure.root):
+            try:
+                affine = affine_of(y, measure, shape)
+                need(measure.mean is not None or affine.bias is None, "there is no op with a bias", y)
+                _check_types(measure, affine)
+            except Refusal as reason:
+                if found is not None:
+                    break
+                refusal = reason
+                continue
+            nodes = tuple(dict.fromkeys((*measure.nodes, *affine.nodes)))
+            found = Normalization(nodes, affine.x, affine.scale, affine.bias, measure.axis, measure.epsilon, y)
+    except Refusal as reason:  # what comes next is no part of it
+        refusal = refusal or reason
+    if found is None:
+        raise refusal or Refusal("nothing is computed from the root", measure.root)
+    return found
+
+
+def _results(root: ir.Node) -> Iterator[ir.Value]:
+    """The values below a root that all that is computed from it goes through, the nearest first.
+
+    Raises:
+        Refusal: If more than sums and products comes before the next.
+    """
+    inside = {root: None}
+    while True:
+        ends = [node.outputs[0] for node in inside if _is_used_outside(node.outputs[0], inside)]
+        if len(ends) == 1 and len(inside) > 1:
+            yield ends[0]
+        need(bool(ends) and len(inside) <= _MAX_NODES, "too much is computed from the root", root)
+        for value in ends:
+            need(not value.is_graph_output(), "the value is used elsewhere", value)
+            for user in users(value):
+                need(is_op(user, *ARITHMETIC) and user.graph is root.graph, "the value is used elsewhere", value)
+                inside[user] = None
+
+
+def _is_used_outside(value: ir.Value, nodes: Container[ir.Node]) -> bool:
+    return value.is_graph_output() or any(use.node not in nodes for use in value.uses())
+
+
+def _check_types(measure: Measure, affine: Affine) -> None:
+    """Refuse a normalization that computes in another type than the op would."""
+    x = affine.x
     need_float(x)
-    shape = static_dims_from(x, division.axis)
-    nodes: list[ir.Node] = []
-    y, scale, bias = division.y, None, None
-    source = cast_source(x)
-    narrow = _user(y, "Cast")
-    if narrow is not None and narrow.outputs[0].dtype in {dtype(x), source and source.dtype} - {None}:
-        nodes.append(narrow)
-        y = narrow.outputs[0]
-        if dtype(y) != dtype(x) and source is not None:
-            x = source
-    need(dtype(y) == dtype(x), "the result has another type than what is normalized", y)
-    scaling = _user(y, "Mul")
-    scale = None if scaling is None else _parameter(scaling, y, shape)
-    if scaling is not None and scale is not None:
-        nodes.append(scaling)
-        y = scaling.outputs[0]
-    shifting = _user(y, "Add") if with_bias else None
-    bias = None if shifting is None or (scaling is not None and scale is None) else _parameter(shifting, y, shape)
-    if shifting is not None and bias is not None:
-        nodes.append(shifting)
-        y = shifting.outputs[0]
     allowed = {dtype(x)} | ({FLOAT} if dtype(x) in (FLOAT16, BFLOAT16) else set())
-    for node in (*division.nodes, *nodes):
+    for node in (*measure.nodes, *affine.nodes):
         need(node.outputs[0].dtype in allowed, "something is computed in another type", node)
     if dtype(x) == DOUBLE:
-        epsilon = division.epsilon
-        need(float(np.float32(epsilon)) == epsilon, "epsilon is no single-precision number", division.y)
-    return Affine(tuple(nodes), x, scale, bias, y)
+        epsilon = measure.epsilon
+        need(float(np.float32(epsilon)) == epsilon, "epsilon is no single-precision number", measure.root)
+
+
+def node_of(op: str, found: Normalization) -> ir.Node:
+    """The LayerNormalization or RMSNormalization that replaces a normalization.
+
+    Args:
+        op: The op.
+        found: The normalization.
+    """
+    shape = static_dims_from(found.x, found.axis)
+    attributes: dict[str, int | float] = {"axis": -len(shape), "epsilon": found.epsilon}
+    if dtype(found.x) == DOUBLE:
+        attributes["stash_type"] = DOUBLE.value
+    elif scope.of_node(found.nodes[0]).in_function:
+        attributes["stash_type"] = FLOAT.value  # ONNX Runtime 1.31 crashes on a function without it
+    scale = constant(np.ones(shape), dtype(found.x)) if found.scale is None else _shaped(found.scale, shape)
+    bias = [] if found.bias is None else [_shaped(found.bias, shape)]
+    return ir.node(op, [found.x, scale, *bias], attributes)
+
+
+def _shaped(parameter: ir.Value, shape: tuple[int, ...]) -> ir.Value:
+    """A parameter without the sizes of 1 in front."""
+    if rank(parameter) == len(shape):
+        return parameter
+    return constant(array_of(parameter).reshape(shape), dtype(parameter))
 
 
 def static_dims_from(x: ir.Value, axis: int) -> tuple[int, ...]:
@@ -323,54 +314,6 @@ def static_dims_from(x: ir.Value, axis: int) -> tuple[int, ...]:
     need(len(known) == len(last), "a normalized dimension is not fixed", x)
     need(0 not in known, "a normalized dimension is 0", x)
     return known
-
-
-def cast_source(value: ir.Value) -> ir.Value | None:
-    """The operand of the Cast between float types that a value comes from, or None."""
-    node = value.producer()
-    source = node.inputs[0] if is_op(node, "Cast") else None
-    return source if source is not None and source.dtype in FLOATS and value.dtype in FLOATS else None
-
-
-def uncast(value: ir.Value, nodes: list[ir.Node]) -> ir.Value:
-    """A value before a Cast between float types, if there is one.
-
-    Args:
-        value: Any value.
-        nodes: The Cast is added to it.
-    """
-    source, node = cast_source(value), value.producer()
-    if source is None or node is None:
-        return value
-    nodes.append(node)
-    return source
-
-
-def _cast_below(value: ir.Value, nodes: list[ir.Node]) -> ir.Value:
-    cast = _user(value, "Cast")
-    if cast is None or cast.outputs[0].dtype not in FLOATS:
-        return value
-    nodes.append(cast)
-    return cast.outputs[0]
-
-
-def _user(value: ir.Value, op: str) -> ir.Node | None:
-    """The one user of a value, if it is of an op."""
-    if not is_used_once(value):
-        return None
-    (use,) = value.uses()
-    inside = use.node.graph is value.graph or value.producer() is None
-    return use.node if is_op(use.node, op) and inside else None
-
-
-def _parameter(node: ir.Node, value: ir.Value, shape: tuple[int, ...]) -> ir.Value | None:
-    """The other operand of a two-operand node, if it has this very shape and the value's type."""
-    a, b = inputs(node, 2)
-    other = b if a is value else a
-    if other is value or other.dtype != value.dtype:
-        return None
-    own = dims(other) if other.shape is not None else ()
-    return other if own == shape else None
 
 
 def check_fused_normalization(root: ir.Node, parameters: Sequence[ir.Value | None], size: Dim) -> None:

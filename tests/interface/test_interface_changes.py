@@ -303,3 +303,26 @@ def test_wrong_flags_are_usage_errors(tmp_path: Path) -> None:
     done = CliRunner().invoke(commands, ["optimize", str(tmp_path / "model.onnx"), "--drop-outputs", "nothing"])
     assert done.exit_code == 1
     assert "no output is named 'nothing'" in done.output
+
+
+# -- names of dimensions ----------------------------------------------------------------------------------------------
+
+MASKED = (
+    '<ir_version: 8, opset_import: ["" : 17]> g (float[a,b] x, float[c,d] mask) => (float[a,b] y) {'
+    "  s = Shape (x) e = Expand (mask, s) n = Abs (e) y = Mul (x, n) }"
+)
+
+
+def test_dimensions_of_one_name_are_of_one_size() -> None:
+    """Else rows of the mask may have to be repeated."""
+    assert "Expand" in ops_of(ortopt.optimize(parse(MASKED)))
+    result = ortopt.optimize(parse(MASKED), rename_dims={"a": "batch", "b": "rows", "c": "batch", "d": "rows"})
+    assert result.verified
+    assert "Expand" not in ops_of(result)
+    shapes = [str(value.shape) for value in (*result.model.graph.inputs, *result.model.graph.outputs)]
+    assert shapes == ["[batch,rows]"] * 3
+
+
+def test_a_dimension_that_no_input_has_cannot_be_renamed() -> None:
+    with pytest.raises(UsageError, match="no input has a dimension named f; the names: a, b, c, d"):
+        ortopt.optimize(parse(MASKED), rename_dims={"f": "batch"})

@@ -1,5 +1,6 @@
 """A Softmax takes the largest of a row off by itself; models that do it before, against overflow, do it twice.
 
+Models that spell all of it out become a Softmax first.
 And some functions change nothing when they are applied again, and some are their own inverses.
 """
 
@@ -16,14 +17,46 @@ from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.semantics.op_traits import IDEMPOTENT, INVOLUTIONS
 
 
+class SoftmaxFusion(RewriteRule[Match]):
+    """``Exp(x) / ReduceSum(Exp(x))`` → ``Softmax(x)``; ``x - Log(ReduceSum(Exp(x)))`` → ``LogSoftmax(x)``, as in JAX.
+
+    What x is must have the largest of its row taken off: else the original may overflow where the op does not.
+    """
+
+    after = ("div_mul_fusion", "reduce_reshape_fusion")
+    roots = ("Div", "Sub")
+    needs = ("Exp",)
+    opsets = (13, NEWEST_OPSET)  # before, all axes from the given one on are normalized together
+    lookback = 6
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Match:
+        """Exponentials, and their sums over the last axis, or the logarithms of these."""
+        left, right = inputs(root, 2)
+        logarithm = producer(right, "Log") if is_op(root, "Sub") else None
+        sum_ = producer(right if logarithm is None else inputs(logarithm, 1)[0], "ReduceSum")
+        (terms,) = inputs(sum_, 1)
+        exponential = producer(terms, "Exp")
+        (x,) = inputs(exponential, 1)
+        need(left is (terms if logarithm is None else x), "other sums are taken", root)
+        need_float(x)
+        last = len(dims(x)) - 1
+        need(ops.Reduce(sum_).keeps_axes and ops.Reduce(sum_).axes == (last,), "it sums up no rows", sum_)
+        scores, largest = inputs(producer(x, "Sub"), 2)
+        _check_largest(largest, scores, last)
+        nodes = tuple(node for node in (exponential, sum_, logarithm, root) if node is not None)
+        op = "Softmax" if logarithm is None else "LogSoftmax"
+        return Match(nodes, lambda: ir.node(op, [x], {"axis": -1}))
+
+
 class SoftmaxShiftElimination(RewriteRule[Match]):
     """``Softmax(x - ReduceMax(x))`` → ``Softmax(x)``; ``Softmax((z / c - ReduceMax(z / c)) · c)`` → ``Softmax(z)``.
 
-    The factor must be above 1, so that nothing overflows that did not before.
+    The factor must be above 1, so that nothing overflows that did not before. So for LogSoftmax.
     """
 
     after = ("constant_folding",)
-    roots = ("Softmax",)
+    roots = ("LogSoftmax", "Softmax")
     opsets = (13, NEWEST_OPSET)  # before, all axes from the given one on are normalized together
     lookback = 4
     numerics = Numerics.REORDERED
@@ -43,8 +76,8 @@ class SoftmaxShiftElimination(RewriteRule[Match]):
 
 
 def _without_shift(nodes: tuple[ir.Node, ...], scores: ir.Value) -> Match:
-    axis = ops.Softmax(nodes[-1]).stated_axis
-    return Match(nodes, lambda: ir.node("Softmax", [scores], {"axis": axis}))
+    root = nodes[-1]
+    return Match(nodes, lambda: ir.node(root.op_type, [scores], {"axis": ops.Softmax(root).stated_axis}))
 
 
 def _difference(root: ir.Node, shifted: ir.Value) -> ir.Node:

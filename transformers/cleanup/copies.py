@@ -1,5 +1,8 @@
 """Nodes that give back one of their operands: they only copy."""
 
+import math
+from typing import Final
+
 import numpy as np
 import onnx_ir as ir
 
@@ -62,21 +65,26 @@ class DropoutElimination(RewriteRule[Match]):
         return Match((root,), lambda: {root.outputs[0]: data, mask: constant(np.ones(shape, dtype=np.bool_))})
 
 
+_BOUNDS: Final = {"Max": -math.inf, "Min": math.inf}
+_NEUTRAL: Final = {**NEUTRAL, **_BOUNDS}
+
+
 class NoopElimination(Elimination):
-    """``x + 0``, ``x - 0``, ``x * 1``, ``x / 1``, ``x ** 1``, ``x and true``, ``x or false`` → ``x``.
+    """``x + 0``, ``x - 0``, ``x * 1``, ``x / 1``, ``x ** 1``, ``x and true``, ``x or false``, ``Max(x, -inf)`` → ``x``.
 
     The result is exact. So for floats ``x + 0.0`` stays, because it turns -0.0 into +0.0 (and 1/x from -inf into +inf),
     while ``x + (-0.0)`` and ``x - 0.0`` are removed. ONNX Runtime computes powers of integers as doubles, which rounds
     integers above 2^53, so these stay too.
     """
 
-    roots = tuple(NEUTRAL)
+    roots = tuple(_NEUTRAL)
     opsets = (BROADCASTS_FROM, NEWEST_OPSET)
 
     def match(self, root: ir.Node) -> Forwarded:
         """A neutral constant that enlarges neither rank nor dimensions."""
         x, other = inputs(root, 2)
-        if root.op_type in COMMUTATIVE and not is_constant(other):
+        need(len(root.inputs) == 2, "it has more operands", root)
+        if (root.op_type in COMMUTATIVE or root.op_type in _BOUNDS) and not is_constant(other):
             x, other = other, x
         tensor = tensor_of(other)
         need(tensor.size > 0, "the constant is empty", other)
@@ -84,7 +92,7 @@ class NoopElimination(Elimination):
             need(len(tensor.shape) <= rank(x), "the constant enlarges the rank", other)
             need(broadcasts_to(other, dims(x)), "the constant may enlarge the result", other)
         content = array_of(other)
-        neutral = NEUTRAL[root.op_type]
+        neutral = _NEUTRAL[root.op_type]
         need(bool(content.reshape(-1)[0] == neutral and np.all(content == neutral)), f"it is not {neutral}", other)
         if neutral == 0 and tensor.dtype in FLOATS:
             negative = np.signbit(content.astype(np.float32))

@@ -40,7 +40,7 @@ from ortopt.graph.match import (
 from ortopt.graph.symbolic import same_shape
 from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics, Target, TransformerLevel
-from ortopt.patterns.layer_normalization import ROOTS, quotient
+from ortopt.patterns.layer_normalization import ROOTS, measured, normalization
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
@@ -192,18 +192,11 @@ def _core(root: ir.Node) -> Core:
 
 
 def _spelled(root: ir.Node) -> Core:
-    division = quotient(root)
-    need(division.axis == 2, "it is not over all of a group", root)
-    difference = producer(division.base, "Sub")
-    need(division.numerator is division.base, "another difference is divided", root)
-    x, mean = inputs(difference, 2)
-    average = producer(mean, "ReduceMean")
-    need(inputs(average, 1)[0] is x, "the mean of something else is subtracted", difference)
-    variance = next(node for node in division.nodes if is_op(node, "ReduceMean"))
-    alike = dims(average.outputs[0]), dims(variance.outputs[0])
-    need(same_shape(*alike), "the means are over different axes", average)
-    need(all(dim == 1 for dim in alike[0][2:]), "the means are over different axes", average)
-    return Core((average, difference, *division.nodes), x, division.y, division.epsilon)
+    measure = measured(root)
+    need(measure.axis == 2, "it is not over all of a group", root)
+    found = normalization(measure, None)
+    need(found.x is measure.x, "a Cast is part of it", root)
+    return Core(found.nodes, found.x, found.y, found.epsilon)
 
 
 def _parameter(

@@ -6,6 +6,7 @@ Of heads that are normalized after they were moved the move comes last, where at
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import onnx_ir as ir
 
@@ -15,10 +16,9 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.layer_normalization import (
     ROOTS,
     Normalization,
-    attributes_of,
     layer_normalization,
+    node_of,
     rms_normalization,
-    scale_of,
 )
 from ortopt.rule import Match, RewriteRule
 
@@ -58,7 +58,7 @@ class LayerNormFusion(_NormalizationFusion):
     """``scale · (x - mean(x)) / Sqrt(mean((x - mean(x))²) + ε) + bias`` → ``LayerNormalization(x, scale, bias)``."""
 
     after = ("cast_elimination", "constant_folding", "opset_conversion")
-    lookback = 7
+    lookback = 10
     produces = (("", "LayerNormalization"),)
     Options = LayerNormFusionOptions
 
@@ -74,7 +74,7 @@ class RmsNormFusion(_NormalizationFusion):
     """``scale · x / Sqrt(mean(x²) + ε)`` → ``RMSNormalization(x, scale)``."""
 
     after = ("cast_elimination", "constant_folding", "layer_norm_fusion", "opset_conversion")
-    lookback = 6
+    lookback = 7
     produces = (("", "SimplifiedLayerNormalization"),)
     fuses = (("", "RMSNormalization"), *produces)
     Options = RmsNormFusionOptions
@@ -88,10 +88,7 @@ class RmsNormFusion(_NormalizationFusion):
 
 
 def _one_op(found: Normalization, op: str) -> Match:
-    """The match that one op replaces; it must have a scale."""
-    bias = [] if found.bias is None else [found.bias]
-    attributes = attributes_of(found)
-    return Match.ending_in(found.y, found.nodes, lambda: ir.node(op, [found.x, scale_of(found), *bias], attributes))
+    return Match.ending_in(found.y, found.nodes, partial(node_of, op, found))
 
 
 HEADS_FIRST: tuple[int, ...] = (0, 2, 1, 3)
