@@ -71,6 +71,7 @@ from ortopt.graph.symbolic import (
     factors,
     fresh,
     is_invented,
+    is_known,
     is_of_inputs,
     is_positive,
     symbols,
@@ -78,6 +79,7 @@ from ortopt.graph.symbolic import (
 from ortopt.onnx_ir_internals import get_meta, initializers_of, is_needed
 from ortopt.semantics import subgraphs
 from ortopt.semantics.nodes import callers_first
+from ortopt.semantics.op_traits import RESHAPING
 
 _LATEST_OPSET = 26
 _MAX_NODES_WALKED_AGAIN = 20_000
@@ -514,10 +516,30 @@ def _sizes_in_every_run(graph: ir.Graph) -> Iterator[Dims]:
         if any(subgraphs(node)):
             read.update(scope.captured(node))
         for value in node.outputs:
-            dims = dims_of(value) if isinstance(value.type, ir.TensorType) else None
-            names = {name for dim in dims or () for name in symbols(dim)}
-            if names and dims is not None and all(map(is_of_inputs, names)):
+            dims = _elements(value) if isinstance(value.type, ir.TensorType) else None
+            if dims is not None and any(symbols(dim) for dim in dims):
                 yield extent(dims, value.dtype)
+
+
+def _elements(value: ir.Value) -> Dims | None:
+    """Sizes that multiply to the number of a value's elements: its own, or of what it was reshaped or looked up from.
+
+    So ``Gather(table, Reshape(ids))`` has as many elements as ids times the row of the table, whatever its shape is.
+    """
+    dims = dims_of(value)
+    if dims is not None and all(is_known(dim) and all(map(is_of_inputs, symbols(dim))) for dim in dims):
+        return dims
+    node = value.producer()
+    operands = () if node is None or node.domain else node.inputs
+    if node is None or not operands or operands[0] is None:
+        return None
+    if node.op_type in RESHAPING or node.op_type in ("Cast", "Identity"):
+        return _elements(operands[0])
+    indices = operands[1] if node.op_type == "Gather" else None
+    table, places = dims_of(operands[0]), None if indices is None else _elements(indices)
+    if table is None or places is None or ("axis" in node.attributes and node.attributes["axis"].as_int()):
+        return None
+    return (*places, *table[1:])
 
 
 def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:

@@ -5,11 +5,11 @@ after `wrapped`, and on expressions that never leave the dtype's range; all othe
 decides, for everything that is kept (`ortopt.graph.facts.set_contents`).
 
 The one assumption behind it: **the dimensions of a tensor, those that are 0 left out, and the bytes of an element
-have a product of at most `LARGEST`** (2^40: no tensor has more than a terabyte). So a symbol is at most `LARGEST`,
+have a product of at most `LARGEST`** (2^40 - 1: a tensor has less than a terabyte). So a symbol is at most `LARGEST`,
 however large the other tensors are, and a product of symbols is if one input of the model has them all as dimensions:
 ``N*M`` of an input ``[N, M]``, but neither ``N*N`` nor the product of the lengths of two inputs, which wraps around for
 tensors that fit every memory. The numbers among the dimensions count as well: N of an input ``[N, 224, 224, 3]`` fits
-32 bits, and so does N where the model computes a tensor ``[N, 256]`` of floats of it in every run. Nothing here assumes
+32 bits, and so does N where the model computes a tensor ``[N, 128]`` of floats of it in every run. Nothing here assumes
 that a dimension fits 32 bits without that.
 """
 
@@ -29,7 +29,7 @@ from ortopt.graph import symbolic
 from ortopt.graph.polynomials import TooComplexError
 from ortopt.graph.symbolic import Dim
 
-LARGEST: Final = 2**40
+LARGEST: Final = 2**40 - 1
 """The most that the dimensions of a tensor multiply to, those that are 0 left out, and the bytes of an element."""
 
 EXACT_IN_DOUBLES: Final = 2**53

@@ -13,7 +13,7 @@ SIZES = Sizes([(canonical("N"), canonical("M"), 4), (canonical("B"), canonical("
 
 HELD = ["N", "-N", "N + 1", "4*M*N", "N*M - 7", "N//2", "B*past", "B*seq", "max(1, N)", "min(N, K)", "N + M + K"]
 HELD += ["4194304*K", "16777216*N", "(N*M)//(B + 1)", "N - K", "max(0, N - 5)*M"]
-BEYOND = ["N*N", "N*M*N", "N*K", "past*seq", "8388608*K", "33554432*N", "B*N", "M*K", "(N//3)*N", "max(1, N)*max(1, K)"]
+BEYOND = ["N*N", "N*M*N", "N*K", "past*seq", "8388609*K", "33554433*N", "B*N", "M*K", "(N//3)*N", "max(1, N)*max(1, K)"]
 
 
 @pytest.mark.parametrize("text", HELD)
