@@ -2,7 +2,8 @@
 
 First ``python -m pytest -n 2 -p fuzzing.code_mutants.reach`` on Python 3.12 or newer: it notes which tests call which
 functions. ``draw`` tries mutants drawn by a seed and writes those that a test kills to ``killed.jsonl``; ``check``
-tries these again: each must still be killed, or its code must be gone, which is listed. Exit code 1 if one survives.
+tries these again, by all tests that are known: each must still be killed, or its code must be gone, which is listed.
+Exit code 1 if one survives.
 
 Only functions that a test calls in its own process are changed.
 """
@@ -34,7 +35,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this long")
     given = parser.parse_args()
-    calls = {function: trial.chosen_tests(tests) for function, tests in reached().items()}
+    calls = {function: trial.in_order(tests) for function, tests in reached().items()}
+    if given.what == "draw":
+        calls = {function: tests[: trial.MAX_TESTS] for function, tests in calls.items()}
     if not calls:
         parser.error("nothing is known of the tests: python -m pytest -n 2 -p fuzzing.code_mutants.reach")
     gone: list[Address] = []

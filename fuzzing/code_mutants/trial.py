@@ -15,7 +15,7 @@ from typing import Any, Final
 from fuzzing.code_mutants.mutants import ROOT, Mutant, code_of, sources
 
 MAX_TESTS: Final = 20
-"""Tests that are run for a mutant: the quickest of each file first."""
+"""Tests that are run for a mutant at once: the quickest of each file first."""
 
 _MAX_SECONDS: Final = 90.0
 
@@ -41,13 +41,12 @@ def load() -> None:
                 importlib.import_module(_module(path.relative_to(ROOT)))
 
 
-def chosen_tests(tests: Sequence[tuple[float, str]]) -> list[str]:
-    """The quickest test of each file, then the quickest of the others."""
+def in_order(tests: Sequence[tuple[float, str]]) -> list[str]:
+    """The quickest test of each file, then the others, the quickest first."""
     first: dict[str, tuple[float, str]] = {}
     for test in tests:
         first.setdefault(test[1].partition("::")[0], test)
-    others = [test for test in tests if test not in first.values()]
-    return [name for _, name in [*first.values(), *others][:MAX_TESTS]]
+    return [name for _, name in dict.fromkeys([*first.values(), *tests])]
 
 
 class Trials:
@@ -65,7 +64,7 @@ class Trials:
         self._proves: dict[str, bool] = {}
 
     def tried(self, mutant: Mutant, tests: Sequence[str]) -> str:
-        """Whether one of some tests notices a mutant.
+        """Whether one of some tests notices a mutant; `MAX_TESTS` at once, until one does.
 
         Args:
             mutant: The mutant.
@@ -74,6 +73,14 @@ class Trials:
         Returns:
             ``killed`` also if the process crashes or does not end; ``invalid`` if the mutant cannot be made.
         """
+        outcomes = []
+        for begin in range(0, max(len(tests), 1), MAX_TESTS):
+            outcomes.append(self._tried(mutant, tests[begin : begin + MAX_TESTS]))
+            if outcomes[-1] == KILLED:
+                return KILLED
+        return SURVIVED if SURVIVED in outcomes else INVALID
+
+    def _tried(self, mutant: Mutant, tests: Sequence[str]) -> str:
         while reliable := [name for name in tests if self._proves.get(name, True)]:
             outcome, failing = self._run(mutant, reliable)
             if outcome != KILLED or failing is None:
