@@ -124,6 +124,13 @@ class Cut(NamedTuple):
     end: Dim
     step: Dim
 
+    def is_whole(self, size: Dim) -> bool:
+        """Whether it takes an axis of a size whole, in its order."""
+        if not same_dim(self.step, 1) or not same_dim(self.start, 0):
+            return False
+        beyond = isinstance(self.end, int) and isinstance(size, int) and self.end >= size
+        return beyond or is_endless(self.end) or same_dim(self.end, size)
+
 
 class Slice(Reader):
     """A Slice."""
@@ -154,6 +161,16 @@ class Slice(Reader):
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
+        """The bounds of a Slice, without the axes that are taken whole.
+
+        Raises:
+            Refusal: If a list of bounds, or an axis, is not known.
+        """
+        shape = shape_of(inputs(self.node, 1)[0])
+        return tuple(cut for cut in self.bounds if shape is None or not cut.is_whole(shape[cut.axis]))
+
+    @property
+    def bounds(self) -> tuple[Cut, ...]:
         """The bounds of a Slice, axis by axis.
 
         Raises:

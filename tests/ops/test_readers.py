@@ -63,6 +63,8 @@ def node_of(text: str, opset: int = 18) -> ir.Node:
         ("y = Pad <pads = [0, 1, 2, 3]> (m)", 10, lambda n: ops.Pad(n).amounts, (0, 1, 2, 3)),
         ("y = Pad (m, unknown)", 18, lambda n: ops.Pad(n).amounts, "the paddings are not known"),
         ("y = Slice (x, one, one)", 18, lambda n: ops.Slice(n).cuts, ((0, 1, 1, 1),)),
+        ("y = Slice <starts = [0], ends = [9]> (x)", 9, lambda n: ops.Slice(n).bounds, ((0, 0, 9, 1),)),
+        ("y = Slice <starts = [0], ends = [9]> (x)", 9, lambda n: ops.Slice(n).cuts, ()),
         ("y = Slice <axes = [-1], starts = [1], ends = [3]> (x)", 9, lambda n: ops.Slice(n).block, (3, 1, 3)),
         ("y = Gemm (s, s)", 18, lambda n: (ops.Gemm(n).transposes_a, ops.Gemm(n).beta), (False, 1.0)),
         ("y = Gemm <transB = 1> (s, s)", 18, lambda n: (ops.Gemm(n).transposes_b, ops.Gemm(n).alpha), (True, 1.0)),

@@ -1,6 +1,6 @@
-"""Swish, a sigmoid of x, scaled, times x: SiLU where the scale is 1, and QuickGELU.
+"""Sigmoids that are spelled out, and Swish, a sigmoid of x, scaled, times x: SiLU where the scale is 1, and QuickGELU.
 
-The standard has one op of it; ONNX Runtime takes that apart, and is faster with its own QuickGelu.
+The standard has one op of Swish; ONNX Runtime takes that apart, and is faster with its own QuickGelu.
 """
 
 from __future__ import annotations
@@ -13,16 +13,56 @@ from ortopt.graph.match import (
     inputs,
     is_constant,
     is_op,
+    is_scalar,
     keeps_rank,
     need,
+    need_float,
     only_user,
+    operand_scalar,
+    producer,
     scalar,
+    users,
 )
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.affine import need_single
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.transformers.activation._spelled import other_operand
+
+
+class SigmoidFusion(RewriteRule[Match]):
+    """``1 / (1 + Exp(-x))`` → ``Sigmoid(x)``; ``z / (1 + Exp(-x))`` → ``z · Sigmoid(x)``, as JAX has it.
+
+    Kernels of Sigmoid are as exact as it is large: what is divided by it, or is its logarithm, stays.
+    """
+
+    after = ("div_mul_fusion",)
+    roots = ("Div", "Reciprocal")
+    needs = ("Exp",)
+    lookback = 4
+    looks_downstream = True
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Match:
+        """A quotient by the sum of 1 and the exponential of what is negative."""
+        *dividends, divisor = inputs(root, len(root.inputs))
+        sum_ = producer(divisor, "Add")
+        power = operand_scalar(sum_, 1.0)
+        exponential = producer(power, "Exp")
+        (negative,) = inputs(exponential, 1)
+        negation = producer(negative, "Neg")
+        (x,) = inputs(negation, 1)
+        need_float(x)
+        z = next((value for value in dividends if not (is_scalar(value, 1.0) and keeps_rank(value, x))), None)
+        for user in users(root.outputs[0]):
+            divides = is_op(user, "Div") and user.inputs[1] is root.outputs[0]
+            need(not divides and not is_op(user, "Log", "Pow", "Reciprocal"), "it is no summand or factor", user)
+        return Match((negation, exponential, sum_, root), lambda: _sigmoid(x, z))
+
+
+def _sigmoid(x: ir.Value, z: ir.Value | None) -> ir.Node:
+    sigmoid = ir.node("Sigmoid", [x])
+    return sigmoid if z is None else ir.node("Mul", [z, sigmoid.outputs[0]])
 
 
 class _SwishFusion(RewriteRule[Match]):

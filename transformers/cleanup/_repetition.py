@@ -216,7 +216,7 @@ def _slice(node: ir.Node, known: Shapes) -> Narrow:
     own = _shape(x, known)
     if math.prod(own) == 1:
         return Narrow(own, lambda built: built.get(x, x))
-    bounds = ops.Slice(node).cuts
+    bounds = ops.Slice(node).bounds
     full = _in_full(x, [cut.axis for cut in bounds], known)
     shape = list(full.shape)
     for place, *cut in bounds:

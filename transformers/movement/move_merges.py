@@ -86,8 +86,8 @@ class SliceMerging(RewriteRule[Match]):
         first = producer(middle, "Slice", alone="the first part is used elsewhere")
         (x,) = inputs(first, 1)
         shape = dims(x)
-        inner = {cut.axis: cut for cut in ops.Slice(first).cuts}
-        outer = {cut.axis: cut for cut in ops.Slice(root).cuts}
+        inner = {cut.axis: cut for cut in ops.Slice(first).bounds}
+        outer = {cut.axis: cut for cut in ops.Slice(root).bounds}
         together = [
             _composed(inner[axis], outer[axis], shape[axis], root)
             if axis in inner and axis in outer
