@@ -191,18 +191,19 @@ class _Inference:
         for _ in range(_MAX_REVISITS):
             helped = [node for node, names in self._missed.items() if not names.isdisjoint(self._positive)]
             helped += doubted
-            doubted = []
             if not helped:
                 break
             self._walked.clear()
             self.drive(self._revisit(graph, helped))
+            doubted = self._no_longer_doubted(graph)
         self._finish_functions()
 
     def _no_longer_doubted(self, graph: ir.Graph) -> list[ir.Node]:
         """The nodes whose integers may fit their types, now that the tensors of every run are known."""
-        if self._doubted and self.sizes.learn(_sizes_in_every_run(graph)):
-            return self._doubted
-        return []
+        if not (self._doubted and self.sizes.learn(_sizes_in_every_run(graph))):
+            return []
+        doubted, self._doubted = self._doubted, []
+        return doubted
 
     def _revisit(self, graph: ir.Graph, helped: Iterable[ir.Node]) -> Iterator[ir.Graph]:
         """Infer again the nodes of the main graph for which more is known now, and those that read what changes."""

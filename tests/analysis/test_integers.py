@@ -314,6 +314,25 @@ def test_sizes_of_32_bits_follow_from_the_tensors_of_every_run() -> None:
 # Floats between integers
 
 
+def test_sizes_of_32_bits_follow_from_what_reshaped_ids_look_up() -> None:
+    """Decoders of TensorFlow cut ids to [-1, S] first: what is looked up has N times S rows, however it is cut."""
+    text = """<ir_version: 9, opset_import: ["": 17]> main (int64[N,S] ids, float[9,128] table) => (float[?,?,?] y)
+        <int32[1] open = {-1}, int64[1] one = {1}, int64[1] two = {2}> {
+        s = Shape (ids) i = Cast <to = 6> (s) l = Slice (i, one, two) c = Concat <axis = 0> (open, l)
+        t = Cast <to = 7> (c) r = Reshape (ids, t) g = Gather (table, r) y = Neg (g) }"""
+    assert str(infer_proto(onnx.parser.parse_model(text))["g"].shape) == "[N,S,128]"
+    narrow = onnx.parser.parse_model(text.replace("128", "64"))  # 2^32 ids could be looked up
+    assert str(infer_proto(narrow)["g"].shape) != "[N,S,64]"
+
+
+def test_a_far_end_is_that_of_every_dimension_that_never_reaches_it() -> None:
+    text = """<ir_version: 9, opset_import: ["": 17]> main (float[N,S,512] x) => (float[?,?,?] y)
+        <int64[2] zeros = {0, 0}, int64[2] ends = {1000000000, 1000000000}> { z = Slice (x, zeros, ends) y = Neg (z) }"""
+    assert str(infer_proto(onnx.parser.parse_model(text))["z"].shape) == "[N,S,512]"
+    narrow = onnx.parser.parse_model(text.replace("512", "256"))
+    assert "min" in str(infer_proto(narrow)["z"].shape)
+
+
 def test_floats_between_integers_round() -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 9, opset_import: ["": 17]> main (int8[N] x) => (int64[1] y, bool[1] u, int64[1] v, bool[1] w)

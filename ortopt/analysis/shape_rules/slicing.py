@@ -23,6 +23,9 @@ from ortopt.semantics.opset_changes import (
 
 INT64 = ir.DataType.INT64
 
+_FAR = 2**24
+"""An end from here on is meant as that of every dimension."""
+
 
 @rule("Concat")
 def concat(call: Call) -> None:
@@ -121,6 +124,7 @@ def slice_(call: Call) -> None:
     if steps is None:
         steps = missing if call.version >= BOUNDS_ARE_INPUTS_FROM["Slice"] and call.has(4) else (1,) * len(axes)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        end = _endless(call, dims[axis], end)
         dims[axis] = sliced(dims[axis], start, end, step, lambda bound: call.host.is_positive(symbolic.add(bound, 1)))
     call.shapes[0] = dims
     if (array := call.turns()) is None:
@@ -130,6 +134,17 @@ def slice_(call: Call) -> None:
             return
         array = array.take(taken(array.shape[axis], start, end, step), axis)
     call.hold(array)
+
+
+def _endless(call: Call, dim: Dim, end: Dim) -> Dim:
+    """The end of every dimension in the place of one that the dimension never reaches: tf2onnx writes 10^9."""
+    if isinstance(dim, int) or not isinstance(end, int) or end < _FAR:
+        return end
+    sizes = call.host.sizes
+    if sizes.lies_within(dim, 0, end):
+        return LARGEST
+    sizes.refusals += 1  # it may be so when more tensors are known
+    return end
 
 
 def sliced(dim: Dim, start: Dim, end: Dim, step: Dim, is_natural: Callable[[Dim], bool] = lambda _: False) -> Dim:
