@@ -32,6 +32,7 @@ main (float[batch,3,224,224] pixel_values, float[batch,seq] mask) => (float[a,b]
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save(parse(MODEL), "model.onnx")
+    save(parse("main (float[unk__570,3] x, float[unk__572,3] mask) => (float[N,3] y) { y = Mul (x, mask) }"), "tf.onnx")
     save(parse("main (float[1,3] x) => (float[1,3] y) { y = Relu (x) }"), "fixed.onnx")
     save(
         parse("""main (int64[batch,seq] ids) => (float[batch,seq,2] logits, float[batch,seq,2] present_key)

@@ -527,20 +527,24 @@ def _elements(value: ir.Value) -> Dims | None:
 
     So ``Gather(table, Reshape(ids))`` has as many elements as ids times the row of the table, whatever its shape is.
     """
-    dims = dims_of(value)
-    if dims is not None and all(is_known(dim) and all(map(is_of_inputs, symbols(dim))) for dim in dims):
-        return dims
-    node = value.producer()
-    operands = () if node is None or node.domain else node.inputs
-    if node is None or not operands or operands[0] is None:
-        return None
-    if node.op_type in RESHAPING or node.op_type in ("Cast", "Identity"):
-        return _elements(operands[0])
-    indices = operands[1] if node.op_type == "Gather" else None
-    table, places = dims_of(operands[0]), None if indices is None else _elements(indices)
-    if table is None or places is None or ("axis" in node.attributes and node.attributes["axis"].as_int()):
-        return None
-    return (*places, *table[1:])
+    more: Dims = ()
+    while True:
+        dims = dims_of(value)
+        if dims is not None and all(is_known(dim) and all(map(is_of_inputs, symbols(dim))) for dim in dims):
+            return (*dims, *more)
+        node = value.producer()
+        first, *others = (None,) if node is None or node.domain or not node.inputs else node.inputs
+        if node is None or first is None:
+            return None
+        if node.op_type in RESHAPING or node.op_type in ("Cast", "Identity"):
+            value = first
+            continue
+        table = dims_of(first) if node.op_type == "Gather" else None
+        axis = node.attributes.get("axis")
+        rows = table is not None and all(isinstance(dim, int) for dim in table[1:])
+        if table is None or not rows or others[0] is None or (axis is not None and axis.value != 0):
+            return None
+        value, more = others[0], (*table[1:], *more)
 
 
 def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:

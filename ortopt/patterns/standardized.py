@@ -17,13 +17,14 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.graph.match import FLOATS, Refusal, dims, inputs, is_constant, is_op, need, producer, rank, tensor_of
 from ortopt.graph.symbolic import same_shape
+from ortopt.graph.walk import Answers, Question, walk
 
 ARITHMETIC: Final = ("Add", "Cast", "Div", "Expand", "Mul", "Neg", "Reciprocal", "Reshape", "Sub", "Unsqueeze")
 """The ops that are multiplied out; those that move elements only where an axis of a mean comes back."""
 
 MEANS: Final = ("GlobalAveragePool", "ReduceMean")
 
-_MAX_VISITS: Final = 40
+_MAX_VALUES: Final = 40
 
 
 class Mean(NamedTuple):
@@ -142,8 +143,7 @@ class _Products:
         self._measure = measure
         self._shape = shape
         self._y = y
-        self._sums: dict[ir.Value, _Sum] = {}
-        self._visits = 0
+        self._answers: Answers[ir.Value, _Sum] = Answers()
         self._computed_by: dict[ir.Value, ir.Node] = {}
 
     def sum_of(self, value: ir.Value) -> _Sum:
@@ -152,11 +152,12 @@ class _Products:
         Raises:
             Refusal: If it is no sum of products of x, its mean, the reciprocal root and parameters.
         """
-        if value not in self._sums:
-            self._visits += 1
-            need(self._visits <= _MAX_VISITS, "too much is computed from the root", value)
-            self._sums[value] = self._given(value) or self._multiplied_out(value)
-        return self._sums[value]
+        too_much = Refusal("too much is computed from the root", value)
+        return walk(self._sum, value, unknown=too_much, most=_MAX_VALUES, answers=self._answers)
+
+    def _sum(self, value: ir.Value) -> Question[ir.Value, _Sum]:
+        given = self._given(value)
+        return given if given is not None else (yield from self._multiplied_out(value))
 
     def nodes(self) -> tuple[ir.Node, ...]:
         """The nodes that were multiplied out for the result."""
@@ -181,10 +182,10 @@ class _Products:
             return {_ONE: number} if np.isfinite(number) and number else None
         return None
 
-    def _multiplied_out(self, value: ir.Value) -> _Sum:
+    def _multiplied_out(self, value: ir.Value) -> Question[ir.Value, _Sum]:
         node = value.producer()
         try:
-            terms = self._mean(node, value) or self._computed(node)
+            terms = self._mean(node, value) or (yield from self._computed(node))
         except Refusal:
             if not self._is_parameter(value):
                 raise
@@ -219,25 +220,32 @@ class _Products:
         need(mean.axis == measure.axis, "the means are over different axes", node)
         return {_Term(0, (measure.mean,)): 1.0}
 
-    def _computed(self, node: ir.Node | None) -> _Sum:
+    def _computed(self, node: ir.Node | None) -> Question[ir.Value, _Sum]:
         if node is None or not is_op(node, *ARITHMETIC):
             raise Refusal("it is no sum of products", node)
         if node.op_type in ("Add", "Div", "Mul", "Sub"):
-            return self._combined(node)
+            return (yield from self._combined(node))
         (value,) = inputs(node, 1)
         if node.op_type in ("Cast", "Expand", "Reshape", "Unsqueeze"):
             self._check_unchanged(node)
-        terms = self.sum_of(value)
+        terms = yield value
         if is_op(node, "Reciprocal"):
             return _inverse(terms, node)
         return _scaled(terms, -1.0) if is_op(node, "Neg") else terms
 
-    def _combined(self, node: ir.Node) -> _Sum:
-        a, b = (self.sum_of(value) for value in inputs(node, 2))
-        need(self._are_aligned(node), "an axis that a mean dropped is missing", node)
+    def _combined(self, node: ir.Node) -> Question[ir.Value, _Sum]:
+        left, right = inputs(node, 2)
+        a = yield left
+        b = yield right
+        lacking = {self._lacks_axes(value, terms) for value, terms in ((left, a), (right, b)) if set(terms) != {_ONE}}
+        need(len(lacking) < 2, "an axis that a mean dropped is missing", node)
         if node.op_type in ("Mul", "Div"):
             return _multiplied(a, b if is_op(node, "Mul") else _inverse(b, node))
         return _added(a, b if is_op(node, "Add") else _scaled(b, -1.0))
+
+    def _lacks_axes(self, value: ir.Value, terms: _Sum) -> bool:
+        """Whether a value is computed from means, and lacks the axes that these dropped."""
+        return any(term.power or self._depends(term) for term in terms) and rank(value) < rank(self._measure.x)
 
     def _check_unchanged(self, node: ir.Node) -> None:
         """Refuse a node that changes more than the type, or the axes that a mean dropped."""
@@ -250,15 +258,6 @@ class _Products:
             need(alike, "an axis is added", node)
         else:
             need(restores(node, measure.x, measure.axis), "elements are moved", node)
-
-    def _are_aligned(self, node: ir.Node) -> bool:
-        """Whether both operands, or none, lack the axes of the mean; numbers may always stand beside either."""
-        lacking = {
-            any(term.power or self._depends(term) for term in terms) and rank(value) < rank(self._measure.x)
-            for value in inputs(node, 2)
-            if set(terms := self.sum_of(value)) != {_ONE}
-        }
-        return len(lacking) < 2
 
 
 def source_of(value: ir.Value) -> ir.Value | None:

@@ -124,8 +124,8 @@ def slice_(call: Call) -> None:
     if steps is None:
         steps = missing if call.version >= BOUNDS_ARE_INPUTS_FROM["Slice"] and call.has(4) else (1,) * len(axes)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        end = _endless(call, dims[axis], end)
-        dims[axis] = sliced(dims[axis], start, end, step, lambda bound: call.host.is_positive(symbolic.add(bound, 1)))
+        stop = _endless(call, dims[axis], end)
+        dims[axis] = sliced(dims[axis], start, stop, step, lambda bound: call.host.is_positive(symbolic.add(bound, 1)))
     call.shapes[0] = dims
     if (array := call.turns()) is None:
         return
