@@ -350,7 +350,11 @@ class _Block:
 
     def _heads(self, views: Sequence[View], batch: Group, heads: Group, length: Axis, size: Axis) -> Heads:
         present = {one for view in views[:1] for one in view.axes}
-        need(set(leaves(batch)) <= present, "the batches are not proven to be of one size", views[0].value)
+        need(
+            set(leaves(batch)) <= present,
+            "the batches are not proven to be of one size; --rename-dim says it of inputs",
+            views[0].value,
+        )
         own = tuple(one for one in leaves(heads) if one in present)
         need(own == leaves(heads)[: len(own)], "the heads are not repeated one by one", views[0].value)
         return heads_from(views, Roles(batch, length, own, size), batch=size_of(batch), length=length.size)
