@@ -22,7 +22,7 @@ WORDS: Final = 1000
 
 
 def bert() -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
-    """BERT in TensorFlow, for any number of texts of any length; the names of sizes are as `--rename-dim` gives them."""
+    """BERT in TensorFlow, for texts of any number and length; the names of sizes are as `--rename-dim` gives them."""
     tf, transformers = (importlib.import_module(name) for name in ("tensorflow", "transformers"))
     network = transformers.TFBertModel(transformers.BertConfig(vocab_size=WORDS, **SIZES))
     names = ("input_ids", "attention_mask")
@@ -40,7 +40,7 @@ def vit() -> tuple[onnx.ModelProto, dict[str, np.ndarray[Any, Any]]]:
     """A vision transformer in Flax, converted by way of TensorFlow, for two images."""
     tf, transformers = (importlib.import_module(name) for name in ("tensorflow", "transformers"))
     # What is an identity at inference, and no op that tf2onnx knows.
-    tf.raw_ops.PreventGradient = lambda input, **_: tf.identity(input)  # noqa: A006 - TensorFlow names it so
+    tf.raw_ops.PreventGradient = lambda input, **_: tf.identity(input)
     network = transformers.FlaxViTModel(transformers.ViTConfig(image_size=96, **SIZES))
     jax2tf = importlib.import_module("jax.experimental.jax2tf")
     computed = jax2tf.convert(

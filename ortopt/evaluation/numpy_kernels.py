@@ -466,12 +466,12 @@ def _reduce(function: Any) -> Callable[[Call], tuple[Array, ...]]:
             raise UnsupportedHereError("a reduction of nothing")
         axes = _axes(call)
         noop: int = call.attributes.get_int("noop_with_empty_axes", 0)
-        if not axes and call.opset >= AXES_ARE_AN_INPUT_FROM[call.node.op_type] and noop:
+        if not axes and call.opset >= AXES_ARE_AN_INPUT_FROM[call.node.op_type] and noop == 1:
             return (x,)
         over = tuple(axis_of(axis, x.ndim) for axis in axes) if axes else tuple(range(x.ndim))
         _guard_reduction(call.node.op_type, x, over)
         keep: int = call.attributes.get_int("keepdims", 1)
-        return (np.asarray(function.reduce(x, axis=over, keepdims=keep != 0, dtype=x.dtype)),)
+        return (np.asarray(function.reduce(x, axis=over, keepdims=keep == 1, dtype=x.dtype)),)
 
     return kernel
 

@@ -371,7 +371,7 @@ def _along_an_axis(places: BatchPlaces, node: ir.Node) -> int:
         axis = ops.OneAxis(node).axis
     flattens = node.op_type in ("Hardmax", "LogSoftmax", "Softmax") and opset(node) < _ONE_AXIS
     need(place < axis if flattens else place != axis, "it goes along the batch")
-    dropped = node.op_type in ("ArgMax", "ArgMin") and not attribute(node, "keepdims", 1)
+    dropped = node.op_type in ("ArgMax", "ArgMin") and not ops.Reduce(node).keeps_axes
     return place - (dropped and axis < place)
 
 

@@ -269,13 +269,13 @@ class Reduce(Axes):
 
     @property
     def does_nothing(self) -> bool:
-        """Whether it names no axes, and then reduces none."""
-        return attribute(self.node, "noop_with_empty_axes", 0) != 0 and not self.stated_axes
+        """Whether it names no axes, and then reduces none: for ONNX Runtime, 1 alone is true."""
+        return attribute(self.node, "noop_with_empty_axes", 0) == 1 and not self.stated_axes
 
     @property
     def keeps_axes(self) -> bool:
-        """Whether the axes stay, with size 1."""
-        return attribute(self.node, "keepdims", 1) != 0
+        """Whether the axes stay, with size 1: likewise."""
+        return attribute(self.node, "keepdims", 1) == 1
 
 
 class Squeeze(Axes):

@@ -87,7 +87,7 @@ class Pool(Window):
     @property
     def rounds_up(self) -> bool:
         """Whether a last window may begin within the image and end outside of the padding."""
-        return attribute(self.node, "ceil_mode", 0) != 0
+        return attribute(self.node, "ceil_mode", 0) == 1
 
     @property
     def counts_padding(self) -> bool:

@@ -49,6 +49,8 @@ def node_of(text: str, opset: int = 18) -> ir.Node:
         ("y = ReduceMax <noop_with_empty_axes = 1> (x)", 18, lambda n: ops.Reduce(n).axes, ()),
         ("y = ReduceMax <axes = [-1], keepdims = 0> (x)", 13, lambda n: ops.Reduce(n).axes, (3,)),
         ("y = ReduceMax <axes = [-1], keepdims = 0> (x)", 13, lambda n: ops.Reduce(n).keeps_axes, False),
+        ("y = ReduceMax <axes = [-1], keepdims = 2> (x)", 13, lambda n: ops.Reduce(n).keeps_axes, False),
+        ("y = ReduceSum <noop_with_empty_axes = 2> (x)", 13, lambda n: ops.Reduce(n).does_nothing, False),
         ("y = ReduceSum (x, pair)", 13, lambda n: ops.Reduce(n).axes, (0, 3)),
         ("y = ReduceSum (x, unknown)", 13, lambda n: ops.Reduce(n).axes, "the axes are not known"),
         ("y = ReduceMax <axes = [4]> (x)", 13, lambda n: ops.Reduce(n).axes, "an axis is out of range"),

@@ -92,7 +92,7 @@ class GroupNormFusion(RewriteRule[Match]):
     levels = (TransformerLevel.LEVEL2,)
     after = ("constant_folding", "layer_norm_fusion", "opset_conversion", "quick_gelu_fusion")
     roots = ("InstanceNormalization", "LayerNormalization", *ROOTS)
-    needs = ("InstanceNormalization", "LayerNormalization", "ReduceMean")
+    needs = ("GlobalAveragePool", "InstanceNormalization", "LayerNormalization", "ReduceMean")
     lookback = 7
     looks_downstream = True
     produces = ((MICROSOFT, "GroupNorm"),)

@@ -204,7 +204,7 @@ def pool(call: Call) -> None:
     call.shapes[0] = dims[:2] + (UNKNOWN,) * len(spatial)
     kernel: Sequence[Dim] = call.attribute("kernel_shape")
     dilations = call.attribute("dilations") or (1,) * len(spatial)
-    up = bool(call.attribute("ceil_mode", 0))
+    up = call.attribute("ceil_mode", 0) == 1
     moved = windows(call, len(spatial), kernel, dilations)
     result = dims[:2] + tuple(_pooled(call, dim, window, up) for dim, window in zip(spatial, moved, strict=True))
     call.shapes[0] = result

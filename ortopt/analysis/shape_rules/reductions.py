@@ -17,9 +17,9 @@ from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM, DFT_AXIS_IS_A
 
 @rule(*REDUCTIONS, typed=0)
 def reduce(call: Call) -> None:
-    """1 at the axes, or without them where ``keepdims`` is 0."""
+    """1 at the axes, or without them where ``keepdims`` is not 1."""
     dims = call.dims(0)
-    keep = call.attribute("keepdims", 1)
+    keep = call.attribute("keepdims", 1) == 1
     since = AXES_ARE_AN_INPUT_FROM[call.node.op_type]
     if call.version < since:
         axes = call.attribute("axes")
@@ -33,7 +33,7 @@ def reduce(call: Call) -> None:
     else:
         axes = None
     if not axes:
-        if call.version >= since and call.attribute("noop_with_empty_axes", 0):
+        if call.version >= since and call.attribute("noop_with_empty_axes", 0) == 1:
             call.shapes[0] = call.shape(0)
             return
         axes = range(len(dims))
@@ -97,7 +97,7 @@ def arg_extremum(call: Call) -> None:
     axis = axis_of(stated, len(dims))
     if _miscounts(dims, (stated,)):
         raise Unknown
-    kept = (1,) if call.attribute("keepdims", 1) else ()
+    kept = (1,) if call.attribute("keepdims", 1) == 1 else ()
     call.shapes[0] = dims[:axis] + kept + dims[axis + 1 :]
 
 
