@@ -1,4 +1,4 @@
-"""Sigmoids that are spelled out, and Swish, a sigmoid of x, scaled, times x: SiLU where the scale is 1, and QuickGELU.
+"""Swish, a sigmoid of x, scaled, times x: SiLU where the scale is 1, which some spell out, and QuickGELU.
 
 The standard has one op of Swish; ONNX Runtime takes that apart, and is faster with its own QuickGelu.
 """
@@ -32,8 +32,8 @@ from ortopt.transformers.activation._spelled import other_operand
 class SigmoidFusion(RewriteRule[Match]):
     """``x / (1 + Exp(-x))`` → ``x · Sigmoid(x)``, as JAX has it.
 
-    ONNX Runtime's kernel of Sigmoid gives 0 below -18: beside x that is rounding. Without the product with x it is none
-    where a logarithm, or a quotient, reads it, so that a Sigmoid by itself stays spelled out.
+    ONNX Runtime's kernel of Sigmoid gives 0 below -18. In a product with x that is rounding. By itself it is none, as a
+    logarithm may read it, or a quotient: so `1 / (1 + Exp(-x))` stays.
     """
 
     after = ("div_mul_fusion",)
