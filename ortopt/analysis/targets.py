@@ -236,6 +236,16 @@ def implied(providers: Sequence[str]) -> Target:
     return Target.ORT
 
 
+def providers_of(target: Target) -> tuple[str, ...]:
+    """Full names of ONNX Runtime's execution providers, but the CPU's and CUDA's, that run what is for a target.
+
+    Args:
+        target: The target.
+    """
+    declared = of(target)
+    return () if declared is None else declared.providers
+
+
 def check(target: Target, providers: Iterable[str]) -> None:
     """Refuse providers that do not belong to a target.
 

@@ -67,6 +67,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
         raise UsageError("only one of the models can come from stdin")
     providers = full_names(commas(flags["providers"]) or ("cpu",))
     first, second = models.resolve(original), models.resolve(result)
+    elsewhere = [runtimes.find(text, providers=providers) for text in flags["verify_with"]]
     if absent := in_place_of(providers):
         warn(absent)
     providers = here(providers)
@@ -89,7 +90,7 @@ def command(original: str, result: str, as_json: bool, **flags: Any) -> None:
         thorough=flags["thorough"],
         finite_math=flags["finite_math"],
         libraries=checked_files(flags["custom_op_libraries"]),
-        runtimes=[runtimes.find(text) for text in flags["verify_with"]],
+        runtimes=elsewhere,
         layers=flags["layers"],
     )
     data = describe(outcome, first.label, second.label, providers)

@@ -391,6 +391,7 @@ class Optimization:
             source = Path(original)
         else:
             raise InvalidModelError(f"{original}: the file has gone")
+        deployed_on = dict.fromkeys((*self.options.providers, *targets.providers_of(self.options.target)))
         return Reference(
             source,
             inputs=inputs,
@@ -402,7 +403,7 @@ class Optimization:
             rtol=self.options.rtol,
             atol=self.options.atol,
             libraries=self.options.custom_op_libraries,
-            runtimes=[runtimes.find(text, self.token) for text in self.options.verify_with],
+            runtimes=[runtimes.find(text, self.token, deployed_on) for text in self.options.verify_with],
             token=self.token,
         )
 

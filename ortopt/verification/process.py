@@ -245,15 +245,18 @@ class Worker:
         rows: list[Any] = answer["rows"]
         return rows
 
-    def runtime(self) -> str:
-        """The name of the runtime that answers, with its release.
+    def runtime(self, providers: Iterable[str] = ()) -> tuple[str, tuple[str, ...]]:
+        """The name of the runtime that answers, with its release, and those of some providers that work there.
+
+        Args:
+            providers: Full names.
 
         Raises:
             WorkerError: It has none.
         """
-        self._child.ask("runtime")
-        name: str = self._answer()["runtime"]
-        return name
+        self._child.ask(" ".join(("runtime", *providers)))
+        answer = self._answer()
+        return answer["runtime"], tuple(answer["providers"])
 
     def release(self) -> None:
         """Let go of the session, and wait for that."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
+from ortopt.analysis.providers import CPU
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import UsageError
 from ortopt.verification.other_runtimes import NODE, OPENVINO, PACKAGES
@@ -19,7 +21,7 @@ from ortopt.verification.process import Worker, WorkerError
 from ortopt.verification.start import Runtime
 
 
-def find(text: str, token: CancellationToken = NEVER) -> Runtime:
+def find(text: str, token: CancellationToken = NEVER, providers: Iterable[str] = ()) -> Runtime:
     """The runtime that is meant.
 
     Args:
@@ -28,6 +30,8 @@ def find(text: str, token: CancellationToken = NEVER) -> Runtime:
             ``openvino``, of this environment; the folder of onnxruntime-web or onnxruntime-node, or the name of one
             that is in ``node_modules`` of the current folder or above.
         token: Cancellation token.
+        providers: Full names of execution providers that models run on where the runtime is an ONNX Runtime in which
+            they work; elsewhere they run on the CPU's.
 
     Raises:
         UsageError: There is no such Python, or it has no runtime.
@@ -42,7 +46,9 @@ def find(text: str, token: CancellationToken = NEVER) -> Runtime:
         runtime = Runtime("", _interpreter(text))
     try:
         with Worker((), token, runtime=runtime) as worker:
-            return runtime._replace(name=worker.runtime())
+            name, working = worker.runtime(provider for provider in providers if provider != CPU)
+            with_ = f" with {', '.join(working)}" if working else ""
+            return runtime._replace(name=f"{name}{with_}", providers=working)
     except (WorkerError, OSError) as error:
         needed = (
             "it needs node"

@@ -23,11 +23,13 @@ class Runtime(NamedTuple):
         name: What people call it, with its release.
         interpreter: The Python that has it; None is this one.
         arguments: Of the process.
+        providers: Full names of ONNX Runtime's execution providers that models run on there, before the CPU's.
     """
 
     name: str
     interpreter: str | None
     arguments: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()
 
 
 _waiting: list[subprocess.Popen[bytes]] = []

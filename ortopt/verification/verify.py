@@ -229,7 +229,8 @@ class Reference:
         self._runners = {DEPLOYED: self._runner}
         self._elsewhere = [runtime.name for runtime in runtimes]
         for runtime in runtimes:
-            elsewhere = ModelRunner(folder / f"runtime{len(self._runners)}", (CPU,), self._token, runtime=runtime)
+            names = (*runtime.providers, CPU)
+            elsewhere = ModelRunner(folder / f"runtime{len(self._runners)}", names, self._token, runtime=runtime)
             elsewhere.folder.mkdir()
             self._runners[runtime.name] = elsewhere
             self._stack.callback(elsewhere.close)

@@ -2,7 +2,8 @@
 
 ``python -m ortopt.verification.worker PARENT [RUNTIME]`` imports a runtime, and reads JSON lines: an object says of
 which model it is to make a session and how many bytes it may take, a list names two folders, of inputs and for outputs,
-null lets go of the session, and ``"runtime"`` asks for its name. Answers are JSON lines, with the seconds that it took.
+null lets go of the session, and a text, ``"runtime"`` and execution providers, asks for the runtime's name and which of
+these work there. Answers are JSON lines, with the seconds that it took.
 
 ``PARENT`` is the process without which this one ends. ``RUNTIME`` is ``onnxruntime``, ``openvino``, ``MNN``, or
 ``node:`` with the folder of a package for JavaScript; without it the first that is installed. Only numpy and the
@@ -15,9 +16,10 @@ import contextlib
 import importlib
 import importlib.util
 import json
+import pkgutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -38,6 +40,7 @@ from ortopt.verification.other_runtimes import (
 )
 
 ONNXRUNTIME: Final = "onnxruntime"
+_CPU: Final = "CPUExecutionProvider"
 
 # onnx.TensorProto.DataType by the names that onnxruntime and ml_dtypes give them.
 _EXOTIC = {
@@ -177,7 +180,7 @@ def _shaped(raw: Raw | None) -> Array | None:
 
 
 def open_session(
-    model: str,
+    model: str | bytes,
     providers: list[str],
     quiet_planner: bool,
     *,
@@ -189,7 +192,8 @@ def open_session(
     """A session, without optimization unless that is asked for; raises what ONNX Runtime raises.
 
     Weights of a large model stay in the file that they are mapped from: no kernel gets a copy that is packed for it.
-    As many threads as ONNX Runtime likes compute it where their number is 0.
+    As many threads as ONNX Runtime likes compute it where their number is 0. The CPU's provider takes the nodes that no
+    other takes where it is named; where it is not, a model with such nodes is refused.
     """
     import onnxruntime
 
@@ -209,7 +213,35 @@ def open_session(
     if quiet_planner:
         options.enable_mem_reuse = False
         options.enable_mem_pattern = False
-    return onnxruntime.InferenceSession(model, options, providers)
+    if _CPU not in providers:
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if _plugged_in(options, providers):
+        return onnxruntime.InferenceSession(model, options)
+    session = onnxruntime.InferenceSession(model, options, providers)
+    if session.get_providers()[0] != providers[0]:  # it has been made again without what did not work
+        raise RuntimeError(f"{providers[0]} does not work")
+    return session
+
+
+def _plugged_in(options: Any, providers: Iterable[str]) -> bool:
+    """Let a session run on providers that are packages of their own, where there are such; whether there are.
+
+    A package ``onnxruntime_...`` names its provider and its library by two functions.
+    """
+    import onnxruntime
+
+    wanted = set(providers) - set(onnxruntime.get_available_providers())
+    names = (one.name for one in pkgutil.iter_modules() if one.name.startswith(f"{ONNXRUNTIME}_")) if wanted else ()
+    for package in map(importlib.import_module, names):
+        for name in wanted.intersection(getattr(package, "get_ep_names", tuple)()):
+            with contextlib.suppress(onnxruntime.capi.onnxruntime_pybind11_state.Fail):  # of the session before
+                onnxruntime.register_execution_provider_library(name, package.get_library_path())
+            devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
+            # QNN's simulator of its tensor processor, which has no other use, is not found on a CPU by itself.
+            simulator = getattr(package, "get_qnn_htp_path", None)
+            options.add_provider_for_devices(devices[:1], {"backend_path": simulator()} if simulator else {})
+            return True
+    return False
 
 
 def run_stored(session: Any, source: Place, target: Place) -> tuple[list[Any], float]:
@@ -256,6 +288,20 @@ def _runtime_name(runtime: str) -> str:
     return f"ONNX Runtime {onnxruntime.__version__}"
 
 
+def _working(providers: Iterable[str]) -> list[str]:
+    """Those of ONNX Runtime's providers that make a session, of a Relu of one number."""
+    number = field(2, field(1, integer(1, 1) + field(2, field(1, integer(1, 1)))))
+    node = field(1, b"x") + field(2, b"y") + field(4, b"Relu")
+    values = field(11, field(1, b"x") + number) + field(12, field(1, b"y") + number)
+    model = integer(1, 8) + field(7, field(1, node) + field(2, b"relu") + values) + field(8, integer(2, 17))
+    working = []
+    for provider in providers:
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(None):
+            open_session(model, [provider, _CPU], quiet_planner=False)
+            working.append(provider)
+    return working
+
+
 def _chosen(arguments: Sequence[str]) -> str:
     """The runtime that is named, or the first that is installed."""
     if arguments:
@@ -299,7 +345,8 @@ def main(requests: BinaryIO, answers: BinaryIO, runtime: str = ONNXRUNTIME) -> N
             elif request is None:
                 session, answer = None, {}
             elif isinstance(request, str):
-                answer = {"runtime": _runtime_name(runtime)}
+                providers = _working(request.split()[1:]) if runtime == ONNXRUNTIME else []
+                answer = {"runtime": _runtime_name(runtime), "providers": providers}
             else:
                 rows, spent = run_stored(session, *map(Path, request))
                 answer = {"rows": rows, "processor": spent}

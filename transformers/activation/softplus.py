@@ -36,8 +36,9 @@ from ortopt.graph.match import (
 )
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.affine import need_single
+from ortopt.patterns.slopes import threshold
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
-from ortopt.transformers.activation._spelled import beside_zero, check_taken_apart, other_operand, threshold
+from ortopt.transformers.activation._spelled import beside_zero, check_taken_apart, other_operand
 
 FORM = Form("", "Exp", "in place of Mish")
 

@@ -1,8 +1,9 @@
-"""A minimum of a maximum is a Clip, which other ops can take in."""
+"""Limits of a value, one behind the other, are a Clip, which other ops can take in."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -18,45 +19,42 @@ from ortopt.graph.match import (
     need,
     need_float,
     operand_constant,
-    operand_from,
     opset,
+    producer,
     scalar,
 )
 from ortopt.options import Numerics
-from ortopt.patterns.clamp import zeros_have_no_sign
+from ortopt.patterns.clamp import stated_bounds, zeros_have_no_sign
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
+_LIMITS = ("Clip", "Max", "Min", "Relu")
+
 
 class ClipFusion(RewriteRule[Match]):
-    """``Min(Max(x, a), b)`` → ``Clip(x, a, b)``; so for ``Max(Min(x, b), a)`` and ``Min(Relu(x), b)``.
+    """``Min(Max(x, a), b)`` → ``Clip(x, a, b)``; so for any two of Clip, Relu, and Max or Min with one number.
 
     A NaN stays a NaN in all of these forms.
     """
 
     after = ("constant_folding", "relu_fusion")
-    roots = ("Max", "Min")
+    roots = _LIMITS
     opsets = (8, NEWEST_OPSET)  # before, Max and Min did not broadcast
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Match:
-        """Two bounds, each one finite number, the lower one not above the other."""
-        other = "Max" if is_op(root, "Min") else "Min"
-        inner, outer = operand_from(root, *((other, "Relu") if other == "Max" else (other,)))
-        numbers = [_number(outer, inner.outputs[0])]
-        if is_op(inner, "Relu"):
-            (x,) = inputs(inner, 1)
-            numbers.append(0.0)
-        else:
-            bound, x = operand_constant(inner)
-            numbers.append(_number(bound, x))
-        low, high = numbers if other == "Min" else numbers[::-1]
+        """Both bounds are finite in the end, and what the one op leaves is in part what the other leaves."""
+        then = _limits(root)
+        inner = producer(then.x, *_LIMITS)
+        first = _limits(inner)
+        x = first.x
         need_float(x)
         need(dtype(x) != DOUBLE or opset(root) >= 12, "before opset 12, a Clip is of single precision", x)
         need(not is_constant(x), "all operands are constants", x)
-        need(low <= high, "the bounds are out of order", root)
-        signed = 0.0 not in (low, high) or is_op(inner, "Relu") or zeros_have_no_sign(x)
-        need(signed, "a Clip would let -0.0 through", x)
+        need(first.low <= then.high and then.low <= first.high, "the bounds are out of order", root)
+        low, high = max(first.low, then.low), min(first.high, then.high)
+        need(math.isfinite(low) and math.isfinite(high), "a bound is not finite", root)
+        need(not (first.signs or then.signs) or zeros_have_no_sign(x), "a Clip would let -0.0 through", x)
 
         def build() -> ir.Node:
             if opset(root) < BOUNDS_ARE_INPUTS_FROM["Clip"]:
@@ -67,8 +65,30 @@ class ClipFusion(RewriteRule[Match]):
         return Match((inner, root), build)
 
 
-def _number(bound: ir.Value, x: ir.Value) -> float:
+class _Limits(NamedTuple):
+    """What an op does to x.
+
+    Attributes:
+        x: Its operand.
+        low: The lower bound; infinite where it has none.
+        high: The upper one.
+        signs: Whether it may make 0.0 of -0.0.
+    """
+
+    x: ir.Value
+    low: float
+    high: float
+    signs: bool
+
+
+def _limits(node: ir.Node) -> _Limits:
+    if is_op(node, "Clip", "Relu"):
+        low, high = (0.0, math.inf) if is_op(node, "Relu") else stated_bounds(node)
+        need(low <= high, "the bounds are out of order", node)
+        return _Limits(inputs(node, 1)[0], low, high, signs=False)
+    bound, x = operand_constant(node)
     number = scalar(bound)
     need(math.isfinite(number), "a bound is not finite", bound)
     need(keeps_rank(bound, x), "the constant would raise the rank", bound)
-    return number
+    low, high = (number, math.inf) if is_op(node, "Max") else (-math.inf, number)
+    return _Limits(x, low, high, signs=number == 0)

@@ -40,6 +40,7 @@ from ortopt.linear.folding import Place, layer_alone, node_alone, rebuilt
 from ortopt.linear.weights import scaled
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.convolutions import elements_of_an_image
+from ortopt.patterns.slopes import ROOTS, SlopedRelu, sloped_relu
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY
@@ -175,53 +176,73 @@ ANY_SLOPE = Form("", "Min", "in place of PRelu")
 IN_BLOCKS = Form("", "Conv", "in place of PRelu in blocks")
 
 
-class PreluDecomposition(CpuRule[Match]):
+class PreluDecomposition(CpuRule[SlopedRelu]):
     """``PRelu(x, A)`` → ``Max(x, A · x)`` for constants A of 0 to 1, else ``Relu(x) + A · Min(x, 0)``, on the CPU.
 
     The CPU's kernel for a PRelu takes its elements one by one; products, sums and maxima take many at a time. Behind a
     convolution in ONNX Runtime's blocked layout it is ``Relu(x) - A · Relu(-x)``, with a convolution of single channels
-    for each product: the image stays in blocks, which it leaves for a PRelu and for a Max.
+    for each product: the image stays in blocks, which it leaves for a PRelu and for a Max. A PRelu that is spelled out
+    in more ops than these becomes one of them, too.
 
     The bits of the first are the same for every x, also for NaN, infinities and zeros of both signs; those of the
     others but for the signs of zeros. For few elements, several kernels cost more than they save.
     """
 
-    roots = ("PRelu",)
+    roots = ("PRelu", *ROOTS)
     opsets = (9, NEWEST_OPSET)
+    lookback = 3
+    looks_downstream = True
     weighs = (MAXIMUM, ANY_SLOPE, IN_BLOCKS)
 
-    def match(self, root: ir.Node) -> Match:
+    def match(self, root: ir.Node) -> SlopedRelu:
         """Constant slopes, and enough elements. For a Max slopes are above 0, as 0 times an infinity is NaN."""
         check_apart(root)
-        x, slope = inputs(root, 2)
-        need_float32(x)
-        content = array_of(slope)
-        need(bool(np.isfinite(content).all()), "a slope is not finite", slope)
-        image = elements_of_an_image(x, root)
-        if _stays_in_blocks(root):
-            channels = of_channels(slope, need_fixed(dims(x)[1:2], "the channels are not fixed", x)[0], RANK)
-            return Match((root,), lambda: _of_blocks(x, channels))
-        if _is_maximum(content):
-            check_faster(root, MAXIMUM, image=image)
-            return Match((root,), lambda: ir.node("Max", [x, ir.node("Mul", [x, slope]).outputs[0]]))
-        check_faster(root, ANY_SLOPE, image=image)
-        return Match((root,), lambda: _parts(x, slope))
+        sloped = _of_prelu(root) if is_op(root, "PRelu") else sloped_relu(root)
+        need_float32(sloped.x)
+        if _stays_in_blocks(sloped):
+            return sloped
+        is_maximum = _is_maximum(sloped.slope)
+        if is_op(root, "PRelu"):
+            check_faster(root, MAXIMUM if is_maximum else ANY_SLOPE, image=elements_of_an_image(sloped.x, root))
+        else:
+            need(len(sloped.nodes) > (2 if is_maximum else 4), "it is in few ops", root)
+        return sloped
 
-    def numerics_of(self, found: Match) -> Numerics:
-        """Whether the signs of zeros may be others."""
-        (root,) = found.nodes
-        exact = _is_maximum(array_of(inputs(root, 2)[1])) and not _stays_in_blocks(root)
+    def rewrite(self, found: SlopedRelu) -> dict[ir.Value, ir.Value]:
+        """The form that pays."""
+        (y,) = found.replaced
+        slope = constant(found.slope, FLOAT)
+        if _stays_in_blocks(found):
+            (channels,) = need_fixed(dims(found.x)[1:2], "the channels are not fixed", found.x)
+            return {y: _of_blocks(found.x, of_channels(slope, channels, RANK)).outputs[0]}
+        if _is_maximum(found.slope):
+            return {y: ir.node("Max", [found.x, ir.node("Mul", [found.x, slope]).outputs[0]]).outputs[0]}
+        return {y: _parts(found.x, slope).outputs[0]}
+
+    def numerics_of(self, found: SlopedRelu) -> Numerics:
+        """Whether the signs of zeros may be others, or infinities."""
+        if found.finite:
+            return Numerics.FINITE
+        is_prelu = is_op(found.nodes[0], "PRelu")
+        exact = is_prelu and _is_maximum(found.slope) and not _stays_in_blocks(found)
         return Numerics.EXACT if exact else Numerics.REORDERED
 
 
-def _stays_in_blocks(root: ir.Node) -> bool:
-    """Whether a PRelu reads an image in blocks, with a slope for each channel at most, and it pays to keep it there."""
+def _of_prelu(root: ir.Node) -> SlopedRelu:
     x, slope = inputs(root, 2)
+    content = array_of(slope)
+    need(bool(np.isfinite(content).all()), "a slope is not finite", slope)
+    return SlopedRelu((root,), x, content)
+
+
+def _stays_in_blocks(sloped: SlopedRelu) -> bool:
+    """Whether it reads an image in blocks, with a slope for each channel at most, and it pays to keep it there."""
+    x, own = sloped.x, sloped.slope.shape
     shape = dims(x)
     if len(shape) != RANK or not isinstance(shape[1], int) or shape[1] % ALIGNED or not is_in_blocks(x):
         return False
-    own = dims(slope)
     one_a_channel = all(dim == 1 for axis, dim in enumerate(reversed(own)) if axis != RANK - 2)
+    root = sloped.nodes[-1]
     return one_a_channel and is_faster(root, IN_BLOCKS, image=elements_of_an_image(x, root))
 
 
