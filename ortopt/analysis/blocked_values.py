@@ -13,31 +13,30 @@ import onnx_ir as ir
 
 from ortopt.analysis.blocked_layout import BEFORE, BLOCK, CONVOLUTIONS, RANK, is_blocked_convolution
 from ortopt.graph import scope
-from ortopt.graph.match import is_constant, tensor_of
+from ortopt.graph.match import attribute, is_constant, shape_of, tensor_of
 from ortopt.graph.walk import Question, walk
 from ortopt.semantics.domains import MICROSOFT
 
-THROUGH: Final = BEFORE | {"HardSwish", "Gelu", "QuickGelu", "BatchNormalization", "MaxPool", "AveragePool"}
+POOLS: Final = frozenset({"AveragePool", "MaxPool"})
+THROUGH: Final = BEFORE | POOLS | {"HardSwish", "Gelu", "QuickGelu", "BatchNormalization"}
 """Ops behind a convolution that leave an image in blocks."""
 
-_MAX_STEPS: Final = 4
-"""How far `is_in_blocks` looks."""
+_MOST: Final = 128
+"""How many values `is_in_blocks` asks about: residual blocks, one behind the other, are as deep as a network."""
 
 
-def is_in_blocks(value: ir.Value, steps: int = _MAX_STEPS) -> bool:
-    """Whether a value comes out of a convolution in blocks, through ops that go on in them: a cheap look around it.
+def is_in_blocks(value: ir.Value) -> bool:
+    """Whether a value comes out of convolutions in blocks, through ops that go on in them.
 
     Args:
         value: The value.
-        steps: How many nodes to look through.
     """
-    return walk(_comes_in_blocks, (value, steps), unknown=False)
+    return walk(_comes_in_blocks, value, unknown=False, most=_MOST)
 
 
-def _comes_in_blocks(about: tuple[ir.Value, int]) -> Question[tuple[ir.Value, int], bool]:
-    value, steps = about
+def _comes_in_blocks(value: ir.Value) -> Question[ir.Value, bool]:
     node = value.producer()
-    if node is None or steps == 0 or node.domain not in {"", MICROSOFT}:
+    if node is None or node.domain not in {"", MICROSOFT}:
         return False
     if node.op_type in CONVOLUTIONS:
         return is_blocked_convolution(node)
@@ -47,11 +46,25 @@ def _comes_in_blocks(about: tuple[ir.Value, int]) -> Question[tuple[ir.Value, in
             [one for one in node.inputs if one is not None and not _is_channelwise(one)] if gated is None else [gated]
         )
         for image in images:
-            if not (yield image, steps - 1):
+            if not (yield image):
                 return False
         return bool(images)
+    if node.op_type == "Concat":
+        for part in node.inputs:
+            if part is None or not _fills_blocks(part) or not (yield part):
+                return False
+        return attribute(node, "axis", 0) == 1
     x = node.inputs[0] if node.op_type in THROUGH else None
-    return x is not None and (yield x, steps - 1)
+    if x is None or (node.op_type in POOLS and not _fills_blocks(x)):
+        return False
+    return (yield x)
+
+
+def _fills_blocks(image: ir.Value) -> bool:
+    """Whether the channels of an image are known, and fill whole blocks."""
+    shape = shape_of(image)
+    channels = None if shape is None or len(shape) != RANK else shape[1]
+    return isinstance(channels, int) and channels % BLOCK == 0
 
 
 def _is_channelwise(value: ir.Value) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import ops
-from ortopt.analysis.blocked_layout import BLOCK, is_blocked_convolution
-from ortopt.analysis.blocked_values import is_in_blocks
+from ortopt.analysis.blocked_layout import ALIGNED, BLOCK, is_blocked_convolution
+from ortopt.analysis.blocked_values import THROUGH, is_in_blocks
 from ortopt.analysis.costs import Form
 from ortopt.framework.fusions import check_faster
 from ortopt.graph import symbolic
@@ -23,6 +23,7 @@ from ortopt.graph.match import (
     is_constant,
     is_never_zero,
     is_op,
+    is_used_once,
     need,
     need_fixed,
     need_float32,
@@ -38,11 +39,12 @@ from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics
 from ortopt.patterns.convolutions import is_convolution
 from ortopt.rule import NEWEST_OPSET, Match
-from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS
+from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, convolved
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 
 RANK = 4
 GATE = Form("", "Resize", "of a gate of channels")
+SUMMAND = Form("", "Conv", "of a summand of blocks")
 
 
 class ChannelGateConversion(CpuRule[Match]):
@@ -99,8 +101,49 @@ def _of_two_images(image: ir.Value, gate: ir.Value, size: Sequence[int], version
 LARGEST_SCALE = 8.0
 """Both products are larger than the difference by this at most, and so is their rounding."""
 
-MAX_STEPS_TO_BLOCKS = 100
-"""How far back it looks for the convolutions: a stage of such a network is one chain of sums."""
+
+class BlockedSummandConversion(CpuRule[Match]):
+    """``Add(x, y)`` → ``Add(x, Conv(y))`` with weights of 1, where x is in ONNX Runtime's blocked layout and y is not.
+
+    The layout ends at such a sum, and at every sum that its result is added to: in a network of residual blocks one
+    Pad of channels, or one pooling of channels that fill no blocks, ends it for all that follow.
+
+    BlazeFace and what MediaPipe has for faces, eyes and hands have both. What the convolution costs is less than one of
+    the two reorderings that it saves.
+    """
+
+    roots = ("Add",)
+    needs = CONVOLUTIONS
+    opsets = (7, NEWEST_OPSET)  # before, they broadcast by an attribute
+    looks_downstream = True
+    weighs = (SUMMAND,)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Match:
+        """Two images of one shape, of known channels and size, and a result that goes on in blocks."""
+        x, y = inputs(root, 2)
+        if not is_in_blocks(x):
+            x, y = y, x
+        need(is_in_blocks(x), "neither image is in the blocked layout", root)
+        need(not is_constant(y) and not is_in_blocks(y), "there is no image outside of the blocked layout", root)
+        need_float32(x, FOR_BLOCKS)
+        _, *image = dims(x, RANK)
+        channels, *_ = size = need_fixed(image, "a dimension is not fixed", x)
+        need(symbolic.same_shape(dims(x), dims(y, RANK)), "the images are not of the same size", root)
+        need(channels % ALIGNED == 0, "the channels are not reordered", x)
+        need(is_used_once(x), "the image is used elsewhere", x)
+        result = root.outputs[0]
+        readers = users(result)
+        need(bool(readers) and not result.is_graph_output(), "the result does not go on in blocks", root)
+        need(all(map(_goes_on, readers)), "the result does not go on in blocks", root)
+        check_faster(root, SUMMAND, image=math.prod(size))
+        ones = np.ones((channels, 1, 1, 1), np.float32)
+        return Match((root,), lambda: ir.node("Add", [x, convolved(y, ones, None, {"group": channels})]))
+
+
+def _goes_on(reader: ir.Node) -> bool:
+    """Whether a node may read an image in blocks."""
+    return is_op(reader, "Add", "PRelu", *THROUGH) or is_blocked_convolution(reader)
 
 
 class ScaledDifferenceConversion(CpuRule[Match]):
@@ -134,7 +177,7 @@ class ScaledDifferenceConversion(CpuRule[Match]):
         (channels,) = need_fixed(size[1:2], "the number of channels is not fixed", x)
         scale = of_channels(factor, channels, RANK)
         need(bool((np.abs(scale) <= LARGEST_SCALE).all()), "a factor is large, or no number", factor)
-        blocked = is_in_blocks(x, MAX_STEPS_TO_BLOCKS) and is_in_blocks(other, MAX_STEPS_TO_BLOCKS)
+        blocked = is_in_blocks(x) and is_in_blocks(other)
         need(blocked, "the images are not in the blocked layout", root)
         return Match((difference, product, root), lambda: _sum(((x, 1 - scale), (other, scale))))
 
