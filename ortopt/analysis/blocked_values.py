@@ -13,11 +13,14 @@ import onnx_ir as ir
 
 from ortopt.analysis.blocked_layout import BEFORE, BLOCK, CONVOLUTIONS, RANK, is_blocked_convolution
 from ortopt.graph import scope
-from ortopt.graph.match import attribute, is_constant, shape_of, tensor_of
+from ortopt.graph.match import attribute, is_constant, is_op, is_used_once, shape_of, tensor_of
 from ortopt.graph.walk import Question, walk
 from ortopt.semantics.domains import MICROSOFT
 
 POOLS: Final = frozenset({"AveragePool", "MaxPool"})
+PARTS: Final = frozenset({"Clip", "LeakyRelu"})
+"""Activations that go on in blocks as a part of a convolution only."""
+
 THROUGH: Final = BEFORE | POOLS | {"HardSwish", "Gelu", "QuickGelu", "BatchNormalization"}
 """Ops behind a convolution that leave an image in blocks."""
 
@@ -39,7 +42,7 @@ def _comes_in_blocks(value: ir.Value) -> Question[ir.Value, bool]:
     if node is None or node.domain not in {"", MICROSOFT}:
         return False
     if node.op_type in CONVOLUTIONS:
-        return is_blocked_convolution(node)
+        return is_blocked_convolution(node) and len(node.inputs) <= 3  # with a sum it has no kernel in blocks
     if node.op_type in {"Add", "Sum", "Mul"}:
         gated = _gated(node)
         images = (
@@ -56,6 +59,8 @@ def _comes_in_blocks(value: ir.Value) -> Question[ir.Value, bool]:
         return attribute(node, "axis", 0) == 1
     x = node.inputs[0] if node.op_type in THROUGH else None
     if x is None or (node.op_type in POOLS and not _fills_blocks(x)):
+        return False
+    if node.op_type in PARTS and not (is_op(x.producer(), "Conv") and is_used_once(x)):
         return False
     return (yield x)
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.analysis.blocked_layout import ALIGNED, BLOCK, is_blocked_convolution
-from ortopt.analysis.blocked_values import THROUGH, is_in_blocks
+from ortopt.analysis.blocked_values import PARTS, THROUGH, is_in_blocks
 from ortopt.analysis.costs import Form
 from ortopt.framework.fusions import check_faster
 from ortopt.graph import symbolic
@@ -37,7 +37,7 @@ from ortopt.graph.match import (
 from ortopt.graph.symbolic import Dim
 from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics
-from ortopt.patterns.convolutions import is_convolution
+from ortopt.patterns.convolutions import elements_of_an_image, is_convolution
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, convolved
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
@@ -45,6 +45,9 @@ from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuR
 RANK = 4
 GATE = Form("", "Resize", "of a gate of channels")
 SUMMAND = Form("", "Conv", "of a summand of blocks")
+PART = Form("", "Conv", "before an activation in blocks")
+FULL = 0.75
+"""The share of blocks that channels fill at least: with 8 channels, half of them, no convolution with ones pays."""
 
 
 class ChannelGateConversion(CpuRule[Match]):
@@ -102,43 +105,70 @@ LARGEST_SCALE = 8.0
 """Both products are larger than the difference by this at most, and so is their rounding."""
 
 
-class BlockedSummandConversion(CpuRule[Match]):
-    """``Add(x, y)`` → ``Add(x, Conv(y))`` with weights of 1, where x is in ONNX Runtime's blocked layout and y is not.
+class UnitConvolutionInsertion(CpuRule[Match]):
+    """``Add(x, y)`` → ``Add(x, Conv(y))``, ``Clip(x)`` → ``Clip(Conv(x))`` with weights of 1, for x in blocks.
 
-    The layout ends at such a sum, and at every sum that its result is added to: in a network of residual blocks one
-    Pad of channels, or one pooling of channels that fill no blocks, ends it for all that follow.
+    ONNX Runtime's blocked layout ends at a sum with an image that is not in it, and with that at every sum behind: in a
+    network of residual blocks one Pad of channels, or one pooling of channels that fill no blocks, ends it for all that
+    follow. And it ends at a Clip or a LeakyRelu that is part of no convolution, as behind a sum.
 
-    BlazeFace and what MediaPipe has for faces, eyes and hands have both. What the convolution costs is less than one of
-    the two reorderings that it saves.
+    BlazeFace, BlazePose, and what MediaPipe has for faces, eyes and hands have these. The convolution, one product for
+    each element, costs less than one of the two reorderings that it saves.
     """
 
-    roots = ("Add",)
+    roots = ("Add", *sorted(PARTS))
     needs = CONVOLUTIONS
-    opsets = (7, NEWEST_OPSET)  # before, they broadcast by an attribute
+    opsets = (7, NEWEST_OPSET)  # before, an Add broadcasts by an attribute
     looks_downstream = True
-    weighs = (SUMMAND,)
+    weighs = (SUMMAND, PART)
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Match:
-        """Two images of one shape, of known channels and size, and a result that goes on in blocks."""
-        x, y = inputs(root, 2)
-        if not is_in_blocks(x):
-            x, y = y, x
-        need(is_in_blocks(x), "neither image is in the blocked layout", root)
-        need(not is_constant(y) and not is_in_blocks(y), "there is no image outside of the blocked layout", root)
-        need_float32(x, FOR_BLOCKS)
-        _, *image = dims(x, RANK)
-        channels, *_ = size = need_fixed(image, "a dimension is not fixed", x)
-        need(symbolic.same_shape(dims(x), dims(y, RANK)), "the images are not of the same size", root)
-        need(channels % ALIGNED == 0, "the channels are not reordered", x)
-        need(is_used_once(x), "the image is used elsewhere", x)
+        """An image in blocks, and a result that goes on in blocks."""
         result = root.outputs[0]
+        need(not result.is_graph_output(), "the result does not go on in blocks", root)
         readers = users(result)
-        need(bool(readers) and not result.is_graph_output(), "the result does not go on in blocks", root)
-        need(all(map(_goes_on, readers)), "the result does not go on in blocks", root)
-        check_faster(root, SUMMAND, image=math.prod(size))
-        ones = np.ones((channels, 1, 1, 1), np.float32)
-        return Match((root,), lambda: ir.node("Add", [x, convolved(y, ones, None, {"group": channels})]))
+        need(bool(readers) and all(map(_goes_on, readers)), "the result does not go on in blocks", root)
+        return _summed(root) if is_op(root, "Add") else _part(root)
+
+
+def _summed(root: ir.Node) -> Match:
+    """Two images of one shape, of known channels and size, of which one is not in blocks."""
+    x, y = inputs(root, 2)
+    if not is_in_blocks(x):
+        x, y = y, x
+    need(is_in_blocks(x), "neither image is in the blocked layout", root)
+    need(not is_constant(y) and not is_in_blocks(y), "there is no image outside of the blocked layout", root)
+    need(is_used_once(x), "the image is used elsewhere", x)
+    need(symbolic.same_shape(dims(x, RANK), dims(y, RANK)), "the images are not of the same size", root)
+    # ONNX Runtime adds images that it cannot prove equally large in another way.
+    need_fixed(dims(x)[1:], "a dimension is not fixed", x)
+    channels = _reordered(x)
+    check_faster(root, SUMMAND, image=elements_of_an_image(x, root))
+    return Match((root,), lambda: ir.node("Add", [x, _times_one(y, channels)]))
+
+
+def _part(root: ir.Node) -> Match:
+    """An activation that is not part of a convolution yet."""
+    (x,) = inputs(root, 1)
+    need(is_in_blocks(x), "the image is not in the blocked layout", x)
+    need(not is_op(x.producer(), *CONVOLUTIONS), "a convolution takes it in", root)
+    channels = _reordered(x)
+    check_faster(root, PART, image=elements_of_an_image(x, root))
+    return Match((root,), lambda: ops.copied(root, [_times_one(x, channels), *root.inputs[1:]]))
+
+
+def _reordered(x: ir.Value) -> int:
+    """The channels of an image, where a convolution of single channels can be in blocks."""
+    need_float32(x, FOR_BLOCKS)
+    (channels,) = need_fixed(dims(x, RANK)[1:2], "the number of channels is not fixed", x)
+    need(channels % ALIGNED == 0, "the channels are not reordered", x)
+    need(channels >= FULL * (channels + -channels % BLOCK), "much of the blocks would be empty", x)
+    return channels
+
+
+def _times_one(image: ir.Value, channels: int) -> ir.Value:
+    return convolved(image, np.ones((channels, 1, 1, 1)), None, {"group": channels})
 
 
 def _goes_on(reader: ir.Node) -> bool:
