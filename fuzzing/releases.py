@@ -5,8 +5,9 @@ Each example of the passes' tests, each model of the zoo, or of a folder of your
 but for rounding, and the result must load wherever its original does. Exit code 1 where one does not, or where no
 runtime can be installed. A release runs in an environment of its own (`tools.versions`). ``--runtime`` names another
 runtime as ``--verify-with`` does: OpenVINO or onnxruntime-web, for which models are optimized with their target, or
-MNN, with ``--target onnx``. With ``--seconds`` each result that is right is measured in turns with its original
-(`fuzzing.turns`).
+MNN, with ``--target onnx``. With ``--provider`` such an ONNX Runtime runs them on that execution provider, and models
+are optimized for its target; nodes that it does not take run on the CPU. With ``--seconds`` each result that is right
+is measured in turns with its original (`fuzzing.turns`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ import onnx_ir as ir
 from fuzzing import turns
 from fuzzing.mutants.examples import Example, examples, names
 from ortopt import OrtoptError, optimize, semantics, zoo
-from ortopt.analysis import releases, shapes
+from ortopt.analysis import releases, shapes, targets
+from ortopt.analysis.providers import CPU, full_names
 from ortopt.measurement.inputs import candidates
 from ortopt.opset_conversion import raising
 from ortopt.serialization.load import load
@@ -43,14 +45,15 @@ from ortopt.verification.worker import restore
 from tools import versions
 
 ROOT: Final = Path(__file__).parents[1]
-CPU: Final = ("CPUExecutionProvider",)
-
 _ROUNDING: Final = {"float16": 2e-2, "float32": 1e-3, "float64": 1e-3}
 """What is taken for rounding, of an output's scale: wrong numbers are looked for, and these are far off."""
 
 
 _TARGETS: Final = {"OpenVINO": "openvino", "ONNX Runtime Web": "web", "MNN": "onnx"}
 """By what the name of a runtime begins with, the target for it."""
+
+_IN_HALF: Final = frozenset({"QNNExecutionProvider"})
+"""Execution providers that compute what is of single precision in half precision."""
 
 SMOKE: Final = ("attention_fusion", "gather_block_quantized_fusion", "lrn_decomposition", "matmul_nbits_fusion")
 """Passes of which forms are not right on all releases."""
@@ -111,11 +114,18 @@ class Runner:
     Args:
         folder: For files.
         runtime: The runtime; None is the one that is installed here.
+        helps: Whether the CPU runs what the runtime's execution providers do not take; else that is refused.
+
+    Attributes:
+        rounding: What is taken for rounding there at least, of an output's scale.
     """
 
-    def __init__(self, folder: Path, runtime: Runtime | None = None) -> None:
+    def __init__(self, folder: Path, runtime: Runtime | None = None, *, helps: bool = True) -> None:
         self._folder = folder
         self._runtime = runtime
+        providers = () if runtime is None else runtime.providers
+        self._providers = (*providers, CPU) if helps or not providers else providers
+        self.rounding = 0.0 if _IN_HALF.isdisjoint(providers) else _ROUNDING["float16"]
         self._worker: Worker | None = None
 
     def __enter__(self) -> Runner:
@@ -140,7 +150,7 @@ class Runner:
             WorkerError: The model is refused, or ends its process.
         """
         if self._worker is None:
-            self._worker = Worker(CPU, runtime=self._runtime)
+            self._worker = Worker(self._providers, runtime=self._runtime)
         path, source, target = (self._folder / name for name in ("model.onnx", "in", "out"))
         path.write_bytes(model)
         try:
@@ -160,8 +170,14 @@ class Runner:
             self._worker = None
 
 
-def difference(got: Sequence[Any], wanted: Sequence[Any]) -> str:
-    """How outputs differ beyond rounding; empty where they do not."""
+def difference(got: Sequence[Any], wanted: Sequence[Any], least: float = 0.0) -> str:
+    """How outputs differ beyond rounding; empty where they do not.
+
+    Args:
+        got: The outputs.
+        wanted: The right ones.
+        least: What is taken for rounding at least, of an output's scale.
+    """
     for one, other in zip(got, wanted, strict=True):
         if one is None or other is None or one.dtype.kind not in "fiub":
             continue
@@ -173,7 +189,7 @@ def difference(got: Sequence[Any], wanted: Sequence[Any]) -> str:
                 return "other numbers are finite"
             scale = float(np.abs(other[finite].astype(np.float64)).max(initial=0.0)) or 1.0
             error = np.abs(one[finite].astype(np.float64) - other[finite].astype(np.float64)).max(initial=0.0)
-            if error > _ROUNDING.get(one.dtype.name, 1e-3) * scale:
+            if error > max(_ROUNDING.get(one.dtype.name, 1e-3), least) * scale:
                 return f"an error of {error / scale:.2g} of the output's scale"
         elif not np.array_equal(one, other):
             return "other integers"
@@ -216,7 +232,7 @@ def examine(
         target: What the results are for, instead of the runtime's own target.
     """
     for name, example in models:
-        case = _case(example, options_for(runtime.name, example.options, target), here)
+        case = _case(example, options_for(runtime, example.options, target), here)
         told = None if case is None else _told(case, runner, here)
         if case is not None and told is not None:
             yield Finding(runtime.name, name, told) if told else None
@@ -224,20 +240,23 @@ def examine(
                 measure(name, case)
 
 
-def options_for(runtime: str, given: dict[str, Any], target: str | None = None) -> dict[str, Any]:
+def options_for(runtime: Runtime, given: dict[str, Any], target: str | None = None) -> dict[str, Any]:
     """Options of a run whose result is for a runtime.
 
     Args:
-        runtime: Its name and release.
+        runtime: The runtime.
         given: Other options.
         target: The target; None is that of the runtime.
     """
     options = {key: value for key, value in given.items() if key != "min_onnxruntime"}
-    target = target or next((name for title, name in _TARGETS.items() if runtime.startswith(title)), None)
+    if target is None:
+        own = (name for title, name in _TARGETS.items() if runtime.name.startswith(title))
+        target = targets.implied(runtime.providers).value if runtime.providers else next(own, None)
     if target is not None:
         options["target"] = target
-    if target in (None, "ort") and runtime.startswith("ONNX Runtime"):
-        options["min_onnxruntime"] = releases.shown(releases.parse_release(runtime.rsplit(maxsplit=1)[-1]))
+    if target in (None, "ort") and runtime.name.startswith("ONNX Runtime"):
+        release = runtime.name.removeprefix("ONNX Runtime ").partition(" ")[0]
+        options["min_onnxruntime"] = releases.shown(releases.parse_release(release))
     return options
 
 
@@ -280,33 +299,35 @@ def _drawn(model: ir.Model) -> Iterator[dict[str, Any]]:
 def _told(case: Case, runner: Runner, here: Runner) -> str | None:
     """What is wrong about a result; None where its original is not right here or there."""
     try:
-        told = difference(runner.run(case.result, case.inputs), case.wanted)
+        told = difference(runner.run(case.result, case.inputs), case.wanted, runner.rounding)
     except WorkerError as error:
         told = str(error)
     if not told:
         return ""
     try:  # random numbers, NaNs that may spread, what the release does to the original, too
         known = difference(here.run(case.result, case.inputs), case.wanted) or difference(
-            runner.run(case.original, case.inputs), case.wanted
+            runner.run(case.original, case.inputs), case.wanted, runner.rounding
         )
     except WorkerError:
         return None
     return None if known else told
 
 
-def environments(named: Sequence[str], others: Sequence[str]) -> Iterator[Runtime | str]:
+def environments(named: Sequence[str], others: Sequence[str], providers: Iterable[str] = ()) -> Iterator[Runtime | str]:
     """The runtimes that are asked for; a text for each that cannot be installed.
 
     Args:
         named: Releases of ONNX Runtime.
         others: Other runtimes, as ``--verify-with`` takes them.
+        providers: Full names of execution providers on which the others run.
     """
     for release in named:
         python, why = versions.runtime_environment(
             release, lambda command: subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         )
         yield f"{release}: skipped ({why})" if python is None else runtimes.find(python)
-    yield from map(runtimes.find, others)
+    for other in others:
+        yield runtimes.find(other, providers=providers)
 
 
 def main() -> int:
@@ -314,6 +335,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzzing.releases", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--releases", default="1.17,1.20,1.23,1.27,newest", help="e.g. 1.20,newest")
     parser.add_argument("--runtime", action="append", default=[], help="another runtime, as --verify-with takes it")
+    parser.add_argument("--provider", default="", help="the execution provider on which that runs, e.g. qnn")
     parser.add_argument("--passes", default="", help="passes whose examples run, A,B; all if it is left out")
     parser.add_argument("--zoo", action="store_true", help="the models of the zoo instead")
     parser.add_argument("--folder", type=Path, help="the .onnx files of a folder instead")
@@ -336,7 +358,7 @@ def main() -> int:
         return of_zoo(chosen) if given.zoo else of_passes(passes)
 
     findings = ran = 0
-    for runtime in environments(asked, given.runtime):
+    for runtime in environments(asked, given.runtime, full_names(given.provider)):
         if isinstance(runtime, str):
             print(runtime, flush=True)
             continue

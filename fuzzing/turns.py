@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ortopt.analysis.providers import CPU
 from ortopt.verification.input_sets import store_inputs
 from ortopt.verification.process import Worker
 from ortopt.verification.start import Runtime
@@ -69,7 +70,7 @@ def ratio(runtime: Runtime, original: bytes, result: bytes, inputs: Mapping[str,
             for label, model in (("original", original), ("result", result)):
                 path = folder / f"{label}.onnx"
                 path.write_bytes(model)
-                worker = stack.enter_context(Worker(("CPUExecutionProvider",), runtime=runtime))
+                worker = stack.enter_context(Worker((*runtime.providers, CPU), runtime=runtime))
                 worker.open(path, len(model), None, optimize=True)
                 worker.wait()
                 workers.append(worker)

@@ -4,11 +4,12 @@
 
     python -m tools.probe_targets --target openvino --runtime ~/openvino
     python -m tools.probe_targets --target web --runtime onnxruntime-web
+    python -m tools.probe_targets --target qnn --runtime ~/qnn --provider qnn
 
 ONNX's own tests of its ops (`onnx.backend.test.case.node`), those of ai.onnx with one node, are run on the runtime
 without its optimizations where they can be turned off. Of each op it is kept how many tests were right, and how many
 there are; for an ONNX Runtime without those that the one installed here does not compute, whose kernels are known by
-themselves. ``--runtime`` is what ``--verify-with`` takes.
+themselves. ``--runtime`` is what ``--verify-with`` takes; of an execution provider what it takes itself counts.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import numpy as np
 import onnx
 
 from fuzzing.releases import Runner, difference
+from ortopt.analysis.providers import full_names
 from ortopt.analysis.targets import OPS
 from ortopt.verification import runtimes
 from ortopt.verification.process import WorkerError
@@ -106,22 +108,23 @@ def _with_constants(model: onnx.ModelProto, inputs: dict[str, Any]) -> Iterator[
 
 def _is_right(runner: Runner, model: onnx.ModelProto, inputs: dict[str, Any], outputs: list[Any]) -> bool:
     try:
-        return not difference(runner.run(model.SerializeToString(), inputs), outputs)
+        return not difference(runner.run(model.SerializeToString(), inputs), outputs, runner.rounding)
     except (WorkerError, TypeError, ValueError):
         return False
 
 
-def counted(runtime: str) -> tuple[str, dict[str, list[int]]]:
+def counted(runtime: str, provider: str = "") -> tuple[str, dict[str, list[int]]]:
     """Name and release of a runtime, and of each op how many tests were right there, and how many there are.
 
     Args:
         runtime: As ``--verify-with`` takes it.
+        provider: The execution provider on which it runs; none if empty.
     """
-    found = runtimes.find(runtime)
+    found = runtimes.find(runtime, providers=full_names(provider))
     table: dict[str, list[int]] = {}
     with contextlib.ExitStack() as stack:
         runner, here = (
-            stack.enter_context(Runner(Path(stack.enter_context(tempfile.TemporaryDirectory())), one))
+            stack.enter_context(Runner(Path(stack.enter_context(tempfile.TemporaryDirectory())), one, helps=False))
             for one in (found, None)
         )
         for op, model, inputs, outputs in cases():
@@ -140,9 +143,10 @@ def main() -> int:
     )
     parser.add_argument("--target", required=True)
     parser.add_argument("--runtime", required=True)
+    parser.add_argument("--provider", default="")
     given = parser.parse_args()
     known = json.loads(OPS.read_text(encoding="utf-8")) if OPS.exists() else {}
-    name, table = counted(given.runtime)
+    name, table = counted(given.runtime, given.provider)
     known[given.target] = {"runtime": name, "date": datetime.date.today().isoformat(), "ops": table}
     rows = [
         f"{json.dumps(target)}: {{\n"

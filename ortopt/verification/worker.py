@@ -13,6 +13,7 @@ runtime are imported: the Python may be another one than ours, from 3.10 on (`or
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import json
@@ -41,6 +42,8 @@ from ortopt.verification.other_runtimes import (
 
 ONNXRUNTIME: Final = "onnxruntime"
 _CPU: Final = "CPUExecutionProvider"
+_SIMULATED: Final = {"soc_model": "57", "htp_arch": "75"}
+"""What QNN's library simulates on a CPU: the tensor processor of a Snapdragon 8 Gen 3, with half precision."""
 
 # onnx.TensorProto.DataType by the names that onnxruntime and ml_dtypes give them.
 _EXOTIC = {
@@ -215,7 +218,8 @@ def open_session(
         options.enable_mem_pattern = False
     if _CPU not in providers:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    if _plugged_in(options, providers):
+    if (plugged := next(filter(None, map(_plugged_in, providers)), None)) is not None:
+        options.add_provider_for_devices(*plugged)
         return onnxruntime.InferenceSession(model, options)
     session = onnxruntime.InferenceSession(model, options, providers)
     if session.get_providers()[0] != providers[0]:  # it has been made again without what did not work
@@ -223,25 +227,24 @@ def open_session(
     return session
 
 
-def _plugged_in(options: Any, providers: Iterable[str]) -> bool:
-    """Let a session run on providers that are packages of their own, where there are such; whether there are.
+@functools.cache
+def _plugged_in(provider: str) -> tuple[list[Any], dict[str, str]] | None:
+    """A device and settings of an execution provider that is a package of its own; None where it is none.
 
     A package ``onnxruntime_...`` names its provider and its library by two functions.
     """
+    if provider == _CPU:
+        return None
     import onnxruntime
 
-    wanted = set(providers) - set(onnxruntime.get_available_providers())
-    names = (one.name for one in pkgutil.iter_modules() if one.name.startswith(f"{ONNXRUNTIME}_")) if wanted else ()
-    for package in map(importlib.import_module, names):
-        for name in wanted.intersection(getattr(package, "get_ep_names", tuple)()):
-            with contextlib.suppress(onnxruntime.capi.onnxruntime_pybind11_state.Fail):  # of the session before
-                onnxruntime.register_execution_provider_library(name, package.get_library_path())
-            devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == name]
-            # QNN's simulator of its tensor processor, which has no other use, is not found on a CPU by itself.
+    for name in (one.name for one in pkgutil.iter_modules() if one.name.startswith(f"{ONNXRUNTIME}_")):
+        package = importlib.import_module(name)
+        if provider in getattr(package, "get_ep_names", tuple)():
+            onnxruntime.register_execution_provider_library(provider, package.get_library_path())
+            devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
             simulator = getattr(package, "get_qnn_htp_path", None)
-            options.add_provider_for_devices(devices[:1], {"backend_path": simulator()} if simulator else {})
-            return True
-    return False
+            return devices[:1], {} if simulator is None else {"backend_path": simulator(), **_SIMULATED}
+    return None
 
 
 def run_stored(session: Any, source: Place, target: Place) -> tuple[list[Any], float]:

@@ -15,6 +15,7 @@ from fuzzing.releases import Case, Runner, difference, environments, examine, of
 from ortopt.testing import parse
 from ortopt.verification import runtimes
 from ortopt.verification.process import WorkerError
+from ortopt.verification.start import Runtime
 
 FLOATS = np.array([1.0, -2.0, np.inf], np.float32)
 
@@ -86,11 +87,14 @@ def test_a_release_that_cannot_be_installed_is_skipped(monkeypatch: pytest.Monke
 
 def test_a_result_is_for_its_runtime() -> None:
     given = {"min_onnxruntime": "1.17", "level": 2}
-    assert options_for("OpenVINO 2026.4.1", given) == {"level": 2, "target": "openvino"}
-    assert options_for("ONNX Runtime Web 1.30.0", {}) == {"target": "web"}
-    assert options_for("MNN 3.6.1", {}) == {"target": "onnx"}
-    assert options_for("ONNX Runtime 1.20.1", given) == {"level": 2, "min_onnxruntime": "1.20"}
-    assert options_for("ONNX Runtime 1.20.1", given, "onnx") == {"level": 2, "target": "onnx"}
+    assert options_for(Runtime("OpenVINO 2026.4.1", None), given) == {"level": 2, "target": "openvino"}
+    assert options_for(Runtime("ONNX Runtime Web 1.30.0", None), {}) == {"target": "web"}
+    assert options_for(Runtime("MNN 3.6.1", None), {}) == {"target": "onnx"}
+    assert options_for(Runtime("ONNX Runtime 1.20.1", None), given) == {"level": 2, "min_onnxruntime": "1.20"}
+    assert options_for(Runtime("ONNX Runtime 1.20.1", None), given, "onnx") == {"level": 2, "target": "onnx"}
+    npu = Runtime("ONNX Runtime 1.32.0 with QNNExecutionProvider", None, providers=("QNNExecutionProvider",))
+    assert options_for(npu, given) == {"level": 2, "target": "qnn"}
+    assert options_for(npu, given, "ort") == {"level": 2, "target": "ort", "min_onnxruntime": "1.32"}
 
 
 def test_results_that_are_right_are_measured_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,7 +164,7 @@ def test_it_is_found_by_its_folder_by_the_project_and_by_its_name(
         runtime = runtimes.find(text)
         assert runtime.name == "ONNX Runtime Web 9.8.7"
         with Worker((), runtime=runtime) as worker:
-            assert worker.runtime() == runtime.name
+            assert worker.runtime() == (runtime.name, ())
 
 
 @needs_node

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from ortopt.graph.match import need
 from ortopt.rule import Match
 from ortopt.testing import parse
 from ortopt.verification import runtimes
+from ortopt.verification.process import Worker, WorkerError
 from ortopt.verification.rendered_reference import RenderedReference
 from ortopt.verification.verify import verify
 
@@ -55,6 +57,102 @@ def test_the_runtime_of_a_python_is_asked_for_its_name() -> None:
 def test_a_python_that_is_not_there_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="there is no such Python"):
         runtimes.find(text)
+
+
+OPENVINO = "OpenVINOExecutionProvider"
+WITH_PROVIDER = f"""
+make, providers = onnxruntime.InferenceSession.__init__, onnxruntime.InferenceSession.get_providers
+def made(self, model, options=None, chosen=None, **rest):
+    self.chosen = chosen
+    make(self, model, options, ["CPUExecutionProvider"], **rest)
+onnxruntime.InferenceSession.__init__ = made
+known = ["{OPENVINO}", "CPUExecutionProvider"]
+onnxruntime.InferenceSession.get_providers = lambda self: [one for one in self.chosen or known[1:] if one in known]
+onnxruntime.get_available_providers = lambda: known
+onnxruntime.__version__ = "1.2.3"
+"""
+"""An ONNX Runtime that has a provider, whose kernels are the CPU's."""
+
+WITHOUT_IT = WITH_PROVIDER + "onnxruntime.InferenceSession.get_providers = providers"
+"""One that names a provider, and makes the session on the CPU's."""
+
+PLUGGED_IN = """
+import sys, types
+package = types.ModuleType("onnxruntime_fast")
+package.get_ep_names = lambda: ["QNNExecutionProvider"]
+package.get_library_path = lambda: "/nowhere/libfast.so"
+package.get_qnn_htp_path = lambda: "/nowhere/libsimulator.so"
+sys.modules["onnxruntime_fast"] = package
+import pkgutil
+pkgutil.iter_modules = lambda: [types.SimpleNamespace(name="onnxruntime_fast"), types.SimpleNamespace(name="other")]
+known = []
+def register(name, path):
+    assert not known, "it is registered"
+    known.append((name, path))
+onnxruntime.get_available_providers = lambda: [name for name, _ in known]
+onnxruntime.register_execution_provider_library = register
+onnxruntime.get_ep_devices = lambda: [types.SimpleNamespace(ep_name=name) for name, _ in known]
+added = onnxruntime.SessionOptions
+class Options(added):
+    def add_provider_for_devices(self, devices, settings):
+        (device,) = devices
+        assert (device.ep_name, settings["backend_path"]) == ("QNNExecutionProvider", "/nowhere/libsimulator.so")
+onnxruntime.SessionOptions = Options
+onnxruntime.__version__ = "1.2.3"
+"""
+"""One with a provider that is a package of its own."""
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted", "name", "providers"),
+    [
+        (WITH_PROVIDER, (OPENVINO,), f"ONNX Runtime 1.2.3 with {OPENVINO}", (OPENVINO,)),
+        (WITH_PROVIDER, ("CPUExecutionProvider",), "ONNX Runtime 1.2.3", ()),
+        (WITH_PROVIDER, ("QNNExecutionProvider",), "ONNX Runtime 1.2.3", ()),
+        (WITHOUT_IT, (OPENVINO,), "ONNX Runtime 1.2.3", ()),
+        (
+            PLUGGED_IN,
+            ("QNNExecutionProvider",),
+            "ONNX Runtime 1.2.3 with QNNExecutionProvider",
+            ("QNNExecutionProvider",),
+        ),
+        (PLUGGED_IN, (OPENVINO,), "ONNX Runtime 1.2.3", ()),
+    ],
+)
+def test_providers_that_work_there_are_used(
+    tmp_path: Path, code: str, wanted: tuple[str, ...], name: str, providers: tuple[str, ...]
+) -> None:
+    runtime = runtimes.find(broken(tmp_path, code), providers=wanted)
+    assert (runtime.name, runtime.providers) == (name, providers)
+    (there,) = verify(parse(MODEL), parse(MODEL), runtimes=[runtime]).elsewhere
+    assert (there.runtime, there.agrees) == (name, True)
+
+
+def test_the_provider_of_a_run_and_of_its_target_are_asked_for(tmp_path: Path) -> None:
+    python = broken(tmp_path, WITH_PROVIDER)
+    result = optimize(parse(MODEL), level=1, target="openvino", verify_with=[python])
+    assert result.verification is not None
+    assert [there.runtime for there in result.verification.elsewhere] == [f"ONNX Runtime 1.2.3 with {OPENVINO}"]
+
+
+def test_without_the_cpu_a_model_that_needs_it_is_refused(tmp_path: Path) -> None:
+    options = """
+Options = onnxruntime.SessionOptions
+class Recording(Options):
+    def add_session_config_entry(self, key, value):
+        if key == "session.disable_cpu_ep_fallback":
+            raise ValueError("there is no other kernel")
+onnxruntime.SessionOptions = Recording
+"""
+    python = broken(tmp_path, WITH_PROVIDER + options)
+    runtime = runtimes.find(python, providers=(OPENVINO,))
+    model = tmp_path / "model.onnx"
+    optimize(parse(MODEL), level=1, verify=False).save(model)
+    for providers, told in (((OPENVINO, "CPUExecutionProvider"), None), ((OPENVINO,), "there is no other kernel")):
+        with Worker(providers, runtime=runtime) as worker:
+            worker.open(model, 100, None)
+            with contextlib.nullcontext() if told is None else pytest.raises(WorkerError, match=told):
+                worker.wait()
 
 
 def test_a_python_without_a_runtime_is_a_usage_error(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Conv and AveragePool can pad with zeros themselves."""
+"""Conv and AveragePool can pad with zeros themselves, MaxPool with what is never the largest."""
+
+import math
 
 import numpy as np
 import onnx_ir as ir
@@ -30,16 +32,16 @@ from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 class PadFusion(RewriteRule[Match]):
     """``Conv(Pad(x))``, ``AveragePool(Pad(x))`` with zeros around the image → one op with ``pads``.
 
-    A MaxPool is left alone, because it pads with -inf and not with 0. (ONNX Runtime fuses it as well.) In quantized
-    graphs, the result of the Pad is quantized again with the same scale; this changes no number, so that pair is
-    removed too.
+    And ``MaxPool(Pad(x))`` with -inf around it, as TensorFlow pads; with zeros around it, it is left alone. In
+    quantized graphs, the result of the Pad is quantized again with the same scale; this changes no number, so that
+    pair is removed too.
 
     Kernels that compute padded columns one by one are slower with many of them: with targets on which that was measured
     a long padding stays in its Pad. On the CPU `conv_pad_decomposition` decides.
     """
 
     numerics = Numerics.REORDERED
-    roots = ("AveragePool", "Conv")
+    roots = ("AveragePool", "Conv", "MaxPool")
     needs = ("Pad",)
     lookback = 4
     opsets = (7, NEWEST_OPSET)  # before, an AveragePool never counted its padding
@@ -54,7 +56,8 @@ class PadFusion(RewriteRule[Match]):
             _check_quantized_before(x, between)
         need(dtype(x) in FLOATS, "it pads no floats", pad)
         need(ops.Pad(pad).mode == "constant", "it does not pad with a constant", pad)
-        need(_filling(pad) == 0, "it does not pad with 0", pad)
+        wanted = -math.inf if root.op_type == "MaxPool" else 0
+        need(_filling(pad) == wanted, f"it does not pad with {wanted}", pad)
         window = ops.Window(root)
         need(window.auto_pad in ("NOTSET", "VALID"), "the padding depends on the size", root)
         amounts = ops.Pad(pad).amounts
@@ -69,8 +72,10 @@ class PadFusion(RewriteRule[Match]):
         need(len(own) == 2 * spatial, "the paddings do not fit one another", root)
         added = begins[2:] + ends[2:]
         pads = tuple(more + less for more, less in zip(added, own, strict=True))
+        if root.op_type != "Conv":
+            _check_windows(root, pads)
         if root.op_type == "AveragePool":
-            _check_average(root, own, pads)
+            need(ops.Pool(root).counts_padding or not any(own), "it does not count its own padding", root)
         plain_attributes(root)
         counts = 1 if root.op_type == "AveragePool" else None  # it counts the zeros as the Pad's users did
         operands, changed = [x, *root.inputs[1:]], {"auto_pad": None, "pads": pads, "count_include_pad": counts}
@@ -115,11 +120,13 @@ def _dequantized(node: ir.Node) -> float:
     return float((integer.astype(np.int64).reshape(()) - mapping.zero_point.reshape(())) * mapping.scale.reshape(()))
 
 
-def _check_average(root: ir.Node, own: tuple[int, ...], pads: tuple[int, ...]) -> None:
-    """Refuse where an average would divide by another number of elements, or where no kernel pads so far."""
+def _check_windows(root: ir.Node, pads: tuple[int, ...]) -> None:
+    """Refuse where a pooling would have a window without pixels, or give places, or where no kernel pads so far."""
     pool = ops.Pool(root)
-    need(pool.counts_padding or not any(own), "it does not count its own padding", root)
     need(not pool.rounds_up, "a window may begin in the padding", root)
+    need(len(root.outputs) == 1, "places among padded pixels are given, too", root)
+    averages = root.op_type == "AveragePool"
+    need(averages or set(pool.dilations) <= {1}, "a window may leave out all pixels", root)
     kernel = pool.kernel
     need(2 * len(kernel) == len(pads), "the kernel does not fit the paddings", root)
     need(all(more < size for more, size in zip(pads, kernel * 2, strict=True)), "a window may lie in the padding", root)
