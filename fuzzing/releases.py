@@ -306,7 +306,7 @@ def _told(case: Case, runner: Runner, here: Runner) -> str | None:
         return ""
     try:  # random numbers, NaNs that may spread, what the release does to the original, too
         known = difference(here.run(case.result, case.inputs), case.wanted) or difference(
-            runner.run(case.original, case.inputs), case.wanted, runner.rounding
+            runner.run(case.original, case.inputs), case.wanted, runner.rounding / 2
         )
     except WorkerError:
         return None

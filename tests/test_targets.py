@@ -143,7 +143,7 @@ def test_the_command_says_what_the_result_is_for(tmp_path: Path) -> None:
         commands, ["optimize", str(model), "-o", str(tmp_path / "out.onnx"), "--provider", "qnn", "-v"]
     )
     assert result.exit_code == 0, result.output
-    assert "for: QNN (--target qnn)" in result.output
+    assert "with QNNExecutionProvider (--target qnn)" in result.output
     assert "fixed sizes only (--dim N=SIZE)" in result.output
     assert all(not node.domain for node in load(tmp_path / "out.onnx").graph)
 
