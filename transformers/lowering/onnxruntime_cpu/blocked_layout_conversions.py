@@ -58,16 +58,17 @@ class ChannelGateConversion(CpuRule[Match]):
     Mobile networks gate their channels so (squeeze and excitation): EfficientNet, MobileNetV3 and many for text in
     images.
 
-    The same bits, and the image stays in the blocked layout.
+    The same bits, but for the sign of a zero where the gate itself comes into blocks by a convolution with ones.
     """
 
     roots = ("Mul",)
     needs = CONVOLUTIONS
     opsets = (11, NEWEST_OPSET)
     weighs = (GATE,)
+    numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Match:
-        """An image of fixed size in whole blocks of channels, and a gate, both out of convolutions."""
+        """An image of fixed size in blocks, a gate, and a result that goes on in blocks."""
         image, gate = inputs(root, 2)
         if dims(image, RANK)[2:] == (1, 1):
             image, gate = gate, image
@@ -76,14 +77,19 @@ class ChannelGateConversion(CpuRule[Match]):
         need(dims(gate, RANK)[2:] == (1, 1), "neither operand is one number a channel", gate)
         both = zip(dims(gate)[:2], (batch, channels), strict=True)
         need(all(same_dim(*pair) for pair in both), "the gate is not one number for each channel", gate)
-        need(isinstance(channels, int) and channels % BLOCK == 0, "the channels fill no blocks", image)
+        filled = _filled(image)
         size = need_fixed(sides, "a dimension is not fixed", image)
         need(math.prod(size) > 1, "the image is a point", image)
-        need(is_in_blocks(image) and is_in_blocks(gate), "an operand is not in the blocked layout", root)
-        readers = users(root.outputs[0])
-        need(bool(readers) and all(map(is_blocked_convolution, readers)), "no convolution in blocks reads it", root)
+        need(is_in_blocks(image), "the image is not in the blocked layout", image)
+        _check_goes_on(root)
         check_faster(root, GATE)
-        return Match((root,), lambda: _of_two_images(image, gate, size, opset(root)))
+        is_inside = is_in_blocks(gate)
+
+        def build() -> ir.Node:
+            inside = gate if is_inside else _times_one(gate, filled)
+            return _of_two_images(image, inside, size, opset(root))
+
+        return Match((root,), build)
 
 
 def _of_two_images(image: ir.Value, gate: ir.Value, size: Sequence[int], version: int) -> ir.Node:
@@ -125,10 +131,7 @@ class UnitConvolutionInsertion(CpuRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """An image in blocks, and a result that goes on in blocks."""
-        result = root.outputs[0]
-        need(not result.is_graph_output(), "the result does not go on in blocks", root)
-        readers = users(result)
-        need(bool(readers) and all(map(_goes_on, readers)), "the result does not go on in blocks", root)
+        _check_goes_on(root)
         return _summed(root) if is_op(root, "Add") else _part(root)
 
 
@@ -143,7 +146,7 @@ def _summed(root: ir.Node) -> Match:
     need(symbolic.same_shape(dims(x, RANK), dims(y, RANK)), "the images are not of the same size", root)
     # ONNX Runtime adds images that it cannot prove equally large in another way.
     need_fixed(dims(x)[1:], "a dimension is not fixed", x)
-    channels = _reordered(x)
+    channels = _filled(x)
     check_faster(root, SUMMAND, image=elements_of_an_image(x, root))
     return Match((root,), lambda: ir.node("Add", [x, _times_one(y, channels)]))
 
@@ -153,13 +156,13 @@ def _part(root: ir.Node) -> Match:
     (x,) = inputs(root, 1)
     need(is_in_blocks(x), "the image is not in the blocked layout", x)
     need(not is_op(x.producer(), *CONVOLUTIONS), "a convolution takes it in", root)
-    channels = _reordered(x)
+    channels = _filled(x)
     check_faster(root, PART, image=elements_of_an_image(x, root))
     return Match((root,), lambda: ops.copied(root, [_times_one(x, channels), *root.inputs[1:]]))
 
 
-def _reordered(x: ir.Value) -> int:
-    """The channels of an image, where a convolution of single channels can be in blocks."""
+def _filled(x: ir.Value) -> int:
+    """The channels of an image, where they fill blocks, most of the last one, too."""
     need_float32(x, FOR_BLOCKS)
     (channels,) = need_fixed(dims(x, RANK)[1:2], "the number of channels is not fixed", x)
     need(channels % ALIGNED == 0, "the channels are not reordered", x)
@@ -171,9 +174,12 @@ def _times_one(image: ir.Value, channels: int) -> ir.Value:
     return convolved(image, np.ones((channels, 1, 1, 1)), None, {"group": channels})
 
 
-def _goes_on(reader: ir.Node) -> bool:
-    """Whether a node may read an image in blocks."""
-    return is_op(reader, "Add", "PRelu", *THROUGH) or is_blocked_convolution(reader)
+def _check_goes_on(root: ir.Node) -> None:
+    """Refuse a result that something may read outside of blocks."""
+    result = root.outputs[0]
+    readers = () if result.is_graph_output() else users(result)
+    stays = all(is_op(reader, "Add", "PRelu", *THROUGH) or is_blocked_convolution(reader) for reader in readers)
+    need(bool(readers) and stays, "the result does not go on in blocks", root)
 
 
 class ScaledDifferenceConversion(CpuRule[Match]):
