@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -136,7 +137,7 @@ class UnitConvolutionInsertion(CpuRule[Match]):
 
 
 def _summed(root: ir.Node) -> Match:
-    """Two images of one shape, of known channels and size, of which one is not in blocks."""
+    """Two images of one shape, of known channels and size, of which one is not in blocks, before another sum."""
     x, y = inputs(root, 2)
     if not is_in_blocks(x):
         x, y = y, x
@@ -147,6 +148,8 @@ def _summed(root: ir.Node) -> Match:
     # ONNX Runtime adds images that it cannot prove equally large in another way.
     need_fixed(dims(x)[1:], "a dimension is not fixed", x)
     channels = _filled(x)
+    # Where one convolution reads the sum, and no other sum, it is as fast as it was.
+    need(_is_added(root.outputs[0]), "nothing is added to the result", root)
     check_faster(root, SUMMAND, image=elements_of_an_image(x, root))
     return Match((root,), lambda: ir.node("Add", [x, _times_one(y, channels)]))
 
@@ -172,6 +175,13 @@ def _filled(x: ir.Value) -> int:
 
 def _times_one(image: ir.Value, channels: int) -> ir.Value:
     return convolved(image, np.ones((channels, 1, 1, 1)), None, {"group": channels})
+
+
+def _is_added(image: ir.Value) -> bool:
+    """Whether a sum reads an image, or what an activation or a pooling makes of it."""
+    readers = users(image)
+    behind = (reader.outputs[0] for reader in readers if is_op(reader, "PRelu", *THROUGH))
+    return any(is_op(reader, "Add") for reader in itertools.chain(readers, *map(users, behind)))
 
 
 def _check_goes_on(root: ir.Node) -> None:
