@@ -155,9 +155,11 @@ def is_blocked_convolution(node: ir.Node, block: int = BLOCK) -> bool:
 
 def _weights_in_blocks(node: ir.Node, block: int) -> Sequence[int] | None:
     """The shape of a convolution's weights if it has a kernel in blocks."""
-    weight, bias = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+    weight, bias, summand = (*node.inputs[1:4], None, None)[:3]
     if weight is None or not is_constant(weight) or (bias is not None and not is_constant(bias)):
         return None
+    if summand is not None and bias is None:
+        return None  # of these ONNX Runtime takes none
     shape = tensor_of(weight).shape.numpy()
     if len(shape) != RANK:
         return None

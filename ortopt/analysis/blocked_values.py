@@ -24,6 +24,7 @@ PARTS: Final = frozenset({"Clip", "LeakyRelu"})
 THROUGH: Final = BEFORE | POOLS | {"HardSwish", "Gelu", "QuickGelu", "BatchNormalization"}
 """Ops behind a convolution that leave an image in blocks."""
 
+_FULL: Final = 0.75
 _MOST: Final = 128
 """How many values `is_in_blocks` asks about: residual blocks, one behind the other, are as deep as a network."""
 
@@ -42,7 +43,8 @@ def _comes_in_blocks(value: ir.Value) -> Question[ir.Value, bool]:
     if node is None or node.domain not in {"", MICROSOFT}:
         return False
     if node.op_type in CONVOLUTIONS:
-        return is_blocked_convolution(node) and len(node.inputs) <= 3  # with a sum it has no kernel in blocks
+        summand = node.inputs[3] if len(node.inputs) > 3 else None
+        return is_blocked_convolution(node) and (summand is None or (yield summand))
     if node.op_type in {"Add", "Sum", "Mul"}:
         gated = _gated(node)
         images = (
@@ -63,6 +65,15 @@ def _comes_in_blocks(value: ir.Value) -> Question[ir.Value, bool]:
     if node.op_type in PARTS and not (is_op(x.producer(), "Conv") and is_used_once(x)):
         return False
     return (yield x)
+
+
+def fills_most(channels: int) -> bool:
+    """Whether channels fill most of the blocks that they need: with 8, half of one, nothing pays that brings them in.
+
+    Args:
+        channels: How many.
+    """
+    return channels >= _FULL * (channels + -channels % BLOCK)
 
 
 def _fills_blocks(image: ir.Value) -> bool:

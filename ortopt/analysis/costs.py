@@ -21,6 +21,8 @@ from typing import Any, Final, NamedTuple
 import onnx_ir as ir
 from msgspec import Struct, field, structs
 
+from ortopt.analysis.blocked_layout import is_blocked_convolution
+from ortopt.analysis.blocked_values import PARTS, fills_most, is_in_blocks
 from ortopt.analysis.node_sizes import Extent
 from ortopt.semantics.domains import MICROSOFT
 
@@ -348,6 +350,16 @@ def _is_signed(*indices: int) -> Callable[[ir.Node], bool]:
     return asked
 
 
+def _ends_sum_in_blocks(node: ir.Node) -> bool:
+    """Whether a sum of convolutions in blocks has an activation that ONNX Runtime itself adds to no sum."""
+    activation, summand = node.attributes.get("activation"), node.inputs[3]
+    if activation is None or activation.as_string() not in PARTS or summand is None:
+        return False
+    channels = None if node.inputs[1] is None or (shape := node.inputs[1].shape) is None else shape[0]
+    fills = isinstance(channels, int) and fills_most(channels)
+    return fills and is_blocked_convolution(node) and is_in_blocks(summand)
+
+
 _SIGNED: Final = "of signed integers"
 
 _VARIANTS: Final[Mapping[tuple[str, str], tuple[tuple[str, Callable[[ir.Node], bool]], ...]]] = {
@@ -366,7 +378,10 @@ _VARIANTS: Final[Mapping[tuple[str, str], tuple[tuple[str, Callable[[ir.Node], b
     (MICROSOFT, "MatMulIntegerToFloat"): ((_SIGNED, _is_signed(0)),),
     (MICROSOFT, "QGemm"): ((_SIGNED, _is_signed(0)),),
     (MICROSOFT, "FastGelu"): (("with bias", lambda node: _given(node, 1)),),
-    (MICROSOFT, "FusedConv"): (("with a sum", lambda node: _given(node, 3)),),
+    (MICROSOFT, "FusedConv"): (
+        ("with a sum and an activation in blocks", lambda node: _given(node, 3) and _ends_sum_in_blocks(node)),
+        ("with a sum", lambda node: _given(node, 3)),
+    ),
     (MICROSOFT, "FusedMatMul"): (
         ("transBatch", lambda node: _has(node, "transBatchA", "transBatchB")),
         ("transA", lambda node: _has(node, "transA")),

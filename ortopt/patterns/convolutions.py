@@ -19,6 +19,7 @@ from ortopt.graph.match import (
     attribute,
     dims,
     inputs,
+    is_constant,
     is_never_zero,
     is_op,
     is_used,
@@ -181,7 +182,11 @@ def fused_convolution(
     """
     operands = list(convolution.inputs)
     if residual is not None:
-        operands = [*operands, *([None] * (3 - len(operands))), residual]
+        weight, bias = operands[1], optional(convolution, 2)
+        if bias is None and is_constant(weight):  # without one ONNX Runtime's blocked layout ends at the sum
+            tensor = tensor_of(weight)
+            bias = constant(np.zeros(tensor.shape.numpy()[0], tensor.dtype.numpy()), tensor.dtype)
+        operands = [operands[0], weight, bias, residual]
     node = ir.node("FusedConv", operands, domain=MICROSOFT)
     node.attributes.update(convolution.attributes)
     if activation:

@@ -80,19 +80,25 @@ def sloped_relu(root: ir.Node) -> SlopedRelu:
     """
     x, slopes = _whole(root)
     need_float(x)
-    whole = slopes.nodes[-1]
     slope = slopes.below
     need(float(np.abs(slope).max()) <= _LARGEST_SLOPE, "a slope is large", x)
-    is_abs = any(is_op(node, "Abs") or (is_op(node, "Min") and node is not whole) for node in slopes.nodes)
-    keeps_zeros = bool((slope > 0).all()) and not is_abs
-    need(
-        keeps_zeros or zeros_have_no_sign(x) or is_only_summed(whole.outputs[0]), "a zero would have the other sign", x
-    )
+    need(_keeps_zeros(root, x, slopes), "a zero would have the other sign", x)
     becomes_relu = bool((slope == 0).all())
     # A Relu makes 0 of an infinity below 0, and a finite number does not come of a NaN.
     need(not (becomes_relu and slopes.no_numbers[1]), "of an infinity it makes no number", x)
     spreads = bool((slope == 0).any()) and not becomes_relu
     return SlopedRelu(slopes.nodes, x, slope, any(slopes.no_numbers) or spreads)
+
+
+def _keeps_zeros(root: ir.Node, x: ir.Value, slopes: Slopes) -> bool:
+    """Whether zeros have the same sign in the end, or nobody tells."""
+    whole = slopes.nodes[-1]
+    is_sum = is_op(root, "Abs", "Relu")
+    halves = not is_sum or not any(is_op(node, "Abs", "Min") for node in slopes.nodes)
+    if halves and bool((slopes.below > 0).all()):
+        return True
+    # A sum of two zeros is 0.0 where one of them is; what is chosen at 0 has the sign of its slope.
+    return (is_sum and zeros_have_no_sign(x)) or is_only_summed(whole.outputs[0])
 
 
 def _whole(root: ir.Node) -> tuple[ir.Value, Slopes]:
@@ -202,13 +208,14 @@ def _factor(number: ir.Value, of: ir.Value) -> np.ndarray:
     content = array_of(number).astype(np.float64)
     fits = keeps_rank(number, of) if content.size == 1 else broadcasts_to(number, dims(of))
     need(fits and content.size > 0, "the slope would enlarge the result", number)
-    need(bool(np.isfinite(content).all()), "a slope is large", number)
+    need(bool((np.abs(content) <= _LARGEST_SLOPE).all()), "a slope is large", number)
     return content
 
 
 def _multiple(node: ir.Node, own: Slopes, factor: np.ndarray) -> Slopes:
     nodes = (*own.nodes, node)
     if is_op(node, "Div"):
+        need(bool((np.abs(factor) >= 1 / _LARGEST_SLOPE).all()), "a slope is large", node)
         return Slopes(nodes, own.above / factor, own.below / factor, own.no_numbers)
     sides = zip(own.no_numbers, (own.above, own.below), strict=True)
     above, below = (one or bool(np.any((slope != 0) & (factor == 0))) for one, slope in sides)  # 0 times an infinity

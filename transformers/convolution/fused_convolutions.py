@@ -55,7 +55,7 @@ class ConvAddActivationFusion(RewriteRule[Match]):
     This also works without an activation.
     """
 
-    levels = (TransformerLevel.LEVEL2,)
+    levels = (TransformerLevel.LEVEL2, TransformerLevel.LEVEL3)  # what level 3 brings into blocks counts, too
     after = ("conv_add_fusion",)
     roots = ("Add",)
     needs = ("Conv",)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.analysis.blocked_layout import ALIGNED, BLOCK, is_blocked_convolution
-from ortopt.analysis.blocked_values import PARTS, THROUGH, is_in_blocks
+from ortopt.analysis.blocked_values import PARTS, THROUGH, fills_most, is_in_blocks
 from ortopt.analysis.costs import Form
 from ortopt.framework.fusions import check_faster
 from ortopt.graph import symbolic
@@ -47,8 +47,6 @@ RANK = 4
 GATE = Form("", "Resize", "of a gate of channels")
 SUMMAND = Form("", "Conv", "of a summand of blocks")
 PART = Form("", "Conv", "before an activation in blocks")
-FULL = 0.75
-"""The share of blocks that channels fill at least: with 8 channels, half of them, no convolution with ones pays."""
 
 
 class ChannelGateConversion(CpuRule[Match]):
@@ -169,7 +167,7 @@ def _filled(x: ir.Value) -> int:
     need_float32(x, FOR_BLOCKS)
     (channels,) = need_fixed(dims(x, RANK)[1:2], "the number of channels is not fixed", x)
     need(channels % ALIGNED == 0, "the channels are not reordered", x)
-    need(channels >= FULL * (channels + -channels % BLOCK), "much of the blocks would be empty", x)
+    need(fills_most(channels), "much of the blocks would be empty", x)
     return channels
 
 
