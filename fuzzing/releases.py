@@ -255,8 +255,7 @@ def options_for(runtime: Runtime, given: dict[str, Any], target: str | None = No
     if target is not None:
         options["target"] = target
     if target in (None, "ort") and runtime.name.startswith("ONNX Runtime"):
-        release = runtime.name.removeprefix("ONNX Runtime ").partition(" ")[0]
-        options["min_onnxruntime"] = releases.shown(releases.parse_release(release))
+        options["min_onnxruntime"] = releases.shown(releases.of_runtime(runtime.name))
     return options
 
 

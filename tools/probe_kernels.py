@@ -5,8 +5,8 @@
     python -m tools.probe_kernels --releases 1.17,1.18,newest
 
 Each probe is run on each release, in an environment of its own (`tools.versions`), a few times, without ONNX Runtime's
-optimizations, and compared with the same computed in double. ``right_since`` is the first release from which on each
-was right. Of each release the version is kept, and the digest of its library.
+optimizations unless it is these that go wrong, and compared with the same computed in double. ``right_since`` is the
+first release from which on each was right. Of each release the version is kept, and the digest of its library.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def measure(fact: Fact, worker: Worker, folder: Path) -> str:
     path = folder / "probe.onnx"
     onnx.save(model, path)
     try:
-        worker.open(path, path.stat().st_size, None)
+        worker.open(path, path.stat().st_size, None, optimize=fact.as_loaded)
         for seed in range(_RUNS):
             inputs = inputs_of(model, seed)
             source, target = folder / f"in{seed}", folder / f"out{seed}"

@@ -55,6 +55,7 @@ class Fact(Struct, frozen=True):
         probe: A model in ONNX's textual form with one such node, from `x` and other inputs to `y`.
         reference: The same spelled out, in double.
         of_nothing: Whether it matters only where a batch or a length is 0.
+        as_loaded: Whether it is ONNX Runtime's own rewrites that go wrong, when it loads the model.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Fact(Struct, frozen=True):
     probe: str
     reference: str
     of_nothing: bool = False
+    as_loaded: bool = False
 
 
 def first_release(node: ir.Node, opset: int, *, on_cpu: bool = True) -> Release:
@@ -243,10 +245,19 @@ def _sums_nothing(node: ir.Node, _: int) -> bool:
     return shape is None or not all(at_least(dim, 1) for dim in shape)
 
 
+def _adds_in_blocks(node: ir.Node, _: int) -> bool:
+    """Whether a convolution may add an image in ONNX Runtime's blocked layout, where it wants a bias, too."""
+    bias, summand = (*node.inputs[2:4], None, None)[:2]
+    return bias is not None and summand is not None
+
+
 def _says(node: ir.Node, name: str) -> bool:
     """Whether the pass that made a node has said that it needs a fact."""
     return node.metadata_props.get(NEEDS_KEY) == name
 
+
+_WEIGHTS: Final = ",".join(str((7 * number % 11 - 5) / 8) for number in range(256))
+_ZEROS: Final = ",".join("0" * 16)
 
 FACTS: Final[tuple[Fact, ...]] = (
     Fact(
@@ -370,6 +381,19 @@ FACTS: Final[tuple[Fact, ...]] = (
         """<ir_version: 8, opset_import: ["" : 17]>
         main (double[0,3,4] x, double[0,3,4] k, double[0,3,4] v) => (double[0,3,4] y) { y = Identity (x) }""",
         of_nothing=True,
+    ),
+    Fact(
+        "what a FusedConv adds, in blocks of channels",
+        frozenset({(MICROSOFT, "FusedConv")}),
+        _adds_in_blocks,
+        f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        main (float[1,16,4,4] x) => (float[1,16,4,4] y)
+            <float[16,16,1,1] w = {{{_WEIGHTS}}}, float[16] b = {{{_ZEROS}}}> {{
+            c = Conv (x, w) y = com.microsoft.FusedConv <activation = "Relu"> (c, w, b, c) }}""",
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        main (double[1,16,4,4] x) => (double[1,16,4,4] y) <double[16,16,1,1] w = {{{_WEIGHTS}}}> {{
+            c = Conv (x, w) d = Conv (c, w) s = Add (d, c) y = Relu (s) }}""",
+        as_loaded=True,
     ),
     Fact(
         ROOT_OF_INFINITY,

@@ -68,6 +68,18 @@ def parse_release(text: str) -> Release:
     return int(found[1]), int(found[2])
 
 
+def of_runtime(name: str) -> Release:
+    """The release in the name of an ONNX Runtime: ``ONNX Runtime 1.32.0 with QNNExecutionProvider``.
+
+    Args:
+        name: The name (`ortopt.verification.start.Runtime`).
+
+    Raises:
+        UsageError: There is none.
+    """
+    return parse_release(name.partition(" with ")[0].rpartition(" ")[2])
+
+
 def shown(release: Release) -> str:
     """A release as people write it."""
     return f"{release[0]}.{release[1]}"

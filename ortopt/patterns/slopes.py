@@ -97,8 +97,9 @@ def _keeps_zeros(root: ir.Node, x: ir.Value, slopes: Slopes) -> bool:
     halves = not is_sum or not any(is_op(node, "Abs", "Min") for node in slopes.nodes)
     if halves and bool((slopes.below > 0).all()):
         return True
-    # A sum of two zeros is 0.0 where one of them is; what is chosen at 0 has the sign of its slope.
-    return (is_sum and zeros_have_no_sign(x)) or is_only_summed(whole.outputs[0])
+    # A sum of two zeros is 0.0 where one of them is; what is chosen at 0, or multiplied by 0, has a sign.
+    added = is_sum and (bool(slopes.below.all()) or not slopes.below.any())
+    return (added and zeros_have_no_sign(x)) or is_only_summed(whole.outputs[0])
 
 
 def _whole(root: ir.Node) -> tuple[ir.Value, Slopes]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortopt.analysis.costs import in_sizes
-from ortopt.analysis.releases import parse_release
+from ortopt.analysis.releases import of_runtime, parse_release
 from ortopt.reporting import half_precision
 from ortopt.reporting.costs import table_in_words
 from ortopt.reporting.interface import changes
@@ -200,7 +200,7 @@ def _needs_in_short(data: Mapping[str, Any]) -> str:
 def is_not_run_there(data: Mapping[str, Any]) -> bool:
     """Whether a result was verified, on newer releases of ONNX Runtime than the first one that reads it."""
     first = data["requires"]["onnxruntime"]
-    ran = [parse_release(name.split()[-1]) for name in data["verified_with"] if name.startswith("ONNX Runtime")]
+    ran = [of_runtime(name) for name in data["verified_with"] if name.startswith("ONNX Runtime")]
     return bool(first is not None and ran) and min(ran) > parse_release(first)
 
 

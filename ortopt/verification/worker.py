@@ -241,7 +241,8 @@ def _plugged_in(provider: str) -> tuple[list[Any], dict[str, str]] | None:
         package = importlib.import_module(name)
         if provider in getattr(package, "get_ep_names", tuple)():
             onnxruntime.register_execution_provider_library(provider, package.get_library_path())
-            devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == provider]
+            known: list[Any] = getattr(onnxruntime, "get_ep_devices", list)()  # since 1.22
+            devices = [device for device in known if device.ep_name == provider]
             simulator = getattr(package, "get_qnn_htp_path", None)
             return devices[:1], {} if simulator is None else {"backend_path": simulator(), **_SIMULATED}
     return None

@@ -133,6 +133,13 @@ def test_the_provider_of_a_run_and_of_its_target_are_asked_for(tmp_path: Path) -
     result = optimize(parse(MODEL), level=1, target="openvino", verify_with=[python])
     assert result.verification is not None
     assert [there.runtime for there in result.verification.elsewhere] == [f"ONNX Runtime 1.2.3 with {OPENVINO}"]
+    path, out = tmp_path / "m.onnx", tmp_path / "o.onnx"
+    result.save(path)
+    done = CliRunner().invoke(
+        commands, ["optimize", str(path), "-o", str(out), "--target", "openvino", "--verify-with", python]
+    )
+    assert done.exit_code == 0, done.output
+    assert f"by ONNX Runtime 1.2.3 with {OPENVINO}" in " ".join(done.output.split())
 
 
 def test_without_the_cpu_a_model_that_needs_it_is_refused(tmp_path: Path) -> None:

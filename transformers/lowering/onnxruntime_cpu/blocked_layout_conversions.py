@@ -110,7 +110,7 @@ LARGEST_SCALE = 8.0
 """Both products are larger than the difference by this at most, and so is their rounding."""
 
 
-class UnitConvolutionInsertion(CpuRule[Match]):
+class UnitConvolutionConversion(CpuRule[Match]):
     """``Add(x, y)`` → ``Add(x, Conv(y))``, ``Clip(x)`` → ``Clip(Conv(x))`` with weights of 1, for x in blocks.
 
     ONNX Runtime's blocked layout ends at a sum with an image that is not in it, and with that at every sum behind: in a

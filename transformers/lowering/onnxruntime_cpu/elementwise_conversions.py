@@ -200,6 +200,7 @@ class PreluDecomposition(CpuRule[SlopedRelu]):
         sloped = _of_prelu(root) if is_op(root, "PRelu") else sloped_relu(root)
         need_float32(sloped.x)
         if _stays_in_blocks(sloped):
+            _by_channel(sloped)
             return sloped
         is_maximum = _is_maximum(sloped.slope)
         if is_op(root, "PRelu"):
@@ -213,8 +214,7 @@ class PreluDecomposition(CpuRule[SlopedRelu]):
         (y,) = found.replaced
         slope = constant(found.slope, FLOAT)
         if _stays_in_blocks(found):
-            (channels,) = need_fixed(dims(found.x)[1:2], "the channels are not fixed", found.x)
-            return {y: _of_blocks(found.x, of_channels(slope, channels, RANK)).outputs[0]}
+            return {y: _of_blocks(found.x, _by_channel(found)).outputs[0]}
         if _is_maximum(found.slope):
             return {y: ir.node("Max", [found.x, ir.node("Mul", [found.x, slope]).outputs[0]]).outputs[0]}
         return {y: _parts(found.x, slope).outputs[0]}
@@ -233,6 +233,11 @@ def _of_prelu(root: ir.Node) -> SlopedRelu:
     content = array_of(slope)
     need(bool(np.isfinite(content).all()), "a slope is not finite", slope)
     return SlopedRelu((root,), x, content)
+
+
+def _by_channel(sloped: SlopedRelu) -> np.ndarray:
+    (channels,) = need_fixed(dims(sloped.x)[1:2], "the channels are not fixed", sloped.x)
+    return of_channels(constant(sloped.slope, FLOAT), channels, RANK)
 
 
 def _stays_in_blocks(sloped: SlopedRelu) -> bool:
