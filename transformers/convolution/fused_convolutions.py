@@ -21,7 +21,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.graph.symbolic import same_shape
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.convolutions import ACTIVATIONS, fused_convolution, parameters_of
 from ortopt.patterns.quantization import is_unit
 from ortopt.rule import Match, RewriteRule
@@ -61,6 +61,7 @@ class ConvAddActivationFusion(RewriteRule[Match]):
     needs = ("Conv",)
     looks_downstream = True
     providers = (CPU,)  # CUDA's kernel makes 0 of a NaN
+    targets = (Target.ORT,)  # WebGPU's leaves out what is added
     produces = ((MICROSOFT, "FusedConv"),)
     numerics = Numerics.REORDERED
 
