@@ -184,8 +184,9 @@ def optimize(
         keep_pass: When repairing, leave out single rewrites instead of their whole pass.
         verify_with: Verify on another runtime, too: a Python that has one, openvino, or a package for node. Several may
             be given, each the path of an interpreter or of its environment, which needs numpy besides; ``openvino`` of
-            this environment; or ``onnxruntime-web`` or ``onnxruntime-node``, in ``node_modules`` or as a path. What
-            differs there is repaired in the same way.
+            this environment; or ``onnxruntime-web`` or ``onnxruntime-node``, in ``node_modules`` or as a path. An ONNX
+            Runtime there that has the execution provider of the run, or of its target, runs it on that. What differs
+            there is repaired in the same way.
         provenance: Record in each new node which pass made it, and from which nodes.
         freeze_initializers: Make constants of weights that are inputs, too: no caller gives others.
         nonempty: Dimensions of inputs that are never 0, * for any text: none is handled that is. So no If asks whether

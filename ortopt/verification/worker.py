@@ -42,6 +42,9 @@ from ortopt.verification.other_runtimes import (
 
 ONNXRUNTIME: Final = "onnxruntime"
 _CPU: Final = "CPUExecutionProvider"
+_PLUGINS: Final = ("onnxruntime_ep_", "onnxruntime_qnn")
+"""What the names of packages with an execution provider begin with; ``onnxruntime_genai`` and others are no such."""
+
 _SIMULATED: Final = {"soc_model": "57", "htp_arch": "75"}
 """What QNN's library simulates on a CPU: the tensor processor of a Snapdragon 8 Gen 3, with half precision."""
 
@@ -231,13 +234,13 @@ def open_session(
 def _plugged_in(provider: str) -> tuple[list[Any], dict[str, str]] | None:
     """A device and settings of an execution provider that is a package of its own; None where it is none.
 
-    A package ``onnxruntime_...`` names its provider and its library by two functions.
+    Such a package names its provider and its library by two functions.
     """
     if provider == _CPU:
         return None
     import onnxruntime
 
-    for name in (one.name for one in pkgutil.iter_modules() if one.name.startswith(f"{ONNXRUNTIME}_")):
+    for name in (one.name for one in pkgutil.iter_modules() if one.name.startswith(_PLUGINS)):
         package = importlib.import_module(name)
         if provider in getattr(package, "get_ep_names", tuple)():
             onnxruntime.register_execution_provider_library(provider, package.get_library_path())

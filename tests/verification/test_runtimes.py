@@ -78,13 +78,13 @@ WITHOUT_IT = WITH_PROVIDER + "onnxruntime.InferenceSession.get_providers = provi
 
 PLUGGED_IN = """
 import sys, types
-package = types.ModuleType("onnxruntime_fast")
+package = types.ModuleType("onnxruntime_ep_fast")
 package.get_ep_names = lambda: ["QNNExecutionProvider"]
 package.get_library_path = lambda: "/nowhere/libfast.so"
 package.get_qnn_htp_path = lambda: "/nowhere/libsimulator.so"
-sys.modules["onnxruntime_fast"] = package
+sys.modules["onnxruntime_ep_fast"] = package
 import pkgutil
-pkgutil.iter_modules = lambda: [types.SimpleNamespace(name="onnxruntime_fast"), types.SimpleNamespace(name="other")]
+pkgutil.iter_modules = lambda: [types.SimpleNamespace(name="onnxruntime_ep_fast"), types.SimpleNamespace(name="other")]
 known = []
 def register(name, path):
     assert not known, "it is registered"
