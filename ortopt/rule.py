@@ -21,7 +21,7 @@ from ortopt.graph.index import OpIndex
 from ortopt.graph.match import Refusal, first_match, with_claims
 from ortopt.graph.refusal import Code, Reason
 from ortopt.onnx_ir_internals import first_use, use_count
-from ortopt.options import Numerics
+from ortopt.options import Numerics, TransformerLevel
 from ortopt.transformer import GraphTransformer, is_tuple_of
 
 NEWEST_OPSET = 1_000
@@ -145,7 +145,7 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
             found: What `match` found.
 
         Returns:
-            `numerics`, or `Numerics.FINITE`: then it is not replaced with ``--no-finite-math``.
+            `numerics`, or `Numerics.FINITE`: then it is not replaced at level 1, nor with ``--no-finite-math``.
         """
         return self.numerics
 
@@ -419,7 +419,9 @@ class RuleDriver:
                 context.refuse(root, told if isinstance(told, Slower) else told.told)
             return None
         nodes, numerics = tuple(found.nodes), rule.numerics_of(found)
-        if numerics is Numerics.FINITE and not context.options.finite_math:
+        if numerics is Numerics.FINITE and (
+            not context.options.finite_math or context.level is TransformerLevel.LEVEL1  # the same for all numbers
+        ):
             context.refuse(root, Reason("it would be the same for finite numbers only", Code.NUMERICS))
             return None
         context.edit.author = rule.name

@@ -230,6 +230,11 @@ def open_session(
     return session
 
 
+def _is_processor(device: Any) -> bool:
+    """Whether a device of an execution provider is the CPU."""
+    return str(device.device.type.name) == "CPU"
+
+
 @functools.cache
 def _plugged_in(provider: str) -> tuple[list[Any], dict[str, str]] | None:
     """A device and settings of an execution provider that is a package of its own; None where it is none.
@@ -246,8 +251,11 @@ def _plugged_in(provider: str) -> tuple[list[Any], dict[str, str]] | None:
             onnxruntime.register_execution_provider_library(provider, package.get_library_path())
             known: list[Any] = getattr(onnxruntime, "get_ep_devices", list)()  # since 1.22
             devices = [device for device in known if device.ep_name == provider]
+            devices.sort(key=_is_processor)  # what it is made for comes first
             simulator = getattr(package, "get_qnn_htp_path", None)
-            return devices[:1], {} if simulator is None else {"backend_path": simulator(), **_SIMULATED}
+            if simulator is None or not all(map(_is_processor, devices)):
+                return devices[:1], {}
+            return devices[:1], {"backend_path": simulator(), **_SIMULATED}
     return None
 
 

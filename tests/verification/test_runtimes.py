@@ -91,7 +91,8 @@ def register(name, path):
     known.append((name, path))
 onnxruntime.get_available_providers = lambda: [name for name, _ in known]
 onnxruntime.register_execution_provider_library = register
-onnxruntime.get_ep_devices = lambda: [types.SimpleNamespace(ep_name=name) for name, _ in known]
+device = types.SimpleNamespace(type=onnxruntime.OrtHardwareDeviceType.CPU)
+onnxruntime.get_ep_devices = lambda: [types.SimpleNamespace(ep_name=name, device=device) for name, _ in known]
 added = onnxruntime.SessionOptions
 class Options(added):
     def add_provider_for_devices(self, devices, settings):
@@ -101,6 +102,12 @@ onnxruntime.SessionOptions = Options
 onnxruntime.__version__ = "1.2.3"
 """
 """One with a provider that is a package of its own."""
+
+ON_ITS_DEVICE = PLUGGED_IN.replace("OrtHardwareDeviceType.CPU", "OrtHardwareDeviceType.NPU").replace(
+    'settings["backend_path"]) == ("QNNExecutionProvider", "/nowhere/libsimulator.so")',
+    'settings) == ("QNNExecutionProvider", {})',
+)
+"""One that has the provider's own device, for which nothing is simulated."""
 
 
 @pytest.mark.parametrize(
@@ -112,6 +119,12 @@ onnxruntime.__version__ = "1.2.3"
         (WITHOUT_IT, (OPENVINO,), "ONNX Runtime 1.2.3", ()),
         (
             PLUGGED_IN,
+            ("QNNExecutionProvider",),
+            "ONNX Runtime 1.2.3 with QNNExecutionProvider",
+            ("QNNExecutionProvider",),
+        ),
+        (
+            ON_ITS_DEVICE,
             ("QNNExecutionProvider",),
             "ONNX Runtime 1.2.3 with QNNExecutionProvider",
             ("QNNExecutionProvider",),
