@@ -145,7 +145,7 @@ class RewriteRule(GraphTransformer, Generic[FoundT]):
             found: What `match` found.
 
         Returns:
-            `numerics`, or `Numerics.FINITE`: then it is not replaced at level 1, nor with ``--no-finite-math``.
+            `numerics`, or `Numerics.FINITE`: then it is not replaced with ``-O1``, nor with ``--no-finite-math``.
         """
         return self.numerics
 
@@ -420,7 +420,7 @@ class RuleDriver:
             return None
         nodes, numerics = tuple(found.nodes), rule.numerics_of(found)
         if numerics is Numerics.FINITE and (
-            not context.options.finite_math or context.level is TransformerLevel.LEVEL1  # the same for all numbers
+            not context.options.finite_math or context.options.level < TransformerLevel.LEVEL2
         ):
             context.refuse(root, Reason("it would be the same for finite numbers only", Code.NUMERICS))
             return None

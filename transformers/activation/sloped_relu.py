@@ -33,7 +33,6 @@ class LeakyReluFusion(_SlopedReluFusion):
     For instance ``Relu(x) - a · Relu(-x)``, and ``Relu(x) + a / 2 · (x - Abs(x))``. With a slope of 0 it is a Relu.
     """
 
-    levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL2)  # some are the same for finite numbers only
     after = ("constant_folding", "constant_reassociation", "not_where_fusion", "relu_fusion")
     roots = (*ROOTS, "PRelu")
 
