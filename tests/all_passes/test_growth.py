@@ -27,11 +27,11 @@ SIZES = {
     "loops": 40,
     "nested": 64,
     "transposes": 100,
-    "layouts": 240,
+    "layouts": 360,
     "fan_out": 160,
     "symbols": 200,
     "counted": 150,
-    "turned_back": 150,
+    "turned_back": 300,
 }
 
 
