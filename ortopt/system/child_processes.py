@@ -97,7 +97,7 @@ def spawn(
 
     stream = subprocess.PIPE if connected else subprocess.DEVNULL
     if interpreter is None:
-        program = [sys.executable, "-m", module]
+        program = [sys.executable, "-P", "-m", module]  # not from the current folder: an archive's `nt.py` would run
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(path).resolve()) for path in sys.path)}
     else:
         program = [interpreter, "-c", _ELSEWHERE, str(Path(__file__).resolve().parents[1]), module]

@@ -323,6 +323,20 @@ def test_external_data_may_overlap(ortopt: Any, tmp_path: Path, overlap: int) ->
     assert "could not" not in ortopt("optimize", path, "-o", tmp_path / "out.onnx").stderr
 
 
+# -- the folder -------------------------------------------------------------------------------------------------------
+
+
+def test_no_process_imports_from_the_current_folder(tmp_path: Path) -> None:
+    written(tmp_path, lambda: parsed(NEG))
+    marks = [tmp_path / "nt.py", tmp_path / "numpy.py"]  # pathlib asks for the one, a worker for the other
+    for mark in marks:
+        mark.write_text("raise SystemExit(1)", encoding="utf-8")
+    command = [sys.executable, "-P", "-m", "ortopt", "optimize", "m.onnx"]  # -P, as the installed command has it
+    done = subprocess.run(command, capture_output=True, env=ENVIRONMENT, cwd=tmp_path, check=False)
+    assert done.returncode == 0
+    assert b"verified  on" in done.stdout
+
+
 # -- the disk ---------------------------------------------------------------------------------------------------------
 
 
