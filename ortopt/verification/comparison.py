@@ -113,7 +113,7 @@ class Comparison:
         atol: See ``rtol``; if it is None, they agree where ``|got - expected| <= rtol * max(scale, |expected|)``.
         caps: The greatest error of an output that noise may excuse, by its name, where it is not its dtype's.
         steps: Absolute errors of floats that the kernel alone may make, by the output's name: what is measured is what
-            errors are beyond (`ortopt.verification.tolerances.kernel_steps`).
+            errors are beyond (`ortopt.verification.kernel_steps.kernel_steps`).
     """
 
     tolerances: Mapping[str, float] = field(default_factory=dict)

@@ -35,6 +35,7 @@ from ortopt.verification.comparison import Comparison, OutputRow
 from ortopt.verification.doubtful_outputs import STEPS_CAP
 from ortopt.verification.input_sets import inputs_from
 from ortopt.verification.joined_values import MAX_NAMED, Pair, join
+from ortopt.verification.kernel_steps import kernel_steps
 from ortopt.verification.layer_rows import LayerRow, Layers, by_layer, layer_of
 from ortopt.verification.perturbed_outputs import PerturbedCopies
 from ortopt.verification.process import WorkerError
@@ -43,7 +44,7 @@ from ortopt.verification.randomness import random_outputs
 from ortopt.verification.reference_outputs import ReferenceOutputs
 from ortopt.verification.result_comparison import ResultComparison
 from ortopt.verification.runner import ModelRunner, Source
-from ortopt.verification.tolerances import kernel_steps, tolerances
+from ortopt.verification.tolerances import tolerances
 
 BATCH_BYTES: Final = 1 << 28
 """Bytes of values that are fetched at a time."""

@@ -17,17 +17,20 @@ import onnx_ir as ir
 
 from ortopt.analysis.shapes import infer_model
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.graph import scope
+from ortopt.options import Options
 from ortopt.serialization.load import load
 from ortopt.verification import noise
 from ortopt.verification.comparison import Comparison
 from ortopt.verification.input_sets import InputSet, in_memory, inputs_from, store_inputs
+from ortopt.verification.kernel_steps import kernel_steps
 from ortopt.verification.node_writer import NodeWriter
 from ortopt.verification.perturbed_outputs import PerturbedCopies
 from ortopt.verification.process import WorkerError
 from ortopt.verification.reference_outputs import ReferenceOutputs
 from ortopt.verification.result_comparison import ResultComparison
 from ortopt.verification.runner import ModelRunner, Source
-from ortopt.verification.tolerances import kernel_steps, tolerances
+from ortopt.verification.tolerances import tolerances
 from ortopt.verification.verdict import Verification
 from ortopt.verification.worker import restore
 
@@ -105,6 +108,7 @@ class NearTies:
         if noise.constant_bytes(model, self._token) > noise.LARGEST_COPY:
             return None
         infer_model(model, self._token)
+        scope.attach(model, Options(), self._token)
         return model
 
     def _given(self, source: Source) -> ir.Model | None:
@@ -141,7 +145,8 @@ class NearTies:
                 new = old.with_outputs(target, worker.run(source, target))
                 new.source, new.seconds = source, worker.seconds
                 sets[number] = new
-        comparison = Comparison(tolerances(copy, self._token), reference.comparison.random, steps=kernel_steps(copy))
+        steps = kernel_steps(copy, is_inferred=True)
+        comparison = Comparison(tolerances(copy, self._token), reference.comparison.random, steps=steps)
         wanted = reference.wanted | set(self._numbers())
         return dataclasses.replace(reference, names=names, types=types, sets=sets, comparison=comparison, wanted=wanted)
 

@@ -17,11 +17,12 @@ from ortopt.verification.draws import Draw
 from ortopt.verification.input_search import MAX_CRASHES, Search
 from ortopt.verification.input_sets import InputSet
 from ortopt.verification.inputs import Inputs, Interface, Recorded
+from ortopt.verification.kernel_steps import kernel_steps
 from ortopt.verification.process import WorkerError
 from ortopt.verification.quantizers import quantized_outputs, quantizers
 from ortopt.verification.randomness import random_outputs
 from ortopt.verification.runner import ModelRunner, Source
-from ortopt.verification.tolerances import TOLERANCES, kernel_steps, tolerances
+from ortopt.verification.tolerances import TOLERANCES, tolerances
 from ortopt.verification.verdict import Verification
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
-from ortopt.semantics.op_traits import MOVING, SHAPE_QUERIES
+from ortopt.semantics.op_traits import SHAPE_QUERIES
 from ortopt.verification.quantizers import rounds
 
 TOLERANCES: Final = {
@@ -27,14 +27,6 @@ TOLERANCES: Final = {
 """What an output may differ by where its model's noise is not known."""
 
 _DTYPES: Final = frozenset({"to", "dtype", "output_dtype"})
-
-
-SIGMOID_STEP: Final = 6 * 2.0**-24
-"""How far two results of a float32 Sigmoid may be apart whose operands all but agree.
-
-ONNX Runtime's kernel computes 0.5 + p / q: its error is up to 3 units in the last place of 1, however small the result.
-So where all of an output is near 0, its last digits are as large as the output.
-"""
 
 
 class Limits(Struct, frozen=True):
@@ -85,18 +77,6 @@ def tolerances(model: ir.Model, token: CancellationToken = NEVER) -> dict[str, f
         for value in node.outputs:
             known[value] = coarsest
     return {value.name or "": of(value) for value in model.graph.outputs}
-
-
-def kernel_steps(model: ir.Model) -> dict[str, float]:
-    """For outputs that come from a Sigmoid, moved at most: by how much its kernel alone may change each number."""
-    steps = {}
-    for output in model.graph.outputs:
-        node = output.producer()
-        while node is not None and node.op_type in MOVING and not node.domain and node.inputs[0] is not None:
-            node = node.inputs[0].producer()
-        if node is not None and node.op_identifier()[:2] == ("", "Sigmoid") and output.dtype == ir.DataType.FLOAT:
-            steps[output.name or ""] = SIGMOID_STEP
-    return steps
 
 
 class _FunctionTolerances:

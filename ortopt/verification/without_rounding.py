@@ -28,13 +28,14 @@ from ortopt.serialization.load import load
 from ortopt.verification import noise
 from ortopt.verification.comparison import Comparison
 from ortopt.verification.input_sets import InputSet
+from ortopt.verification.kernel_steps import kernel_steps
 from ortopt.verification.perturbed_outputs import PerturbedCopies
 from ortopt.verification.process import WorkerError
 from ortopt.verification.quantizers import has_biases, is_blockwise, round_biases, rounds
 from ortopt.verification.reference_outputs import ReferenceOutputs
 from ortopt.verification.result_comparison import ResultComparison
 from ortopt.verification.runner import ModelRunner, Source
-from ortopt.verification.tolerances import kernel_steps, tolerances
+from ortopt.verification.tolerances import tolerances
 from ortopt.verification.unrounded_ops import FORMULAS, Formula, NoFormulaError
 from ortopt.verification.verdict import Verification
 
