@@ -18,10 +18,10 @@ TIMES_THE_NOISE: Final = 8
 TIMES_THE_STEPS: Final = 1.5
 """The same where every quantizer of a copy has rounded otherwise: a right result rounds otherwise at few places."""
 
-STEPS_CAP: Final = 1.0
+STEPS_CAP: Final = 2.0
 """What no steps of quantizers excuse, as a share of the output's scale, where a result is right without rounding."""
 
-_MEAN_CAP: Final = 0.25
+_MEAN_CAP: Final = 0.125
 """The same for the root mean square of the errors, as a share of the greatest that is excused."""
 
 _FEW: Final = 0.01

@@ -66,7 +66,8 @@ def _joined(value: ir.Value) -> Iterator[Sequence[ir.Value | None]]:
         concat = found.source.producer()
         if concat is not None and concat.op_type == "Concat" and not concat.domain:
             place = ops.Concat(concat).axis_of(len(found.shape))
-            sizes = [shape[place] for shape in map(shape_of, concat.inputs) if shape is not None]
+            shapes = [shape_of(operand) for operand in concat.inputs if operand is not None]
+            sizes = [shape[place] for shape in shapes if shape is not None]
             ends = list(accumulate(size for size in sizes if isinstance(size, int)))
             first, last = _bounds(found, place)
             if len(ends) == len(concat.inputs) and first is not None:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from ortopt.patterns.interpolation import Interpolation
 from ortopt.verification.comparison import Comparison, OutputRow
@@ -52,6 +53,27 @@ def test_a_model_without_noise_may_not() -> None:
     assert found.status == "differs"
     assert found.worst < SINGLE
     assert "the model's own noise is" in found.reason
+
+
+def test_a_copy_moves_what_a_kernel_gives_by_as_much_as_it_errs() -> None:
+    """At -4.5, what is left of 1 + erf(x) is all error; a zero is exact, and nothing leaves the kernel's range."""
+    model = parsed("""main (float[N,64] x) => (float[N,64] y, float[N,64] e, float[N,64] s, double[N,64] d)
+            <float root = {1.4142135}, float one = {1}> {
+        scaled = Div (x, root) e = Erf (scaled) y = Add (one, e) s = Sigmoid (x)
+        wide = Cast <to = 11> (x) d = Tanh (wide) }""")
+    x = np.linspace(-40, 40, 256, dtype=np.float32).reshape(4, 64)
+    x[0], x[1, 0] = -4.5, 0
+    plain, moved = (
+        dict(zip("yesd", ReferenceEvaluator(ir.to_proto(one)).run(None, {"x": x}), strict=True))
+        for one in (model, jittered(model, 0))
+    )
+    left = np.abs(moved["y"][0] / plain["y"][0] - 1)
+    assert 1e-3 < left.max() < 2e-2
+    assert np.array_equal(moved["d"], plain["d"])
+    assert moved["s"].min() >= 0
+    assert moved["e"][1, 0] == 0
+    assert moved["s"].max() == moved["e"].max() == 1
+    assert moved["e"].min() == -1
 
 
 LAYERS = 24
