@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from benchmarks import graphs
 from benchmarks.speed import __main__ as command
 from benchmarks.speed import floor, measured, results, tables, turns
-from benchmarks.speed.results import FLOOR, ORIGINAL, OTHER_FLOOR, REACHABLE, Quartiles, Result, Timing
+from benchmarks.speed.results import FLOOR, ORIGINAL, OTHER_FLOOR, REACHABLE, WRONG, Quartiles, Result, Timing
 from ortopt import zoo
 from ortopt.verification.input_sets import store_inputs
 
@@ -200,6 +201,29 @@ def test_versions_are_timed_in_turns_and_compared(models: dict[str, str], thread
     for name in ("original", "same", "other"):
         assert len(answers[name]["cpu"]) == len(answers[name]["wall"]) == 2
         assert all(seconds > 0 for seconds in answers[name]["wall"])
+
+
+def test_what_the_original_itself_may_choose_otherwise_is_no_difference(tmp_path: Path) -> None:
+    """Of two numbers that are equal but for rounding, a TopK takes the one or the other: what follows is another."""
+    highest = {"original": 40, "right": 20, "wrong": 40}
+    for name, place in highest.items():
+        model = parsed("""main (float[64] x) => (float[1] y) <int64[1] k = {1}> {
+            s = Add (x, ones) best, place = TopK (s, k) y = Gather (far, place) }""")
+        ones, far = np.ones(64, np.float32), np.arange(64, dtype=np.float32)
+        ones[place] += np.spacing(np.float32(1))
+        far *= 9 if name == "wrong" else 1
+        arrays = {"ones": ones, "far": far}
+        model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in arrays.items())
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    store_inputs({"x": np.full(64, 0.3, np.float32)}, tmp_path / "inputs")
+    versions: list[turns.Version] = [
+        {"name": name, "model": str(tmp_path / f"{name}.onnx"), "inputs": str(tmp_path / "inputs"), "same": True}
+        for name in highest
+    ]
+    answers = turns.times({"versions": versions, "threads": 1, "seconds": 0.0, "turns": 2})
+    assert {name: answer["error"] <= WRONG for name, answer in answers.items()} == {
+        "original": True, "right": True, "wrong": False,
+    }  # fmt: skip
 
 
 def test_differences() -> None:
