@@ -179,14 +179,14 @@ class TransposeDecomposition(CpuRule[Match]):
         need(moves_elements(shape, order), "one axis moves, or pieces of several elements", root)
         split = any(is_op(user, "Split") for user in users(root.outputs[0]))
         need(not split, "what is split may move fewer axes", root)  # split_transpose_reordering
-        elements = _elements(shape, root)
+        _check_told(shape, root)
         result = tuple(shape[axis] for axis in order)
         inner, wanted = reduced(shape, order)
         ways = [tuple(_views(inner, way)) for way in exchanges(wanted, MAX_EXCHANGES)]
         lasting = [way for way in ways if _lasts(root, shape, way, result)]
         need(bool(lasting), "it is more than two exchanges, or one Transpose would be made of them again", root)
         best = min(lasting, key=_cost)
-        check_faster(root, EXCHANGES, elements=elements, picoseconds=math.ceil(_cost(best)))
+        check_faster(root, EXCHANGES, elements=shape, picoseconds=math.ceil(_cost(best)))
         return Match((root,), lambda: _exchanged(x, best, result))
 
 
@@ -198,12 +198,11 @@ def _exchanged(value: ir.Value, views: Sequence[Shape], result: Shape) -> ir.Nod
     return ir.node("Reshape", [value, constant(_sizes(result))])
 
 
-def _elements(shape: Sequence[Dim], root: ir.Node) -> int:
-    """How many elements there are at least, of a shape that Reshape can be told."""
+def _check_told(shape: Sequence[Dim], root: ir.Node) -> None:
+    """Refuse a shape that Reshape cannot be told."""
     fixed = [dim for dim in shape if isinstance(dim, int)]
     need(len(fixed) >= len(shape) - 1 and all(map(is_known, shape)), "more than one dimension is not fixed", root)
     need(0 not in fixed, "there are no elements", root)
-    return math.prod(fixed)
 
 
 def _sizes(shape: Sequence[Dim]) -> list[int]:
