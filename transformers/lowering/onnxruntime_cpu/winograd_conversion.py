@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -27,12 +28,11 @@ from ortopt.graph.match import (
     opset,
     optional,
     plain_attributes,
-    same_dim,
     static_dims,
 )
 from ortopt.ops.reader import split_node
 from ortopt.options import Numerics
-from ortopt.patterns.convolutions import separate_activation
+from ortopt.patterns.convolutions import elements_of_an_image, is_filled_image, separate_activation
 from ortopt.rule import Match
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import (
@@ -42,6 +42,7 @@ from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import (
     channels_last,
 )
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
+from ortopt.views.layouts import size_along
 
 SMALL_TILES: Final = Form("", "MatMul", "of the points of tiles of 4×4")
 LARGE_TILES: Final = Form("", "MatMul", "of the points of tiles of 6×6")
@@ -133,7 +134,7 @@ class WinogradConversion(CpuRule[Match]):
     numerics = Numerics.FINITE
 
     def match(self, root: ir.Node) -> Match:
-        """A dense kernel with constant weights, many channels on both sides, and an image of known size."""
+        """A dense kernel with constant weights, many channels on both sides, and images that are no slivers."""
         x, weight = inputs(root, 2)
         need_float32(x, MEASURED)
         plain_attributes(root)
@@ -144,82 +145,111 @@ class WinogradConversion(CpuRule[Match]):
         need(min(conv.pads) >= 0, "its padding crops the image", root)
         need(is_constant(weight), "its weights are no constant", weight)
         need(opset(root, "") >= PADS_ARE_AN_INPUT_FROM["Pad"], "before opset 11 a Pad has no inputs", root)
-        batch, *sizes = dims(x, IMAGE)
-        _, height, width = need_fixed(sizes, "the image's size is not known", x)
-        rows, columns = (size + sum(conv.pads[axis::2]) - KERNEL + 1 for axis, size in enumerate((height, width)))
-        need(min(rows, columns) > 0, "the result is empty", root)
-        known: dict[str, Dim | Sequence[Dim]] = {
-            "channels": channels,
-            "outputs": outputs,
-            "pixels": (batch, rows, columns),
-        }
-        large, small = (Image(way, (height, width), (rows, columns), conv.pads[:2]) for way in (LARGE, SMALL))
-        if large.is_covered and is_faster(root, LARGE_TILES, **known):
-            return Match((root,), lambda: _of_points(root, large))
-        need(small.is_covered, "tiles cover much more than the result", root)
+        need(is_filled_image(x, root), "the image may have no rows or columns, which a convolution refuses", x)
+        result = root.outputs[0]
+        pixels = (dims(x, IMAGE)[0], *elements_of_an_image(result, root)[1:])
+        known: dict[str, Dim | Sequence[Dim]] = {"channels": channels, "outputs": outputs, "pixels": pixels}
+        if _covers_little_more(LARGE, result) and is_faster(root, LARGE_TILES, **known):
+            return Match((root,), lambda: _of_points(root, LARGE))
+        need(_covers_little_more(SMALL, result), "tiles cover much more than the result", root)
         check_faster(root, SMALL_TILES, **known)
-        return Match((root,), lambda: _of_points(root, small))
+        return Match((root,), lambda: _of_points(root, SMALL))
 
 
-class Image(Struct, frozen=True):
-    """How an image is divided into tiles. All sizes are rows and columns.
+def _covers_little_more(way: Filtering, result: ir.Value) -> bool:
+    """Whether tiles give few results that nobody needs, as far as sizes are known."""
+    sizes = [size for size in dims(result, IMAGE)[2:] if isinstance(size, int)]
+    given = math.prod(-(-size // way.side) * way.side for size in sizes)
+    return given <= MOST_GIVEN * math.prod(sizes)
+
+
+Size: TypeAlias = int | ir.Value
+"""A number, or a vector of the one that is computed when the model runs."""
+
+CALCULATION: Final[Mapping[str, Callable[[int, int], int]]] = {
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "Div": operator.floordiv,
+}
+
+
+def _calculated(op: str, first: Size, second: Size) -> Size:
+    """What an op on integers gives."""
+    if isinstance(first, int) and isinstance(second, int):
+        return CALCULATION[op](first, second)
+    return ir.node(op, [_vector(first), _vector(second)]).outputs[0]
+
+
+def _vector(*sizes: Size) -> ir.Value:
+    """A vector of several sizes."""
+    known = [size for size in sizes if isinstance(size, int)]
+    if len(known) == len(sizes):
+        return constant(known)
+    values = [constant([size]) if isinstance(size, int) else size for size in sizes]
+    return values[0] if len(values) == 1 else ir.node("Concat", values, {"axis": 0}).outputs[0]
+
+
+class Tiles(Struct, frozen=True):
+    """How images are divided.
 
     Attributes:
-        filtering: The sums of a tile.
-        size: What is convolved.
-        result: What comes of it.
-        before: Zeros above and on the left of what is convolved.
+        way: The sums of a tile.
+        batch: How many images there are; -1 where that is not known.
+        sizes: Rows and columns of an image, the zeros around it included.
     """
 
-    filtering: Filtering
-    size: tuple[int, ...]
-    result: tuple[int, int]
-    before: tuple[int, ...]
+    way: Filtering
+    batch: int
+    sizes: tuple[Size, Size]
 
     @property
-    def tiles(self) -> tuple[int, int]:
-        """How many tiles there are; the last ones may give results that nobody needs."""
-        rows, columns = (-(-size // self.filtering.side) for size in self.result)
-        return rows, columns
+    def counts(self) -> list[Size]:
+        """Rows and columns of tiles; the last ones may give results that nobody needs."""
+        return [_calculated("Div", _calculated("Sub", size, KERNEL - 1), self.way.side) for size in self.sizes]
 
     @property
-    def padded(self) -> tuple[int, int]:
-        """What the tiles cover."""
-        rows, columns = (self.filtering.side * count + KERNEL - 1 for count in self.tiles)
-        return rows, columns
+    def covered(self) -> list[Size]:
+        """Rows and columns of what the tiles give."""
+        return [_calculated("Mul", count, self.way.side) for count in self.counts]
 
     @property
-    def behind(self) -> tuple[int, ...]:
-        """Zeros below and on the right."""
-        sizes = zip(self.padded, self.size, self.before, strict=True)
-        return tuple(padded - size - before for padded, size, before in sizes)
+    def needed(self) -> list[Size]:
+        """Rows and columns of the result."""
+        return [_calculated("Sub", size, KERNEL - 1 + self.way.side - 1) for size in self.sizes]
 
-    @property
-    def is_covered(self) -> bool:
-        """Whether the tiles give little more than the result."""
-        given = math.prod(self.tiles) * self.filtering.side**2
-        return given <= MOST_GIVEN * math.prod(self.result)
+    def places(self) -> ir.Value:
+        """For each point of a tile, where it lies in an image, by tiles: [points, tiles]."""
+        side, width = self.way.side, self.sizes[1]
+        row, column = np.divmod(np.arange(self.way.tile**2)[:, None], self.way.tile)
+        down, across = self.counts
+        if isinstance(down, int) and isinstance(across, int) and isinstance(width, int):
+            first = side * (np.arange(down)[:, None] * width + np.arange(across))
+            return constant((row * width + column + first.reshape(-1)).astype(np.int32))
+        wide = _vector(width)
+        rows = ir.node("Mul", [_shaped(_numbers(down), -1, 1), wide]).outputs[0]
+        corners = ir.node("Mul", [ir.node("Add", [rows, _numbers(across)]).outputs[0], constant([side])]).outputs[0]
+        inner = ir.node("Add", [ir.node("Mul", [constant(row), wide]).outputs[0], constant(column)]).outputs[0]
+        return ir.node("Add", [inner, _shaped(corners, 1, -1)]).outputs[0]
 
-    def places(self) -> np.ndarray:
-        """For each point of a tile, where it lies in what the tiles cover, by tiles."""
-        (rows, columns), (_, width) = self.tiles, self.padded
-        points = np.arange(self.filtering.tile)
-        inner = points[:, None] * width + points
-        first = self.filtering.side * (np.arange(rows)[:, None] * width + np.arange(columns))
-        return (inner.reshape(-1, 1) + first.reshape(-1)).astype(np.int32)
+
+def _numbers(count: Size) -> ir.Value:
+    """The numbers from 0 on, so many."""
+    if isinstance(count, int):
+        return constant(np.arange(count))
+    return ir.node("Range", [constant(0), _shaped(count), constant(1)]).outputs[0]
 
 
-def _of_points(root: ir.Node, image: Image) -> ir.Value:
-    """Build the products, and the image that they give."""
+def _of_points(root: ir.Node, way: Filtering) -> ir.Value:
+    """Build the products, and the images that they give."""
     x, weight = inputs(root, 2)
     outputs, channels, *_ = static_dims(weight, IMAGE)
-    count = image.filtering.tile**2
-    points = _shaped(_summed(image.filtering.of_tile, _points(x, image, channels)), count, -1, channels)
-    parts = split_node(points, 0, [1] * count, opset(root, "")).outputs
-    matrices = _matrices(weight, image.filtering, opset(root, ""))
+    pixels, tiles = _divided(x, ops.Conv(root).pads, way)
+    chosen = ir.node("Gather", [pixels, tiles.places()], {"axis": 0}).outputs[0]
+    points = _shaped(_summed(way.of_tile, chosen), way.tile**2, -1, channels)
+    parts = split_node(points, 0, [1] * way.tile**2, opset(root, "")).outputs
+    matrices = _matrices(weight, way, opset(root, ""))
     products = [ir.node("MatMul", pair).outputs[0] for pair in zip(parts, matrices, strict=True)]
-    results = _summed(image.filtering.of_products, ir.node("Concat", products, {"axis": 0}).outputs[0])
-    whole = _joined(results, image, outputs, is_one=same_dim(dims(x)[0], 1))
+    whole = _joined(_summed(way.of_products, ir.node("Concat", products, {"axis": 0}).outputs[0]), tiles, outputs)
     bias, summand = optional(root, 2), optional(root, 3)
     if bias is not None:
         whole = ir.node("Add", [whole, bias]).outputs[0]
@@ -228,44 +258,50 @@ def _of_points(root: ir.Node, image: Image) -> ir.Value:
     return channels_first(separate_activation(root, whole))
 
 
-def _points(x: ir.Value, image: Image, channels: int) -> ir.Value:
-    """The channels of each image at each point of each tile: [points, tiles, batch, channels].
+def _divided(x: ir.Value, pads: Sequence[int], way: Filtering) -> tuple[ir.Value, Tiles]:
+    """The channels of all pixels, [pixels, batch, channels], and how they are divided.
 
-    The batch is within: ONNX Runtime's MatMul does not repeat a matrix for a batch of none.
+    There are zeros for the last row and column of tiles, too. The batch is within, and left out where it is 1: ONNX
+    Runtime's MatMul does not repeat a matrix for a batch of none.
     """
-    value, (rows, columns) = channels_last(x), image.padded
-    if any((*image.before, *image.behind)):
-        value = ir.node("Pad", [value, constant([0, *image.before, 0, 0, *image.behind, 0])]).outputs[0]
-    if same_dim(dims(x)[0], 1):
-        pixels = _shaped(value, rows * columns, channels)
-    else:
-        pixels = _exchanged(_shaped(value, -1, rows * columns, channels))
-    return ir.node("Gather", [pixels, constant(image.places())], {"axis": 0}).outputs[0]
+    batch, channels, *image = dims(x, IMAGE)
+    (top, left, bottom, right), more = pads, way.side - 1
+    value = ir.node("Pad", [channels_last(x), constant([0, top, left, 0, 0, bottom + more, right + more, 0])]).outputs[
+        0
+    ]
+    around = top + bottom + more, left + right + more
+    height, width = (
+        size + added if isinstance(size, int) else size_along(value, axis)
+        for axis, (size, added) in enumerate(zip(image, around, strict=True), 1)
+    )
+    tiles = Tiles(way, batch if isinstance(batch, int) else -1, (height, width))
+    (depth,) = need_fixed([channels], "the number of channels is not known", x)
+    if tiles.batch == 1:
+        return _shaped(value, -1, depth), tiles
+    turned = ir.node("Transpose", [value], {"perm": (1, 2, 0, 3)}).outputs[0]
+    count = _calculated("Mul", height, width)
+    return ir.node("Reshape", [turned, _vector(count, tiles.batch, depth)]).outputs[0], tiles
 
 
-def _joined(results: ir.Value, image: Image, outputs: int, *, is_one: bool) -> ir.Value:
+def _joined(results: ir.Value, tiles: Tiles, outputs: int) -> ir.Value:
     """The images of all tiles, channels last.
 
     Args:
         results: [rows and columns of a tile, tiles and batch and outputs].
-        image: The sizes.
+        tiles: How they were divided.
         outputs: How many channels they have.
-        is_one: Whether there is one image.
     """
-    side, tiles = image.filtering.side, image.tiles
-    height, width = (side * count for count in tiles)
-    turned = ir.node("Transpose", [_shaped(results, side, side, *tiles, -1)], {"perm": (2, 0, 3, 1, 4)}).outputs[0]
-    if not is_one:
-        turned = _exchanged(_shaped(turned, height * width, -1, outputs))
-    whole = _shaped(turned, -1, height, width, outputs)
-    if image.result == (height, width):
-        return whole
-    return ir.node("Slice", [whole, *map(constant, ([0, 0], image.result, [1, 2]))]).outputs[0]
-
-
-def _exchanged(value: ir.Value) -> ir.Value:
-    """Rows of channels with the first two axes exchanged."""
-    return ir.node("Transpose", [value], {"perm": (1, 0, 2)}).outputs[0]
+    side, covered, needed = tiles.way.side, tiles.covered, tiles.needed
+    apart = ir.node("Reshape", [results, _vector(side, side, *tiles.counts, -1)]).outputs[0]
+    value = ir.node("Transpose", [apart], {"perm": (2, 0, 3, 1, 4)}).outputs[0]
+    if tiles.batch == 1:
+        value = ir.node("Reshape", [value, _vector(1, *covered, outputs)]).outputs[0]
+    else:
+        images = ir.node("Reshape", [value, _vector(*covered, tiles.batch, outputs)]).outputs[0]
+        value = ir.node("Transpose", [images], {"perm": (2, 0, 1, 3)}).outputs[0]
+    if covered == needed:
+        return value
+    return ir.node("Slice", [value, constant([0, 0]), _vector(*needed), constant([1, 2])]).outputs[0]
 
 
 def _summed(matrix: np.ndarray, value: ir.Value) -> ir.Value:
@@ -280,8 +316,8 @@ def _summed(matrix: np.ndarray, value: ir.Value) -> ir.Value:
 
 
 def _shaped(value: ir.Value, *shape: int) -> ir.Value:
-    """The same elements with these dimensions, one of which may be -1."""
-    return ir.node("Reshape", [value, constant(shape)]).outputs[0]
+    """The same elements with these dimensions, one of which may be -1; with none, a number."""
+    return ir.node("Reshape", [value, constant(np.array(shape, np.int64))]).outputs[0]
 
 
 def _matrices(weight: ir.Value, filtering: Filtering, version: int) -> Sequence[ir.Value]:
