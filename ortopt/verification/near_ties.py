@@ -39,6 +39,7 @@ _CHOSEN: Final = "ortopt.chosen."
 _BEST: Final = "ortopt.best."
 _NUMBERS: Final = "ortopt.numbers."
 _PREFIX: Final = "ties-"
+_TIES: Final = "a TopK chose otherwise among nearly equal numbers"
 
 
 class NearTies:
@@ -79,8 +80,8 @@ class NearTies:
         sets: Collection[int] | None,
         *,
         optimize: bool = False,
-    ) -> bool:
-        """Whether a result agrees where the places are given; not where that cannot be said.
+    ) -> Verification | None:
+        """How a result agrees where the places are given; None where it does not, or that cannot be said.
 
         Args:
             result: The result as it is.
@@ -90,11 +91,11 @@ class NearTies:
         """
         copy = None if self._reference is None else self._given(result)
         if copy is None or self._reference is None:
-            return False
+            return None
         wanted = None if outputs is None else (*outputs, *self._numbers())
         reference = self._reference.only(wanted, sets)
         verdict = ResultComparison(self._runner, reference, self._copies, _PREFIX).verdict(copy, optimize=optimize)
-        return verdict.status == "verified"
+        return verdict if verdict.status == "verified" else None
 
     def _numbers(self) -> Iterator[str]:
         """The names of the outputs that say what each TopK finds, and what is at the given places."""
@@ -151,11 +152,19 @@ class NearTies:
         return dataclasses.replace(reference, names=names, types=types, sets=sets, comparison=comparison, wanted=wanted)
 
 
-def with_given_places(verdict: Verification) -> Verification:
-    """The verdict on a result that differs, where it is known to agree with given places."""
-    detail = "a TopK chose otherwise among nearly equal numbers"
-    rows = (row if row.agrees else dataclasses.replace(row, agrees=True, detail=detail) for row in verdict.outputs)
-    return dataclasses.replace(verdict, status="verified", reason="", outputs=tuple(rows))
+def with_given_places(verdict: Verification, given: Verification) -> Verification:
+    """The verdict on a result that differs, where it is known to agree with given places.
+
+    Args:
+        verdict: The verdict.
+        given: The one with given places, which has the errors.
+    """
+    known = {row.name: dataclasses.replace(row, detail=_TIES) for row in given.outputs}
+    rows = tuple(row if row.agrees else known[row.name] for row in verdict.outputs)
+    worst = max(rows, key=lambda row: row.worst)
+    return dataclasses.replace(
+        verdict, status="verified", reason="", worst=worst.worst, worst_output=worst.name, outputs=rows
+    )
 
 
 def _choices(model: ir.Model) -> dict[str, ir.Node]:

@@ -459,14 +459,16 @@ class Reference:
         copies = self._copies_with(asked.reference)
         wanted = every.only(asked.outputs, asked.sets)
         verdict = models.verdict(run, wanted, copies, every, spreading=self._spreading)
-        if verdict.status != "differs":
+        if verdict.status == "differs":
+            self._differing = models.differing
+            verdict = dataclasses.replace(verdict, where=where)
+        elif not verdict.not_as_deployed:
             return verdict
-        self._differing = models.differing
-        verdict = dataclasses.replace(verdict, where=where)
         if asked.reference.quantized:
             return verdict
-        given = self._near_ties_verdict(verdict, asked, models.runner, optimize=True)
-        return given if given is verdict else dataclasses.replace(given, as_deployed=True)
+        apart = dataclasses.replace(verdict, status="differs")  # the original may be, too, and by ties alone
+        given = self._near_ties_verdict(apart, asked, models.runner, optimize=True)
+        return verdict if given is apart else dataclasses.replace(given, as_deployed=True, not_as_deployed="")
 
     def _verdict_without(self, asked: _Question, behind: DeployedRun | None) -> tuple[Verification, _Question]:
         """The verdict without optimizations, and the question with what steps of quantizers may excuse.
@@ -496,10 +498,11 @@ class Reference:
             return verdict
         if runner not in self._near_ties:
             self._near_ties[runner] = NearTies(runner, self._original, asked.reference, self._token)
-        if not self._near_ties[runner].compare(asked.result, asked.outputs, asked.sets, optimize=optimize):
+        given = self._near_ties[runner].compare(asked.result, asked.outputs, asked.sets, optimize=optimize)
+        if given is None:
             return verdict
         self._differing = []
-        return with_given_places(verdict)
+        return with_given_places(verdict, given)
 
     def _quantized_verdict(self, asked: _Question, behind: DeployedRun | None) -> tuple[Verification, _Question]:
         """The verdict on a result of a quantized model: as it is, and without rounding.

@@ -29,7 +29,7 @@ def status(original: str, result: str) -> str:
 def test_a_tie_but_for_rounding() -> None:
     outcome = verify(parse(choosing()), parse(choosing("0, 1e-7, 1e-7, 0")), inputs=TIES, in_process=True)
     assert outcome.status == "verified"
-    assert outcome.worst > 0.01
+    assert outcome.worst < 1e-6  # what else there is
     assert [row.detail for row in outcome.outputs] == ["a TopK chose otherwise among nearly equal numbers"]
 
 
