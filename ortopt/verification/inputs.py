@@ -28,6 +28,8 @@ from ortopt.verification.model_inputs import ModelInput, is_undefined_without_el
 from ortopt.verification.numbers import drawn_of, integers_of, is_free_integer, is_wide_integer
 
 _SPATIAL: Final = ("height", "width", "h", "w", "hh", "ww", "image_size", "depth")
+_BATCH: Final = 2  # images or texts
+_LARGE: Final = 64  # sizes from which a batch stays small: it would show nothing more, and take minutes
 
 
 class DimensionSizes:
@@ -116,18 +118,22 @@ def _by_denotation(inputs: list[ModelInput], chosen: Mapping[str, int]) -> dict[
 
 
 def _wanted(name: str, position: int, how: Draw) -> int:
-    if how.size is not None:
-        return how.size
     natural = _natural_size(name, position)
+    if how.size is not None:
+        return natural if how.size >= _LARGE and _is_batch(name.lower()) else how.size
     if how.odd is None:
         return natural
     return 1 if position % 2 == how.odd else natural + (32 if natural == 32 else 3)
 
 
+def _is_batch(text: str) -> bool:
+    return "batch" in text or text in ("n", "b", "bs")
+
+
 def _natural_size(name: str, position: int) -> int:
     text = name.lower()
-    if "batch" in text or text in ("n", "b", "bs"):
-        return 2
+    if _is_batch(text):
+        return _BATCH
     if "past" in text:
         return 5
     if "seq" in text or "len" in text or text in ("s", "t", "time"):

@@ -69,6 +69,12 @@ def test_open_dimensions_are_tried_as_symbols_are() -> None:
     assert shape(Draw(length=512)) == (1, 3, 512)
 
 
+@pytest.mark.parametrize(("size", "batch"), [(16, 16), (224, 2)])
+def test_a_batch_of_large_images_is_small(size: int, batch: int) -> None:
+    model = parse("main (float[batch,3,height,width] x) => (float[batch,3,height,width] y) { y = Identity (x) }")
+    assert Interface(model).draw(how=Draw(size=size))["x"].shape == (batch, 3, size, size)
+
+
 def test_the_last_of_several_dimensions_may_be_long() -> None:
     model = parse("main (float[batch,samples] x, int64[batch] lens, float[2,?,8] state) => (float[batch,samples] y)"
                   " { y = Identity (x) }")  # fmt: skip
