@@ -114,7 +114,10 @@ class Attention(Struct, frozen=True):
 
     @property
     def flat(self) -> bool:
-        """Whether the operands can be had, and the result is wanted, with the heads side by side in each position."""
+        """Whether the operands can be had, and the result is wanted, with the heads side by side in each position.
+
+        Positions may move with all their heads, where they stand before the batch.
+        """
         parts = (self.queries, self.keys, self.values)
         if not (self.keys_first or all(part.is_flat for part in parts)):
             return False
@@ -122,7 +125,7 @@ class Attention(Struct, frozen=True):
             _, made = self.result.best(self.result.roles.merged)
         except Refusal:
             return False
-        return made.perm is None
+        return made.perm is None or made.together >= self.queries.count * self.values.size
 
     def as_read(self) -> Attention:
         """The block with keys and values as the products read them: with the past, and repeated for groups."""

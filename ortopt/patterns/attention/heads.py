@@ -137,11 +137,12 @@ class Heads:
 
     @property
     def is_flat(self) -> bool:
-        """Whether the heads can be had side by side without moving any."""
+        """Whether the heads can be had side by side without moving any: at most, positions with all their heads."""
         try:
-            return self.plan(self.roles.merged).perm is None
+            merged = self.plan(self.roles.merged)
         except Refusal:
             return False
+        return merged.perm is None or merged.together >= self.count * self.size
 
 
 def cheapest(wanted: Iterable[tuple[View, tuple[Group, ...]]]) -> tuple[int, Plan]:
