@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from ortopt.analysis import costs
+from ortopt.analysis import costs, kernels
 from ortopt.cancellation import CancellationToken
 from ortopt.framework import fusions, placement
 from ortopt.framework.workspace import NO_GROWTH, ModelInRun
@@ -398,8 +398,11 @@ class Context:
 
     def _is_elsewhere(self, nodes: Sequence[ir.Node], candidate: ir.Node | None) -> bool:
         """Whether a node is not placed on the transformer's providers; reports it."""
-        wanted = self.transformer.providers
+        wanted, is_converted = self.transformer.providers, self.options.float16 or self.options.bfloat16
         for node in nodes if wanted else ():
+            if is_converted and kernels.CUDA not in wanted:  # whatever runs it here: 16 bits are for a GPU
+                self.refuse(candidate or node, Reason("the model is converted to 16 bits, for a GPU", Code.PLACEMENT))
+                return True
             if self.provider_of(node) not in wanted:
                 why = fusions.placed_on_other_provider(node, wanted, self.transformer.fused_ops, self.options)
                 self.refuse(candidate or node, Reason(why, Code.PLACEMENT))

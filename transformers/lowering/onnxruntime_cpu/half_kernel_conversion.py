@@ -65,8 +65,6 @@ class HalfKernelConversion(CpuRule[Match]):
     def match(self, root: ir.Node) -> Match:
         """An op of halves beside one that the CPU has no kernel of halves for, and one that it has a kernel for."""
         need(dtype(root.outputs[0]) == FLOAT16, "its numbers are not halves", root)
-        options = scope.of_node(root).options
-        need(not (options.float16 or options.bfloat16), "the model is converted for another provider", root)
         preferred(root, [Form("", root.op_type, FORM)])
         if root.op_type == "Attention":
             _check_attention(root)
