@@ -23,7 +23,6 @@ from ortopt.graph.match import (
     inputs,
     is_constant,
     need,
-    need_fixed,
     need_float32,
     opset,
     optional,
@@ -145,6 +144,7 @@ class WinogradConversion(CpuRule[Match]):
         need(min(conv.pads) >= 0, "its padding crops the image", root)
         need(is_constant(weight), "its weights are no constant", weight)
         need(opset(root, "") >= PADS_ARE_AN_INPUT_FROM["Pad"], "before opset 11 a Pad has no inputs", root)
+        need(0 not in dims(x, IMAGE), "there is no image", x)  # Reshape would copy another dimension for 0
         need(is_filled_image(x, root), "the image may have no rows or columns, which a convolution refuses", x)
         result = root.outputs[0]
         pixels = (dims(x, IMAGE)[0], *elements_of_an_image(result, root)[1:])
@@ -243,7 +243,7 @@ def _of_points(root: ir.Node, way: Filtering) -> ir.Value:
     """Build the products, and the images that they give."""
     x, weight = inputs(root, 2)
     outputs, channels, *_ = static_dims(weight, IMAGE)
-    pixels, tiles = _divided(x, ops.Conv(root).pads, way)
+    pixels, tiles = _divided(x, channels, ops.Conv(root).pads, way)
     chosen = ir.node("Gather", [pixels, tiles.places()], {"axis": 0}).outputs[0]
     points = _shaped(_summed(way.of_tile, chosen), way.tile**2, -1, channels)
     parts = split_node(points, 0, [1] * way.tile**2, opset(root, "")).outputs
@@ -258,29 +258,27 @@ def _of_points(root: ir.Node, way: Filtering) -> ir.Value:
     return channels_first(separate_activation(root, whole))
 
 
-def _divided(x: ir.Value, pads: Sequence[int], way: Filtering) -> tuple[ir.Value, Tiles]:
-    """The channels of all pixels, [pixels, batch, channels], and how they are divided.
+def _divided(x: ir.Value, channels: int, pads: Sequence[int], way: Filtering) -> tuple[ir.Value, Tiles]:
+    """All channels of all pixels, [pixels, batch, channels], and how they are divided.
 
     There are zeros for the last row and column of tiles, too. The batch is within, and left out where it is 1: ONNX
     Runtime's MatMul does not repeat a matrix for a batch of none.
     """
-    batch, channels, *image = dims(x, IMAGE)
+    batch, _, *image = dims(x, IMAGE)
     (top, left, bottom, right), more = pads, way.side - 1
-    value = ir.node("Pad", [channels_last(x), constant([0, top, left, 0, 0, bottom + more, right + more, 0])]).outputs[
-        0
-    ]
+    zeros = constant([0, top, left, 0, 0, bottom + more, right + more, 0])
+    value = ir.node("Pad", [channels_last(x), zeros]).outputs[0]
     around = top + bottom + more, left + right + more
     height, width = (
         size + added if isinstance(size, int) else size_along(value, axis)
         for axis, (size, added) in enumerate(zip(image, around, strict=True), 1)
     )
     tiles = Tiles(way, batch if isinstance(batch, int) else -1, (height, width))
-    (depth,) = need_fixed([channels], "the number of channels is not known", x)
     if tiles.batch == 1:
-        return _shaped(value, -1, depth), tiles
+        return _shaped(value, -1, channels), tiles
     turned = ir.node("Transpose", [value], {"perm": (1, 2, 0, 3)}).outputs[0]
-    count = _calculated("Mul", height, width)
-    return ir.node("Reshape", [turned, _vector(count, tiles.batch, depth)]).outputs[0], tiles
+    shape = _vector(_calculated("Mul", height, width), tiles.batch, channels)
+    return ir.node("Reshape", [turned, shape]).outputs[0], tiles
 
 
 def _joined(results: ir.Value, tiles: Tiles, outputs: int) -> ir.Value:
