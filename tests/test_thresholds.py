@@ -58,6 +58,7 @@ OTHER_LIMITS = {
     f"{LOWERING}.transpose_conversions MAX_RANK": "a rank",
     f"{LOWERING}.channel_product_conversions SIGNAL": "a rank",
     f"{LOWERING}.window_decompositions MAX_RUNS": "how many nodes may take the place of one",
+    f"{LOWERING}.winograd_conversion MOST_GIVEN": "how many results tiles may give for each that is needed",
     f"{LOWERING}.fourier_conversions MAX_LENGTH": "memory: the weights are stored",
     "movement.row_selections MAX_GROWTH": "an estimate of work, on any provider",
     "movement.splits MAX_PARTS": "a search",

@@ -55,7 +55,7 @@ HASHED = ("bert_small__dyn20raw", "control_flow__script17", "deberta_v2__ts13", 
 LEVELS = dict.fromkeys((*HASHED, *SAMPLE), (1, 2, 3))
 """The levels that a member runs at: others run at the first and at the last, which has the second's passes, too."""
 
-MORE_NODES = {"light_zfnet512", "superres__ts13", "yolo_v4ish__ts17"}
+MORE_NODES = {"light_zfnet512", "resnet18__dyn18raw", "resnet18__ts13nf", "superres__ts13", "yolo_v4ish__ts17"}
 """More nodes, and faster: LRN as a pool and roots; Mish as arithmetic around one Exp; Convs around a pixel shuffle
 as one, with strips along the edges."""
 
