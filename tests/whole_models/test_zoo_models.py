@@ -57,7 +57,7 @@ LEVELS = dict.fromkeys((*HASHED, *SAMPLE), (1, 2, 3))
 
 MORE_NODES = {"light_zfnet512", "resnet18__dyn18raw", "resnet18__ts13nf", "superres__ts13", "yolo_v4ish__ts17"}
 """More nodes, and faster: LRN as a pool and roots; Mish as arithmetic around one Exp; Convs around a pixel shuffle
-as one, with strips along the edges."""
+as one, with strips along the edges; Convs as products of the points of tiles."""
 
 OF_ONE_ROW = ["query_selection_reordering", "row_selection_reordering"]
 """Passes that leave a layer one row to compute. It has two axes, of which ONNX Runtime fuses less."""
