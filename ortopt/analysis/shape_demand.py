@@ -115,7 +115,7 @@ def _reshape(user: ir.Node, target: ir.Value) -> str | None:
     asked = facts.contents(target)
     if asked is not None and len(asked) == len(result):  # what is asked for, where it is not proven to be the result's
         pairs = zip(asked, result, strict=True)
-        result = tuple(to if symbolic.is_invented(dim) and symbolic.is_known(to) else dim for to, dim in pairs)
+        result = tuple(dim if isinstance(to, int) or not symbolic.is_known(to) else to for to, dim in pairs)
     own = shape_of(source) or ()
     open_ = [
         str(dim) if symbolic.is_known(dim) else "unknown"

@@ -144,8 +144,26 @@ def lower_bound_of_atom(atom: str, depth: int) -> int | None:
         return 0 if lows[0] is not None and lows[0] >= 0 and lows[1] is not None and lows[1] >= 0 else None
     known = [low for low in lows if low is not None]
     if name == "max":
-        return max(known, default=None)
+        return max([*known, *_bounds_of_means(arguments, depth - 1)], default=None)
     return min(known) if len(known) == len(lows) else None
+
+
+def _bounds_of_means(parts: tuple[Polynomial, ...], depth: int) -> Iterable[int]:
+    """What the greater of two never falls below, as it is at least each weighted mean of them.
+
+    ``max(N, 8 - 8*N)`` is at least 1: 8 times its first part and once its second are 8 together, divided by 9.
+    """
+    if len(parts) != 2:
+        return
+    for first, second in (parts, parts[::-1]):
+        weight = max(
+            (Fraction(-coefficient, first[at]) for at, coefficient in second.items() if at and first.get(at, 0) > 0),
+            default=Fraction(0),
+        )
+        if weight > 0:
+            low = lower_bound(_shifted(second, first, weight, Fraction(0)), depth)
+            if low is not None:
+                yield math.ceil(low / (1 + weight))
 
 
 def _relaxed(polynomial: Mapping[Monomial, int | Fraction]) -> Iterable[dict[Monomial, int | Fraction]]:

@@ -367,6 +367,23 @@ def is_floored(a: Dim, b: Dim, n: int) -> bool:
     return bool(rest) and all(bound is not None and bound >= 0 for bound in rest)
 
 
+def where_zero(a: Dim, number: int) -> Dim:
+    """A dimension, or a number where that dimension is 0.
+
+    Args:
+        a: A dimension, provably not negative.
+        number: At least 1.
+    """
+    return maximum(a, mul(number, sub(1, a)))
+
+
+def number_where_zero(a: Dim, b: Dim) -> int | None:
+    """The number that ``a`` is where ``b`` is 0, while elsewhere they are the same; None where that is not proven."""
+    others = [] if isinstance(b, int) else _beside("max", a, b)
+    number = quotient_exact(_dim(others[0]), sub(1, b)) if len(others) == 1 else None
+    return number if isinstance(number, int) and number > 0 else None
+
+
 def unfloored(a: Dim) -> Dim | None:
     """What the dimension is the greater of, beside 0; None where it is no such maximum."""
     others = _beside("max", a, 0)

@@ -129,14 +129,15 @@ def _graphs_in(attributes: Iterable[ir.Attr]) -> Iterator[ir.Graph]:
 
 
 def _trains(node: ir.Node) -> bool:
-    """Whether a Dropout may be in training mode: it is unless an input says, as a constant, that it is not."""
+    """Whether a Dropout may be in training mode: unless an input says, as a constant, that it is not, or drops none."""
     if node.op_type != "Dropout" or node.domain != "":
         return False
     if len(node.inputs) < 3 or node.inputs[2] is None:
         is_test = node.attributes.get("is_test")  # opset 1 and 6 only; later versions without the input infer
         return is_test is not None and not is_test.is_ref() and is_test.as_int() == 0
-    mode = constant_tensor(node.inputs[2])
-    return mode is None or bool(mode.numpy().item())
+    mode, ratio = constant_tensor(node.inputs[2]), constant_tensor(node.inputs[1])
+    trains = mode is None or bool(mode.numpy().item())
+    return trains and (ratio is None or bool(ratio.numpy().item()))
 
 
 def is_random(node: ir.Node, functions: Functions | None = None) -> bool:

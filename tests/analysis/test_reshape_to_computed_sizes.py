@@ -101,7 +101,8 @@ ADDED = {
     "y = Add(r, x)": "float[B,S,4]",
     "y = Mul(x, r)": "float[B,S,4]",
     "o = Shape(x) z = Expand(n4, o) f = Cast<to = 1>(z) y = Sub(f, r)": "float[B,S,4]",
-    "y = Neg(r)": "float[B,?,4]",
+    "y = Neg(r)": "float[B,max(-4*S + 4, S),4]",
+    "n = Neg(r) o = Shape(n) h = Reshape(v, o) y = Sub(x, h)": "float[B,S,4]",
 }
 
 

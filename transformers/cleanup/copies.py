@@ -43,21 +43,26 @@ class IdentityElimination(Elimination):
 
 
 class DropoutElimination(RewriteRule[Match]):
-    """``Dropout(x)`` at inference → ``x``; its mask says that everything stays."""
+    """``Dropout(x)`` at inference, or of a ratio of 0, → ``x``; its mask says that everything stays."""
 
     roots = ("Dropout",)
 
     def match(self, root: ir.Node) -> Match:
-        """A Dropout that surely does not train, with a mask that is unused or of fixed shape."""
+        """A Dropout that surely does not train or drop, with a mask that is unused or of fixed shape."""
         (data,) = inputs(root, 1)
         version = opset(root)
+        mask = root.outputs[1] if len(root.outputs) > 1 and is_needed(root.outputs[1]) else None
         if version >= 12:
-            mode = optional(root, 2)
-            need(mode is None or not array_of(mode).any(), "it is in training mode", root)
+            ratio, mode = optional(root, 1), optional(root, 2)
+            drops = ratio is None or not is_constant(ratio) or bool(array_of(ratio).any())
+            need(
+                mode is None or not (drops or mask is not None) or not array_of(mode).any(),
+                "it is in training mode",
+                root,
+            )
         elif version < 7:
             need(attribute(root, "is_test", 0) != 0, "it is in training mode", root)
-        mask = root.outputs[1] if len(root.outputs) > 1 else None
-        if mask is None or not is_needed(mask):
+        if mask is None:
             return Match((root,), lambda: {root.outputs[0]: data})
         # ONNX Runtime fills it with false, ONNX's reference with true.
         need(version >= 12, "before opset 12 runtimes disagree about the mask", mask)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.shape_rules.registry import Call, broadcast, broadcast_shape, rule
 from ortopt.graph import symbolic
-from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents, dims_of
+from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents
 from ortopt.graph.integer_ranges import wrapped
 from ortopt.graph.symbolic import UNKNOWN, Dim
 from ortopt.semantics.domains import MICROSOFT
@@ -290,11 +290,12 @@ def broadcast_all(call: Call, indices: Sequence[int]) -> ir.Shape | Dims:
     result: ir.Shape | Dims
     if len(shapes) == 2:
         result = broadcast_shape(shapes[0].dims, shapes[1].dims)
+        if call.node.op_type in {"Add", "Div", "Mul", "Sub"}:
+            _learn_from_copies(call, shapes[0].dims, shapes[1].dims)
     else:
         result = _broadcast_to([shape.dims for shape in shapes])
     if not any(not symbolic.is_known(dim) or symbolic.is_invented(dim) for dim in result):
         return result
-    _learn_from_copies(call, indices, shapes)
     dims = {dim for shape in shapes for dim in shape.dims if not symbolic.is_invented(dim)}
     names = {name for dim in dims for name in symbolic.symbols(dim)}
     positive = {name for name in names if call.host.is_positive(symbolic.symbol(name))}
@@ -303,27 +304,15 @@ def broadcast_all(call: Call, indices: Sequence[int]) -> ir.Shape | Dims:
     return _broadcast_to([tuple(symbolic.where_positive(dim, positive) for dim in shape.dims) for shape in shapes])
 
 
-def _learn_from_copies(call: Call, indices: Sequence[int], shapes: Sequence[ir.Shape]) -> None:
-    """Note what sizes are not 0, because a Reshape would copy another for them, which the other operand has not.
+def _learn_from_copies(call: Call, a: Dims, b: Dims) -> None:
+    """Note what sizes are not 0, because a Reshape copies another for them, which the other operand has not.
 
     ``x + Reshape(y, [batch, seq, 64])``, with a y of 64 columns and an x of length seq: were that 0, the Reshape would
     copy y's 64, and 0 and 64 do not broadcast.
     """
-    if call.node.op_type not in {"Add", "Div", "Mul", "Sub"}:
-        return
-    for index, other in zip(indices, reversed(shapes), strict=True):
-        node = call.value(index).producer()
-        if node is None or node.op_type != "Reshape" or node.domain or len(node.inputs) != 2 or len(shapes) != 2:
-            continue
-        target = None if node.inputs[1] is None else all_contents(node.inputs[1])
-        source = None if node.inputs[0] is None else dims_of(node.inputs[0])
-        if target is None or source is None or node.attributes.get_int("allowzero", False):
-            continue
-        for axis, (dim, copied) in enumerate(zip(target, source, strict=False)):
-            place = axis - len(target)
-            if isinstance(dim, int) or not isinstance(copied, int) or copied < 2 or len(other) < -place:
-                continue
-            if symbolic.equal(other.dims[place], dim):
+    for x, y in zip(reversed(a), reversed(b), strict=False):
+        for dim, other in ((x, y), (y, x)):
+            if (symbolic.number_where_zero(other, dim) or 0) > 1:
                 call.host.fails_without(call.node, dim)
 
 

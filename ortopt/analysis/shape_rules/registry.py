@@ -13,7 +13,17 @@ import onnx_ir as ir
 from ortopt.graph import symbolic
 from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents, contents, shape_from, shape_of
 from ortopt.graph.integer_ranges import EXACT_IN_DOUBLES, Sizes
-from ortopt.graph.symbolic import UNKNOWN, Dim, at_least, canonical, equal, is_capped, is_floored, is_one_or_none
+from ortopt.graph.symbolic import (
+    UNKNOWN,
+    Dim,
+    at_least,
+    canonical,
+    equal,
+    is_capped,
+    is_floored,
+    is_one_or_none,
+    number_where_zero,
+)
 from ortopt.onnx_ir_internals import attributes_of
 from ortopt.semantics import constant_content
 
@@ -341,8 +351,10 @@ def broadcast_dim(x: Dim, y: Dim) -> Dim:
         return y  # beside min(512, N) it is N: they are equal, or else neither is 1 and the model does not run
     if is_capped(y, x, 2) or is_floored(y, x, 1):
         return x  # beside max(1, N) it is N: they are equal, or else N is 0 and the other 1
-    if is_floored(x, y, 1) or is_one_or_none(x, y):
+    if is_floored(x, y, 1) or is_one_or_none(x, y) or number_where_zero(x, y):
         return y
+    if number_where_zero(y, x):
+        return x  # they are equal, or else x is 0 and the model does not run, or the result is 0 as well
     return x if is_one_or_none(y, x) else symbolic.broadcast(x, y)
 
 

@@ -112,7 +112,16 @@ def reshaped(call: Call, source: Dims | None, target: Sequence[Dim], *, allow_ze
         found = _remaining(call, source, others, fails=infers and not allow_zero, infers=infers)
         if found is not None:
             result[unknown[0]] = found
+    if not allow_zero:
+        _copy_for_zeros(result, source, target)
     return tuple(result)
+
+
+def _copy_for_zeros(result: list[Dim], source: Dims, target: Sequence[Dim]) -> None:
+    """A computed element of a target that may be 0 is the dimension of the source there, where it is."""
+    for axis, (dim, copied, found) in enumerate(zip(target, source, result, strict=False)):
+        if not symbolic.is_known(found) and isinstance(copied, int) and copied > 0 and symbolic.at_least(dim, 0):
+            result[axis] = symbolic.where_zero(dim, copied)
 
 
 def _is_size(call: Call, source: Dims | None, target: Sequence[Dim], axis: int, *, allow_zero: bool) -> bool:
