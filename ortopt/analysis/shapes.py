@@ -267,6 +267,11 @@ class _Inference:
         if node.graph is self._main and node.graph is not None and any(map(is_needed, node.outputs)):
             self._positive.update(name for name in (*factors(dim), str(dim)) if is_of_inputs(name))
 
+    def doubts(self, node: ir.Node) -> None:
+        """Infer a node again once more is known of the sizes, if it is one of the main graph."""
+        if node.graph is self._main is not None:
+            self._doubted.append(node)
+
     # Graphs
 
     def enter(self, graph: ir.Graph) -> None:
@@ -374,8 +379,8 @@ class _Inference:
                 set_contents(value, known, self.sizes, _proven(call, value))
             elif value.dtype in INTEGERS:
                 value.meta.pop(CONTENTS, None)
-        if self.sizes.refusals != refusals and call.node.graph is self._main is not None:
-            self._doubted.append(call.node)
+        if self.sizes.refusals != refusals:
+            self.doubts(call.node)
 
     def _store(
         self,
@@ -517,7 +522,9 @@ def _sizes_in_every_run(graph: ir.Graph) -> Iterator[Dims]:
         if any(subgraphs(node)):
             read.update(scope.captured(node))
         for value in node.outputs:
-            dims = _elements(value) if isinstance(value.type, ir.TensorType) else None
+            if not isinstance(value.type, ir.TensorType):
+                continue
+            dims = _elements(value) or _square(value)
             if dims is not None and any(symbols(dim) for dim in dims):
                 yield extent(dims, value.dtype)
 
@@ -545,6 +552,13 @@ def _elements(value: ir.Value) -> Dims | None:
         if table is None or not rows or others[0] is None or (axis is not None and axis.value != 0):
             return None
         value, more = others[0], (*table[1:], *more)
+
+
+def _square(value: ir.Value) -> Dims | None:
+    """The dimensions of a value if one of them is there twice, be it invented; None for others."""
+    dims = dims_of(value) or ()
+    symbolic_ = [str(dim) for dim in dims if not isinstance(dim, int)]
+    return dims if len(set(symbolic_)) < len(symbolic_) and all(map(is_known, dims)) else None
 
 
 def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:

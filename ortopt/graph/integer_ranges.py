@@ -35,6 +35,9 @@ LARGEST: Final = 2**40 - 1
 EXACT_IN_DOUBLES: Final = 2**53
 """Up to here a double has every integer; ONNX Runtime computes some integers as doubles."""
 
+EXACT_IN_FLOATS: Final = 2**24
+"""Up to here single precision has every integer."""
+
 LIMITS: Final[dict[ir.DataType, tuple[int, int]]] = {
     **{ir.DataType[f"INT{bits}"]: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{ir.DataType[f"UINT{bits}"]: (0, 2**bits - 1) for bits in (8, 16, 32, 64)},
@@ -119,9 +122,10 @@ class Sizes:
 
     def _note(self, names: tuple[str, ...], times: int) -> None:
         self._together[names] = times
-        for name in names:
+        for name, often in Counter(names).items():
             self._having.setdefault(name, {})[names] = None
-            self._alone[name] = max(times, self._alone.get(name, 1))
+            most = _root(LARGEST // times, often)  # N of a tensor [N, N] is at most the square root
+            self._alone[name] = max(LARGEST // most, self._alone.get(name, 1))
 
     def holds(self, element: Dim, dtype: ir.DataType) -> bool:
         """Whether a type has what an element is, whatever the sizes are; it never has the unknown dimension."""
@@ -181,6 +185,11 @@ class Sizes:
         return self._found[text]
 
     def _magnitude(self, element: ir.SymbolicDim) -> int | None:
+        parts = symbolic.greatest_of(element)
+        if len(parts) > 1 and symbolic.at_least(element, 0):  # at most the greatest of what its parts are at most
+            highs = [symbolic.upper_bound(part) for part in parts]
+            bounds = [self.magnitude(part) if high is None else high for part, high in zip(parts, highs, strict=True)]
+            return None if None in bounds else max(bound for bound in bounds if bound is not None)
         try:
             terms = symbolic.compute(element, _number, _symbol, _operate).terms
         except _TooManyTermsError:
@@ -205,6 +214,11 @@ class Sizes:
         wanted = Counter(names)
         rarest = min((self._having.get(name, {}) for name in wanted), key=len)
         return max((self._together[own] for own in rarest if wanted <= Counter(own)), default=0)
+
+
+def _root(number: int, degree: int) -> int:
+    """An integer that is not smaller than a root of a number, and at least 1."""
+    return max(1, number if degree == 1 else math.ceil(number ** (1 / degree)))
 
 
 def _choices(dims: Iterable[Dim]) -> Iterable[tuple[str, ...]]:

@@ -384,6 +384,17 @@ def number_where_zero(a: Dim, b: Dim) -> int | None:
     return number if isinstance(number, int) and number > 0 else None
 
 
+def greatest_of(a: Dim) -> list[Dim]:
+    """The operands of the maximum that a dimension is; else the dimension itself, if it is known."""
+    return [] if not is_known(a) else [_dim(part) for part in expressions.parts("max", _polynomial(a))]
+
+
+def upper_bound(a: Dim) -> int | None:
+    """A number that a dimension is never above, whatever its symbols are; None where none is found."""
+    low = lower_bound(_polynomial(sub(0, a))) if is_known(a) else None
+    return None if low is None else -low
+
+
 def unfloored(a: Dim) -> Dim | None:
     """What the dimension is the greater of, beside 0; None where it is no such maximum."""
     others = _beside("max", a, 0)

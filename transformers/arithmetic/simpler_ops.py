@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 
 from ortopt import ops
@@ -11,10 +13,12 @@ from ortopt.graph import symbolic
 from ortopt.graph.match import (
     FLOATS,
     INTEGERS,
+    Refusal,
     dims,
     dtype,
     inputs,
     is_op,
+    is_used_once,
     keeps_rank,
     need,
     operand_from,
@@ -23,7 +27,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.graph.provenance import NEEDS_KEY
-from ortopt.options import Numerics
+from ortopt.options import Numerics, TransformerLevel
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
@@ -62,6 +66,49 @@ class NotWhereFusion(RewriteRule[Match]):
         inverted, a, b = inputs(root, 3)
         (condition,) = inputs(producer(inverted, "Not"), 1)
         return Match((root,), lambda: ir.node("Where", [condition, b, a]))
+
+
+class WhereFusion(RewriteRule[Match]):
+    """``Cast(c) * a + Cast(Not(c)) * b`` → ``Where(c, a, b)``.
+
+    tf2onnx writes selections so. For numbers: what is not selected may be infinite or NaN, and is multiplied by 0 in
+    the original.
+    """
+
+    levels = (TransformerLevel.LEVEL3,)
+    roots = ("Add",)
+    opsets = (9, NEWEST_OPSET)
+    numerics = Numerics.FINITE
+
+    def match(self, root: ir.Node) -> Match:
+        """A sum of two products, one by a condition and one by its opposite, each as a number.
+
+        Layers share the product of the opposite and a number, which masks.
+        """
+        products = [producer(value, "Mul") for value in inputs(root, 2)]
+        readings = [list(_conditional(product)) for product in products]
+        for condition, negated, yes in readings[0]:
+            for other, opposite, no in readings[1]:
+                if other is condition and opposite != negated:
+                    own = tuple(product for product in products if is_used_once(product.outputs[0]))
+                    need(bool(own), "both products are used elsewhere", root)
+                    a, b = (no, yes) if negated else (yes, no)
+                    return Match((*own, root), lambda: ir.node("Where", [condition, a, b]))
+        raise Refusal("no condition says which product counts", root)
+
+
+def _conditional(product: ir.Node) -> Iterator[tuple[ir.Value, bool, ir.Value]]:
+    """How a product may be read as one by a condition: the condition, whether it is negated, and the other factor."""
+    first, second = inputs(product, 2)
+    for factor, other in ((first, second), (second, first)):
+        cast = factor.producer()
+        chosen = inputs(cast, 1)[0] if is_op(cast, "Cast") else None
+        if chosen is None or chosen.dtype != ir.DataType.BOOL:
+            continue
+        inversion = chosen.producer()
+        if is_op(inversion, "Not"):
+            yield inputs(inversion, 1)[0], True, other
+        yield chosen, False, other
 
 
 class PowCanonicalization(RewriteRule[Match]):

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ortopt.graph import symbolic
-from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents, contents, shape_from, shape_of
-from ortopt.graph.integer_ranges import EXACT_IN_DOUBLES, Sizes
+from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents, contents, dims_of, shape_from, shape_of
+from ortopt.graph.integer_ranges import EXACT_IN_DOUBLES, EXACT_IN_FLOATS, Sizes
 from ortopt.graph.symbolic import (
     UNKNOWN,
     Dim,
@@ -76,6 +76,9 @@ class Host(Protocol):
 
     def fails_without(self, node: ir.Node, dim: Dim) -> None:
         """Note that a node fails where a dimension is 0."""
+
+    def doubts(self, node: ir.Node) -> None:
+        """Infer a node again once more is known of the sizes."""
 
     def enter(self, graph: ir.Graph) -> None:
         """Number a nested graph, so that symbols can be invented in it."""
@@ -195,6 +198,20 @@ class Call:
         """Whether a kernel that computes with doubles has the exact elements, whatever the sizes are."""
         sizes = self.host.sizes
         return all(sizes.lies_within(element, -EXACT_IN_DOUBLES, EXACT_IN_DOUBLES) for element in elements)
+
+    def survives_floats(self, element: Dim) -> bool:
+        """Whether single precision has the exact element, of which the first output has as many elements if it does.
+
+        It does as well where that output, which has as many as the rounded number says, is short enough. Where neither
+        is known, the node is inferred again when more is known of the sizes.
+        """
+        sizes, own = self.host.sizes, dims_of(self.node.outputs[0])
+        if sizes.lies_within(element, -EXACT_IN_FLOATS, EXACT_IN_FLOATS):
+            return True
+        if own is not None and len(own) == 1 and sizes.lies_within(own[0], 0, EXACT_IN_FLOATS - 1):
+            return True
+        self.host.doubts(self.node)
+        return False
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The attribute's value, or the default; raises `Unknown` for a reference to a function's attribute."""

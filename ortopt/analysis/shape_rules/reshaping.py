@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ortopt.analysis.shape_rules.registry import Call, Unknown, axes_of, broadcast, rule
 from ortopt.graph import symbolic
-from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, elements, shape_from
+from ortopt.graph.facts import INTEGERS, MAX_ELEMENTS, Dims, all_contents, elements, shape_from
 from ortopt.graph.symbolic import UNKNOWN, Dim
 from ortopt.semantics.opset_changes import AXES_ARE_AN_INPUT_FROM
 
@@ -358,15 +358,30 @@ def range_(call: Call) -> None:
         call.contents[0] = [symbolic.add(start, step * index) for index in range(count)]
 
 
+_WHOLE_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+"""Types of Range with all integers of single precision."""
+
+
 def _float_steps(call: Call) -> Dim:
-    numbers = []
-    for index in range(3):
-        tensor = call.constant(index)
-        if tensor is None or tensor.size != 1:
-            return UNKNOWN
-        numbers.append(float(tensor.numpy().reshape(-1)[0]))
-    start, limit, step = numbers
-    return max(int(-((start - limit) // step)), 0) if step else UNKNOWN
+    start, limit, step = (_number(call, index) for index in range(3))
+    if isinstance(start, float) and isinstance(limit, float) and isinstance(step, float):
+        return max(int(-((start - limit) // step)), 0) if step else UNKNOWN
+    if start != 0 or step != 1 or limit is None or isinstance(limit, float) or call.dtype(0) not in _WHOLE_FLOATS:
+        return UNKNOWN
+    return symbolic.maximum(limit, 0) if call.survives_floats(limit) else UNKNOWN
+
+
+def _number(call: Call, index: int) -> float | Dim | None:
+    """A constant, or the integer that a float is cast from; None for anything else."""
+    tensor = call.constant(index)
+    if tensor is not None:
+        return float(tensor.numpy().reshape(-1)[0]) if tensor.size == 1 else None
+    cast = call.value(index).producer()
+    source = cast.inputs[0] if cast is not None and cast.op_type == "Cast" and not cast.domain else None
+    if source is None or source.dtype not in INTEGERS:
+        return None
+    known = all_contents(source) or ()
+    return known[0] if len(known) == 1 else UNKNOWN
 
 
 @rule("DepthToSpace", "SpaceToDepth")
