@@ -34,6 +34,7 @@ OTHER_LIMITS = {
     f"{LOWERING}.conv_integer_conversions HIGHEST_PRODUCT": "a proof: the integers that float32 has",
     f"{LOWERING}.conv_block_conversions LEFT": "a place in a list",
     f"{LOWERING}.conv_block_conversions RIGHT": "a place in a list",
+    f"{LOWERING}.reduction_axes_canonicalization MAX_VALUES": "a search",
     f"{LOWERING}.split_decompositions MAX_STEPS": "a search",
     f"{LOWERING}.fourier_conversions MAX_NUMBERS": "memory: the matrix is stored",
     f"{LOWERING}.conv_block_conversions MIN_CHANNELS_OF_BLOCKS": "what a kernel takes",

@@ -522,9 +522,7 @@ def _sizes_in_every_run(graph: ir.Graph) -> Iterator[Dims]:
         if any(subgraphs(node)):
             read.update(scope.captured(node))
         for value in node.outputs:
-            if not isinstance(value.type, ir.TensorType):
-                continue
-            dims = _elements(value) or _square(value)
+            dims = _elements(value) or _square(value) if isinstance(value.type, ir.TensorType) else None
             if dims is not None and any(symbols(dim) for dim in dims):
                 yield extent(dims, value.dtype)
 
@@ -557,8 +555,8 @@ def _elements(value: ir.Value) -> Dims | None:
 def _square(value: ir.Value) -> Dims | None:
     """The dimensions of a value if one of them is there twice, be it invented; None for others."""
     dims = dims_of(value) or ()
-    symbolic_ = [str(dim) for dim in dims if not isinstance(dim, int)]
-    return dims if len(set(symbolic_)) < len(symbolic_) and all(map(is_known, dims)) else None
+    open_ = [str(dim) for dim in dims if not isinstance(dim, int)]
+    return dims if len(set(open_)) < len(open_) and all(map(is_known, dims)) else None
 
 
 def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:

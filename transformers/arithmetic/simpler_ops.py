@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import onnx_ir as ir
 
@@ -93,7 +94,7 @@ class WhereFusion(RewriteRule[Match]):
                     own = tuple(product for product in products if is_used_once(product.outputs[0]))
                     need(bool(own), "both products are used elsewhere", root)
                     a, b = (no, yes) if negated else (yes, no)
-                    return Match((*own, root), lambda: ir.node("Where", [condition, a, b]))
+                    return Match((*own, root), partial(ir.node, "Where", [condition, a, b]))
         raise Refusal("no condition says which product counts", root)
 
 
