@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from ortopt import ops
 from ortopt.graph import symbolic
@@ -33,11 +34,12 @@ from ortopt.graph.match import (
 )
 from ortopt.onnx_ir_internals import use_count
 from ortopt.patterns.attention.contraction import FUSED, PRODUCTS, is_product
-from ortopt.patterns.attention.mask import LOWEST, is_zero
+from ortopt.patterns.attention.mask import LOWEST, NEGLIGIBLE, bound, is_zero
 from ortopt.patterns.attention.sizes import NonemptyBatch
 from ortopt.views.axes import Axis, Group, View, above, leaves, regrouped
 
 _ELEMENTWISE = ("Add", "Cast", "Div", "Max", "Mul", "Sub", "Tanh", "Where")
+_MOVES = ("Concat", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 _SHAPES = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _MAX_NODES = 24
 _FACTORS = ("Div", "Mul")
@@ -87,6 +89,8 @@ class Scores(Struct):
         steps: What else happens, the last first.
         cap: Above what number the scores are bent; 0 is nowhere.
         guarded: Whether NaNs among the probabilities are set to 0.
+        zeroed: How probabilities are set to 0 by a condition, until scores are found that it masks.
+        masked: Whether probabilities of masked scores are set to 0.
         pairs: Axes that are the same if the scores are not broadcast.
         shapes: The dimensions of the scores that the softmax is of, by axis.
         kinds: The element types on the way.
@@ -102,6 +106,8 @@ class Scores(Struct):
     steps: list[Step] = field(default_factory=list)
     cap: float = 0.0
     guarded: bool = False
+    zeroed: Step | None = None
+    masked: bool = False
     pairs: list[tuple[Axis, Axis]] = field(default_factory=list)
     softmax: View | None = None
     kinds: set[ir.DataType] = field(default_factory=set)
@@ -144,7 +150,17 @@ def scores(view: View, queries: Axis, keys: Axis, batch: NonemptyBatch) -> Score
         need(is_used_once(found.view.value), "the scores are used elsewhere", found.view.value)
         _back(found)
     need(is_used_once(found.view.value), "the scores are used elsewhere", found.view.value)
+    need(found.zeroed is None, "other probabilities are set to 0 than those of masked scores", found.view.value)
+    deep = [step for step in found.steps[1:] if step.kind is not Kind.ADDED or not _is_shallow(step.value)]
+    need(not (found.masked and deep), "the scores are masked twice", found.view.value)
     return found
+
+
+def _is_shallow(value: ir.Value | None) -> bool:
+    """Whether what is added masks nothing: small numbers, or products, as of relative positions."""
+    largest = bound(value)
+    is_small = largest is not None and largest <= NEGLIGIBLE
+    return is_small or (value is not None and leads_to(value, PRODUCTS, _MOVES) is not None)
 
 
 def _to_softmax(found: Scores) -> None:
@@ -180,17 +196,24 @@ def _note_type(found: Scores) -> None:
 
 
 def _unguarded(value: ir.Value, found: Scores) -> ir.Value:
-    """The probabilities before their NaNs were set to 0."""
+    """The probabilities before their NaNs, or those of masked scores, were set to 0."""
     guard = value.producer()
     assert guard is not None
     need(is_used_once(value), "the probabilities are used elsewhere", value)
-    condition, fill, kept = inputs(guard, 3)
-    test = producer(condition, "IsNaN")
-    need(test.inputs[0] is kept, "the guard tests another value", condition)
+    condition, yes, no = inputs(guard, 3)
+    keeps = is_constant(no)
+    fill, kept = (no, yes) if keeps else (yes, no)
     need(is_constant(fill) and is_scalar(fill, 0.0), "the guard's fill is not 0", fill)
-    need(use_count(kept) == 2 and not kept.is_graph_output(), "the probabilities are used elsewhere", kept)
-    found.nodes += [guard, test]
-    found.guarded = True
+    found.nodes.append(guard)
+    if is_op(condition.producer(), "IsNaN"):
+        test = producer(condition, "IsNaN")
+        need(not keeps and test.inputs[0] is kept, "the guard tests another value", condition)
+        need(use_count(kept) == 2 and not kept.is_graph_output(), "the probabilities are used elsewhere", kept)
+        found.nodes.append(test)
+        found.guarded = True
+    else:
+        need(found.zeroed is None, "the probabilities are set to 0 twice", value)
+        found.zeroed = Step(Kind.FILLED, condition, 0.0, found.view.groups, keeps)
     return kept
 
 
@@ -346,8 +369,14 @@ def _fill(found: Scores, node: ir.Node) -> None:
     fill, source = (no, yes) if keeps else (yes, no)
     number = _number(fill) * found.scale
     need(number <= LOWEST, "what takes the place of masked scores is not the lowest number", fill)
-    found.steps.append(Step(Kind.FILLED, condition, _number(fill), found.view.groups, keeps, capped=bool(found.cap)))
+    step = Step(Kind.FILLED, condition, _number(fill), found.view.groups, keeps, capped=bool(found.cap))
     need(found.scale == 1, "scores are scaled after they are masked", fill)
+    if found.zeroed is not None and structs.replace(found.zeroed, number=step.number) == step:
+        # A row without any key is 0 then, as of -inf where NaNs are set to 0: no other number may be as low.
+        need(not found.steps and not found.guarded, "the scores are masked twice", fill)
+        step = structs.replace(step, number=-math.inf)
+        found.zeroed, found.guarded, found.masked = None, True, True
+    found.steps.append(step)
     _continue(found, source)
 
 

@@ -129,7 +129,7 @@ def _embedding(root: ir.Node) -> Rotary:
     need(opset(root) >= BROADCASTS_FROM, "operands broadcast by attributes", root)
     need(dtype(y) in {FLOAT, FLOAT16, BFLOAT16}, "the heads are numbers that RotaryEmbedding has no kernel for", y)
     shape = dims(y)
-    ranks = (2, 1) if shape[-1] == 2 else (1, 2)
+    ranks = (2, 1) if shape[-1:] == (2,) else (1, 2)
     refusals = []
     for rank in ranks:
         try:
