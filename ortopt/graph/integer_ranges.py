@@ -9,8 +9,8 @@ have a product of at most `LARGEST`** (2^40 - 1: a tensor has less than a teraby
 however large the other tensors are, and a product of symbols is if one input of the model has them all as dimensions:
 ``N*M`` of an input ``[N, M]``, but neither ``N*N`` nor the product of the lengths of two inputs, which wraps around for
 tensors that fit every memory. The numbers among the dimensions count as well: N of an input ``[N, 224, 224, 3]`` fits
-32 bits, and so does N where the model computes a tensor ``[N, 128]`` of floats of it in every run. Nothing here assumes
-that a dimension fits 32 bits without that.
+32 bits, and so does N where the model computes a tensor ``[N, 128]`` of floats of it in every run; of a tensor
+``[N, N]`` it is at most the square root. Nothing here assumes that a dimension fits 32 bits without that.
 """
 
 from __future__ import annotations

@@ -36,6 +36,16 @@ def test_narrow_types_hold_what_is_capped() -> None:
     assert not SIZES.holds(canonical("K"), ir.DataType.BOOL)
 
 
+def test_a_size_that_a_tensor_has_twice_is_at_most_the_root() -> None:
+    square = Sizes([(canonical("N"), canonical("N"), 4), (canonical("M"), canonical("K"), canonical("M"))])
+    assert square.lies_within(canonical("N"), 0, 2**19)
+    assert not square.lies_within(canonical("N"), 0, 2**19 - 1)
+    assert square.lies_within(canonical("M"), 0, 2**20 + 1)
+    assert not square.lies_within(canonical("K"), 0, 2**39)
+    assert square.lies_within(canonical("max(N, 8 - 8*N)"), 0, 2**19)
+    assert not square.lies_within(canonical("max(N, 8*N - 8)"), 0, 2**20)
+
+
 def test_numbers_beside_a_symbol_bound_it() -> None:
     image = Sizes([(canonical("N"), 32, 32, 3), (canonical("K"), 0, 511)])
     assert image.holds(canonical("N"), INT32)

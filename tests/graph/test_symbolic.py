@@ -261,3 +261,25 @@ def test_dimensions_where_symbols_are_not_0() -> None:
     assert symbolic.where_positive(canonical("max(1, N)*M"), {"N"}) == canonical("N*M")
     assert symbolic.where_positive(canonical("max(1, N)"), {"M"}) == canonical("max(1, N)")
     assert symbolic.where_positive(UNKNOWN, {"N"}) is UNKNOWN
+
+
+def test_a_dimension_that_is_another_where_it_is_0() -> None:
+    copied = symbolic.where_zero(N, 8)
+    assert [symbolic.substitute(copied, {"N": n}) for n in range(3)] == [8, 1, 2]
+    assert symbolic.where_zero(N, 1) == canonical("max(1 - N, N)")
+    assert symbolic.at_least(copied, 1)
+    assert not symbolic.at_least(copied, 2)
+    assert symbolic.where_positive(copied, {"N"}) == N
+    assert symbolic.number_where_zero(copied, N) == 8
+    for a, b in ((copied, M), (N, N), (canonical("max(8 - 8*M, N)"), N), (canonical("max(N, 3)"), N), (UNKNOWN, N)):
+        assert symbolic.number_where_zero(a, b) is None
+
+
+def test_what_a_dimension_is_never_above() -> None:
+    assert symbolic.upper_bound(canonical("8 - 8*N")) == 8
+    assert symbolic.upper_bound(canonical("min(N, 7)")) == 7
+    assert symbolic.upper_bound(N) is None
+    assert symbolic.upper_bound(UNKNOWN) is None
+    assert symbolic.greatest_of(canonical("max(N, 8 - 8*N)")) == [canonical("8 - 8*N"), N]
+    assert symbolic.greatest_of(N) == [N]
+    assert symbolic.greatest_of(UNKNOWN) == []

@@ -21,6 +21,7 @@ from ortopt.graph.symbolic import (
     equal,
     is_capped,
     is_floored,
+    is_invented,
     is_one_or_none,
     number_where_zero,
 )
@@ -200,15 +201,16 @@ class Call:
         return all(sizes.lies_within(element, -EXACT_IN_DOUBLES, EXACT_IN_DOUBLES) for element in elements)
 
     def survives_floats(self, element: Dim) -> bool:
-        """Whether single precision has the exact element, of which the first output has as many elements if it does.
+        """Whether single precision has the exact number of elements of the first output.
 
-        It does as well where that output, which has as many as the rounded number says, is short enough. Where neither
-        is known, the node is inferred again when more is known of the sizes.
+        It has where that output, which is as long as the rounded number says, is short enough. Where it is not known,
+        the node is inferred again when more is known of the sizes.
         """
         sizes, own = self.host.sizes, dims_of(self.node.outputs[0])
         if sizes.lies_within(element, -EXACT_IN_FLOATS, EXACT_IN_FLOATS):
             return True
-        if own is not None and len(own) == 1 and sizes.lies_within(own[0], 0, EXACT_IN_FLOATS - 1):
+        length = own[0] if own is not None and len(own) == 1 else UNKNOWN
+        if is_invented(length) and sizes.lies_within(length, 0, EXACT_IN_FLOATS - 1):  # others may be claims of a file
             return True
         self.host.doubts(self.node)
         return False
