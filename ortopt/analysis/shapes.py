@@ -220,7 +220,9 @@ class _Inference:
             pending = self.infer(node)
             if pending is not None:
                 yield from pending
-            changed.update(value for value, had in zip(node.outputs, before, strict=True) if _known(value) != had)
+            asked = node.op_type == "Cast"  # a Range of floats asks for the integers before
+            now = zip(node.outputs, before, strict=True)
+            changed.update(value for value, had in now if asked or _known(value) != had)
 
     def _forget(self, graph: ir.Graph) -> None:
         """Take back what an earlier walk of a graph has found: that was for other arguments, and is nothing stated."""
@@ -554,9 +556,8 @@ def _elements(value: ir.Value) -> Dims | None:
 
 def _square(value: ir.Value) -> Dims | None:
     """The dimensions of a value if one of them is there twice, be it invented; None for others."""
-    dims = dims_of(value) or ()
-    open_ = [str(dim) for dim in dims if not isinstance(dim, int)]
-    return dims if len(set(open_)) < len(open_) and all(map(is_known, dims)) else None
+    dims = [dim for dim in dims_of(value) or () if not isinstance(dim, int)]
+    return dims_of(value) if len(set(map(str, dims))) < len(dims) and all(map(is_known, dims)) else None
 
 
 def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:

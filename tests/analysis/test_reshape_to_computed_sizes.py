@@ -115,6 +115,20 @@ def test_a_size_that_a_sum_proves_to_be_none_that_is_copied(sum_: str) -> None:
     assert known == ADDED[sum_]
 
 
+def test_the_length_of_a_range_follows_what_is_learned_late() -> None:
+    """Where S is 0 the Reshape copies 4; the sum behind the Range proves that S is none."""
+    proto = parse(
+        """e = Constant<value_ints = [-1, 4]>() u = Reshape(x, e) v = Neg(u) s = Shape(x) r = Reshape(v, s)
+        l = Shape<start = 1, end = 2>(r) q = Squeeze(l) f = Cast<to = 1>(q) o = Constant<value_float = 0.0>()
+        i = Constant<value_float = 1.0>() p = Range(o, f, i) a = Constant<value_ints = [1]>() c = Unsqueeze(p, a)
+        d = Sub(c, p) h = ReduceMax<keepdims = 0>(d) g = Add(x, r) y = Mul(g, h)""",
+        "float[B,S,4] x",
+    )
+    values = infer_proto(proto)
+    assert text(values["d"]) == "float[S,S]"
+    assert text(values["y"]) == "float[B,S,4]"
+
+
 POSITIVE = {
     "a size that no dimension can take the place of": ("x", "S", True),
     "what two sizes are broadcast to": ("a", "ortopt::broadcast(L|S)", True),

@@ -140,10 +140,9 @@ def _endless(call: Call, dim: Dim, end: Dim) -> Dim:
     """The end of every dimension in the place of one that the dimension never reaches: tf2onnx writes 10^9."""
     if isinstance(dim, int) or not isinstance(end, int) or end < _FAR:
         return end
-    sizes = call.host.sizes
-    if sizes.lies_within(dim, 0, end):
+    if call.host.sizes.lies_within(dim, 0, end):
         return LARGEST
-    sizes.refusals += 1  # it may be so when more tensors are known
+    call.host.doubts(call.node)  # it may be so when more tensors are known
     return end
 
 
