@@ -7,7 +7,7 @@ from collections.abc import Collection
 import onnx_ir as ir
 
 from ortopt import ops
-from ortopt.graph.match import Dim, dims, inputs, is_never_zero, is_op, need, opset, same_dim, users
+from ortopt.graph.match import Dim, dims, inputs, is_op, need, opset, same_dim, users
 from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import ELEMENTWISE, REDUCTIONS, SHAPE_OF_FIRST_INPUT
@@ -39,7 +39,7 @@ class ReductionAxesCanonicalization(CpuRule[Match]):
         need(min(stated, default=0) < 0, "no axis is counted from the end", root)
         need(reduction.keeps_axes, "it drops the axes", root)
         shape = dims(x)
-        need(not all(is_never_zero(dim, root) for dim in shape), "it always has elements", x)
+        need(not all(isinstance(dim, int) and dim > 0 for dim in shape), "it always has elements", x)
         axes = reduction.axes
         need(_is_broadcast(root.outputs[0], shape, axes), "its shape may be seen in an output", root)
         return Match((root,), lambda: ops.node_along(root.op_type, x, axes, opset(root)))
