@@ -37,7 +37,7 @@ from ortopt.graph.match import (
 from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.affine import need_single
 from ortopt.patterns.slopes import threshold
-from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
+from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
 from ortopt.transformers.activation._spelled import beside_zero, check_taken_apart, other_operand
 
 FORM = Form("", "Exp", "in place of Mish")
@@ -95,6 +95,23 @@ class SoftplusFusion(RewriteRule[Match]):
         need_single(spelled.x)
         need(not spelled.overflows, "exp(x) may overflow, and the result be infinite", spelled.x)
         return Match.ending_in(spelled.y, spelled.nodes, lambda: ir.node("Softplus", [spelled.x]))
+
+
+class SoftplusGuardElimination(Elimination):
+    """``Where(x > 20, x, Softplus(x))`` → ``Softplus(x)``, as PyTorch's dynamo exports each."""
+
+    roots = ("Where",)
+    numerics = Numerics.REORDERED
+
+    def match(self, root: ir.Node) -> Forwarded:
+        """The guard of the spelled form, which the op has no need of."""
+        _, left, right, x, rest = threshold(root)
+        softplus = producer(rest, "Softplus")
+        need(left is x and inputs(softplus, 1)[0] is x, "the guard is of another value", root)
+        need_float(x)
+        need(keeps_rank(right, x), "the constant would raise the rank", right)
+        need(scalar(right) >= MIN_ARGUMENTS[dtype(x)], "the threshold is not where the result is x itself", right)
+        return Forwarded((root,), rest)
 
 
 class MishFusion(RewriteRule[Match]):
