@@ -164,7 +164,7 @@ def _column(value: ir.Value) -> tuple[tuple[ir.Node, ...], ir.Value, int]:
     matrix, place = inputs(node, 2)
     columns = dims(matrix)[-1] if rank(matrix) else None
     number = integers(place)[0] if is_constant(place) and rank(place) == 0 else None
-    if not isinstance(columns, int) or number is None:
+    if not isinstance(columns, int) or not columns or number is None:
         raise Refusal("it is no column", value)
     need(ops.Gather(node).axis == rank(matrix) - 1, "it is no column", node)
     return own, matrix, number % columns
