@@ -137,7 +137,7 @@ def _trains(node: ir.Node) -> bool:
         return is_test is not None and not is_test.is_ref() and is_test.as_int() == 0
     mode, ratio = constant_tensor(node.inputs[2]), constant_tensor(node.inputs[1])
     trains = mode is None or bool(mode.numpy().item())
-    return trains and (ratio is None or bool(ratio.numpy().item()))
+    return trains and (ratio is None or bool(ratio.numpy().any()))
 
 
 def is_random(node: ir.Node, functions: Functions | None = None) -> bool:

@@ -28,7 +28,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.graph.provenance import NEEDS_KEY
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
@@ -70,23 +70,19 @@ class NotWhereFusion(RewriteRule[Match]):
 
 
 class WhereFusion(RewriteRule[Match]):
-    """``Cast(c) * a + Cast(Not(c)) * b`` → ``Where(c, a, b)``.
+    """``Cast(c) * a + Cast(Not(c)) * b`` → ``Where(c, a, b)`` of integers.
 
-    tf2onnx writes selections so. For numbers: what is not selected may be infinite or NaN, and is multiplied by 0 in
-    the original.
+    tf2onnx writes selections so: one is before each embedding of Keras 3. Of floats what is not selected may be
+    infinite or NaN, and 0 times that is no 0.
     """
 
-    levels = (TransformerLevel.LEVEL3,)
     roots = ("Add",)
     opsets = (9, NEWEST_OPSET)
-    numerics = Numerics.FINITE
 
     def match(self, root: ir.Node) -> Match:
-        """A sum of two products, one by a condition and one by its opposite, each as a number.
-
-        Layers share the product of the opposite and a number, which masks.
-        """
+        """A sum of two products, one by a condition and one by its opposite, each as a number."""
         products = [producer(value, "Mul") for value in inputs(root, 2)]
+        need(dtype(root.outputs[0]) in INTEGERS, "what is not selected may be no finite number", root)
         readings = [list(_conditional(product)) for product in products]
         for condition, negated, yes in readings[0]:
             for other, opposite, no in readings[1]:

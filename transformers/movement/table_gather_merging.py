@@ -130,7 +130,8 @@ def _read(value: ir.Value, concat: ir.Node) -> Row:
     gather = _own(value, "Gather")
     table, at = inputs(gather, 2)
     need(is_constant(table) and is_used_once(table) and rank(table) == 2, "it is no table of its own", table)
-    need(ops.Gather(gather).axis == 0 and static_dims(table)[0] > 0, "it chooses no rows", gather)
+    need(dtype(table) != ir.DataType.STRING, "its rows are texts", table)
+    need(ops.Gather(gather).axis == 0 and 0 not in static_dims(table), "it chooses no rows", gather)
     chooser, indices, column = _column(at)
     return Row((*nodes, gather, *chooser), table, indices, column, stands_alone)
 
@@ -164,9 +165,10 @@ def _column(value: ir.Value) -> tuple[tuple[ir.Node, ...], ir.Value, int]:
     matrix, place = inputs(node, 2)
     columns = dims(matrix)[-1] if rank(matrix) else None
     number = integers(place)[0] if is_constant(place) and rank(place) == 0 else None
-    if not isinstance(columns, int) or not columns or number is None:
+    if not isinstance(columns, int) or number is None:
         raise Refusal("it is no column", value)
-    need(ops.Gather(node).axis == rank(matrix) - 1, "it is no column", node)
+    there = ops.Gather(node).axis == rank(matrix) - 1 and -columns <= number < columns
+    need(there, "it is no column", node)
     return own, matrix, number % columns
 
 

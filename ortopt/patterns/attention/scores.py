@@ -39,7 +39,6 @@ from ortopt.patterns.attention.sizes import NonemptyBatch
 from ortopt.views.axes import Axis, Group, View, above, leaves, regrouped
 
 _ELEMENTWISE = ("Add", "Cast", "Div", "Max", "Mul", "Sub", "Tanh", "Where")
-_MOVES = ("Concat", "Identity", "Pad", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 _SHAPES = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _MAX_NODES = 24
 _FACTORS = ("Div", "Mul")
@@ -160,7 +159,7 @@ def _is_shallow(value: ir.Value | None) -> bool:
     """Whether what is added masks nothing: small numbers, or products, as of relative positions."""
     largest = bound(value)
     is_small = largest is not None and largest <= NEGLIGIBLE
-    return is_small or (value is not None and leads_to(value, PRODUCTS, _MOVES) is not None)
+    return is_small or (value is not None and leads_to(value, PRODUCTS, (*_SHAPES, "Slice")) is not None)
 
 
 def _to_softmax(found: Scores) -> None:
