@@ -98,10 +98,14 @@ class SoftplusFusion(RewriteRule[Match]):
 
 
 class SoftplusGuardElimination(Elimination):
-    """``Where(x > 20, x, Softplus(x))`` → ``Softplus(x)``, as PyTorch's dynamo exports each."""
+    """``Where(x > 20, x, Softplus(x))`` → ``Softplus(x)``, as PyTorch's dynamo exports each.
+
+    For ONNX Runtime, whose kernel does not overflow; another runtime's may.
+    """
 
     roots = ("Where",)
     numerics = Numerics.REORDERED
+    targets = (Target.ORT, Target.WEB, Target.MOBILE)
 
     def match(self, root: ir.Node) -> Forwarded:
         """The guard of the spelled form, which the op has no need of."""
