@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.process import ROOT
+from benchmarks.process import ROOT, numbers_of_threads
 
 WAYS = ("run", "IOBinding", "-O3, IOBinding", "-O3, shared buffers")
 BASE = "IOBinding"
@@ -208,7 +208,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=lambda text: tuple(text.split(",")), default=(*ZOO, *WIDE))
     parser.add_argument("--pasts", type=lambda text: tuple(map(int, text.split(","))), default=(64, 512))
-    parser.add_argument("--threads", type=lambda text: tuple(map(int, text.split(","))), default=(1, 2))
+    threads = numbers_of_threads()
+    parser.add_argument("--threads", type=lambda text: tuple(map(int, text.split(","))), default=threads)
     parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=Path("bench-out"))

@@ -38,14 +38,14 @@ class Part(NamedTuple):
 
 
 PARTS: Final = {
-    "files": Part(("bench", "--no-latency", "--repeat", "2")),
-    "speed": Part(("speed", "--rounds", "2")),
+    "files": Part(("bench", "--no-latency", "--repeat", "1")),
+    "speed": Part(("speed", "--rounds", "1", "--turns", "9")),
     "half precision": Part(("half_precision",)),
     "reach": Part(("reach",), is_markdown=False),
-    "verification": Part(("verification",)),
-    "report": Part(("report", "--repeat", "3")),
-    "decode": Part(("decode", "--rounds", "5"), takes_models=False),
-    "groups": Part(("sessions", "--pairs", "4"), takes_models=False, is_markdown=False),
+    "verification": Part(("verification", "--repeat", "1")),
+    "report": Part(("report", "--repeat", "1")),
+    "decode": Part(("decode", "--rounds", "3"), takes_models=False),
+    "groups": Part(("sessions", "--pairs", "3"), takes_models=False, is_markdown=False),
     "check": Part(("regression", "--parts", "jobs,many,overhead"), takes_models=False),
     "scale": Part(("scale", "--repeat", "1"), takes_models=False),
 }

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ortopt.system import processor
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -33,6 +35,11 @@ class Run:
     def ok(self) -> bool:
         """Whether the process did what it was asked to do."""
         return self.outcome == "ok"
+
+
+def numbers_of_threads() -> tuple[int, ...]:
+    """What models are measured with: one thread, and two where this process may use two processors."""
+    return tuple(range(1, min(processor.usable(), 2) + 1))
 
 
 def measure(command: Sequence[str | Path], timeout: float = 600.0) -> Run:

@@ -8,12 +8,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks import graphs, tools
-from benchmarks.process import ROOT, measure
+from benchmarks.process import ROOT, measure, numbers_of_threads
 from benchmarks.speed import results
 from benchmarks.speed.results import FLOOR, ORIGINAL, Result
 from ortopt.errors import InvalidModelError
@@ -39,7 +39,7 @@ class Plan:
     """
 
     tools: tuple[str, ...] = TOOLS
-    threads: tuple[int, ...] = (1, 2)
+    threads: tuple[int, ...] = field(default_factory=numbers_of_threads)
     rounds: int = 3
     turns: int = 25
     seconds: float = 0.4

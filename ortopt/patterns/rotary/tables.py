@@ -106,9 +106,9 @@ class Comparison:
         if node.op_type in _ELEMENTWISE:
             return (yield from self._elementwise(node, source))
         how, data = _across(node, rank)
-        need(inner(data, rank) == inner(value, rank), "the lanes are others", node)
+        below = Source(data, _rank_before(node, data, rank))
         what = self._number(how)
-        return [(sign, self._number((what, key))) for sign, key in (yield Source(data, rank))]
+        return [(sign, self._number((what, key))) for sign, key in (yield below)]
 
     def _number(self, what: Hashable) -> int:
         return self._numbers.setdefault(what, len(self._numbers))
@@ -211,6 +211,29 @@ def _across(node: ir.Node, rank: int) -> tuple[Hashable, ir.Value]:
         left, right = inputs(node, 2)
         need(rank == 1 and len(dims(right)) >= 2 and len(dims(left)) >= 2, "the lanes are others", node)
         return ("MatMul", left), right
+    raise Refusal("the lanes are others", node)
+
+
+def _rank_before(node: ir.Node, data: ir.Value, rank: int) -> int:
+    """How many last dimensions of an operand are the lanes of a result: a Reshape may have put them together.
+
+    Args:
+        node: What treats all lanes alike.
+        data: Its operand.
+        rank: How many last dimensions of its result are lanes.
+
+    Raises:
+        Refusal: If the lanes are none of the operand's.
+    """
+    lanes = inner(node.outputs[0], rank)
+    if node.op_type != "Reshape":
+        need(inner(data, rank) == lanes, "the lanes are others", node)
+        return rank
+    count = math.prod(lanes)
+    for within in range(1, len(dims(data)) + 1):
+        if math.prod(inner(data, within)) >= count:
+            need(math.prod(inner(data, within)) == count, "the lanes are others", node)
+            return within
     raise Refusal("the lanes are others", node)
 
 
