@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from benchmarks.process import numbers_of_threads
 from benchmarks.tables import markdown, number
 from ortopt import zoo
 from ortopt.regression.comparison import compare
@@ -56,16 +57,17 @@ def _singles(models: Sequence[str], folder: Path) -> tuple[float, float]:
 
 
 def jobs(models: Sequence[str]) -> list[list[str]]:
-    """The zoo with two jobs, and its models one by one."""
+    """The zoo with a job for each processor, two at most, and its models one by one."""
+    count = max(numbers_of_threads())
     with tempfile.TemporaryDirectory() as name:
         single, single_cpu = _singles(models, Path(name))
-        both, both_cpu = timed(["check", *(f"zoo:{model}" for model in models), "--jobs", "2", "-q"])
-    share = both / (single / 2)
+        both, both_cpu = timed(["check", *(f"zoo:{model}" for model in models), "--jobs", str(count), "-q"])
+    share = both / (single / count)
     return [
         [f"{len(models)} models, sum of single runs", f"{number(single)} s, {number(single_cpu)} s of CPU"],
         [
-            f"{len(models)} models, check --jobs 2",
-            f"{number(both)} s, {share:.2f} of half the sum, {number(both_cpu)} s of CPU",
+            f"{len(models)} models, check --jobs {count}",
+            f"{number(both)} s, {share:.2f} of the sum divided by {count}, {number(both_cpu)} s of CPU",
         ],
     ]
 
@@ -85,10 +87,11 @@ def many(count: int) -> list[list[str]]:
         folder.mkdir()
         for index in range(count):
             onnx.save(_products(1 + index % 3, seed=index), folder / f"{index:04}.onnx")
-        seconds, cpu = timed(["check", folder, "--jobs", "2", "-q"])
+        jobs_at_once = max(numbers_of_threads())
+        seconds, cpu = timed(["check", folder, "--jobs", str(jobs_at_once), "-q"])
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     row = f"{number(seconds)} s, {cpu / count:.2f} s of CPU a model, largest process {peak:.0f} MiB"
-    return [[f"{count} small models, --jobs 2", row]]
+    return [[f"{count} small models, --jobs {jobs_at_once}", row]]
 
 
 def _products(count: int, *, seed: int = 0, size: int = 16) -> onnx.ModelProto:
