@@ -1,6 +1,6 @@
 """What `ortopt check` costs: `python -m benchmarks.regression`.
 
-Parts: ``jobs`` compares the zoo with ``--jobs 2`` to the sum of single runs, ``many`` checks a thousand small models,
+Parts: ``jobs`` compares the zoo with ``--jobs`` to the sum of single runs, ``many`` checks a thousand small models,
 ``overhead`` is the CPU time per model over ``ortopt optimize --json``, ``latency`` shows that a slower result is found
 by measuring it.
 
