@@ -30,6 +30,8 @@ class Code(enum.Enum):
     """The rewrite serves another provider or target."""
     COST = "cost"
     """It is not worth it, as far as is known, or ``--fusions`` says so."""
+    DECIDED = "decided"
+    """What was decided at the node before stands: a reason that the same pass gave then tells more."""
     SIZE = "size"
     """The file would grow by more than it may."""
     OPTION = "option"

@@ -148,6 +148,9 @@ class Explanation(Observer):
         if self._latest is not None and self._latest[0] == transformer.name and node in self._latest[1]:
             self.rewrites.pop()
             self._latest = None
+        told = reason_of(reason)
+        if told.code is Code.DECIDED and (transformer.name, node) in self._refusals:
+            return
         self._refusals[transformer.name, node] = RefusedCandidate(
-            transformer.name, node_name(node), node.op_type, reason_of(reason)
+            transformer.name, node_name(node), node.op_type, told
         )

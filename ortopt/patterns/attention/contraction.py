@@ -75,7 +75,7 @@ def contraction(node: ir.Node | None, dims: Callable[[ir.Value], tuple[Dim, ...]
     names = _equation(node) if is_op(node, "Einsum") else _matmul(len(shapes[0]), len(shapes[1]), node)
     if node.domain:  # by default costs have decided between attention and this product, and are not asked again
         every = scope.of_node(node).options.fusions is Fusions.ALL
-        need(every, f"{FUSED} stands for the product; --fusions all looks into it", node, code=Code.COST)
+        need(every, f"{FUSED} stands for the product; --fusions all looks into it", node, code=Code.DECIDED)
     factor = float(attribute(node, "alpha", 1.0)) if node.domain else 1.0
     sizes: dict[str, Dim] = {}
     operands = []
