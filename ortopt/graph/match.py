@@ -11,7 +11,7 @@ match is run again with the next (see `ortopt.graph.backtracking`). So a match m
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard, TypeVar, cast
 
 import numpy as np
@@ -399,6 +399,25 @@ def is_never_zero(dim: Dim, at: ir.Node) -> bool:
     return symbolic.is_positive(dim, positive)
 
 
+def need_never_zero(sizes: Iterable[Dim], why: str, about: ir.Node) -> None:
+    """Go on only with dimensions that are at least 1 wherever a node's graph runs; a caller may know more of them.
+
+    Args:
+        sizes: The dimensions.
+        why: The reason otherwise.
+        about: The node.
+
+    Raises:
+        Refusal: If one may be 0; the reason names the option that tells otherwise.
+    """
+    need(
+        all(is_never_zero(dim, about) for dim in sizes),
+        f"{why} (--nonempty tells that it is not)",
+        about,
+        code=Code.OPTION,
+    )
+
+
 def is_vector_of(value: ir.Value, size: Dim) -> bool:
     """Whether a value has one dimension only, of this size whatever the inputs are."""
     shape = shape_of(value)
@@ -533,6 +552,7 @@ __all__ = [
     "need_float",
     "need_float32",
     "need_known",
+    "need_never_zero",
     "need_present",
     "only_user",
     "operand_constant",

@@ -151,6 +151,4 @@ class Explanation(Observer):
         told = reason_of(reason)
         if told.code is Code.DECIDED and (transformer.name, node) in self._refusals:
             return
-        self._refusals[transformer.name, node] = RefusedCandidate(
-            transformer.name, node_name(node), node.op_type, told
-        )
+        self._refusals[transformer.name, node] = RefusedCandidate(transformer.name, node_name(node), node.op_type, told)

@@ -15,7 +15,7 @@ from ortopt.framework.fusions import preferred
 from ortopt.framework.placement import provider_of
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, array_of, dims, dtype, is_constant, is_never_zero, need, opset, same_dim
+from ortopt.graph.match import Dim, Refusal, array_of, dims, dtype, is_constant, need, need_never_zero, opset, same_dim
 from ortopt.graph.provenance import NEEDS_KEY
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask
@@ -298,7 +298,7 @@ def _check_kernel(block: Attention) -> None:
     need(block.queries.size % MULTIPLE == 0, f"the size of a head is no multiple of {MULTIPLE}", root)
     need(same_dim(block.queries.length, block.keys.length), "there may not be as many new keys as queries", root)
     sizes = (block.queries.batch, block.queries.length, block.keys.length)
-    need(all(is_never_zero(dim, root) for dim in sizes), "a dimension may be 0, which the kernel refuses", root)
+    need_never_zero(sizes, "a dimension may be 0, which the kernel refuses", root)
     one = block.past is None or 1 in (block.queries.batch, block.queries.length)
     need(one, "with a past, the kernel takes one sequence or one new position", root)
     need(not block.cap, "the scores are capped", root)

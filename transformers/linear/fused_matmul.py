@@ -30,11 +30,11 @@ from ortopt.graph.match import (
     dims,
     dtype,
     inputs,
-    is_never_zero,
     is_op,
     is_used_once,
     keeps_rank,
     need,
+    need_never_zero,
     need_present,
     operand_constant,
     opset,
@@ -191,7 +191,7 @@ def check_kernel(product: FusedMatMul, root: ir.Node) -> None:
     elif flags[0][0]:
         delicate += _broadcast(left[:-2], right[:-2])
     for dim in delicate:
-        need(is_never_zero(dim, root), "a dimension may be 0, which the kernel does not expect", root)
+        need_never_zero([dim], "a dimension may be 0, which the kernel does not expect", root)
 
 
 def _check_dtype(root: ir.Node) -> None:

@@ -25,10 +25,10 @@ from ortopt.graph.match import (
     dims,
     dtype,
     inputs,
-    is_never_zero,
     is_op,
     is_used_once,
     need,
+    need_never_zero,
     only_user,
     opset,
     optional,
@@ -109,7 +109,7 @@ class GroupNormFusion(RewriteRule[Match]):
         if own:
             size = found.scale.size // found.groups
             need(size % 2 == 0 and size <= LARGEST_GROUP, "there is no kernel for so many channels a group", found.x)
-            need(all(is_never_zero(dim, root) for dim in shape), "a dimension may be 0", found.x)
+            need_never_zero(shape, "a dimension may be 0", root)
         else:
             need(opset(root, "") >= STANDARD_FROM, f"opset {opset(root, '')} has no GroupNormalization", root)
             need(not found.silu, "there is no op with an activation", root)

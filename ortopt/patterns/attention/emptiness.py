@@ -16,7 +16,7 @@ from ortopt.analysis import kernel_history, releases
 from ortopt.analysis.kernels import CPU
 from ortopt.graph import scope, symbolic
 from ortopt.graph.detached import new_graph
-from ortopt.graph.match import Dim, inputs, is_never_zero, need, optional, same_dim, shape_of
+from ortopt.graph.match import Code, Dim, inputs, is_never_zero, need, optional, same_dim, shape_of
 from ortopt.patterns.attention.block import Attention
 from ortopt.patterns.attention.heads import HEADS_FIRST
 from ortopt.patterns.attention.mask import Depth
@@ -44,11 +44,11 @@ def check_guard(block: Attention, *, flat: bool) -> None:
     """
     provider = scope.of_node(block.core[0]).options.providers[0]
     need(provider == CPU, f"a dimension may be 0, and {provider} would wait for the If that asks", *block.core[:1])
-    reason = "a dimension may be 0, which the kernel of Attention refuses"
+    reason = "a dimension may be 0, which the kernel of Attention refuses (--nonempty tells that it is not)"
     grouped = block.keys.count != block.queries.count  # else MultiHeadAttention does, which expects 0
-    need(grouped and flat, reason, *block.core[:1])
+    need(grouped and flat, reason, *block.core[:1], code=Code.OPTION)
     alike = same_dim(block.keys.length, block.queries.length) or is_never_zero(block.keys.length, block.core[0])
-    need(alike and block.queries.size == block.values.size, reason, *block.core[:1])
+    need(alike and block.queries.size == block.values.size, reason, *block.core[:1], code=Code.OPTION)
 
 
 class Sizes(Struct, frozen=True):

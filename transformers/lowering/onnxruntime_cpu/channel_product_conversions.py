@@ -19,13 +19,13 @@ from ortopt.graph.match import (
     dims,
     inputs,
     is_constant,
-    is_never_zero,
     is_op,
     is_used_once,
     need,
     need_fixed,
     need_float32,
     need_known,
+    need_never_zero,
     plain_attributes,
     producer,
     rank,
@@ -98,7 +98,7 @@ class MatmulConvConversion(CpuRule[Match]):
         value, _ = inputs(nodes[-1], 2)
         _, height, width, _ = dims(value, IMAGE)
         need_float32(value, FOR_BLOCKS)
-        need(is_never_zero(height, root) and is_never_zero(width, root), "the image may be empty", value)
+        need_never_zero((height, width), "the image may be empty", root)
         check_faster(root, OF_PRODUCTS)
         return Match(tuple(nodes), lambda: _convolutions(nodes, value))
 
@@ -217,7 +217,7 @@ class TransposedMatmulConversion(CpuRule[Match]):
         need_float32(x, MEASURED)
         sizes = dims(x, of)[2:]
         positions = need_fixed(sizes, "a size is not fixed", x) if of > SIGNAL else ()
-        need(all(is_never_zero(size, root) for size in sizes), "there may be no position", x)
+        need_never_zero(sizes, "there may be no position", root)
         return Match((transpose, *layer.nodes, root), lambda: _mixed(x, layer.matrix, bias, positions))
 
 

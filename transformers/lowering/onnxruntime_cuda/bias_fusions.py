@@ -15,10 +15,10 @@ from ortopt.graph.match import (
     choose,
     dims,
     inputs,
-    is_never_zero,
     is_used_once,
     is_vector_of,
     need,
+    need_never_zero,
     need_present,
     only_user,
     operand_from,
@@ -65,7 +65,7 @@ class BiasAddFusion(_CudaFusion):
         need(is_vector_of(bias, shape[-1]), "it is no bias of the last dimension", bias)
         need(same_shape(shape, other), "the residual has another shape", skip)
         need(same_type(x, skip) and same_type(x, bias), "the types differ", skip)
-        need(all(is_never_zero(dim, root) for dim in shape), "a dimension may be 0", x)
+        need_never_zero(shape, "a dimension may be 0", root)
         normalized = any(user.op_type in NORMALIZATIONS for user in users(root.outputs[0]))
         need(not normalized, "the normalization behind it takes all three", root)
         return Match((inner, root), lambda: ir.node("BiasAdd", [x, bias, skip], domain=MICROSOFT))
@@ -103,7 +103,7 @@ class BiasSoftmaxFusion(_CudaFusion):
         count = len(shape) - at
         repeats = len(own) < count or not all(map(same_dim, own[-count:], shape[at:]))
         need(not repeats, "the bias repeats over what the Softmax is over", bias)
-        need(all(is_never_zero(dim, root) for dim in shape), "a dimension may be 0, by which the kernel divides", x)
+        need_never_zero(shape, "a dimension may be 0, by which the kernel divides", root)
         leading = (1,) * (len(shape) - len(own)) + tuple(own[:-count])
         inner = _is_inner(leading, shape[:at], bias)
         attributes = {"axis": at - len(shape), "is_inner_broadcast": int(inner)}
@@ -157,6 +157,6 @@ class BiasSplitGeluFusion(_CudaFusion):
         need(half[-1] in HALVES, "there is no kernel for this size", left)
         need(shape[-1] == 2 * int(str(half[-1])), "the halves are not equal", split)
         need(is_vector_of(bias, shape[-1]) and same_type(x, bias), "it is no bias of the last dimension", bias)
-        need(all(is_never_zero(dim, root) for dim in shape), "a dimension may be 0", x)
+        need_never_zero(shape, "a dimension may be 0", root)
         y, nodes = product.outputs[0], (addition, split, root, product)
         return Match(nodes, lambda: {y: ir.node("BiasSplitGelu", [x, bias], domain=MICROSOFT).outputs[0]}, (y,))
