@@ -40,6 +40,7 @@ from ortopt.linear.channels import of_channels
 from ortopt.options import Numerics
 from ortopt.patterns.convolutions import elements_of_an_image, is_convolution
 from ortopt.rule import NEWEST_OPSET, Match
+from ortopt.semantics.op_traits import REDUCTIONS
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, convolved
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import FOR_BLOCKS, CpuRule
 
@@ -79,6 +80,8 @@ class ChannelGateConversion(CpuRule[Match]):
         filled = _filled(image)
         size = need_fixed(sides, "a dimension is not fixed", image)
         need(math.prod(size) > 1, "the image is a point", image)
+        leaves = any(is_op(user, *REDUCTIONS) for user in users(image))  # of images, pools alone read blocks
+        need(not leaves, "a reduction takes the image out of the blocks", image)
         need(is_in_blocks(image), "the image is not in the blocked layout", image)
         _check_goes_on(root)
         check_faster(root, GATE)

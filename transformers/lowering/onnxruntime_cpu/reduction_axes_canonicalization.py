@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ortopt import ops
 from ortopt.graph.match import Dim, dims, inputs, is_op, need, opset, same_dim, users
+from ortopt.patterns.rows import ACTIVATIONS
 from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import ELEMENTWISE, REDUCTIONS, SHAPE_OF_FIRST_INPUT
@@ -54,7 +55,7 @@ def _is_broadcast(value: ir.Value, shape: tuple[Dim, ...], axes: Collection[int]
             return False
         for node in users(at):
             pointwise = is_op(node, *ELEMENTWISE, *SHAPE_OF_FIRST_INPUT, *CONVOLUTIONS)
-            if not pointwise and not is_op(node, *CONVOLUTIONS, domain=MICROSOFT):
+            if not pointwise and not is_op(node, *CONVOLUTIONS, *ACTIVATIONS, domain=MICROSOFT):
                 return False
             for result in node.outputs:
                 own = dims(result)
