@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from ortopt.graph import scope
 from ortopt.graph.edit import constant
-from ortopt.graph.match import dtype, need
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.graph.match import Code, dtype, is_op, need
+from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.patterns.affine import need_single
 from ortopt.patterns.slopes import ROOTS, SlopedRelu, sloped_relu
 from ortopt.rule import NEWEST_OPSET, RewriteRule
@@ -41,6 +42,7 @@ class LeakyReluFusion(_SlopedReluFusion):
         sloped = sloped_relu(root)
         need(bool((sloped.slope == sloped.slope.flat[0]).all()), "the slope is not one number", sloped.x)
         need_single(sloped.x)
+        _check_pays(root, sloped)
         return sloped
 
     def rewrite(self, found: SlopedRelu) -> dict[ir.Value, ir.Value]:
@@ -48,6 +50,13 @@ class LeakyReluFusion(_SlopedReluFusion):
         slope = float(found.slope.flat[0])
         node = ir.node("LeakyRelu", [found.x], {"alpha": slope}) if slope else ir.node("Relu", [found.x])
         return {found.replaced[0]: node.outputs[0]}
+
+
+def _check_pays(root: ir.Node, found: SlopedRelu) -> None:
+    """Refuse a LeakyRelu for a PRelu on the web, where it takes 1.5 times as long, but as a part of a convolution."""
+    stays = root.op_type == "PRelu" and scope.of_node(root).options.target is Target.WEB and bool(found.slope.flat[0])
+    joined = is_op(found.x.producer(), "Conv")
+    need(joined or not stays, "the kernel of PRelu is faster there", root, code=Code.COST)
 
 
 class PreluFusion(_SlopedReluFusion):
