@@ -58,6 +58,14 @@ class Reason(str):
         reason.clause, reason.code, reason.about = clause, code, about
         return reason
 
+    def replaces(self, earlier: Reason) -> bool:
+        """Whether it tells more than a reason that the same pass gave at the same node before.
+
+        Args:
+            earlier: That reason.
+        """
+        return self.code is not Code.DECIDED or earlier.code is Code.ABSENT
+
     def __getnewargs__(self) -> tuple[str, Code, str]:  # type: ignore[override]
         """Copies are made of the parts."""
         return self.clause, self.code, self.about

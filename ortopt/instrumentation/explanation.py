@@ -148,7 +148,6 @@ class Explanation(Observer):
         if self._latest is not None and self._latest[0] == transformer.name and node in self._latest[1]:
             self.rewrites.pop()
             self._latest = None
-        told = reason_of(reason)
-        if told.code is Code.DECIDED and (transformer.name, node) in self._refusals:
-            return
-        self._refusals[transformer.name, node] = RefusedCandidate(transformer.name, node_name(node), node.op_type, told)
+        key, told = (transformer.name, node), reason_of(reason)
+        if key not in self._refusals or told.replaces(self._refusals[key].reason):
+            self._refusals[key] = RefusedCandidate(transformer.name, node_name(node), node.op_type, told)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ortopt.graph import scope
-from ortopt.graph.refusal import Code, Reason, reason_of
+from ortopt.graph.refusal import Reason, reason_of
 from ortopt.instrumentation.graph_snapshot import GraphSnapshot, SnapshotTaker, op_of
 from ortopt.observers import HistoryEntry, Observer
 from ortopt.terminal_text import node_name
@@ -155,7 +155,7 @@ class Lineage(Observer):
     def refused(self, transformer: GraphTransformer, node: ir.Node, reason: str) -> None:
         """Record a refusal; of several at one node, the last reason of each transformer stays."""
         key, told = (transformer.name, self._known(node)), reason_of(reason)
-        if told.code is not Code.DECIDED or key not in self._refusals:
+        if key not in self._refusals or told.replaces(self._refusals[key]):
             self._refusals[key] = told
 
     # -- nodes ------------------------------------------------------------------------------------------------------

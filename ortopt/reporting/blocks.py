@@ -103,7 +103,7 @@ def _why(reasons: list[dict[str, str]]) -> tuple[str, str]:
     """Why a block is left, by pass if several say different things; and where, which differs at every block."""
     told: dict[str, str] = {}
     places: dict[str, None] = {}
-    unfit = [refusal for refusal in reasons if refusal["code"] != Code.COST.value]
+    unfit = [refusal for refusal in reasons if refusal["code"] not in (Code.COST.value, Code.DECIDED.value)]
     for refusal in unfit or reasons:  # that another pass would not pay says nothing where the block does not fit
         told.setdefault(refusal["pass"], refusal["clause"])
         if refusal["about"]:

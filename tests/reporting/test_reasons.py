@@ -25,6 +25,13 @@ def test_a_reason_gives_its_parts_as_data() -> None:
     }  # fmt: skip
 
 
+def test_that_something_was_decided_says_less_than_why() -> None:
+    decided = Reason("FusedMatMul stands for the product", Code.DECIDED)
+    assert not decided.replaces(Reason("on the CPU, A is slower", Code.COST))
+    assert decided.replaces(Reason("no MatMul comes before", Code.ABSENT))
+    assert Reason("the type changes", Code.TYPE).replaces(decided)
+
+
 def test_what_an_option_would_change_comes_first() -> None:
     absent = Reason("no MatMul comes before", Code.ABSENT, "x")
     refusals = [

@@ -27,6 +27,7 @@ class NormAffineFolding(RewriteRule[Match]):
     """``LayerNormalization(x, s, b) * c + d`` → ``LayerNormalization(x, s * c, b * c + d)``.
 
     The same holds for a quotient and a difference, for InstanceNormalization, and for the factors of RMSNormalization.
+    A zero may get another sign by it.
     """
 
     after = ("constant_folding", "constant_reassociation")

@@ -136,8 +136,16 @@ def batch_normalization(call: Call) -> None:
         call.same(index, min(index + 2, 4) if call.version >= 14 else 3)
 
 
-@rule("LayerNormalization", "SimplifiedLayerNormalization", domain=MICROSOFT)
-@rule("LayerNormalization", "SimplifiedLayerNormalization")  # ORT registers the latter in the standard domain, too
+@rule("SimplifiedLayerNormalization", domain=MICROSOFT)
+@rule("SimplifiedLayerNormalization")  # ONNX Runtime registers it in the standard domain, too
+def simplified_layer_normalization(call: Call) -> None:
+    """As that with a mean, and of the scale's type."""
+    layer_normalization(call)
+    call.types[0] = call.dtype(1)
+
+
+@rule("LayerNormalization", domain=MICROSOFT)
+@rule("LayerNormalization")
 def layer_normalization(call: Call) -> None:
     """As the input; mean and inverse deviation have 1 from the axis on."""
     call.same(0, 0)

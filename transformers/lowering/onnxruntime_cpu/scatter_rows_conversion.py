@@ -43,6 +43,7 @@ class ScatterRowsConversion(CpuRule[Match]):
         need(dtype(index) == ir.DataType.INT64, "the index could be too large for its type", index)
         shape, own = dims(x), dims(index)
         row = need_fixed(shape[1:], "the size of a row is not known", x)
+        need(math.prod(row) > 0, "the rows are empty", x)
         whole = len(dims(updates)) == len(shape) and all(map(same_dim, dims(updates)[1:], row))
         need(whole, "the updates are parts of rows", updates)
         need(len(own) == len(shape) and all(same_dim(dim, 1) for dim in own[1:]), "elements of a row part", index)
