@@ -77,8 +77,19 @@ def test_both_forms_compute_the_same_and_one_is_the_form(entry: Entry) -> None:
 @pytest.mark.parametrize("entry", ENTRIES, ids=named)
 def test_sizes_have_names(entry: Entry) -> None:
     own = {
-        *("axes", "components", "fitting", "group", "groups", "heads", "image", "kernel", "kv_heads", "left"),
-        *("multiplications", "parts", "picoseconds", "pixels", "products", "results", "saved", "saving"),
+        *("axes", "components", "edges", "fitting", "group", "groups", "heads", "image", "kernel", "kv_heads", "left"),
+        *(
+            "multiplications",
+            "nodes",
+            "parts",
+            "picoseconds",
+            "pixels",
+            "products",
+            "results",
+            "row",
+            "saved",
+            "saving",
+        ),
         *("scale", "second", "side", "size", "window", "zeros"),
     }
     assert all(given.keys() <= {*node_sizes.NAMES, *own} for given in entry.cases)

@@ -53,7 +53,7 @@ class LeakyReluFusion(_SlopedReluFusion):
 
 
 def _check_pays(root: ir.Node, found: SlopedRelu) -> None:
-    """Refuse a LeakyRelu for a PRelu on the web, where it takes 1.5 times as long, but as a part of a convolution."""
+    """Refuse a LeakyRelu for a PRelu on the web, where its kernel is the slower one, but as a part of a convolution."""
     stays = root.op_type == "PRelu" and scope.of_node(root).options.target is Target.WEB and bool(found.slope.flat[0])
     joined = is_op(found.x.producer(), "Conv")
     need(joined or not stays, "the kernel of PRelu is faster there", root, code=Code.COST)
