@@ -67,7 +67,7 @@ format: $(VENV_TEST)/.installed ## let ruff format and repair the sources
 	$(TEST)/ruff check --fix .
 	$(TEST)/ruff format .
 
-bench: $(VENV_TEST)/.bench ## all of docs/benchmarks.md, ortopt beside its peers; BENCH="--models A,B --parts files,speed" prints a part
+bench: $(VENV_TEST)/.bench ## all of docs/benchmarks.md, ortopt beside its peers; BENCH="--models A,B --parts files,speed" prints a part, "--keep" goes on
 	$(TEST)/python -m benchmarks.page $(BENCH)
 
 bench-real: $(VENV_TEST)/.bench ## ortopt beside its peers on your own networks: MODELS=FOLDER; SPEED="--seconds 600" narrows it

@@ -2,7 +2,8 @@
 
 One benchmark runs after the other, each as its own command, and what they print goes between the page's marks,
 ``<!-- NAME -->`` and ``<!-- end of NAME -->``. The page is written once all of them are done, with one date: no two of
-its tables are of different versions. With ``--models`` or ``--parts`` the figures are printed only.
+its tables are of different versions. With ``--models`` or ``--parts`` the figures are printed only. What a benchmark
+printed is kept in a folder as well, and with ``--keep`` those that are there are not run again.
 """
 
 from __future__ import annotations
@@ -54,24 +55,24 @@ _SINCE: Final = "measured"
 """The mark of the line that says when and with what."""
 
 
-def run(part: Part, models: str) -> str:
-    """The Markdown of a benchmark, which runs now.
+def run(part: Part, models: str) -> tuple[str, int]:
+    """The Markdown of a benchmark, which runs now, and its exit status: 1 where its figures are not what they shall be.
 
     Args:
         part: The benchmark.
         models: Names in the zoo, by commas; empty for all.
 
     Raises:
-        SystemExit: It failed.
+        SystemExit: It failed, and has no figures.
     """
     narrowed = ["--models", models] if models and part.takes_models else []
     module, *arguments = part.command
     command = [sys.executable, "-m", f"benchmarks.{module}", *arguments, *narrowed]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(part.command)} ended with {done.returncode}")
     text = done.stdout.strip("\n")
-    return text if part.is_markdown else f"```text\n{text}\n```"
+    if done.returncode and not text:
+        raise SystemExit(f"{' '.join(part.command)} ended with {done.returncode}")
+    return text if part.is_markdown else f"```text\n{text}\n```", done.returncode
 
 
 def circumstances(day: datetime.date, load: float) -> str:
@@ -114,20 +115,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help="names by commas (default all)")
     parser.add_argument("--models", default="", help="names in the zoo by commas (default all)")
     parser.add_argument("--page", type=Path, default=PAGE, help="the page that is written")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench-out" / "page", help="where each part is kept")
+    parser.add_argument("--keep", action="store_true", help="run no part again that is there")
     options = parser.parse_args(arguments)
     chosen = options.parts.split(",")
     if unknown := sorted(set(chosen) - set(PARTS)):
         parser.error(f"no part is named {', '.join(unknown)}")
     day, load = datetime.datetime.now(tz=datetime.UTC).date(), float(machine()["load"])
     figures = {_SINCE: circumstances(day, load)}
+    options.out.mkdir(parents=True, exist_ok=True)
+    failed = []
     for name in chosen:
-        print(name, file=sys.stderr, flush=True)
-        figures[name] = run(PARTS[name], options.models)
+        kept = options.out / f"{name}.md"
+        if not (options.keep and kept.exists()):
+            print(name, file=sys.stderr, flush=True)
+            text, status = run(PARTS[name], options.models)
+            kept.write_text(text, encoding="utf-8")
+            failed += [f"{name} ended with {status}"] if status else []
+        figures[name] = kept.read_text(encoding="utf-8")
     if options.models or set(chosen) != set(PARTS):
         print("\n\n".join(figures.values()))
-        return
-    options.page.write_text(filled(options.page.read_text(encoding="utf-8"), figures), encoding="utf-8")
-    print(f"{options.page} is written")
+    else:
+        options.page.write_text(filled(options.page.read_text(encoding="utf-8"), figures), encoding="utf-8")
+        print(f"{options.page} is written")
+    if failed:
+        raise SystemExit("; ".join(failed))
 
 
 if __name__ == "__main__":

@@ -366,15 +366,35 @@ def test_all_figures_go_between_the_pages_marks(
     text.write_text("".join(f"of {name}\n<!-- {name} -->\nold\n<!-- end of {name} -->\n" for name in names))
     parts = {"files": page.Part(("tables",)), "speed": page.Part(("tables",), is_markdown=False)}
     monkeypatch.setattr(page, "PARTS", parts)
-    monkeypatch.setattr(page, "run", lambda part, models: f"{'as' if part.is_markdown else 'plain'} {models}")
-    page.main(["--page", str(text), "--models", "m"])
+    monkeypatch.setattr(page, "run", lambda part, models: (f"{'as' if part.is_markdown else 'plain'} {models}", 0))
+    page.main(["--page", str(text), "--out", str(tmp_path), "--models", "m"])
     assert "as m\n\nplain m" in capsys.readouterr().out
     assert text.read_text().count("old") == len(names)
     for _ in range(2):  # once more: the marks are still there
-        page.main(["--page", str(text)])
+        page.main(["--page", str(text), "--out", str(tmp_path)])
     assert "old" not in text.read_text()
     assert re.search(r"<!-- measured -->\n\n\d{4}-\d\d-\d\d: .*\d cores", text.read_text())
     assert "of speed\n<!-- speed -->\n\nplain \n\n<!-- end of speed -->\n" in text.read_text()
+
+
+def test_parts_that_were_measured_are_kept_and_those_that_failed_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "page.md"
+    text.write_text(
+        "".join(f"<!-- {name} -->\nold\n<!-- end of {name} -->\n" for name in ("measured", "files", "scale"))
+    )
+    monkeypatch.setattr(page, "PARTS", {"files": page.Part(("tables",)), "scale": page.Part(("tables",))})
+    runs = iter([("first", 0), ("too slow", 1), ("again", 0)])
+    monkeypatch.setattr(page, "run", lambda part, models: next(runs))
+    with pytest.raises(SystemExit, match="scale ended with 1"):
+        page.main(["--page", str(text), "--out", str(tmp_path / "kept")])
+    assert "first" in text.read_text()
+    assert "too slow" in text.read_text()
+    (tmp_path / "kept" / "scale.md").unlink()
+    page.main(["--page", str(text), "--out", str(tmp_path / "kept"), "--keep"])
+    assert "first" in text.read_text()
+    assert "again" in text.read_text()
 
 
 def test_a_page_without_a_part_is_refused() -> None:
@@ -388,7 +408,7 @@ def test_the_page_has_a_place_for_every_part() -> None:
 
 
 def test_a_part_runs_as_its_own_command() -> None:
-    assert page.run(page.Part(("tables",), is_markdown=False), "") == "```text\n\n```"
+    assert page.run(page.Part(("tables",), is_markdown=False), "") == ("```text\n\n```", 0)
     with pytest.raises(SystemExit, match="half_precision --wrong ended with 2"):
         page.run(page.Part(("half_precision", "--wrong"), takes_models=False), "")
 
