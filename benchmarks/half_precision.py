@@ -223,7 +223,7 @@ def rows(models: Sequence[str], tools: Sequence[str]) -> list[Row]:
                 done = measure(command)
                 row = Row(original.stem, tool, done.outcome, seconds=done.seconds, peak=done.peak)
                 found.append(_judged(row, original, target) if done.ok else row)
-                print(json.dumps(asdict(found[-1])), flush=True)
+                print(json.dumps(asdict(found[-1])), file=sys.stderr, flush=True)
     return found
 
 
