@@ -3,7 +3,8 @@
 One benchmark runs after the other, each as its own command, and what they print goes between the page's marks,
 ``<!-- NAME -->`` and ``<!-- end of NAME -->``. The page is written once all of them are done, with one date: no two of
 its tables are of different versions. With ``--models`` or ``--parts`` the figures are printed only. What a benchmark
-printed is kept in a folder as well, and with ``--keep`` those that are there are not run again.
+of the whole zoo printed is kept in a folder as well, unless it failed; with ``--keep`` those that are there are not run
+again, and the date is that of the first of them: for a run that ended early, with the same versions.
 """
 
 from __future__ import annotations
@@ -122,17 +123,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := sorted(set(chosen) - set(PARTS)):
         parser.error(f"no part is named {', '.join(unknown)}")
     day, load = datetime.datetime.now(tz=datetime.UTC).date(), float(machine()["load"])
-    figures = {_SINCE: circumstances(day, load)}
+    figures = {_SINCE: ""}  # what comes first on the page
     options.out.mkdir(parents=True, exist_ok=True)
     failed = []
     for name in chosen:
         kept = options.out / f"{name}.md"
-        if not (options.keep and kept.exists()):
-            print(name, file=sys.stderr, flush=True)
-            text, status = run(PARTS[name], options.models)
-            kept.write_text(text, encoding="utf-8")
-            failed += [f"{name} ended with {status}"] if status else []
-        figures[name] = kept.read_text(encoding="utf-8")
+        if options.keep and not options.models and kept.exists():
+            figures[name] = kept.read_text(encoding="utf-8")
+            day = min(day, datetime.datetime.fromtimestamp(kept.stat().st_mtime, tz=datetime.UTC).date())
+            continue
+        print(name, file=sys.stderr, flush=True)
+        figures[name], status = run(PARTS[name], options.models)
+        if status:
+            failed.append(f"{name} ended with {status}")
+        elif not options.models:
+            kept.write_text(figures[name], encoding="utf-8")
+    figures[_SINCE] = circumstances(day, load)
     if options.models or set(chosen) != set(PARTS):
         print("\n\n".join(figures.values()))
     else:

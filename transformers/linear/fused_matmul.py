@@ -190,8 +190,7 @@ def check_kernel(product: FusedMatMul, root: ir.Node) -> None:
         delicate += [*left, *right]
     elif flags[0][0]:
         delicate += _broadcast(left[:-2], right[:-2])
-    for dim in delicate:
-        need_never_zero([dim], "a dimension may be 0, which the kernel does not expect", root)
+    need_never_zero(delicate, "a dimension may be 0, which the kernel does not expect", root)
 
 
 def _check_dtype(root: ir.Node) -> None:

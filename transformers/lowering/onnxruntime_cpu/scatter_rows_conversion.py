@@ -13,7 +13,6 @@ from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import dims, dtype, inputs, need, need_fixed, producer, same_dim
 from ortopt.rule import NEWEST_OPSET, Match
-from ortopt.semantics.opset_changes import BROADCASTS_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
 
 ALONG_ONE_AXIS = Form("", "ScatterElements", "of rows along one axis")
@@ -30,7 +29,7 @@ class ScatterRowsConversion(CpuRule[Match]):
     """
 
     roots = ("ScatterElements",)
-    opsets = (max(11, BROADCASTS_FROM), NEWEST_OPSET)
+    opsets = (11, NEWEST_OPSET)
     after = ("constant_folding",)
     weighs = (ALONG_ONE_AXIS,)
 
