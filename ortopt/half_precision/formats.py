@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt import semantics
-from ortopt.serialization.mapped_tensors import forget
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,6 @@ class Magnitudes:
     def _extremes(self, tensor: ir.TensorProtocol) -> tuple[float, float]:
         if id(tensor) not in self._known:
             self._known[id(tensor)] = tensor, extremes(tensor)
-            forget(tensor)
         return self._known[id(tensor)][1]
 
     def _judged(self, largest: float, smallest: float, user: ir.Node | None) -> Fit:

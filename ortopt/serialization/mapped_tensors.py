@@ -26,7 +26,8 @@ CHUNK: Final = 256 << 10
 
 _WORTH_A_CALL: Final = 64 << 10
 
-_WORTH_FORGETTING: Final = 16 << 20
+_MAX_READ: Final = 64 << 20
+"""Bytes that are read through a mapping before their memory is given back."""
 
 _NO_KERNEL_COPY: Final = frozenset(
     {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.EBADF, errno.ETXTBSY}
@@ -59,6 +60,7 @@ class MappedFile:
         self.size = self._state[0]
         self.identity = self._state[2:]
         self.map: mmap.mmap | bytes = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) if self.size else b""
+        self._read = 0
 
     def _read_state(self) -> tuple[int, int, int, int]:
         status = os.fstat(self._descriptor)
@@ -76,6 +78,22 @@ class MappedFile:
         """
         if self._read_state() != self._state:
             raise InvalidModelError(f"{self.path!r} was changed while it was in use; its weights are lost")
+
+    def view(self, offset: int, length: int) -> memoryview:
+        """Bytes of the file, without a copy.
+
+        What all views read stays in memory until `forget`, so that is called after every `_MAX_READ` bytes. Older views
+        stay valid.
+
+        Raises:
+            InvalidModelError: The file was changed.
+        """
+        self.check()
+        self._read += length
+        if self._read > _MAX_READ:
+            self.forget()
+            self._read = length
+        return memoryview(self.map)[offset : offset + length]
 
     def forget(self) -> None:
         """Give back the memory of what was read through the mapping; it is read again when it is asked for."""
@@ -114,8 +132,7 @@ class Region:
             InvalidModelError: The file was changed.
         """
         if isinstance(self.source, MappedFile):
-            self.source.check()
-            return memoryview(self.source.map)[self.offset : self.offset + self.length]
+            return self.source.view(self.offset, self.length)
         return memoryview(self.source)[self.offset : self.offset + self.length]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -237,13 +254,6 @@ class MappedTensor(ir.Tensor[Region]):
             file.write(chunk)
 
 
-def forget(tensor: ir.TensorProtocol) -> None:
-    """Give back the memory of a large tensor that was read and lies in a mapped file (see `MappedFile.forget`)."""
-    is_mapped = isinstance(tensor, MappedTensor) and isinstance(tensor.raw.source, MappedFile)
-    if is_mapped and tensor.nbytes >= _WORTH_FORGETTING:
-        tensor.raw.source.forget()
-
-
 def data_bytes(dtype: ir.DataType, dims: Sequence[int]) -> int:
     """Bytes that ``raw_data`` has for a type and a shape.
 
@@ -355,7 +365,6 @@ class ConvertedTensor(ir.LazyTensor):
         for first in range(start // size, end, _PIECE):
             piece = self.piece(first, min(first + _PIECE, end))
             file.write(piece.astype(piece.dtype.newbyteorder("<"), copy=False).tobytes())
-        forget(self._first)
 
     def piece(self, start: int, end: int) -> np.ndarray[Any, Any]:
         """Some of the elements, of which no others are converted.
@@ -367,8 +376,3 @@ class ConvertedTensor(ir.LazyTensor):
         if isinstance(self.source, ConvertedTensor):
             return self._rounded(self.source.piece(start, end))
         return self._rounded(np.asarray(self.source.numpy()).reshape(-1)[start:end])
-
-    @property
-    def _first(self) -> ir.TensorProtocol:
-        """What it all comes from."""
-        return self.source._first if isinstance(self.source, ConvertedTensor) else self.source

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from ortopt.errors import InvalidModelError
 from ortopt.serialization.mapped_tensors import MappedFile, MappedTensor
+from ortopt.system.memory import of_process
 
 DTYPES = [dtype for dtype in ir.DataType if dtype not in {ir.DataType.UNDEFINED, ir.DataType.STRING}]
 
@@ -53,6 +55,24 @@ def test_numpy_is_a_view(tmp_path: Path) -> None:
     assert np.shares_memory(tensor.numpy(), tensor.numpy())
     assert np.asarray(tensor).shape == (10, 100)
     assert "w" in repr(tensor)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED") or not of_process(), reason="needs madvise and /proc")
+def test_what_was_read_leaves_the_memory_again(tmp_path: Path) -> None:
+    size, count = 16 << 20, 12
+    with (tmp_path / "w").open("wb") as stream:
+        stream.write(np.ones(size * count, np.uint8).data)
+    file = MappedFile(tmp_path / "w")
+    tensors = [
+        MappedTensor(file, index * size, size, dtype=ir.DataType.UINT8, shape=ir.Shape([size]), name="w")
+        for index in range(count)
+    ]
+    before = of_process()["RssFile"]
+    first = tensors[0].numpy()
+    for tensor in tensors:
+        assert tensor.numpy().max() == 1
+        assert of_process()["RssFile"] - before <= 6 * size
+    assert first.max() == 1
 
 
 def test_large_tensors_are_copied_through_files_from_where_they_stand(tmp_path: Path) -> None:
