@@ -95,14 +95,15 @@ class Runner:
     def __init__(self, version: Version, threads: int) -> None:
         import onnxruntime
 
+        from ortopt.evaluation.sessions import use_shared_threads
         from ortopt.verification.input_sets import inputs_from
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 4
-        if threads > 1:  # else the threads of one session spin while another one is timed
-            options.add_session_config_entry("session.force_spinning_stop", "1")
+        if threads > 1:
+            use_shared_threads(options, threads)
         self.session = onnxruntime.InferenceSession(version["model"], options, providers=["CPUExecutionProvider"])
         self.binding = self._bound(dict(inputs_from(Path(version["inputs"]))))
         self.outputs_anew = False

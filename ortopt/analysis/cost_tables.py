@@ -35,26 +35,28 @@ PATH: Final = Path(__file__).with_name("data") / "costs.releases.json"
 _UNMEASURED: Final = (Verdict.UNKNOWN.value,)
 
 
-def shipped_for(oldest: Release, target: Target = Target.ORT) -> CostTable:
+def shipped_for(oldest: Release | None, target: Target = Target.ORT, threads: int | None = None) -> CostTable:
     """The table that ships, for all releases from one on.
 
     Args:
-        oldest: The oldest release that a run allows.
+        oldest: The oldest release that a run allows; None is the one of the table.
         target: What runs the result: ONNX Runtime Web has the kernels of the CPU, translated, and a column of its own.
+        threads: Threads that run the result; None is any number.
     """
-    return _shipped_for(oldest, target is Target.WEB)
+    return _shipped_for(oldest, target is Target.WEB, threads == 1)
 
 
 @functools.cache
-def _shipped_for(oldest: Release, on_the_web: bool) -> CostTable:
+def _shipped_for(oldest: Release | None, on_the_web: bool, alone: bool) -> CostTable:
     table, *others = costs.of_processors()
-    others += [costs.on_the_web()] if on_the_web else []
+    others += [costs.on_the_web()] if on_the_web else [] if alone else costs.with_threads()
     own = releases.parse_release(table.measured.onnxruntime)
+    oldest = oldest or own
     measured = sorted(release for release in map(releases.parse_release, _data()["releases"]) if release < own)
     first = max((release for release in measured if release <= oldest), default=oldest)
     asked = [release for release in measured if release >= first]
     if oldest >= own or not asked:
-        return costs.on_all_processors(table, others) if on_the_web else costs.shipped()
+        return costs.on_all_processors(table, others) if on_the_web or alone else costs.shipped()
     whole = costs.on_all_processors(table, [*others, _column(table, asked)])
     whole.name = f"{table.name}, for {releases.shown(oldest)} and newer"
     return whole
@@ -118,10 +120,12 @@ def table_for(options: Options) -> CostTable:
     Raises:
         InvalidModelError: If the file that they name cannot be read, or is no such table.
     """
-    return table_of(options.costs, releases.least(options), options.target)
+    return table_of(options.costs, releases.least(options), options.target, options.for_threads)
 
 
-def table_of(path: str | None, oldest: Release | None = None, target: Target = Target.ORT) -> CostTable:
+def table_of(
+    path: str | None, oldest: Release | None = None, target: Target = Target.ORT, threads: int | None = None
+) -> CostTable:
     """The table that ships, or that of a file laid over it.
 
     What the file says of a form on a provider, at all sizes or in a range of them, counts; of forms and ranges that it
@@ -132,11 +136,12 @@ def table_of(path: str | None, oldest: Release | None = None, target: Target = T
         oldest: The oldest release of ONNX Runtime on which what the table that ships says shall hold; None is the one
             that it was measured with.
         target: What runs the result.
+        threads: Threads that run it; None is any number.
 
     Raises:
         InvalidModelError: If the file cannot be read, or is no such table.
     """
-    below = costs.shipped() if oldest is None else shipped_for(oldest, target)
+    below = shipped_for(oldest, target, threads)
     if path is None:
         return below
     try:

@@ -2,8 +2,8 @@
 
 A form is an op as its kernel sees it. What it costs is stated relative to the nodes that it stands for: a speed of 0.5
 is half as fast as they are. The table (``data/costs.json``) has one row a form, provider and range of sizes; where it
-has none, nobody has measured, and the answer is None. What other processors say of the same rows stands in tables of
-their own (``data/costs.*.json``) and becomes a column each: a form that loses on one of them loses.
+has none, nobody has measured, and the answer is None. What other processors, and several threads, say of the same rows
+stands in tables of their own (``data/costs.*.json``) and becomes a column each: a form that loses on one of them loses.
 `ortopt.framework.fusions` decides what to do about it.
 """
 
@@ -31,6 +31,9 @@ HYSTERESIS: Final = 0.03
 
 _SHIPPED: Final = Path(__file__).with_name("data") / "costs.json"
 _ON_OTHER_PROCESSORS: Final = (_SHIPPED.with_name("costs.avx2.json"),)
+WITH_THREADS: Final = {2: _SHIPPED.with_name("costs.threads2.json"), 8: _SHIPPED.with_name("costs.threads8.json")}
+"""Tables of what the forms cost with several threads: measured with two, estimated for eight."""
+
 _ON_THE_WEB: Final = _SHIPPED.with_name("costs.web.json")
 
 Sizes = Mapping[str, int | Extent]
@@ -455,6 +458,12 @@ def of_processors() -> tuple[CostTable, ...]:
 
 
 @functools.cache
+def with_threads() -> tuple[CostTable, ...]:
+    """The tables that ship with ortopt, one for each number of threads beside the one of the others."""
+    return tuple(read(path.read_bytes()) for path in WITH_THREADS.values())
+
+
+@functools.cache
 def on_the_web() -> CostTable:
     """What rows of the table that ships cost in ONNX Runtime Web, as far as they were measured there."""
     return read(_ON_THE_WEB.read_bytes())
@@ -462,6 +471,6 @@ def on_the_web() -> CostTable:
 
 @functools.cache
 def shipped() -> CostTable:
-    """The table that ships with ortopt, with a column for each other kind of processors that was measured."""
+    """The table that ships with ortopt, with a column for each other kind of processors, and each number of threads."""
     table, *others = of_processors()
-    return on_all_processors(table, others)
+    return on_all_processors(table, [*others, *with_threads()])

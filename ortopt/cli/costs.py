@@ -78,8 +78,9 @@ def _check_usable(provider: str) -> None:
 @command.command("show")
 @click.option("--costs", metavar="FILE", help="The table.  [default: the one that comes with ortopt]")
 @click.option("--min-onnxruntime", metavar="VERSION", help="As runs ask it that allow this release and newer ones.")
+@click.option("--for-threads", type=click.IntRange(min=1), help="As runs ask it whose result has so many threads.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(costs: str | None, min_onnxruntime: str | None, as_json: bool) -> None:
+def show(costs: str | None, min_onnxruntime: str | None, for_threads: int | None, as_json: bool) -> None:
     """Show a table: its forms, what they cost at which sizes, and who says so."""
     from ortopt.analysis import cost_tables as files_of_costs
     from ortopt.analysis import releases
@@ -87,7 +88,7 @@ def show(costs: str | None, min_onnxruntime: str | None, as_json: bool) -> None:
     from ortopt.reporting import cost_tables
 
     oldest = None if min_onnxruntime is None else releases.parse_release(min_onnxruntime)
-    data = cost_tables.described(files_of_costs.table_of(costs, oldest))
+    data = cost_tables.described(files_of_costs.table_of(costs, oldest, threads=for_threads))
     answer(data, cost_tables.show, as_json=as_json)
 
 

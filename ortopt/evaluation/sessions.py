@@ -73,6 +73,21 @@ def share_threads(intra: int, inter: int) -> None:
         )
 
 
+def use_shared_threads(options: onnxruntime.SessionOptions, threads: int) -> None:
+    """Let a session run in the threads of the others: those of one would spin while another one is timed.
+
+    Args:
+        options: The session's options.
+        threads: Intra-op threads; 0 is ONNX Runtime's default.
+    """
+    if not thread_attributes():
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        return
+    share_threads(threads, 1)
+    _choose_pool(options)
+    options.intra_op_num_threads = 0
+
+
 def quiet_options(threads: int = 0) -> tuple[Any, Any]:
     """``onnxruntime.SessionOptions`` and ``RunOptions`` under which ONNX Runtime logs nothing: its errors are raised.
 

@@ -55,6 +55,7 @@ def _timed(order: Order) -> dict[str, Any]:
         model's calls; bytes of memory.
     """
     from ortopt.analysis.providers import CPU
+    from ortopt.evaluation.sessions import use_shared_threads
     from ortopt.runtime.instruments import Timeline
     from ortopt.verification.input_sets import inputs_from
 
@@ -62,8 +63,8 @@ def _timed(order: Order) -> dict[str, Any]:
     compared = count > 1 or order["lever"] is not None
     by_thread = compared and order["threads"] == 1 and order["providers"] == [CPU]
     options, quiet = _options(order)
-    if count > 1 and not by_thread:  # else the threads of one session spin while the other one is timed
-        options.add_session_config_entry("session.force_spinning_stop", "1")
+    if count > 1 and not by_thread:
+        use_shared_threads(options, order["threads"])
     every, opener = [inputs_from(Path(folder)) for folder in order["inputs"]], _opener(order, options)
     before = memory.of_process()
     try:
