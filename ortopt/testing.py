@@ -134,7 +134,7 @@ def all_fusions(target: str = "ort") -> Options:
     Args:
         target: ``"onnx"`` or ``"ort"``.
     """
-    return Options(target=Target(target), fusions=Fusions.ALL)
+    return Options(target=Target(target), fusions=Fusions.ALL, for_threads=1)
 
 
 def run(

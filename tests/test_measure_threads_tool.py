@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -66,32 +65,28 @@ def test_what_is_not_shared_stays(
 
 
 @pytest.mark.parametrize(
-    ("alone", "with_two", "rows"),
+    ("alone", "with_two", "verdict", "speeds"),
     [
-        (((8.0, 4.0), (8.0, 4.0)), ((4.0, 2.0), (4.0, 2.5)), [(2, "pays", [1.6, 2.0])]),
-        (((8.0, 4.0), (8.0, 4.0)), ((4.0, 2.0), (4.0, 5.0)), [(2, "loses", [0.8, 2.0])]),
-        (((8.0, 4.0), (8.0, 4.0)), ((4.0, 3.9), (4.0, 4.0)), [(2, "neutral", [1.0, 1.03]), (8, "loses", [0.25, 0.26])]),
-        (
-            ((8.0, 4.0), (4e-5, 4e-5)),
-            ((4.0, 4.0), (4e-5, 4e-5)),
-            [(2, "neutral", [1.0, 1.0]), (8, "loses", [0.25, 0.25])],
-        ),
-        (((8e-5, 4e-5), (8e-5, 4e-5)), ((4e-5, 4e-5), (4e-5, 4e-5)), [(2, "neutral", [1.0, 1.0])]),
+        (((8.0, 4.0), (8.0, 4.0)), ((4.0, 2.0), (4.0, 2.5)), "pays", [1.6, 2.0]),
+        (((8.0, 4.0), (8.0, 4.0)), ((4.0, 2.0), (4.0, 4.0)), "pays", [1.0, 2.0]),
+        (((8.0, 4.0), (8.0, 4.0)), ((4.0, 2.0), (4.0, 5.0)), "loses", [0.8, 2.0]),
+        (((8.0, 4.0), (8.0, 4.0)), ((4.0, 3.9), (4.0, 4.0)), "loses", [0.25, 1.03]),
+        (((8.0, 4.0), (4e-5, 4e-5)), ((4.0, 4.0), (4e-5, 4e-5)), "loses", [0.25, 1.0]),
+        (((8e-5, 4e-5), (8e-5, 4e-5)), ((4e-5, 4e-5), (4e-5, 4e-5)), "neutral", [1.0, 1.0]),
     ],
 )
 def test_a_row_says_what_two_take_and_what_eight_would_lose(
-    alone: tuple[tuple[float, float], ...], with_two: tuple[tuple[float, float], ...], rows: list[Any]
+    alone: tuple[tuple[float, float], ...], with_two: tuple[tuple[float, float], ...], verdict: str, speeds: list[float]
 ) -> None:
-    found = list(rows_of(cases(*with_two), speeds_of(cases(*alone))))
-    assert [(threads, row["verdict"], row["speed"]) for threads, row in found] == rows
-    assert all((row["op"], row["provider"]) == ("Abs", CPU) for _, row in found)
+    (row,) = rows_of(cases(*with_two), speeds_of(cases(*alone)))
+    assert (row["op"], row["provider"], row["verdict"], row["speed"]) == ("Abs", CPU, verdict, speeds)
 
 
 def test_other_forms_keep_their_rows(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     other = {"op": "Neg", "provider": CPU, "verdict": "pays", "speed": [1.1, 1.2], "instead_of": "Abs", "source": "X"}
     path.write_text(json.dumps({"costs": [other, {**other, "op": "Abs"}]}), encoding="utf-8")
-    measure_threads._written(path, [{**other, "op": "Abs", "speed": [2.0, 3.0], "source": "Y"}], 2, [ENTRY])
+    measure_threads._write(path, [{**other, "op": "Abs", "speed": [2.0, 3.0], "source": "Y"}], [ENTRY])
     table = costs.read(path.read_bytes())
     assert [(cost.form.op_type, cost.speed) for cost in table.own] == [("Neg", (1.1, 1.2)), ("Abs", (2.0, 3.0))]
     assert (table.measured.threads, table.measured.processor) == (2, "X, Y")
@@ -99,12 +94,12 @@ def test_other_forms_keep_their_rows(tmp_path: Path) -> None:
 
 def test_rows_are_those_of_the_table_that_ships() -> None:
     known = {cost.key for cost in costs.of_processors()[0].own}
-    assert all(cost.key in known for table in costs.with_threads() for cost in table.own)
+    assert all(cost.key in known for cost in costs.with_threads().own)
 
 
 def test_what_loses_with_several_threads_is_for_one() -> None:
     release = (99, 0)
-    lost = [cost for table in costs.with_threads() for cost in table.own if cost.verdict is Verdict.LOSES]
+    lost = [cost for cost in costs.with_threads().own if cost.verdict is Verdict.LOSES]
     assert lost
     anywhere, alone, web = (
         {cost.key: cost.verdict for cost in table.own}

@@ -1,4 +1,4 @@
-"""Refresh ``costs.threads*.json``: what the forms of the shipped table cost with several threads.
+"""Refresh ``costs.threads.json``: what the forms of the shipped table cost with several threads.
 
 ::
 
@@ -79,8 +79,8 @@ def verdict_on(speeds: Sequence[Speed]) -> Verdict:
     return Verdict.PAYS if any(speed.median > 1 + HYSTERESIS for speed in speeds) else Verdict.NEUTRAL
 
 
-def rows_of(cases: Sequence[Case], alone: Speeds) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a form, each with the number of threads that it is about.
+def rows_of(cases: Sequence[Case], alone: Speeds) -> Iterator[dict[str, Any]]:
+    """The rows of a form, one for each range of the shipped table.
 
     Args:
         cases: The form at all its sizes, with two threads.
@@ -91,11 +91,12 @@ def rows_of(cases: Sequence[Case], alone: Speeds) -> Iterator[tuple[int, dict[st
         known = [(one, two) for one, two in both if one is not None and two is not None]
         if len(known) < len(own):
             continue
-        yield 2, _row(own, at, verdict_on([two for _, two in known]), [two.median for _, two in known])
+        verdict, speeds = verdict_on([two for _, two in known]), [two.median for _, two in known]
         estimates = [with_many(one, two) for one, two in known if one.seconds >= ENOUGH_SECONDS]
-        speeds = [before / after for before, after in estimates]
-        if speeds and max(speeds) < CLEARLY_SLOWER:
-            yield MANY, _row(own, at, Verdict.LOSES, speeds)
+        expected = [before / after for before, after in estimates]
+        if expected and max(expected) < CLEARLY_SLOWER:
+            verdict, speeds = Verdict.LOSES, [*speeds, *expected]
+        yield _row(own, at, verdict, speeds)
 
 
 def _row(
@@ -105,27 +106,27 @@ def _row(
     ranges = {"at": about.pop("at")} if "at" in about else {}
     speed = [round(min(speeds), 2), round(max(speeds), 2)]
     told = {"provider": CPU, "verdict": verdict.value, "speed": speed, "instead_of": cases[0].entry.instead_of}
-    return {**about, **told, **ranges, "source": f"{tables.processor()}"}
+    return {**about, **told, **ranges, "source": tables.processor()}
 
 
-def _written(path: Path, rows: Sequence[Mapping[str, Any]], threads: int, measured: Iterable[Entry]) -> None:
-    """Write the rows of some threads, and those that the file has of other forms."""
-    had = json.loads(path.read_bytes()) if path.exists() else {"costs": []}
+def _write(path: Path, rows: Sequence[Mapping[str, Any]], measured: Iterable[Entry]) -> None:
+    """Write rows, and those that the file has of other forms."""
+    had = json.loads(path.read_bytes())
     renewed = {(str(entry.form._replace(variant="")), entry.variant) for entry in measured}
     kept = [row for row in had["costs"] if (row["op"], row.get("variant", "")) not in renewed]
     version = costs.shipped().measured.onnxruntime
-    how = f"time with {'two threads' if threads == 2 else f'{threads} threads, as estimated from one and two'}"
     every = [*kept, *rows]
     processors = list(dict.fromkeys(row["source"] for row in every))
+    how = "in turns, medians of ratios; where a form loses by that, as estimated for eight"
     head = {
-        "name": f"onnxruntime-{version}-{threads}-threads",
+        "name": f"onnxruntime-{version}-threads",
         "measured": {
             "onnxruntime": version,
             "processor": ", ".join(processors),
-            "threads": threads,
-            "kernels": f"{threads} threads" if threads == 2 else f"{threads} threads (estimated)",
+            "threads": 2,
+            "kernels": "several threads",
         },
-        "sources": {name: f"ONNX Runtime {version}, {how}, {name}, in turns, medians of ratios" for name in processors},
+        "sources": {name: f"ONNX Runtime {version}, time with two threads of {name}, {how}" for name in processors},
     }
     lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in every)
     text = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
@@ -154,8 +155,7 @@ def main() -> None:
     rounds = [measure(entries, seconds=given.seconds / ROUNDS, threads=2).cases for _ in range(ROUNDS)]
     cases = [middle(each) for each in zip(*rounds, strict=True)]
     rows = [row for own in tables.by_form(cases) for row in rows_of(own, alone)]
-    for threads, path in costs.WITH_THREADS.items():
-        _written(path, [row for count, row in rows if count == threads], threads, entries)
+    _write(costs.WITH_THREADS, rows, entries)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def shipped_for(oldest: Release | None, target: Target = Target.ORT, threads: in
 @functools.cache
 def _shipped_for(oldest: Release | None, on_the_web: bool, alone: bool) -> CostTable:
     table, *others = costs.of_processors()
-    others += [costs.on_the_web()] if on_the_web else [] if alone else costs.with_threads()
+    others += [costs.on_the_web()] if on_the_web else [] if alone else [costs.with_threads()]
     own = releases.parse_release(table.measured.onnxruntime)
     oldest = oldest or own
     measured = sorted(release for release in map(releases.parse_release, _data()["releases"]) if release < own)

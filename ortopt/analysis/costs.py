@@ -31,9 +31,7 @@ HYSTERESIS: Final = 0.03
 
 _SHIPPED: Final = Path(__file__).with_name("data") / "costs.json"
 _ON_OTHER_PROCESSORS: Final = (_SHIPPED.with_name("costs.avx2.json"),)
-WITH_THREADS: Final = {2: _SHIPPED.with_name("costs.threads2.json"), 8: _SHIPPED.with_name("costs.threads8.json")}
-"""Tables of what the forms cost with several threads: measured with two, estimated for eight."""
-
+WITH_THREADS: Final = _SHIPPED.with_name("costs.threads.json")
 _ON_THE_WEB: Final = _SHIPPED.with_name("costs.web.json")
 
 Sizes = Mapping[str, int | Extent]
@@ -289,8 +287,8 @@ def on_all_processors(table: CostTable, others: Sequence[CostTable]) -> CostTabl
 
     Args:
         table: The table.
-        others: What was measured of the same rows elsewhere, on other processors or with other releases of ONNX
-            Runtime; each says which kernels it is about.
+        others: What was measured of the same rows elsewhere, on other processors, with several threads or with other
+            releases of ONNX Runtime; each says which kernels it is about.
     """
     rows = [{cost.key: cost for cost in other.own if cost.speed is not None or cost.releases} for other in others]
     costs = []
@@ -300,7 +298,8 @@ def on_all_processors(table: CostTable, others: Sequence[CostTable]) -> CostTabl
             for other, row in zip(others, rows, strict=True)
             if cost.key in row and (cost.speed or row[cost.key].releases)
         }
-        costs.append(_on_all(cost, {table.measured.kernels: cost, **columns}) if columns else cost)
+        several = {other.measured.kernels for other in others if other.measured.threads > table.measured.threads}
+        costs.append(_on_all(cost, {table.measured.kernels: cost, **columns}, several) if columns else cost)
 
     def digest() -> str:
         digests = "".join((table.digest, *(other.digest for other in others)))
@@ -309,12 +308,16 @@ def on_all_processors(table: CostTable, others: Sequence[CostTable]) -> CostTabl
     return CostTable(table.name, digest, costs, table.measured, columns=others)
 
 
-def _on_all(cost: Cost, columns: Mapping[str, Cost]) -> Cost:
-    """A row with the speeds of all processors, and its own verdict unless another one's is against the form."""
+def _on_all(cost: Cost, columns: Mapping[str, Cost], several: Collection[str]) -> Cost:
+    """A row with the speeds of all processors, and its own verdict unless another one's is against the form.
+
+    What several threads gain is told in their column; it is no speed of the row unless the form loses by them.
+    """
     speeds = {name: one.speed for name, one in columns.items() if one.speed is not None}
     verdicts = {one.verdict for one in columns.values()}
     worst = next((one for one in (Verdict.LOSES, Verdict.UNKNOWN) if one in verdicts), cost.verdict)
-    ends = (min(low for low, _ in speeds.values()), max(high for _, high in speeds.values())) if speeds else None
+    counted = [speed for name, speed in speeds.items() if name not in several or columns[name].verdict is Verdict.LOSES]
+    ends = (min(low for low, _ in counted), max(high for _, high in counted)) if counted else None
     releases = next((one.releases for one in columns.values() if one.verdict is worst), "")
     return structs.replace(cost, verdict=worst, speed=ends, speeds=speeds, releases=releases)
 
@@ -458,9 +461,9 @@ def of_processors() -> tuple[CostTable, ...]:
 
 
 @functools.cache
-def with_threads() -> tuple[CostTable, ...]:
-    """The tables that ship with ortopt, one for each number of threads beside the one of the others."""
-    return tuple(read(path.read_bytes()) for path in WITH_THREADS.values())
+def with_threads() -> CostTable:
+    """What rows of the table that ships cost with several threads: measured with two, estimated for eight."""
+    return read(WITH_THREADS.read_bytes())
 
 
 @functools.cache
@@ -471,6 +474,6 @@ def on_the_web() -> CostTable:
 
 @functools.cache
 def shipped() -> CostTable:
-    """The table that ships with ortopt, with a column for each other kind of processors, and each number of threads."""
+    """The table that ships with ortopt, with a column for each other kind of processors, and for several threads."""
     table, *others = of_processors()
-    return on_all_processors(table, [*others, *with_threads()])
+    return on_all_processors(table, [*others, with_threads()])

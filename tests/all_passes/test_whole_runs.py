@@ -26,7 +26,7 @@ OUT_OF_WORK = {
 
 def rewrites(kind: type[GraphTransformer], model: ModelProto, given: dict[str, Any], fusions: Fusions) -> bool:
     """Whether a pass rewrites anything in a run to its last level, at least to level 3."""
-    options = given.get("options") or Options()
+    options = given.get("options") or Options(for_threads=1)  # with which forms are taken that lose with several
     changed: dict[str, Any] = {"level": max(3, *kind.levels), "fusions": fusions}
     if "target" in given:
         changed["target"] = Target(given["target"])

@@ -82,14 +82,15 @@ def test_of_rows_that_another_processor_does_not_know_the_own_one_counts() -> No
 def test_columns_that_ship_are_about_rows_of_the_table() -> None:
     table = costs.shipped()
     known = {cost.key for cost in table.costs}
-    assert [column.measured.kernels for column in table.columns] == ["AVX2", "2 threads", "8 threads (estimated)"]
+    assert [column.measured.kernels for column in table.columns] == ["AVX2", "several threads"]
     for column in table.columns:
         assert column.measured.onnxruntime == table.measured.onnxruntime
         assert {cost.key for cost in column.costs} <= known
         told = [(cost.verdict, costs.verdict_of(cost.speed)) for cost in column.costs if cost.speed is not None]
         assert len(told) == len(column.costs)
         # with several threads a form has to be slower by more
-        assert all(one is other or Verdict.LOSES is other and column.measured.threads > 1 for one, other in told)
+        several = column.measured.threads > 1
+        assert all(one is other or (several and one is not Verdict.LOSES) for one, other in told)
 
 
 def test_no_two_rows_are_about_the_same() -> None:

@@ -145,14 +145,14 @@ def test_show(tmp_path: Path) -> None:
     assert [(row["op"], row["at"]) for row in data["costs"] if row["own"]] == [(str(FORM), {"rows": [0, 1]})]
 
 
-def test_show_has_a_column_for_each_kind_of_processor_and_number_of_threads() -> None:
+def test_show_has_a_column_for_each_kind_of_processor_and_for_several_threads() -> None:
     done = invoke("costs", "show")
-    assert re.search(r"verdict +source +AVX-512 +AVX2 +2 threads +8 threads \(estimated\) +sizes", done.output)
+    assert re.search(r"AVX-512 [^,]+, AVX2 [^,]+, several threads [^,]+, sizes ", done.output)
     assert "and with ONNX Runtime 1.31.1 on AMD EPYC, its AVX-512 hidden from ONNX Runtime, 1 thread" in done.output
     data = json.loads(invoke("costs", "show", "--json").stdout)
     speeds = next(row for row in data["costs"] if (row["op"], row["at"]) == (str(FORM), {"rows": [2, None]}))["speeds"]
-    assert list(speeds) == ["AVX-512", "AVX2", "2 threads"]
-    assert [column["kernels"] for column in data["columns"]] == ["AVX2", "2 threads", "8 threads (estimated)"]
+    assert list(speeds) == ["AVX-512", "AVX2", "several threads"]
+    assert [column["kernels"] for column in data["columns"]] == ["AVX2", "several threads"]
     alone = json.loads(invoke("costs", "show", "--for-threads", "1", "--json").stdout)
     assert [column["kernels"] for column in alone["columns"]] == ["AVX2"]
 
