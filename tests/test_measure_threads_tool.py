@@ -39,9 +39,9 @@ def speed(median: float, seconds: float = 1.0) -> Speed:
     ("speeds", "verdict"),
     [
         ((1.2, 1.1), Verdict.PAYS),
-        ((1.2, 0.96), Verdict.PAYS),
-        ((1.2, 0.94), Verdict.LOSES),
-        ((1.0, 0.96), Verdict.NEUTRAL),
+        ((1.2, 0.97), Verdict.PAYS),
+        ((1.2, 0.95), Verdict.LOSES),
+        ((1.0, 0.97), Verdict.NEUTRAL),
     ],
 )
 def test_two_threads_vary_more_than_one(speeds: tuple[float, ...], verdict: Verdict) -> None:

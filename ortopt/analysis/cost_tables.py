@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from ortopt import documents
 from ortopt.analysis import costs, releases
@@ -40,7 +40,8 @@ def shipped_for(oldest: Release | None, target: Target = Target.ORT, threads: in
 
     Args:
         oldest: The oldest release that a run allows; None is the one of the table.
-        target: What runs the result: ONNX Runtime Web has the kernels of the CPU, translated, and a column of its own.
+        target: What runs the result: ONNX Runtime Web has the kernels of the CPU, translated; what was measured there
+            takes the place of what was measured elsewhere.
         threads: Threads that run the result; None is any number.
     """
     return _shipped_for(oldest, target is Target.WEB, threads == 1)
@@ -49,17 +50,27 @@ def shipped_for(oldest: Release | None, target: Target = Target.ORT, threads: in
 @functools.cache
 def _shipped_for(oldest: Release | None, on_the_web: bool, alone: bool) -> CostTable:
     table, *others = costs.of_processors()
-    others += [costs.on_the_web()] if on_the_web else [] if alone else [costs.with_threads()]
+    others += [] if on_the_web or alone else [costs.with_threads()]
     own = releases.parse_release(table.measured.onnxruntime)
     oldest = oldest or own
     measured = sorted(release for release in map(releases.parse_release, _data()["releases"]) if release < own)
     first = max((release for release in measured if release <= oldest), default=oldest)
     asked = [release for release in measured if release >= first]
     if oldest >= own or not asked:
-        return costs.on_all_processors(table, others) if on_the_web or alone else costs.shipped()
-    whole = costs.on_all_processors(table, [*others, _column(table, asked)])
-    whole.name = f"{table.name}, for {releases.shown(oldest)} and newer"
-    return whole
+        whole = costs.on_all_processors(table, others) if on_the_web or alone else costs.shipped()
+    else:
+        whole = costs.on_all_processors(table, [*others, _column(table, asked)])
+        whole.name = f"{table.name}, for {releases.shown(oldest)} and newer"
+    return _on_the_web(whole) if on_the_web else whole
+
+
+def _on_the_web(table: CostTable) -> CostTable:
+    """A table whose rows say what ONNX Runtime Web takes, as far as they were measured there."""
+    web = costs.on_the_web()
+    known = {cost.key: cost for cost in web.own}
+    rows = [structs.replace(known.get(cost.key, cost), sizes=cost.sizes) for cost in table.own]
+    digest = hashlib.sha256((table.digest + web.digest).encode()).hexdigest()
+    return CostTable(f"{table.name}, on the web", digest, rows, web.measured)
 
 
 def _column(table: CostTable, asked: Sequence[Release]) -> CostTable:

@@ -62,7 +62,9 @@ def ask(
     check_installation()
     order = {
         "task": task,
-        "each": [{"grouped": False, "as_loaded": True, "trace": None, "lever": None, **one} for one in each],
+        "each": [
+            {"grouped": False, "as_loaded": True, "cold": False, "trace": None, "lever": None, **one} for one in each
+        ],
         "providers": list(budget.providers),
         "libraries": list(budget.libraries),
         "threads": budget.threads,

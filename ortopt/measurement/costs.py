@@ -163,5 +163,5 @@ class _Rounds:
             for path, model in zip((before, after), forms.models(), strict=True):
                 onnx.save(model, path)
             store_inputs(forms.inputs, inputs)
-            self.pairs[place] = Pair(before, after, (inputs,), case.entry.as_loaded)
+            self.pairs[place] = Pair(before, after, (inputs,), case.entry.as_loaded, case.entry.cold)
         return self.pairs[place]

@@ -57,12 +57,14 @@ class Pair:
         second: The model.
         inputs: Folders of stored inputs (`ortopt.verification.input_sets`).
         as_loaded: Whether ONNX Runtime optimizes both when it loads them.
+        cold: Whether caches are emptied before each call.
     """
 
     first: Path
     second: Path
     inputs: tuple[Path, ...]
     as_loaded: bool = True
+    cold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,7 @@ def sample(
             "models": [str(path) for path in _in_order(pair.first, pair.second, swapped)],
             "inputs": [str(folder) for folder in pair.inputs],
             "as_loaded": pair.as_loaded,
+            "cold": pair.cold,
         }
         for pair in pairs
     ]

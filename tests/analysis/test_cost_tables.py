@@ -108,4 +108,13 @@ def test_what_loses_on_the_web_loses_for_that_target_alone() -> None:
     assert native is not None
     assert web is not None
     assert (native.verdict, web.verdict) == (Verdict.PAYS, Verdict.LOSES)
-    assert web.speeds["WebAssembly"][0] < 1
+    assert web.speed is not None
+    assert web.speed[0] < 1
+
+
+def test_what_was_measured_on_the_web_takes_the_place_of_what_was_measured_elsewhere() -> None:
+    form, sizes = Form("", "MatMul", "of the points of tiles of 6×6"), {"channels": 64, "outputs": 64, "pixels": 3136}
+    native, web = (table_for(Options(target=target)).find(form, CPU, [sizes]) for target in (Target.ORT, Target.WEB))
+    assert native is not None
+    assert web is not None
+    assert (native.verdict, web.verdict) == (Verdict.LOSES, Verdict.PAYS)

@@ -64,6 +64,8 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         repeats: Whether the result may be the input ``x`` again: the form is then repeated, as a call of a session
             takes a few microseconds by itself.
         as_loaded: Whether ONNX Runtime optimizes both when it loads them; else kernels are compared as they stand.
+        cold: Whether caches are emptied before each call, as the other layers of a network empty them: for a form that
+            reads more weights than what it stands for.
     """
 
     op: str
@@ -82,6 +84,7 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     opset_after: int = 0
     repeats: bool = False
     as_loaded: bool = False
+    cold: bool = False
 
     @property
     def form(self) -> Form:
