@@ -129,7 +129,7 @@ def _attribute(attribute: ir.Attr) -> str:
 
 
 def all_fusions(target: str = "ort") -> Options:
-    """Options under which a transformer rewrites what it can, whatever the provider's kernels cost.
+    """Options under which a transformer rewrites what it can, whatever the provider's kernels cost, on one thread.
 
     Args:
         target: ``"onnx"`` or ``"ort"``.

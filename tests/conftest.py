@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ortopt.evaluation import sessions
 from ortopt.measurement import asking, child
 from ortopt.system import child_processes
 from ortopt.verification.runner import ModelRunner
@@ -59,4 +60,7 @@ def models_run_here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
         return json.dumps(child.answer(json.loads(request))).encode(), 0
 
     monkeypatch.setattr(ModelRunner, "__init__", here)
+    monkeypatch.setattr(
+        sessions, "use_shared_threads", lambda options, threads: None
+    )  # all sessions must, from then on
     monkeypatch.setattr(asking, "child_processes", SimpleNamespace(run=measured))

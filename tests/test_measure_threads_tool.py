@@ -92,6 +92,17 @@ def test_other_forms_keep_their_rows(tmp_path: Path) -> None:
     assert (table.measured.threads, table.measured.processor) == (2, "X, Y")
 
 
+def test_a_row_that_could_not_be_measured_again_stays(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    cost = costs.with_threads().own[0]
+    about = {"op": str(cost.form._replace(variant="")), "variant": cost.form.variant}
+    row = {**about, "provider": CPU, "verdict": "pays", "speed": [1.1, 1.2], "instead_of": "X", "source": "X"}
+    path.write_text(json.dumps({"costs": [row, {**row, "at": {"rows": [1, 7]}}]}), encoding="utf-8")
+    form = Entry(op=about["op"], variant=cost.form.variant, instead_of="X", before="")
+    measure_threads._write(path, [], [form])
+    assert [kept.at for kept in costs.read(path.read_bytes()).own] == ([] if cost.at else [{}])
+
+
 def test_rows_are_those_of_the_table_that_ships() -> None:
     known = {cost.key for cost in costs.of_processors()[0].own}
     assert all(cost.key in known for cost in costs.with_threads().own)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortopt.analysis import costs
+from ortopt.analysis.cost_tables import shipped_for
 from ortopt.analysis.costs import Cost, Verdict
 from ortopt.analysis.providers import CPU
 
@@ -20,8 +21,9 @@ HEAD = """# Forms that are not taken
 
 Speeds are relative to what a form stands for: 0.5 is half as fast. A form that loses at one of the
 sizes where it was measured is not taken there; one that is as fast gives way to the simpler graph,
-except where it has fewer nodes. Speeds are those of ONNX Runtime 1.31 on one thread of a CPU, the
-least and the greatest of all processors that were measured (`ortopt costs show` has them apart).
+except where it has fewer nodes. Speeds are those of ONNX Runtime 1.31 on a CPU, the least and the
+greatest of all processors that were measured, with one thread and, where a form loses by that, with
+several (`ortopt costs show` has them apart).
 `--fusions all` takes the fused ops nevertheless, and `--tune` measures on your machine.
 
 ## Fused ops
@@ -53,8 +55,9 @@ OTHERS = """
 def page() -> str:
     """The page, generated."""
     data = json.loads(TRIED.read_text(encoding="utf-8"))
+    alone = {cost.key: cost.verdict for cost in shipped_for(None, threads=1).costs}
     losers = [cost for cost in costs.shipped().costs if cost.provider == CPU and cost.verdict is not Verdict.PAYS]
-    fused = "".join(_fused(cost, data["reasons"]) for cost in losers)
+    fused = "".join(_fused(cost, data["reasons"], alone[cost.key]) for cost in losers)
     level3 = "".join(
         _row(row["catalog"], _speed(row["speed"]), row["sizes"], row["why"]) for row in data["level3"] if "why" in row
     )
@@ -63,8 +66,10 @@ def page() -> str:
     return "".join((HEAD, fused, LEVEL3, level3, BUILT, built, OTHERS, others))
 
 
-def _fused(cost: Cost, reasons: Mapping[str, str]) -> str:
+def _fused(cost: Cost, reasons: Mapping[str, str], alone: Verdict) -> str:
     why = reasons.get(str(cost.form), "") or _reason(cost)
+    if cost.verdict is Verdict.LOSES is not alone:
+        why = "It loses with several threads; `--for-threads 1` takes it."
     return _row(f"`{cost.form}`", cost.instead_of, _speed(cost.speed), cost.sizes, why)
 
 

@@ -42,10 +42,12 @@ ROUNDS: Final = 3
 SLOWER: Final = 0.96
 """By so much processes differ that measure the same with two threads."""
 
-_ALL: Final = frozenset(str(entry.form) for entry in ENTRIES)
-
 _DIVIDED_BY_THEIR_PASSES: Final = frozenset(("conv1d_conversion", "tall_conv_conversion"))
 """What these passes make depends on how two threads would divide it, which is no range of sizes."""
+
+_ALL: Final = frozenset(
+    str(entry.form) for entry in ENTRIES if _DIVIDED_BY_THEIR_PASSES.isdisjoint(entry.made_by.split())
+)
 
 
 def middle(rounds: Sequence[Case]) -> Case:
@@ -109,11 +111,21 @@ def _row(
     return {**about, **told, **ranges, "source": tables.processor()}
 
 
+def _about(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["op"], row.get("variant", ""), row.get("at", {})
+
+
 def _write(path: Path, rows: Sequence[Mapping[str, Any]], measured: Iterable[Entry]) -> None:
     """Write rows, and those that the file has of other forms."""
     had = json.loads(path.read_bytes())
     renewed = {(str(entry.form._replace(variant="")), entry.variant) for entry in measured}
-    kept = [row for row in had["costs"] if (row["op"], row.get("variant", "")) not in renewed]
+    new = [_about(row) for row in rows]
+    known = [_about(tables.key_as_json(cost.form, cost.at)) for cost in costs.of_processors()[0].own]
+    kept = [
+        row
+        for row in had["costs"]
+        if (row["op"], row.get("variant", "")) not in renewed or (_about(row) in known and _about(row) not in new)
+    ]
     version = costs.shipped().measured.onnxruntime
     every = [*kept, *rows]
     processors = list(dict.fromkeys(row["source"] for row in every))
@@ -144,13 +156,10 @@ def main() -> None:
     table = costs.shipped().measured.onnxruntime
     if releases.parse_release(table) != releases.installed():
         sys.exit(f"the shipped table is of ONNX Runtime {table}: install that one")
-    entries = [
-        entry
-        for entry in ENTRIES
-        if _DIVIDED_BY_THEIR_PASSES.isdisjoint(entry.made_by.split()) and str(entry.form) in (given.forms or _ALL)
-    ]
-    if not entries:
-        sys.exit("there are no such forms")
+    wrong = set(given.forms) - _ALL
+    if wrong:
+        sys.exit(f"there is no form named {min(wrong)!r}")
+    entries = [entry for entry in ENTRIES if str(entry.form) in (given.forms or _ALL)]
     alone = speeds_of(measure(entries, seconds=given.seconds).cases)
     rounds = [measure(entries, seconds=given.seconds / ROUNDS, threads=2).cases for _ in range(ROUNDS)]
     cases = [middle(each) for each in zip(*rounds, strict=True)]

@@ -165,7 +165,7 @@ def table_of(
 @functools.lru_cache(maxsize=8)
 def _laid_over(path: str, _changed: int, _size: int, below: CostTable) -> CostTable:
     own = read_file(path)
-    if costs.on_all_processors(own, below.columns).digest == below.digest:
+    if own.digest == costs.of_processors()[0].digest:
         return below
     return CostTable(own.name, own.digest, own.costs, own.measured, below)
 

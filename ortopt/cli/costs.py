@@ -101,11 +101,12 @@ def compare(first: str, second: str, as_json: bool) -> None:
 
     A and B are files of ortopt costs measure, or "shipped" for the table that comes with ortopt.
     """
-    from ortopt.analysis import costs
-    from ortopt.analysis.cost_tables import read_file
+    from ortopt.analysis.cost_tables import read_file, shipped_for
     from ortopt.cli.interaction import answer
     from ortopt.reporting import cost_tables
 
-    tables = [costs.shipped() if name == "shipped" else read_file(name) for name in (first, second)]
+    files = [None if name == "shipped" else read_file(name) for name in (first, second)]
+    threads = min((file.measured.threads for file in files if file is not None), default=None)
+    tables = [shipped_for(None, threads=threads) if file is None else file for file in files]
     data = cost_tables.compared(*tables)
     answer(data, cost_tables.show_comparison, as_json=as_json)

@@ -99,7 +99,8 @@ def quiet_options(threads: int = 0) -> tuple[Any, Any]:
     session_options, run_options = onnxruntime.SessionOptions(), onnxruntime.RunOptions()
     for options in (session_options, run_options):
         options.log_severity_level = _FATAL
-    session_options.intra_op_num_threads = threads
+    _choose_pool(session_options)
+    session_options.intra_op_num_threads = 0 if shares_threads() else threads
     onnxruntime.set_default_logger_severity(_FATAL)
     return session_options, run_options
 

@@ -25,7 +25,8 @@ Order: TypeAlias = dict[str, Any]
 paths, ``threads`` is 0 for ONNX Runtime's default, ``repeat`` and ``seconds`` bound the timed calls on each of the
 inputs. ``grouped`` chooses `ortopt.InferenceSession`, ``as_loaded`` is false where ONNX Runtime must not optimize the
 models, ``trace`` is the file for a timeline, or None, and ``lever`` are settings of a session
-(`ortopt.measurement.recipe`), or None. ``cold`` empties the caches before each call."""
+(`ortopt.measurement.recipe`), or None. ``cold`` empties the caches of the calling thread before calls are
+timed."""
 
 _BATCH: Final = 1e-3  # seconds of calls between two looks at the clock, which costs a microsecond
 _WARM_UP: Final = 2
@@ -55,8 +56,6 @@ def _timed(order: Order) -> dict[str, Any]:
         Of each model the seconds in which it was opened and first called; for each of the inputs the seconds of each
         model's calls; bytes of memory.
     """
-    import numpy as np
-
     from ortopt.analysis.providers import CPU
     from ortopt.evaluation.sessions import use_shared_threads
     from ortopt.runtime.instruments import Timeline
@@ -82,23 +81,8 @@ def _timed(order: Order) -> dict[str, Any]:
     after = memory.of_process()
     clock = time.thread_time if by_thread else time.perf_counter
 
-    def calls(feeds: dict[str, Any]) -> list[list[float]]:
-        callers = [_caller(session, feeds, quiet, order) for session in sessions]
-        others = np.ones(_MORE_THAN_CACHES // 8 if order["cold"] else 0)
-
-        def timed(which: int, batch: int) -> float:
-            others.sum()
-            started, start = time.perf_counter(), clock()
-            for _ in range(batch):
-                callers[which]()
-            seconds = clock() - start
-            if order["trace"]:
-                _since(started, timeline, "call", "run")
-            return seconds / batch
-
-        return _in_turns(timed, count, order)
-
-    found = [calls(feeds) for feeds in every]
+    timing = _Timing(order, quiet, clock, timeline)
+    found = [timing.calls(sessions, feeds) for feeds in every]
     if order["trace"]:
         trace = sessions[0].trace() if order["grouped"] else timeline.as_dict()
         Path(order["trace"]).write_text(json.dumps(trace), encoding="utf-8")
@@ -109,6 +93,31 @@ def _timed(order: Order) -> dict[str, Any]:
         "anonymous": _difference(after, before, "RssAnon", "RssAnon"),
         "peak": _difference(after, before, "VmHWM", "VmRSS"),
     }
+
+
+class _Timing:
+    """Times calls of sessions in turns."""
+
+    def __init__(self, order: Order, quiet: Any, clock: Callable[[], float], timeline: Any) -> None:
+        import numpy as np
+
+        self._order, self._quiet, self._clock, self._timeline = order, quiet, clock, timeline
+        self._others = np.ones(_MORE_THAN_CACHES // 8 if order["cold"] else 0)
+
+    def calls(self, sessions: list[Any], feeds: dict[str, Any]) -> list[list[float]]:
+        """Seconds of the calls of each session."""
+        callers = [_caller(session, feeds, self._quiet, self._order) for session in sessions]
+        return _in_turns(lambda which, batch: self._timed(callers[which], batch), len(sessions), self._order)
+
+    def _timed(self, caller: Callable[[], Any], batch: int) -> float:
+        self._others.sum()
+        started, start = time.perf_counter(), self._clock()
+        for _ in range(batch):
+            caller()
+        seconds = self._clock() - start
+        if self._order["trace"]:
+            _since(started, self._timeline, "call", "run")
+        return seconds / batch
 
 
 def _caller(session: Any, feeds: dict[str, Any], quiet: Any, order: Order) -> Callable[[], Any]:

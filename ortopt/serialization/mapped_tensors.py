@@ -6,6 +6,7 @@ destroys it. A `MappedTensor` holds the file itself, which lives on when its nam
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import mmap
@@ -13,7 +14,7 @@ import os
 import stat
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, ClassVar, Final
 
 import numpy as np
 import onnx
@@ -50,6 +51,8 @@ class MappedFile:
         identity: Device and inode: equal for two names of one file.
     """
 
+    _read: ClassVar[int] = 0
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(path)  # noqa: PTH100 -- pathlib has no abspath that keeps symlinks
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 -- before opening: opening a pipe can hang
@@ -60,7 +63,7 @@ class MappedFile:
         self.size = self._state[0]
         self.identity = self._state[2:]
         self.map: mmap.mmap | bytes = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) if self.size else b""
-        self._read = 0
+        _files.add(self)
 
     def _read_state(self) -> tuple[int, int, int, int]:
         status = os.fstat(self._descriptor)
@@ -82,23 +85,25 @@ class MappedFile:
     def view(self, offset: int, length: int) -> memoryview:
         """Bytes of the file, without a copy.
 
-        What all views read stays in memory until `forget`, so that is called after every `_MAX_READ` bytes. Older views
-        stay valid.
+        What views of files read stays in memory until `forget`, so that is called for all of them after every
+        `_MAX_READ` bytes. Older views stay valid.
 
         Raises:
             InvalidModelError: The file was changed.
         """
         self.check()
-        self._read += length
-        if self._read > _MAX_READ:
-            self.forget()
-            self._read = length
+        MappedFile._read += length
+        if MappedFile._read > _MAX_READ:
+            for file in list(_files):
+                file.forget()
+            MappedFile._read = length
         return memoryview(self.map)[offset : offset + length]
 
     def forget(self) -> None:
         """Give back the memory of what was read through the mapping; it is read again when it is asked for."""
         if isinstance(self.map, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            self.map.madvise(mmap.MADV_DONTNEED)
+            with contextlib.suppress(OSError):  # of a process that has locked its memory
+                self.map.madvise(mmap.MADV_DONTNEED)
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
         """Whether a path leads to this very file, unchanged."""
@@ -107,6 +112,9 @@ class MappedFile:
         except OSError:
             return False
         return (status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino) == self._state
+
+
+_files: Final[weakref.WeakSet[MappedFile]] = weakref.WeakSet()
 
 
 class Region:

@@ -12,6 +12,7 @@ import onnxruntime as ort
 
 from ortopt import optimize
 from ortopt.api import figures
+from ortopt.options import Options
 from ortopt.serialization.save import to_bytes
 from ortopt.testing import DEFAULT_OPSET, parse, run
 from tests.sessions import unoptimized
@@ -19,10 +20,10 @@ from tests.sessions import unoptimized
 LEVELS = ort.GraphOptimizationLevel
 
 
-def passed(name: str, text: str, opset: int = DEFAULT_OPSET) -> ir.Model:
+def passed(name: str, text: str, opset: int = DEFAULT_OPSET, options: Options | None = None) -> ir.Model:
     """A model after a pass, which changes it."""
     model = parse(text, opset)
-    assert run(name, model)[0]
+    assert run(name, model, options=options)[0]
     return model
 
 

@@ -10,6 +10,7 @@ import onnxruntime as ort
 import pytest
 
 from ortopt.graph.detached import new_nodes
+from ortopt.options import Options
 from ortopt.serialization.save import to_bytes
 from ortopt.transformers.lowering.onnxruntime_cpu._signal_stages import Halo
 from ortopt.transformers.lowering.onnxruntime_cpu.signal_rows_conversion import Cuts, computed_cuts, fixed_cuts
@@ -26,7 +27,7 @@ from tests.passes.sessions import passed
     ],
 )
 def test_what_works_on_images(title: str, ops: tuple[str, ...], ranks: list[int]) -> None:
-    after = passed("signal_rows_conversion", example_files.text("signal_rows_conversion", title))
+    after = passed("signal_rows_conversion", example_files.text("signal_rows_conversion", title), options=Options())
     read = [node.inputs[0] for node in after.graph if node.op_type in ops]
     assert [len(value.shape or ()) for value in read if value is not None] == ranks
 
