@@ -61,6 +61,8 @@ def _shipped_for(oldest: Release | None, on_the_web: bool, alone: bool) -> CostT
     else:
         whole = costs.on_all_processors(table, [*others, _column(table, asked)])
         whole.name = f"{table.name}, for {releases.shown(oldest)} and newer"
+    if alone and not on_the_web:
+        whole.name += ", for one thread"
     return _on_the_web(whole) if on_the_web else whole
 
 

@@ -60,13 +60,7 @@ def test_numpy_is_a_view(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED") or not of_process(), reason="needs madvise and /proc")
 def test_what_was_read_leaves_the_memory_again(tmp_path: Path) -> None:
     size, count = 16 << 20, 12
-    with (tmp_path / "w").open("wb") as stream:
-        stream.write(np.ones(size * count, np.uint8).data)
-    file = MappedFile(tmp_path / "w")
-    tensors = [
-        MappedTensor(file, index * size, size, dtype=ir.DataType.UINT8, shape=ir.Shape([size]), name="w")
-        for index in range(count)
-    ]
+    tensors = [mapped(tmp_path / f"{n}", bytes([1]) * size, ir.DataType.UINT8, [size]) for n in range(count)]
     before = of_process()["RssFile"]
     first = tensors[0].numpy()
     for tensor in tensors:
