@@ -60,7 +60,6 @@ def models_run_here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
         return json.dumps(child.answer(json.loads(request))).encode(), 0
 
     monkeypatch.setattr(ModelRunner, "__init__", here)
-    monkeypatch.setattr(
-        sessions, "use_shared_threads", lambda options, threads: None
-    )  # all sessions must, from then on
+    # a pool that sessions share is that of all sessions of the process, from then on
+    monkeypatch.setattr(sessions, "use_shared_threads", lambda options, threads: None)
     monkeypatch.setattr(asking, "child_processes", SimpleNamespace(run=measured))

@@ -72,7 +72,7 @@ def _on_the_web(table: CostTable) -> CostTable:
     known = {cost.key: cost for cost in web.own}
     rows = [structs.replace(known.get(cost.key, cost), sizes=cost.sizes) for cost in table.own]
     digest = hashlib.sha256((table.digest + web.digest).encode()).hexdigest()
-    return CostTable(f"{table.name}, on the web", digest, rows, web.measured)
+    return CostTable(f"{table.name}, on the web", digest, rows, table.measured, columns=table.columns)
 
 
 def _column(table: CostTable, asked: Sequence[Release]) -> CostTable:

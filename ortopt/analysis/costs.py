@@ -291,6 +291,7 @@ def on_all_processors(table: CostTable, others: Sequence[CostTable]) -> CostTabl
             releases of ONNX Runtime; each says which kernels it is about.
     """
     rows = [{cost.key: cost for cost in other.own if cost.speed is not None or cost.releases} for other in others]
+    several = {other.measured.kernels for other in others if other.measured.threads > table.measured.threads}
     costs = []
     for cost in table.own:
         columns = {
@@ -298,7 +299,6 @@ def on_all_processors(table: CostTable, others: Sequence[CostTable]) -> CostTabl
             for other, row in zip(others, rows, strict=True)
             if cost.key in row and (cost.speed or row[cost.key].releases)
         }
-        several = {other.measured.kernels for other in others if other.measured.threads > table.measured.threads}
         costs.append(_on_all(cost, {table.measured.kernels: cost, **columns}, several) if columns else cost)
 
     def digest() -> str:

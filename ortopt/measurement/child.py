@@ -110,7 +110,8 @@ class _Timing:
         return _in_turns(lambda which, batch: self._timed(callers[which], batch), len(sessions), self._order)
 
     def _timed(self, caller: Callable[[], Any], batch: int) -> float:
-        self._others.sum()
+        if self._others.size:
+            self._others.sum()
         started, start = time.perf_counter(), self._clock()
         for _ in range(batch):
             caller()

@@ -12,6 +12,7 @@ import math
 import mmap
 import os
 import stat
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, ClassVar, Final
@@ -63,7 +64,8 @@ class MappedFile:
         self.size = self._state[0]
         self.identity = self._state[2:]
         self.map: mmap.mmap | bytes = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ) if self.size else b""
-        _files.add(self)
+        with _lock:
+            _files.add(self)
 
     def _read_state(self) -> tuple[int, int, int, int]:
         status = os.fstat(self._descriptor)
@@ -94,7 +96,9 @@ class MappedFile:
         self.check()
         MappedFile._read += length
         if MappedFile._read > _MAX_READ:
-            for file in list(_files):
+            with _lock:
+                files = list(_files)
+            for file in files:
                 file.forget()
             MappedFile._read = length
         return memoryview(self.map)[offset : offset + length]
@@ -114,6 +118,7 @@ class MappedFile:
         return (status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino) == self._state
 
 
+_lock: Final = threading.Lock()
 _files: Final[weakref.WeakSet[MappedFile]] = weakref.WeakSet()
 
 
