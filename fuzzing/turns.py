@@ -1,13 +1,15 @@
 """Time of results on a runtime, in turns with their originals: the part of `fuzzing.releases` that measures.
 
-Each model and its result are open in a process of their own, and run one after the other. What counts is the processor
-time of the run, of all threads, in the process itself, and the median of the ratios of neighbours: so that other work
-on the machine matters little. Processes are kept to one processor, on which runtimes make one thread.
+A model and its result are open in one process, and run one after the other: what a process changes, such as code that
+a JavaScript engine translates again while it runs, changes for both. What counts is the processor time of the run, of
+all threads, in the process itself, and the median of the ratios of neighbours: so that other work on the machine
+matters little. The process is kept to one processor, on which runtimes make one thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import statistics
 import tempfile
@@ -18,7 +20,8 @@ from typing import Any, Final
 
 from ortopt.analysis.providers import CPU
 from ortopt.verification.input_sets import store_inputs
-from ortopt.verification.process import Worker
+from ortopt.verification.other_runtimes import NODE
+from ortopt.verification.process import Calls, Worker
 from ortopt.verification.start import Runtime
 
 LIMIT: Final = 1.02
@@ -28,7 +31,10 @@ _WARM: Final = 2
 """Turns that do not count."""
 
 _WARM_SECONDS: Final = 4.0
-"""Processor time that turns which do not count take at least: JavaScript engines translate code anew meanwhile."""
+"""Processor time that turns which do not count take at least in node, which translates code anew meanwhile."""
+
+_TURN_SECONDS: Final = 0.02
+"""Processor time that a run takes at least: a model that takes less runs several times."""
 
 _LEAST: Final = 5
 _MOST: Final = 60
@@ -48,7 +54,9 @@ def on_one_processor() -> Iterator[None]:
         os.sched_setaffinity(0, allowed)
 
 
-def ratio(runtime: Runtime, original: bytes, result: bytes, inputs: Mapping[str, Any], seconds: float) -> float:
+def ratio(
+    runtime: Runtime, original: bytes, result: bytes, inputs: Mapping[str, Any], seconds: float, *, cold: bool = False
+) -> float:
     """Time of a result, as a part of its original's: the median of ratios in turns.
 
     Args:
@@ -57,6 +65,7 @@ def ratio(runtime: Runtime, original: bytes, result: bytes, inputs: Mapping[str,
         result: The other one.
         inputs: Arrays by name.
         seconds: Processor time to spend on runs.
+        cold: Whether caches are emptied before each run, as the other layers of a network empty them.
 
     Raises:
         WorkerError: One of them does not run there.
@@ -65,36 +74,39 @@ def ratio(runtime: Runtime, original: bytes, result: bytes, inputs: Mapping[str,
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         source = folder / "in"
         store_inputs(dict(inputs), source)
-        workers = []
         with on_one_processor():
+            worker = stack.enter_context(Worker((*runtime.providers, CPU), runtime=runtime))
             for label, model in (("original", original), ("result", result)):
                 path = folder / f"{label}.onnx"
                 path.write_bytes(model)
-                worker = stack.enter_context(Worker((*runtime.providers, CPU), runtime=runtime))
-                worker.open(path, len(model), None, optimize=True)
+                worker.open(path, len(model), None, optimize=True, beside=label == "result")
                 worker.wait()
-                workers.append(worker)
-        return _in_turns(workers, source, folder, seconds)
+        warm = _WARM_SECONDS if any(argument.startswith(NODE) for argument in runtime.arguments) else 0.0
+        return _in_turns(worker, (source, folder), seconds, warm, cold=cold)
 
 
-def _in_turns(workers: list[Worker], source: Path, folder: Path, seconds: float) -> float:
-    def turn() -> list[float]:
-        times = []
-        for number, worker in enumerate(workers):
-            worker.run(source, folder / f"out{number}")
-            times.append(worker.processor_seconds)
-        return times
+def _in_turns(worker: Worker, places: tuple[Path, Path], seconds: float, least_warm: float, *, cold: bool) -> float:
+    source, folder = places
 
-    ends = time.monotonic() + 5 * _WARM_SECONDS
-    warm, turns = 0.0, 0
-    while turns < _WARM or (warm < _WARM_SECONDS and time.monotonic() < ends):
-        warm, turns = warm + sum(turn()), turns + 1
+    def turn(each: int) -> list[float]:
+        took = []
+        for number in range(2):
+            worker.run(source, folder / f"out{number}", Calls(number, each, cold))
+            took.append(worker.processor_seconds)
+        return took
+
+    ends = time.monotonic() + 5 * least_warm
+    warm, turns, each = 0.0, 0, 1
+    while turns < _WARM or (warm < least_warm and time.monotonic() < ends):
+        took = turn(each)
+        warm, turns = warm + each * sum(took), turns + 1
+        each = 1 if cold else math.ceil(_TURN_SECONDS / max(*took, 1e-6))
     ratios: list[float] = []
     spent, ends = 0.0, time.monotonic() + 10 * seconds
     while len(ratios) < _LEAST or (len(ratios) < _MOST and spent < seconds and time.monotonic() < ends):
-        times = turn()
-        ratios.append(times[1] / max(times[0], 1e-9))
-        spent += sum(times)
+        took = turn(each)
+        ratios.append(took[1] / max(took[0], 1e-9))
+        spent += each * sum(took)
     return statistics.median(ratios)
 
 

@@ -19,7 +19,7 @@ const ARRAYS = {
   int8: Int8Array, int16: Int16Array, int32: Int32Array, int64: BigInt64Array,
   uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array,
 }
-let session
+const sessions = []
 
 function tensor({ type, dims, file, texts }) {
   if (type === 'string') return new Tensor('string', texts, dims)
@@ -39,23 +39,24 @@ function stored({ type, dims, data }, file) {
 
 async function answer(request) {
   if (request.model) {
-    const earlier = session
-    session = undefined
-    await earlier?.release()
+    for (const earlier of sessions.splice(request.number)) await earlier.release()
     const options = { graphOptimizationLevel: request.optimize ? 'all' : 'disabled', logSeverityLevel: 4 }
     if (request.beside.length) {
       options.externalData = request.beside.map(([path, file]) => ({ path, data: readFileSync(file) }))
     }
     const model = name === 'onnxruntime-node' ? request.model : readFileSync(request.model)
-    session = await InferenceSession.create(model, options)
+    const session = await InferenceSession.create(model, options)
+    sessions.push(session)
     return { outputs: session.outputMetadata.map(({ name, type }) => [name, type ?? '']) }
   }
   if (request.feeds) {
+    const session = sessions[request.number]
     const feeds = Object.fromEntries(Object.entries(request.feeds).map(([key, value]) => [key, tensor(value)]))
     const started = process.cpuUsage()
-    const results = await session.run(feeds)
+    let results
+    for (let i = 0; i < request.times; i++) results = await session.run(feeds)
     const { user, system } = process.cpuUsage(started)
-    const seconds = (user + system) / 1e6
+    const seconds = (user + system) / 1e6 / request.times
     return { results: session.outputNames.map((key, i) => stored(results[key], `${request.out}${i}`)), seconds }
   }
   return { name, version }

@@ -143,24 +143,28 @@ class NodeSession:
         package: The package's folder.
         model: The file; its weights may be in other files of its folder.
         optimize: Whether the runtime optimizes it.
-        earlier: A session that is not needed any more, whose process is used again.
+        earlier: A session whose process is used again.
+        number: Of the model among those of the process: it takes the place of those from this number on.
 
     Raises:
         OSError: There is no node.
         RuntimeError: The runtime refuses the model.
 
     Attributes:
-        seconds: Processor time of the last run.
+        seconds: Processor time of the last run, or the mean of several.
     """
 
     seconds = 0.0
 
-    def __init__(self, package: str, model: str, *, optimize: bool, earlier: NodeSession | None = None) -> None:
+    def __init__(
+        self, package: str, model: str, *, optimize: bool, earlier: NodeSession | None = None, number: int = 0
+    ) -> None:
         from ortopt.serialization.scan import external_files  # imports onnx, which other Pythons need not have
 
         folder = Path(model).parent
         beside = [(path.relative_to(folder).as_posix(), str(path)) for path in external_files(model)]
-        request = {"model": model, "beside": beside, "optimize": optimize}
+        request = {"model": model, "beside": beside, "optimize": optimize, "number": number}
+        self._number = number
         if earlier is None or (answer := self._taken_over(earlier, request)) is None:
             self._process = subprocess.Popen(
                 [node(), str(Path(__file__).with_name("node_worker.mjs")), package],
@@ -185,6 +189,8 @@ class NodeSession:
         except (RuntimeError, OSError) as error:
             if _REFUSAL in str(error) and _FULL not in str(error):
                 raise  # the process stays, for the next model
+            if self._number:
+                raise  # so do the models beside it
             earlier.close()  # the one before may have broken it, or filled its memory
             return None
 
@@ -192,19 +198,20 @@ class NodeSession:
         """The outputs, in order."""
         return self._outputs
 
-    def run(self, names: Sequence[str], feeds: Mapping[str, Any], folder: Path) -> list[Any]:
+    def run(self, names: Sequence[str], feeds: Mapping[str, Any], folder: Path, times: int = 1) -> list[Any]:
         """Run it.
 
         Args:
             names: Of outputs.
             feeds: Arrays by name.
             folder: Where the two processes leave arrays for each other; the caller removes it, who may end both.
+            times: How many times it runs.
 
         Raises:
             RuntimeError: The runtime refuses them, or has ended.
         """
         given = {name: _stored(folder / f"in{i}", np.asarray(array)) for i, (name, array) in enumerate(feeds.items())}
-        answer = self._ask({"feeds": given, "out": str(folder / "node")})
+        answer = self._ask({"feeds": given, "out": str(folder / "node"), "number": self._number, "times": times})
         self.seconds = answer["seconds"]
         arrays = dict(zip((output.name for output in self._outputs), map(_loaded, answer["results"]), strict=True))
         return [arrays[name] for name in names]

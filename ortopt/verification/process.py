@@ -38,6 +38,23 @@ class WorkerError(Exception):
         super().__init__(" ".join(message.split())[:500])
 
 
+class Calls(NamedTuple):
+    """How a session is called.
+
+    Attributes:
+        session: Its number, of those that stand beside each other; the last.
+        times: How many times.
+        cold: Whether the caches are emptied before.
+    """
+
+    session: int = -1
+    times: int = 1
+    cold: bool = False
+
+
+ONE_CALL: Final = Calls()
+
+
 class Deadline:
     """A point in time, some seconds from now."""
 
@@ -84,7 +101,8 @@ class Worker:
         patience: Seconds that its model may take, by its size.
         deadline: When it is ended.
         seconds: Seconds of the last opening of a session, or of the last run, measured in the process itself.
-        processor_seconds: Seconds of processor time of the last run, of all threads, without reading and writing.
+        processor_seconds: Seconds of processor time of the last run, of all threads, without reading and writing; of
+            several times the mean.
         dead: Whether the process has ended, or was ended because it was late.
     """
 
@@ -109,20 +127,33 @@ class Worker:
         self._sessions: deque[_Session] = deque()
         self._is_loading = False
 
-    def open(self, model: Path, nbytes: int, deadline: Deadline | None, *, optimize: bool = False) -> None:
-        """Let go of the last session, and begin to make one; whoever asks it something waits for that.
+    def open(
+        self, model: Path, nbytes: int, deadline: Deadline | None, *, optimize: bool = False, beside: bool = False
+    ) -> None:
+        """Begin to make a session; whoever asks it something waits for that.
 
         Args:
             model: The file.
             nbytes: Its size, weights beside it included.
             deadline: None gives it time by its size.
             optimize: Whether ONNX Runtime optimizes it.
+            beside: Whether it stands beside the sessions that are there, which are waited for, or in their place.
         """
+        if beside:
+            self.wait()
         self._sessions.clear()
-        self.follow(model, nbytes, optimize=optimize)
+        self.follow(model, nbytes, optimize=optimize, beside=beside)
         self._attend(deadline)
 
-    def follow(self, model: Path, nbytes: int, *, optimize: bool, runs: Iterable[tuple[Place, Place]] = ()) -> None:
+    def follow(
+        self,
+        model: Path,
+        nbytes: int,
+        *,
+        optimize: bool,
+        runs: Iterable[tuple[Place, Place]] = (),
+        beside: bool = False,
+    ) -> None:
         """Ask for a session behind all that has been asked for; `proceed` goes on to it.
 
         Args:
@@ -130,6 +161,7 @@ class Worker:
             nbytes: Its size, weights beside it included.
             optimize: Whether ONNX Runtime optimizes it.
             runs: What is run there, as `queue` takes it.
+            beside: Whether it stands beside the sessions that are there.
         """
         nodes = count_nodes(model, self._token)
         patience = PATIENCE + nbytes / _BYTES_PER_SECOND + nodes / _NODES_PER_SECOND
@@ -142,19 +174,21 @@ class Worker:
                 "libraries": self._libraries,
                 "large": nbytes > _LARGE,
                 "memory": self._memory,
+                "beside": beside,
             }
         )
         self._sessions.append(_Session(patience, deque()))
         self.queue(runs)
 
-    def queue(self, runs: Iterable[tuple[Place, Place]]) -> None:
-        """Ask the last session for runs; `run` then only waits for the answers, in the same order.
+    def queue(self, runs: Iterable[tuple[Place, Place]], calls: Calls = ONE_CALL) -> None:
+        """Ask a session for runs; `run` then only waits for the answers, in the same order.
 
         Args:
             runs: The places of inputs and outputs.
+            calls: Which session, and how often.
         """
         for source, target in runs:
-            self._child.ask([str(source), str(target)])
+            self._child.ask([str(source), str(target), *calls])
             self._sessions[-1].runs.append((source, target))
 
     def proceed(self, deadline: Deadline | None) -> None:
@@ -232,12 +266,18 @@ class Worker:
         """End the process, and let go of all that belongs to it."""
         child_processes.end(self._child.process)
 
-    def run(self, source: Place, target: Place) -> list[Any]:
-        """Run the inputs in one place; the outputs are kept in the other."""
+    def run(self, source: Place, target: Place, calls: Calls = ONE_CALL) -> list[Any]:
+        """Run the inputs in one place; the outputs are kept in the other.
+
+        Args:
+            source: The place of the inputs.
+            target: The other one.
+            calls: Which session, and how often.
+        """
         self.wait()
         runs = self._sessions[0].runs
         if not runs:
-            self.queue([(source, target)])
+            self.queue([(source, target)], calls)
         expected = runs.popleft()
         assert expected == (source, target), "not in the order in which it was asked"
         answer = self._answer()
@@ -295,8 +335,11 @@ class InProcessWorker(Worker):
         self._token = token
         self._session: Any = None
 
-    def open(self, model: Path, nbytes: int, deadline: Deadline | None, *, optimize: bool = False) -> None:
+    def open(
+        self, model: Path, nbytes: int, deadline: Deadline | None, *, optimize: bool = False, beside: bool = False
+    ) -> None:
         """Remember what to open."""
+        assert not beside, "it has one session"
         self.__dict__.pop("_outputs", None)
         self._session = None
         self.deadline = deadline or self.deadline
@@ -315,7 +358,7 @@ class InProcessWorker(Worker):
         self.seconds = time.perf_counter() - started
         return [(output.name, output.type) for output in self._session.get_outputs()]
 
-    def queue(self, runs: Iterable[tuple[Place, Place]]) -> None:
+    def queue(self, runs: Iterable[tuple[Place, Place]], calls: Calls = ONE_CALL) -> None:
         """Nothing runs before somebody waits for it."""
 
     def finish(self) -> bool:
@@ -329,12 +372,12 @@ class InProcessWorker(Worker):
         """Let go of the session."""
         self._session = None
 
-    def run(self, source: Place, target: Place) -> list[Any]:
+    def run(self, source: Place, target: Place, calls: Calls = ONE_CALL) -> list[Any]:
         """Run the inputs in one place; the outputs are kept in the other."""
         self.wait()
         started = time.perf_counter()
         try:
-            rows, self.processor_seconds = run_stored(self._session, source, target)
+            rows, self.processor_seconds = run_stored(self._session, source, target, calls.times)
         except Exception as error:
             if isinstance(error, OSError) and is_lack_of_room(error):
                 raise no_room(error) from error

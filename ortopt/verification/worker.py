@@ -2,8 +2,9 @@
 
 ``python -m ortopt.verification.worker PARENT [RUNTIME]`` imports a runtime, and reads JSON lines: an object says of
 which model it is to make a session and how many bytes it may take, a list names two folders, of inputs and for outputs,
-null lets go of the session, and a text, ``"runtime"`` and execution providers, asks for the runtime's name and which of
-these work there. Answers are JSON lines, with the seconds that it took.
+how a session is called (`ortopt.verification.process.Calls`), null lets go of all sessions, and a text, ``"runtime"``
+and execution providers, asks for the runtime's name and which of these work there. Answers are JSON lines, with the
+seconds that it took.
 
 ``PARENT`` is the process without which this one ends. ``RUNTIME`` is ``onnxruntime``, ``openvino``, ``MNN``, or
 ``node:`` with the folder of a package for JavaScript; without it the first that is installed. Only numpy and the
@@ -42,6 +43,7 @@ from ortopt.verification.other_runtimes import (
 
 ONNXRUNTIME: Final = "onnxruntime"
 _CPU: Final = "CPUExecutionProvider"
+_MORE_THAN_CACHES: Final = 128 << 20  # bytes
 _PLUGINS: Final = ("onnxruntime_ep_", "onnxruntime_qnn")
 """What the names of packages with an execution provider begin with; ``onnxruntime_genai`` and others are no such."""
 
@@ -259,24 +261,30 @@ def _plugged_in(provider: str) -> tuple[list[Any], dict[str, str]] | None:
     return None
 
 
-def run_stored(session: Any, source: Place, target: Place) -> tuple[list[Any], float]:
+def run_stored(session: Any, source: Place, target: Place, times: int = 1) -> tuple[list[Any], float]:
     """Run the inputs in one place; the outputs are kept in the other. Raises what ONNX Runtime raises.
 
     Returns:
-        What is kept of each output, and the seconds of processor time of the run itself, of all threads.
+        What is kept of each output, and the seconds of processor time of a run itself, of all threads: the mean of
+        several.
     """
     rows = kept_rows(source)
     feeds = {name: restore(source, row) for name, row in rows.items()}
     feeds = {name: value for name, value in feeds.items() if value is not None}
     exotic = {name: row["exotic"] for name, row in rows.items() if row and row.get("exotic")}
     make(target)
-    started = time.process_time()
-    if isinstance(session, OpenVinoSession | MnnSession | NodeSession):
+    if isinstance(session, NodeSession):
         assert isinstance(target, Path)
-        results = session.run([output.name for output in session.get_outputs()], feeds, target)
-    else:
-        results = _run(session, feeds, exotic)
-    spent = session.seconds if isinstance(session, NodeSession) else time.process_time() - started
+        results = session.run([output.name for output in session.get_outputs()], feeds, target, times)
+        return [store(target, f"out{i}", value) for i, value in enumerate(results)], session.seconds
+    started = time.process_time()
+    for _ in range(times):
+        if isinstance(session, OpenVinoSession | MnnSession):
+            assert isinstance(target, Path)
+            results = session.run([output.name for output in session.get_outputs()], feeds, target)
+        else:
+            results = _run(session, feeds, exotic)
+    spent = (time.process_time() - started) / times
     return [store(target, f"out{i}", value) for i, value in enumerate(results)], spent
 
 
@@ -325,48 +333,65 @@ def _chosen(arguments: Sequence[str]) -> str:
     return next(found, ONNXRUNTIME)
 
 
+@functools.cache
+def _more_than_caches() -> Array:
+    """Numbers of which nothing else has room in the processor's caches once they have been read."""
+    return np.ones(_MORE_THAN_CACHES // 8)
+
+
+def _make(request: Mapping[str, Any], runtime: str, sessions: list[Any]) -> None:
+    """Make a session that is asked for, in the place of those that are there, or beside them."""
+    earlier = next((one for one in sessions if isinstance(one, NodeSession)), None)
+    if not request["beside"]:
+        sessions[:] = [] if earlier is None else [earlier]  # its process is used again, or ended
+    if request["memory"] is not None:
+        limit_memory(data=request["memory"])
+    model = request["model"]
+    if runtime == OPENVINO:
+        made: Any = OpenVinoSession(model)
+    elif runtime == MNN:
+        made = MnnSession(model)
+    elif runtime.startswith(NODE):
+        number = len(sessions) if request["beside"] else 0
+        package = runtime.removeprefix(NODE)
+        made = NodeSession(package, model, optimize=request["optimize"], earlier=earlier, number=number)
+    else:
+        made = open_session(
+            model,
+            request["providers"],
+            request["quiet"],
+            optimize=request["optimize"],
+            libraries=request["libraries"],
+            is_large=request["large"],
+        )
+    sessions[:] = [*sessions, made] if request["beside"] else [made]
+
+
 def main(requests: BinaryIO, answers: BinaryIO, runtime: str = ONNXRUNTIME) -> None:
     """Serve until there are no more requests."""
-    session: Any = None
-    earlier: NodeSession | None = None
+    sessions: list[Any] = []
     for line in requests:
         request = json.loads(line)
         started = time.perf_counter()
         try:
-            if isinstance(session, NodeSession) and request is None:
-                session.close()
             if isinstance(request, dict):
-                earlier, session = session if isinstance(session, NodeSession) else None, None
-                if request["memory"] is not None:
-                    limit_memory(data=request["memory"])
-                if runtime == OPENVINO:
-                    session = OpenVinoSession(request["model"])
-                elif runtime == MNN:
-                    session = MnnSession(request["model"])
-                elif runtime.startswith(NODE):
-                    session = NodeSession(
-                        runtime.removeprefix(NODE), request["model"], optimize=request["optimize"], earlier=earlier
-                    )
-                else:
-                    session = open_session(
-                        request["model"],
-                        request["providers"],
-                        request["quiet"],
-                        optimize=request["optimize"],
-                        libraries=request["libraries"],
-                        is_large=request["large"],
-                    )
-                answer: dict[str, Any] = {"outputs": [[output.name, output.type] for output in session.get_outputs()]}
+                _make(request, runtime, sessions)
+                outputs = [[output.name, output.type] for output in sessions[-1].get_outputs()]
+                answer: dict[str, Any] = {"outputs": outputs}
             elif request is None:
-                session, answer = None, {}
+                for node_session in (one for one in sessions if isinstance(one, NodeSession)):
+                    node_session.close()
+                sessions, answer = [], {}
             elif isinstance(request, str):
                 providers = _working(request.split()[1:]) if runtime == ONNXRUNTIME else []
                 answer = {"runtime": _runtime_name(runtime), "providers": providers}
             else:
-                rows, spent = run_stored(session, *map(Path, request))
+                source, target, number, times, cold = request
+                if cold:
+                    _more_than_caches().sum()
+                rows, spent = run_stored(sessions[number], Path(source), Path(target), times)
                 answer = {"rows": rows, "processor": spent}
         except Exception as error:
-            session = earlier if isinstance(request, dict) else session
             answer = {"full" if _lacks_room(error) else "failed": str(error)}
         answers.write(json.dumps({**answer, "seconds": time.perf_counter() - started}).encode() + b"\n")
         answers.flush()

@@ -13,9 +13,11 @@ import pytest
 from ortopt import UsageError
 from ortopt.testing import parse
 from ortopt.verification import runtimes
+from ortopt.verification.input_sets import store_inputs
 from ortopt.verification.other_runtimes import NodeSession, name_of
-from ortopt.verification.process import Worker, WorkerError
+from ortopt.verification.process import Calls, Worker, WorkerError
 from ortopt.verification.verify import verify
+from ortopt.verification.worker import restore
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node here")
 
@@ -26,14 +28,14 @@ class InferenceSession {
     if (model.length < 4) throw new Error('this is no model')
     if (String(model) === 'refused') throw new Error('ERROR_CODE: 7, ERROR_MESSAGE: it is refused')
     if (String(model) === 'too large') throw new Error('ERROR_CODE: 6, ERROR_MESSAGE: std::bad_alloc')
-    return Object.assign(new InferenceSession(), { options })
+    return Object.assign(new InferenceSession(), { options, runs: 0, counts: String(model) === 'counts' })
   }
   get outputNames() { return ['y'] }
   get outputMetadata() { return [{ name: 'y', isTensor: true, type: 'float32' }] }
   async run({ x }) {
     console.log('what the runtime prints is skipped')
     if (x.dims.length === 0) process.exit(3)
-    return { y: x }
+    return { y: this.counts ? new Tensor('int32', Int32Array.of(++this.runs), [1]) : x }
   }
   async release() {
     if (this.gone) throw new Error('it was released before')
@@ -141,6 +143,28 @@ def test_a_process_that_says_why_it_refuses_a_model_is_used_for_the_next(
             worker.wait()
         worker.open(Path(model), 1, None)
         assert worker.names == ["y"]
+
+
+@needs_node
+def test_models_beside_each_other_run_in_turns_in_one_process(package: Path, model: str, tmp_path: Path) -> None:
+    counting = tmp_path / "counting.onnx"
+    counting.write_bytes(b"counts")
+    source = tmp_path / "in"
+    store_inputs({"x": np.float32([1.5])}, source)
+
+    def ran(worker: Worker, number: int, times: int) -> float:
+        target = tmp_path / f"out{number}"
+        (row,) = worker.run(source, target, Calls(number, times))
+        return float(restore(target, row)[0])
+
+    with Worker((), runtime=runtimes.find(str(package))) as worker:
+        worker.open(Path(model), 1, None)
+        worker.open(counting, 1, None, beside=True)
+        assert [ran(worker, 0, 1), ran(worker, 1, 3), ran(worker, 0, 1), ran(worker, 1, 1)] == [1.5, 3, 1.5, 4]
+        worker.open(counting, 1, None)
+        assert ran(worker, -1, 1) == 1
+        with pytest.raises(WorkerError):
+            ran(worker, 1, 1)
 
 
 @needs_node
