@@ -16,6 +16,7 @@ from ortopt import semantics
 from ortopt.analysis import blocks, releases
 from ortopt.analysis.blocks import Block, BlockCount
 from ortopt.analysis.costs import Cost
+from ortopt.analysis.loaded_weights import loaded_bytes
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.errors import TransformerError
 from ortopt.framework.workspace import NO_GROWTH, Growth
@@ -43,6 +44,8 @@ class ModelFigures(Struct, frozen=True):
         ops: Node count by op, as ``Add`` or ``com.microsoft::Gelu``; subgraphs and functions included.
         initializers: Number of initializers.
         nbytes: Bytes of all constants, Constant nodes included.
+        loaded: Bytes of constants that nodes read when the model runs: as `nbytes`, but for those of which others are
+            computed, which count instead.
         functions: Number of local functions.
         blocks: Number of blocks that one op can stand for, by family (see `ortopt.analysis.blocks`).
     """
@@ -50,6 +53,7 @@ class ModelFigures(Struct, frozen=True):
     ops: Mapping[str, int]
     initializers: int
     nbytes: int
+    loaded: int
     functions: int
     blocks: Mapping[str, BlockCount] = field(default_factory=dict)
 
@@ -274,11 +278,12 @@ def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
     """
     ops: Counter[str] = Counter()
     found: list[Block] = []
-    initializers = nbytes = 0
+    initializers = nbytes = loaded = 0
     for graph in scope.graphs(model, token):
         for value in token.checked(initializers_of(graph).values()):
             initializers += 1
             nbytes += value.const_value.nbytes if value.const_value is not None else 0
+        loaded += loaded_bytes(graph, token)
         for node in token.checked(graph):
             ops[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
             found += blocks.blocks_at(node)
@@ -286,4 +291,4 @@ def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
                 tensor = semantics.constant_tensor(node.outputs[0])
                 nbytes += tensor.nbytes if tensor is not None else 0
     counts = blocks.count(found)
-    return ModelFigures(dict(sorted(ops.items())), initializers, nbytes, len(model.functions), counts)
+    return ModelFigures(dict(sorted(ops.items())), initializers, nbytes, loaded, len(model.functions), counts)

@@ -147,6 +147,7 @@ def _changes(before: ModelFigures, after: ModelFigures) -> dict[str, Any]:
         "initializers": {"before": before.initializers, "after": after.initializers},
         "functions": {"before": before.functions, "after": after.functions},
         "constant_bytes": {"before": before.nbytes, "after": after.nbytes},
+        "loaded_bytes": {"before": before.loaded, "after": after.loaded},
         "blocks": {
             name: {"before": plain(before.blocks[name]), "after": plain(after.blocks[name])} for name in after.blocks
         },
@@ -294,8 +295,12 @@ _WHAT_FOR = {
 """By the last word of a pass's name, why what it makes is larger."""
 
 
+_MORE_LOADED = 1.05
+"""The part of its constants from which on a result whose loaded weights are more tells that."""
+
+
 def larger(data: Mapping[str, Any]) -> list[str]:
-    """Why a result has more nodes or bytes than its original: a clause for each of the two; empty where it has not.
+    """Why a result has more nodes or bytes than its original, or loaded weights: a clause for each; empty without any.
 
     Args:
         data: From `as_dict`.
@@ -310,6 +315,10 @@ def larger(data: Mapping[str, Any]) -> list[str]:
         untold = _growth(constants) - sum(total["bytes"] for total in data["passes"])
         others = {"what no pass counts": untold, "names, types and metadata": more - _growth(constants)}
         clauses.append(f"{size(more)} more: {_causes(data, 'bytes', more, size, others)}")
+    loaded = data["loaded_bytes"]
+    if loaded["after"] > _MORE_LOADED * max(constants["after"], loaded["before"]):
+        told = f"once loaded, its weights are {size(loaded['after'])} instead of {size(loaded['before'])}"
+        clauses.append(f"{told}: what is computed of constants alone is computed then")
     return clauses
 
 

@@ -1,0 +1,57 @@
+"""Weights as a loaded model holds them: what depends on constants alone is computed once, when a runtime loads it."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.semantics import DEQUANTIZERS, constant_tensor, is_pure, is_random
+from ortopt.semantics.nodes import key, subgraphs
+
+
+def loaded_bytes(graph: ir.Graph | ir.Function, token: CancellationToken = NEVER) -> int:
+    """Bytes of the constants of a graph that its nodes read when it runs, computed ones included.
+
+    What is dequantized stays quantized, and what has a size that is not known counts as what it is computed of.
+
+    Args:
+        graph: The graph, without those of its nodes.
+        token: Cancellation token.
+    """
+    sizes: dict[ir.Value, int] = {}
+    read: dict[ir.Value, int] = {}
+    for node in token.checked(graph):
+        if node.op_type == "Constant" and not node.domain:
+            continue
+        known = {
+            value: size for value in node.inputs if value is not None and (size := _size(value, sizes)) is not None
+        }
+        made = _made(node) if len(known) == len({*node.inputs} - {None}) else None
+        if made is None:
+            read |= known
+        else:
+            sizes |= made
+    outputs = {value: size for value in graph.outputs if (size := _size(value, sizes)) is not None}
+    return sum({**read, **outputs}.values())
+
+
+def _size(value: ir.Value, computed: dict[ir.Value, int]) -> int | None:
+    """The bytes of a constant or of what was computed of constants; None of others."""
+    tensor = constant_tensor(value)
+    return tensor.nbytes if tensor is not None else computed.get(value)
+
+
+def _made(node: ir.Node) -> dict[ir.Value, int] | None:
+    """The bytes of what a node computes; None where it runs again each time, or the sizes are not known."""
+    stays = key(node) in DEQUANTIZERS or bool([*subgraphs(node)]) or not is_pure(node) or is_random(node)
+    if stays or not node.inputs:
+        return None
+    sizes = {}
+    for value in node.outputs:
+        dims = None if value.shape is None else value.shape.dims
+        if value.dtype is None or dims is None or not all(isinstance(dim, int) for dim in dims):
+            return None
+        sizes[value] = math.ceil(value.dtype.itemsize * math.prod(dim for dim in dims if isinstance(dim, int)))
+    return sizes
