@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import ModelProto
 
-from tools.probe_targets import cases, forms
+from tools.probe_targets import Forms, _count, cases, forms
 
 
 def _version(model: ModelProto) -> int:
@@ -23,3 +23,14 @@ def test_a_test_has_forms_of_an_older_opset_and_with_constants() -> None:
     assert seen["Tan"][1][0] < seen["Tan"][0][0]  # 7, of float16, is older than 22, with bfloat16
     assert any(count for _, count in seen["Expand"])
     assert {version for version, _ in seen["Swish"]} == {seen["Swish"][0][0]}  # there is no older one
+
+
+def test_tests_of_a_form_are_counted_together() -> None:
+    known: Forms = []
+    for op, model, inputs, _ in cases():
+        if op == "Pad":
+            _count(known, model, inputs, right=model.graph.node[0].attribute[0].s != b"wrap")
+    counted = {(form["attributes"]["mode"], form["dtype"]): (form["right"], form["tests"]) for form in known}
+    assert counted["wrap", "int32"] == (0, 1)
+    assert counted["constant", "float"] == (3, 3)
+    assert len(counted) == len(known)

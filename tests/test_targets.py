@@ -103,6 +103,29 @@ def test_those_with_standard_ops_only_get_no_others(target: Target) -> None:
     assert all(not node.domain for node in result.model.graph)
 
 
+@pytest.mark.parametrize(
+    ("node", "fault"),
+    [
+        ('y = Pad <mode = "constant"> (x, s)', ""),
+        ("y = Pad (x, s)", ""),
+        ('y = Pad <mode = "edge"> (x, s)', ""),  # right of integers, and never wrong
+        ('y = Pad <mode = "wrap"> (x, s)', "not always right"),
+        ('y = Pad <mode = "another"> (x, s)', "not always right"),
+        ("y = MaxPool <kernel_shape = [2]> (x)", ""),
+        ("y = Mod <fmod = 1> (x, x)", ""),
+        ("y = Mod (x, x)", "not always right"),
+        ("y = MaxPool <kernel_shape = [2], ceil_mode = 1> (x)", "not always right"),
+        ("y = Min (x, x)", "not always right"),
+        ("y = Max (x, x)", "not always right"),  # declared: of a NaN it is wrong
+    ],
+)
+def test_of_an_op_that_is_not_always_right_forms_are_that_were_never_wrong(node: str, fault: str) -> None:
+    declared = targets.of(Target.OPENVINO)
+    assert declared is not None
+    model = parse(f"main (float[1,4,4] x, int64[6] s) => (float[A,B,C] y) {{ {node} }}")
+    assert declared.fault(model.graph[0]) == fault
+
+
 def test_the_newest_opset_is_the_runtimes() -> None:
     result = optimize(parse("main (float[2] x) => (float[2] y) { y = Relu (x) }"), target="tensorrt", opset="latest")
     assert result.model.opset_imports[""] == 20

@@ -8,8 +8,9 @@
 
 ONNX's own tests of its ops (`onnx.backend.test.case.node`), those of ai.onnx with one node, are run on the runtime
 without its optimizations where they can be turned off. Of each op it is kept how many tests were right, and how many
-there are; for an ONNX Runtime without those that the one installed here does not compute, whose kernels are known by
-themselves. ``--runtime`` is what ``--verify-with`` takes; of an execution provider those count that it takes itself.
+there are, and of ops that are not always right the same of each form; for an ONNX Runtime without those that the one
+installed here does not compute, whose kernels are known by themselves. ``--runtime`` is what ``--verify-with`` takes;
+of an execution provider those count that it takes itself.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from fuzzing.releases import Runner, difference
 from ortopt.analysis.providers import full_names
-from ortopt.analysis.targets import OPS
+from ortopt.analysis.targets import OPS, form_attributes
 from ortopt.verification import runtimes
 from ortopt.verification.process import WorkerError
 
 _HELPED: Final = "fallback to CPU EP has been explicitly disabled"  # ONNX Runtime's words
+
+_SCALARS: Final = (onnx.AttributeProto.FLOAT, onnx.AttributeProto.INT, onnx.AttributeProto.STRING)
 
 _NEWEST_IR: Final = 10
 """IR version that tests are given, where their opset does not need a later one: runtimes refuse newer ones."""
@@ -52,8 +56,9 @@ def cases() -> Iterator[tuple[str, onnx.ModelProto, dict[str, Any], list[Any]]]:
         if model is None or len(model.graph.node) != 1 or model.graph.node[0].domain or not case.data_sets:
             continue
         inputs, outputs = case.data_sets[0]
-        if not all(isinstance(array, np.ndarray) for array in (*inputs, *outputs)):
+        if not all(isinstance(array, np.ndarray | np.generic) for array in (*inputs, *outputs)):
             continue  # sequences
+        inputs, outputs = list(map(np.asarray, inputs)), list(map(np.asarray, outputs))
         version = max(one.version for one in model.opset_import if not one.domain)
         least = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", version)])
         model.ir_version = max(least, min(model.ir_version, _NEWEST_IR))
@@ -118,15 +123,23 @@ def _is_right(runner: Runner, model: onnx.ModelProto, inputs: dict[str, Any], ou
         return False
 
 
-def counted(runtime: str, provider: str = "") -> tuple[str, dict[str, list[int]]]:
-    """Name and release of a runtime, and of each op how many tests were right there, and how many there are.
+Forms: TypeAlias = list[dict[str, Any]]
+
+
+def counted(runtime: str, provider: str = "") -> tuple[str, dict[str, list[int]], dict[str, Forms]]:
+    """What ONNX's tests say of a runtime.
 
     Args:
         runtime: As ``--verify-with`` takes it.
         provider: The execution provider on which it runs; none if empty.
+
+    Returns:
+        Its name and release, of each op how many tests were right there and how many there are, and of those that are
+        not always right the same of each form.
     """
     found = runtimes.find(runtime, providers=full_names(provider))
     table: dict[str, list[int]] = {}
+    tested: dict[str, Forms] = {}
     with contextlib.ExitStack() as stack:
         runner, here = (
             stack.enter_context(Runner(Path(stack.enter_context(tempfile.TemporaryDirectory())), one, helps=False))
@@ -141,7 +154,23 @@ def counted(runtime: str, provider: str = "") -> tuple[str, dict[str, list[int]]
                 row = table.setdefault(op, [0, 0])
                 row[0] += right
                 row[1] += 1
-    return found.name, dict(sorted(table.items()))
+                _count(tested.setdefault(op, []), model, inputs, right=right)
+    partly = {op: known for op, known in sorted(tested.items()) if table[op][0] < table[op][1]}
+    return found.name, dict(sorted(table.items())), partly
+
+
+def _count(known: Forms, model: onnx.ModelProto, inputs: dict[str, Any], *, right: bool) -> None:
+    """Count a test among those of its form."""
+    (node,) = model.graph.node
+    given = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute if one.type in _SCALARS}
+    first = next(iter(inputs.values()), None)
+    dtype = "" if first is None else ir.DataType.from_numpy(first.dtype).name.lower()
+    about = {"attributes": form_attributes(node.op_type, given), "dtype": dtype}
+    form = next((one for one in known if one.items() >= about.items()), None)
+    if form is None:
+        known.append(form := {**about, "right": 0, "tests": 0})
+    form["right"] += right
+    form["tests"] += 1
 
 
 def main() -> int:
@@ -154,8 +183,9 @@ def main() -> int:
     parser.add_argument("--provider", default="")
     given = parser.parse_args()
     known = json.loads(OPS.read_text(encoding="utf-8")) if OPS.exists() else {}
-    name, table = counted(given.runtime, given.provider)
-    known[given.target] = {"runtime": name, "date": datetime.date.today().isoformat(), "ops": table}
+    name, table, tested = counted(given.runtime, given.provider)
+    entry = {"runtime": name, "date": datetime.date.today().isoformat(), "ops": table, "forms": tested}
+    known[given.target] = entry
     rows = [
         f"{json.dumps(target)}: {{\n"
         + ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in entry.items())

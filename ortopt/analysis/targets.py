@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import onnx_ir as ir
-from msgspec import Struct, convert
+from msgspec import Struct, convert, field
 
 from ortopt.analysis.providers import CPU, CUDA
 from ortopt.errors import UsageError
@@ -28,6 +28,22 @@ OPS: Final = Path(__file__).parent / "data" / "target-ops.json"
 NOT_RUN: Final = "not run"
 SWAPPED: Final = (0, 2, 1, 3)
 """A Transpose between [batch, positions, heads, size] and [batch, heads, positions, size]."""
+
+
+class Tested(Struct, frozen=True):
+    """A form of an op in ONNX's tests.
+
+    Attributes:
+        attributes: Those of the op that are no lists, as given or by default.
+        dtype: The type of its first input.
+        right: How many of the tests were right.
+        tests: How many there are.
+    """
+
+    attributes: Mapping[str, str | int | float]
+    dtype: str
+    right: int
+    tests: int
 
 
 class Declaration(Struct, frozen=True, kw_only=True):
@@ -45,6 +61,8 @@ class Declaration(Struct, frozen=True, kw_only=True):
         slow: Ops of ai.onnx that are slower there than what they stand for, as measured.
         partly: Ops of ai.onnx of which not all of ONNX's tests, or of our passes' examples, were right there; older
             forms of them may be.
+        forms: Of some of these ops, the forms that were tested: those with the attributes of none that was wrong are
+            right, and so are those of a type for which they were.
         fixed_sizes: Whether it runs models of fixed sizes only.
         reads_empty_constants: Whether constants without elements have the shape there that they have in the file.
         closed: Ops of ai.onnx whose bodies may not read there what is computed outside of them.
@@ -65,6 +83,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
     lacks: frozenset[str] = frozenset()
     slow: frozenset[str] = frozenset()
     partly: frozenset[str] = frozenset()
+    forms: Mapping[str, tuple[Tested, ...]] = field(default_factory=dict)
     fixed_sizes: bool = False
     reads_empty_constants: bool = True
     closed: frozenset[str] = frozenset()
@@ -104,7 +123,41 @@ class Declaration(Struct, frozen=True, kw_only=True):
             return NOT_RUN
         if node.domain:
             return ""
-        return "slow" if node.op_type in self.slow else "not always right" if node.op_type in self.partly else ""
+        if node.op_type in self.slow:
+            return "slow"
+        return "not always right" if node.op_type in self.partly and not self._is_right(node) else ""
+
+    def _is_right(self, node: ir.Node) -> bool:
+        """Whether a form of an op that is not always right was right in all tests."""
+        given = {name: one.value for name, one in node.attributes.items() if not one.is_ref()}
+        attributes = form_attributes(node.op_type, given)
+        alike = [tested for tested in self.forms.get(node.op_type, ()) if tested.attributes == attributes]
+        dtype = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
+        own = [tested for tested in alike if dtype is not None and tested.dtype == dtype.name.lower()]
+        return bool(alike) and all(tested.right == tested.tests for tested in own or alike)
+
+
+def form_attributes(op_type: str, given: Mapping[str, Any]) -> dict[str, str | int | float]:
+    """The attributes of an op of ai.onnx that are no lists, those that are left out by their defaults.
+
+    Args:
+        op_type: The op.
+        given: Attributes by name, texts also as bytes.
+    """
+    import onnx  # few runs ask
+
+    schema = onnx.defs.get_schema(op_type)
+    defaults = {
+        name: onnx.helper.get_attribute_value(one.default_value)
+        for name, one in schema.attributes.items()
+        if one.default_value.type
+    }
+    texts = {
+        name: value.decode() if isinstance(value, bytes) else value
+        for name, value in {**defaults, **given}.items()
+        if name in schema.attributes
+    }
+    return {name: value for name, value in sorted(texts.items()) if isinstance(value, str | int | float)}
 
 
 def of(target: Target) -> Declaration | None:
@@ -339,6 +392,8 @@ def _declared() -> dict[Target, Declaration]:
     for name, entry in declared.items():
         if name in measured:
             wrong = [op for op, (right, tests) in measured[name]["ops"].items() if right < tests]
-            entry["partly"] = [*entry.get("partly", ()), *wrong]
+            stated = entry.get("partly", ())
+            entry["partly"] = [*stated, *wrong]
+            entry["forms"] = {op: one for op, one in measured[name].get("forms", {}).items() if op not in stated}
             entry["title"] = measured[name]["runtime"]
     return {Target(name): convert(entry, Declaration) for name, entry in declared.items()}
