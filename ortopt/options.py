@@ -77,7 +77,11 @@ class Target(enum.Enum):
 
 
 ONNX_RUNTIMES = (Target.ORT, Target.WEB, Target.MOBILE)
-"""Targets that have ONNX Runtime's own ops; what was measured of kernels holds for `Target.ORT` alone."""
+"""Targets that have ONNX Runtime's own ops."""
+
+MEASURED_TARGETS = (Target.ORT, Target.OPENVINO, Target.WEB)
+"""Targets on whose runtimes the forms of the table of costs were measured: rules for these ask the table about each of
+their forms, and take what is faster on the runtime that the result is for."""
 
 
 class Fusions(enum.Enum):

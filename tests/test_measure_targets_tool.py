@@ -1,4 +1,4 @@
-"""What is written of ONNX Runtime Web: a row for each range of the shipped table, and no other forms' rows lost."""
+"""What is written of another runtime: a row for each range of the shipped table, and no other forms' rows lost."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from ortopt.analysis import costs
 from ortopt.analysis.providers import CPU
 from ortopt.measurement import cost_tables
 from ortopt.options import Target
+from ortopt.verification.process import WorkerError
 from ortopt.verification.start import Runtime
-from tools import measure_web
+from tools import measure_targets
 
-SHIPPED = json.loads(measure_web.PATH.read_bytes())
+SHIPPED = json.loads(measure_targets.path_of(Target.WEB).read_bytes())
 VERSION = SHIPPED["measured"]["onnxruntime"]
 NAME = "MatMul in place of DFT"
 
@@ -28,36 +29,60 @@ def runtime(version: str = VERSION) -> Runtime:
 
 @pytest.fixture
 def path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A copy of the shipped table, which the tool writes, on another processor."""
+    """A copy of the shipped table of the web, which the tool writes, on another processor."""
     copy = tmp_path / "costs.web.json"
-    copy.write_bytes(measure_web.PATH.read_bytes())
-    monkeypatch.setattr(measure_web, "PATH", copy)
+    copy.write_bytes(measure_targets.path_of(Target.WEB).read_bytes())
+    monkeypatch.setattr(measure_targets, "path_of", lambda _: copy)
     monkeypatch.setattr(cost_tables, "processor", lambda: "another (SSE)")
     return copy
 
 
-def test_forms_are_those_of_passes_that_serve_the_web() -> None:
+@pytest.mark.parametrize("target", [Target.OPENVINO, Target.WEB])
+def test_forms_are_those_that_a_result_may_have(target: Target) -> None:
     known = registry.installed()
-    passes = {name for entry in measure_web.entries_of([]) for name in entry.made_by.split()}
+    entries = measure_targets.entries_of(target)
+    passes = {name for entry in entries for name in entry.made_by.split()}
     assert passes
-    assert all(Target.WEB in (known.find(name).targets or (Target.WEB,)) for name in passes)
-    assert {str(entry.form) for entry in measure_web.entries_of([NAME])} == {NAME}
-    assert measure_web.entries_of(["Relu in place of nothing"]) == []
+    assert all(target in (known.find(name).targets or (target,)) for name in passes)
+    assert any(entry.form.domain for entry in entries) == (target is Target.WEB)
+    assert {str(entry.form) for entry in measure_targets.entries_of(target, [NAME])} == {NAME}
+    assert measure_targets.entries_of(target, ["Relu in place of nothing"]) == []
 
 
 def test_a_row_says_the_slowest_and_the_fastest_of_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = measure_web.entries_of([NAME])[0]
+    entry = measure_targets.entries_of(Target.WEB, [NAME])[0]
     times = [0.5 + 0.25 * number for number in range(len(entry.cases))]
     answers = iter(times)
-    monkeypatch.setattr(turns, "ratio", lambda *_: next(answers))
-    rows = list(measure_web.rows_of(entry, runtime()))
+    monkeypatch.setattr(turns, "ratio", lambda *_, cold: next(answers))
+    rows = list(measure_targets.rows_of(entry, Target.WEB, runtime()))
     ranges = [cost for cost in costs.shipped().own if cost.form == entry.form and cost.provider == CPU]
-    told = []
-    for cost in ranges:
+    assert len(rows) == len(ranges)
+    for row, cost in zip(rows, ranges, strict=True):
         own = [1 / time for time, given in zip(times, entry.cases, strict=True) if cost.holds_at(given)]
-        told += [[round(min(own), 2), round(max(own), 2)]] if own else []
-    assert [row["speed"] for row in rows] == told
-    assert all(row["verdict"] == costs.verdict_of(tuple(row["speed"])).value for row in rows)
+        assert row["speed"] == [round(min(own), 2), round(max(own), 2)]
+        assert row["verdict"] == costs.verdict_of(tuple(row["speed"])).value
+
+
+def test_what_does_not_run_there_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> float:
+        raise WorkerError("there is no such op")
+
+    monkeypatch.setattr(turns, "ratio", refused)
+    entry = measure_targets.entries_of(Target.OPENVINO, [NAME])[0]
+    rows = list(measure_targets.rows_of(entry, Target.OPENVINO, runtime()))
+    assert rows
+    assert all(row["verdict"] == "unknown" and "speed" not in row for row in rows)
+
+
+@pytest.mark.parametrize(("processor", "verdict"), [("one (AVX2)", "unknown"), ("another (AVX-512)", "pays")])
+def test_a_small_gain_by_fewer_products_counts_where_vectors_are_widest(
+    monkeypatch: pytest.MonkeyPatch, processor: str, verdict: str
+) -> None:
+    monkeypatch.setattr(cost_tables, "processor", lambda: processor)
+    monkeypatch.setattr(turns, "ratio", lambda *_, cold: 1 / 1.2)
+    entry = measure_targets.entries_of(Target.OPENVINO, ["MatMul of the points of tiles of 4×4"])[0]
+    rows = measure_targets.rows_of(entry, Target.OPENVINO, runtime())
+    assert {(row["verdict"], *row["speed"]) for row in rows} == {(verdict, 1.2, 1.2)}
 
 
 def row(low: float, high: float) -> dict[str, Any]:
@@ -68,22 +93,24 @@ def row(low: float, high: float) -> dict[str, Any]:
 
 
 def test_rows_of_what_was_measured_are_replaced_and_others_stay(path: Path) -> None:
-    text = measure_web._written([row(1.5, 2.0)], runtime())
+    text = measure_targets._written(Target.WEB, [row(1.5, 2.0)], runtime())
     written = json.loads(text)
-    others = [each for each in SHIPPED["costs"] if (each["op"], each["variant"]) != ("MatMul", "in place of DFT")]
+    others = [each for each in SHIPPED["costs"] if (each["op"], each.get("variant")) != ("MatMul", "in place of DFT")]
     assert written["costs"][:-1] == others
     assert written["costs"][-1]["speed"] == [1.5, 2.0]
     source = written["costs"][-1]["source"]
     assert "another (SSE)" in source
     assert "another (SSE)" in written["sources"][source]
     assert {each["source"] for each in written["costs"]} == written["sources"].keys()
-    assert written["measured"] == SHIPPED["measured"]
+    assert written["name"] == SHIPPED["name"]
     path.write_text(text, encoding="utf-8")
     assert len(costs.read(path.read_bytes()).own) == len(others) + 1
 
 
 def test_rows_of_two_versions_are_not_mixed(path: Path) -> None:
     before = path.read_bytes()
+    entries = measure_targets.entries_of(Target.WEB, [NAME])
     with pytest.raises(SystemExit, match="measure all forms"):
-        measure_web._written([row(1.5, 2.0)], runtime("9.9"))
+        measure_targets._check_version(Target.WEB, runtime("9.9"), entries)
+    measure_targets._check_version(Target.WEB, runtime(), entries)
     assert path.read_bytes() == before

@@ -40,39 +40,41 @@ def shipped_for(oldest: Release | None, target: Target = Target.ORT, threads: in
 
     Args:
         oldest: The oldest release that a run allows; None is the one of the table.
-        target: What runs the result: ONNX Runtime Web has the kernels of the CPU, translated; what was measured there
-            takes the place of what was measured elsewhere.
+        target: What runs the result: what was measured on another runtime takes the place there of what was measured
+            on ONNX Runtime.
         threads: Threads that run the result; None is any number.
     """
-    return _shipped_for(oldest, target is Target.WEB, threads == 1)
+    return _shipped_for(oldest, costs.of_target(target), threads == 1)
 
 
 @functools.cache
-def _shipped_for(oldest: Release | None, on_the_web: bool, alone: bool) -> CostTable:
+def _shipped_for(oldest: Release | None, elsewhere: CostTable | None, alone: bool) -> CostTable:
     table, *others = costs.of_processors()
-    others += [] if on_the_web or alone else [costs.with_threads()]
+    alone = alone or elsewhere is not None
+    others += [] if alone else [costs.with_threads()]
     own = releases.parse_release(table.measured.onnxruntime)
     oldest = oldest or own
     measured = sorted(release for release in map(releases.parse_release, _data()["releases"]) if release < own)
     first = max((release for release in measured if release <= oldest), default=oldest)
     asked = [release for release in measured if release >= first]
     if oldest >= own or not asked:
-        whole = costs.on_all_processors(table, others) if on_the_web or alone else costs.shipped()
+        whole = costs.on_all_processors(table, others) if alone else costs.shipped()
     else:
         whole = costs.on_all_processors(table, [*others, _column(table, asked)])
         whole.name = f"{table.name}, for {releases.shown(oldest)} and newer"
-    if alone and not on_the_web:
+    if elsewhere is not None:
+        return _on_another_runtime(whole, elsewhere)
+    if alone:
         whole.name += ", for one thread"
-    return _on_the_web(whole) if on_the_web else whole
+    return whole
 
 
-def _on_the_web(table: CostTable) -> CostTable:
-    """A table whose rows say what ONNX Runtime Web takes, as far as they were measured there."""
-    web = costs.on_the_web()
-    known = {cost.key: cost for cost in web.own}
+def _on_another_runtime(table: CostTable, measured: CostTable) -> CostTable:
+    """A table whose rows say what was measured on another runtime, as far as they were."""
+    known = {cost.key: cost for cost in measured.own}
     rows = [structs.replace(known.get(cost.key, cost), sizes=cost.sizes) for cost in table.own]
-    digest = hashlib.sha256((table.digest + web.digest).encode()).hexdigest()
-    return CostTable(f"{table.name}, on the web", digest, rows, table.measured, columns=table.columns)
+    digest = hashlib.sha256((table.digest + measured.digest).encode()).hexdigest()
+    return CostTable(f"{table.name}, for {measured.name}", digest, rows, table.measured, columns=table.columns)
 
 
 def _column(table: CostTable, asked: Sequence[Release]) -> CostTable:

@@ -24,6 +24,7 @@ from msgspec import Struct, field, structs
 from ortopt.analysis.blocked_layout import is_blocked_convolution
 from ortopt.analysis.blocked_values import PARTS, fills_most, is_in_blocks
 from ortopt.analysis.node_sizes import Extent
+from ortopt.options import MEASURED_TARGETS, Target
 from ortopt.semantics.domains import MICROSOFT
 
 HYSTERESIS: Final = 0.03
@@ -32,7 +33,9 @@ HYSTERESIS: Final = 0.03
 _SHIPPED: Final = Path(__file__).with_name("data") / "costs.json"
 _ON_OTHER_PROCESSORS: Final = (_SHIPPED.with_name("costs.avx2.json"),)
 WITH_THREADS: Final = _SHIPPED.with_name("costs.threads.json")
-_ON_THE_WEB: Final = _SHIPPED.with_name("costs.web.json")
+_OF_TARGETS: Final = {
+    target: _SHIPPED.with_name(f"costs.{target.value}.json") for target in MEASURED_TARGETS if target is not Target.ORT
+}
 
 Sizes = Mapping[str, int | Extent]
 """Sizes of a computation by name (see `ortopt.analysis.node_sizes`), each a number or the least and the greatest value;
@@ -467,9 +470,14 @@ def with_threads() -> CostTable:
 
 
 @functools.cache
-def on_the_web() -> CostTable:
-    """What rows of the table that ships cost in ONNX Runtime Web, as far as they were measured there."""
-    return read(_ON_THE_WEB.read_bytes())
+def of_target(target: Target) -> CostTable | None:
+    """What rows of the table that ships cost on another runtime; None where that was not measured.
+
+    Args:
+        target: The target that is the runtime's.
+    """
+    path = _OF_TARGETS.get(target)
+    return None if path is None else read(path.read_bytes())
 
 
 @functools.cache

@@ -15,8 +15,7 @@ from ortopt.analysis.cost_tables import read_file, table_for, table_of
 from ortopt.analysis.costs import Form, Verdict
 from ortopt.analysis.kernels import CPU
 from ortopt.errors import InvalidModelError
-from ortopt.options import Options, Target
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB
+from ortopt.options import MEASURED_TARGETS, Options, Target
 
 ROW = {"op": "Gelu", "provider": CPU, "verdict": "loses", "speed": [0.5, 0.6], "instead_of": "its parts", "source": "s"}
 
@@ -91,12 +90,21 @@ def test_a_file_that_is_no_json_or_not_there(tmp_path: Path) -> None:
         table_of(str(tmp_path / "y"))
 
 
-def test_forms_for_the_web_have_been_measured_there() -> None:
-    known = {cost.form for cost in costs.on_the_web().own}
-    for_web = [kind for kind in registry.installed() if kind.targets == AND_ON_THE_WEB]
-    asked = {Form(*form) for kind in for_web for form in kind.weighs}
+@pytest.mark.parametrize("target", [target for target in MEASURED_TARGETS if target is not Target.ORT])
+def test_forms_for_another_runtime_have_been_measured_there(target: Target) -> None:
+    table = costs.of_target(target)
+    assert table is not None
+    known = {cost.key for cost in table.own}
+    meant = [kind for kind in registry.installed() if kind.targets == MEASURED_TARGETS]
+    asked = {Form(*form) for kind in meant for form in kind.weighs}
     assert asked
-    assert asked <= known, "run: python -m tools.measure_web node_modules/onnxruntime-web --forms NAME"
+    rows = {cost.key for cost in costs.shipped().own if cost.form in asked and cost.provider == CPU}
+    assert rows <= known, "run: python -m tools.measure_targets TARGET RUNTIME --forms NAME"
+
+
+def test_other_targets_have_no_table_of_their_own() -> None:
+    assert costs.of_target(Target.ORT) is None
+    assert costs.of_target(Target.MOBILE) is None
 
 
 def test_what_loses_on_the_web_loses_for_that_target_alone() -> None:
@@ -110,6 +118,14 @@ def test_what_loses_on_the_web_loses_for_that_target_alone() -> None:
     assert (native.verdict, web.verdict) == (Verdict.PAYS, Verdict.LOSES)
     assert web.speed is not None
     assert web.speed[0] < 1
+
+
+def test_what_is_not_known_of_another_runtime_is_not_taken() -> None:
+    form = Form("", "Conv", "in place of STFT")  # OpenVINO refuses what it stands for
+    native, there = (table_for(Options(target=target)).find(form, CPU) for target in (Target.ORT, Target.OPENVINO))
+    assert native is not None
+    assert there is not None
+    assert (native.verdict, there.verdict) == (Verdict.PAYS, Verdict.UNKNOWN)
 
 
 def test_what_was_measured_on_the_web_takes_the_place_of_what_was_measured_elsewhere() -> None:

@@ -29,7 +29,7 @@ from ortopt.graph.match import (
     only_user,
     producer,
 )
-from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.options import MEASURED_TARGETS, Numerics, TransformerLevel
 from ortopt.patterns.affine import LARGEST, SMALLEST, affine_forms, is_near, need_single, scaled_below
 from ortopt.patterns.clamp import zeros_have_no_sign
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
@@ -125,7 +125,7 @@ class EluDecomposition(RewriteRule[Match]):
     needs = ("Celu", "Elu", "Exp", "Selu")
     opsets = (8, NEWEST_OPSET)  # before, Min and Max did not broadcast
     lookback = 5
-    targets = (Target.ORT, Target.WEB)  # the costs of both are measured
+    targets = MEASURED_TARGETS
     weighs = (MAXIMUM, SUM)
     numerics = Numerics.REORDERED
 

@@ -34,7 +34,7 @@ from ortopt.graph.match import (
     scalar,
     users,
 )
-from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.options import MEASURED_TARGETS, Numerics, Target, TransformerLevel
 from ortopt.patterns.affine import need_single
 from ortopt.patterns.slopes import threshold
 from ortopt.rule import NEWEST_OPSET, Elimination, Forwarded, Match, RewriteRule
@@ -152,7 +152,7 @@ class MishDecomposition(RewriteRule[Match]):
     lookback = 6
     looks_downstream = True
     numerics = Numerics.REORDERED
-    targets = (Target.ORT, Target.WEB)
+    targets = MEASURED_TARGETS
     weighs = (FORM,)
 
     def match(self, root: ir.Node) -> Match:

@@ -12,10 +12,6 @@ FOR_BLOCKS = "the blocked kernels are"
 MEASURED = "the gain was measured"
 """What is for single precision only (see `need_float32`)."""
 
-AND_ON_THE_WEB = (Target.ORT, Target.WEB)
-"""Targets of rules whose forms were measured in ONNX Runtime Web as well: it has the same kernels, translated to
-WebAssembly, but for those on blocks of channels."""
-
 
 class CpuRule(RewriteRule[FoundT]):
     """A rule for a form that ONNX Runtime computes faster on the CPU."""

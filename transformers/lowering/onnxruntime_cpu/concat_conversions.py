@@ -27,7 +27,7 @@ from ortopt.graph.match import (
     same_dim,
     small_array,
 )
-from ortopt.options import Numerics
+from ortopt.options import MEASURED_TARGETS, Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
@@ -119,6 +119,7 @@ class WeightedConcatDecomposition(CpuRule[Match]):
     The parts are short; they may be stacked, and the stack flattened.
     """
 
+    targets = MEASURED_TARGETS
     roots = ("ReduceSum",)
     opsets = (13, NEWEST_OPSET)  # the first with axes of ReduceSum and sizes of Split as inputs
     lookback = 4

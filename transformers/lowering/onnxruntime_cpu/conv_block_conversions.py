@@ -16,7 +16,7 @@ from ortopt.framework.fusions import check_faster
 from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
 from ortopt.graph.match import FLOAT, Code, array_of, before, dims, inputs, need, opset, static_dims, tensor_of
-from ortopt.options import March, Numerics
+from ortopt.options import MEASURED_TARGETS, March, Numerics
 from ortopt.patterns.convolutions import is_convolution
 from ortopt.rule import Match
 from ortopt.semantics.opset_changes import DEPTH_TO_SPACE_HAS_MODES_FROM, PADS_ARE_AN_INPUT_FROM
@@ -60,6 +60,7 @@ class FewOutputConvUnrolling(ConvRule[Match]):
     NaN or an infinity makes NaN of the pixels beside those that read it.
     """
 
+    targets = MEASURED_TARGETS
     after = (
         "conv_add_fusion",
         "conv_mul_fusion",

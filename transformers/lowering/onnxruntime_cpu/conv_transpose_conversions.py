@@ -27,7 +27,7 @@ from ortopt.graph.match import (
     static_dims,
     tensor_of,
 )
-from ortopt.options import Numerics
+from ortopt.options import MEASURED_TARGETS, Numerics
 from ortopt.patterns.convolutions import stride_of_transposed
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import bias_of, convolved, points
@@ -51,6 +51,7 @@ class ConvTransposeDecomposition(CpuRule[Match]):
     blocked kernels. With few outputs and of small images, moving the phases costs more than they save.
     """
 
+    targets = MEASURED_TARGETS
     roots = ("ConvTranspose",)
     opsets = (11, NEWEST_OPSET)  # before, a DepthToSpace had no modes, and a Slice attributes
     after = ("conv_add_fusion", "conv_bn_fusion", "conv_mul_fusion")
@@ -173,6 +174,7 @@ class StackedConvTransposeConversion(CpuRule[Match]):
     NaN or an infinity makes NaN of the pixels beside it.
     """
 
+    targets = MEASURED_TARGETS
     roots = ("ConvTranspose",)
     opsets = (11, NEWEST_OPSET)  # before, a DepthToSpace had no modes
     after = ("conv_add_fusion", "conv_bn_fusion", "conv_mul_fusion")

@@ -33,7 +33,7 @@ from ortopt.graph.match import (
     splat,
 )
 from ortopt.graph.provenance import stands_for
-from ortopt.options import Numerics
+from ortopt.options import MEASURED_TARGETS, Numerics
 from ortopt.rule import NEWEST_OPSET
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, UNARY, ZERO_OF_ZERO
@@ -101,6 +101,7 @@ class DenseExpertConversion(CpuRule[DenseExperts]):
     give 0 for a row of zeros. `gathered_product_decomposition` then multiplies the rows of each expert at once.
     """
 
+    targets = MEASURED_TARGETS
     roots = ("ReduceSum",)
     opsets = (COMPUTED_SIZES_FROM, NEWEST_OPSET)
     numerics = Numerics.FINITE

@@ -38,7 +38,7 @@ from ortopt.graph.provenance import NEEDS_KEY
 from ortopt.linear.channels import of_channels
 from ortopt.linear.folding import Place, layer_alone, node_alone, rebuilt
 from ortopt.linear.weights import scaled
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import MEASURED_TARGETS, Numerics, TransformerLevel
 from ortopt.patterns.convolutions import elements_of_an_image
 from ortopt.patterns.slopes import ROOTS, SlopedRelu, sloped_relu
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
@@ -46,7 +46,7 @@ from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import BROADCASTING, BROADCASTING_ONE_WAY
 from ortopt.semantics.opset_changes import BROADCASTS_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import convolved
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 RANK = 4
 POOL = Form("", "AveragePool", "in place of LRN")
@@ -67,6 +67,7 @@ class LrnDecomposition(CpuRule[Match]):
     stays in its window, as the specification has it: ONNX Runtime's kernel carries it on to all channels that follow.
     """
 
+    targets = MEASURED_TARGETS
     roots = ("LRN",)
     opsets = (7, NEWEST_OPSET)  # before, a number broadcasts by an attribute
     weighs = (POOL,)
@@ -143,7 +144,7 @@ class PowDecomposition(CpuRule[Match]):
     The CPU's kernel for Pow computes each element by itself, by logarithms. Hashed attention (YOSO) has such powers.
     """
 
-    targets = AND_ON_THE_WEB
+    targets = MEASURED_TARGETS
     roots = ("Pow",)
     opsets = (BROADCASTS_FROM, NEWEST_OPSET)
     weighs = (PRODUCTS,)

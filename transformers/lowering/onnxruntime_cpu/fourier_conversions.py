@@ -33,11 +33,11 @@ from ortopt.graph.match import (
     static_dims,
     tensor_of,
 )
-from ortopt.options import Numerics
+from ortopt.options import MEASURED_TARGETS, Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.opset_changes import DFT_AXIS_IS_AN_INPUT_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import convolved
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 DFT: Final = Form("", "MatMul", "in place of DFT")
 DFT_OF_A_POWER: Final = Form("", "MatMul", "in place of DFT of a power of two")
@@ -62,7 +62,7 @@ class DftMatmulConversion(CpuRule[Match]):
     and mirrored; of fewer it is faster to compute all.
     """
 
-    targets = AND_ON_THE_WEB
+    targets = MEASURED_TARGETS
     roots = ("DFT",)
     opsets = (17, NEWEST_OPSET)
     numerics = Numerics.FINITE  # an infinity spreads further in a longer transform
@@ -196,7 +196,7 @@ class StftConvConversion(CpuRule[Match]):
     ``window[n] · cos(2π·k·n / length)``, and the same of its negative sine.
     """
 
-    targets = AND_ON_THE_WEB
+    targets = MEASURED_TARGETS
     after = ("stft_canonicalization", "constant_folding")
     roots = ("STFT",)
     opsets = (17, NEWEST_OPSET)

@@ -35,10 +35,10 @@ from ortopt.graph.match import (
     same_dim,
     scalar,
 )
-from ortopt.options import Numerics
+from ortopt.options import MEASURED_TARGETS, Numerics
 from ortopt.rule import NEWEST_OPSET
 from ortopt.semantics.op_traits import CASTS, MOVING
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 FOR_EACH: Final = Form("", "Gemm", "for each matrix")
 
@@ -79,7 +79,7 @@ class GatheredProductDecomposition(CpuRule[GatheredProduct]):
     a layer that is exported alone, they count as 16.
     """
 
-    targets = AND_ON_THE_WEB
+    targets = MEASURED_TARGETS
     roots = ("MatMul",)
     opsets = (COMPUTED_SIZES_FROM, NEWEST_OPSET)
     numerics = Numerics.REORDERED

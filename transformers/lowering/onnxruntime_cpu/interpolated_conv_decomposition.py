@@ -31,7 +31,7 @@ from ortopt.graph.match import (
     need_fixed,
     optional,
 )
-from ortopt.options import Numerics
+from ortopt.options import MEASURED_TARGETS, Numerics
 from ortopt.patterns.convolutions import separate_activation
 from ortopt.patterns.interpolation import Image, Matrix, interpolated
 from ortopt.rule import Match
@@ -101,6 +101,7 @@ class InterpolatedConvDecomposition(CpuRule[Match]):
     SegFormer have such convolutions, and decoders with skips.
     """
 
+    targets = MEASURED_TARGETS
     roots = CONVOLUTIONS
     needs = ("Resize",)
     weighs = (FORM,)

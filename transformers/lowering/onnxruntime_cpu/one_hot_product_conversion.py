@@ -29,7 +29,7 @@ from ortopt.graph.match import (
     tensor_of,
 )
 from ortopt.linear.weights import MAX_BYTES
-from ortopt.options import Numerics
+from ortopt.options import MEASURED_TARGETS, Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
@@ -65,6 +65,7 @@ class OneHotProductConversion(CpuRule[Match]):
     are clipped. W must be finite, as 0 times an infinity is NaN; a zero of it may get the other sign.
     """
 
+    targets = MEASURED_TARGETS
     roots = ("MatMul",)
     needs = ("OneHot", "Equal")
     lookback = 3

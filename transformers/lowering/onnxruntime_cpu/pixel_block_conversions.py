@@ -34,12 +34,12 @@ from ortopt.graph.match import (
     small_array,
     static_dims,
 )
-from ortopt.options import Numerics
+from ortopt.options import MEASURED_TARGETS, Numerics
 from ortopt.rule import Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import DEPTH_TO_SPACE_HAS_MODES_FROM
 from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import CONVOLUTIONS, ConvRule, convolution
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 TWO_TRANSPOSES = Form("", "Transpose", "twice in place of DepthToSpace")
 
@@ -52,7 +52,7 @@ class DepthToSpaceDecomposition(CpuRule[Match]):
     On its CPU the kernel is a transposition of six axes, which for small blocks is slower than two of four axes.
     """
 
-    targets = AND_ON_THE_WEB
+    targets = MEASURED_TARGETS
     roots = ("DepthToSpace",)
     after = ("shuffled_conv_fusion",)
     weighs = (TWO_TRANSPOSES,)
@@ -129,6 +129,7 @@ class SpaceToDepthConvFusion(ConvRule[Match]):
     The products are the same, and nothing is moved. That pays for images of few channels.
     """
 
+    targets = MEASURED_TARGETS
     after = ("space_to_depth_fusion",)
     lookback = 3
     weighs = (UNSHUFFLED,)
@@ -221,6 +222,7 @@ class UpsampledConvDecomposition(CpuRule[Match]):
     channels, the phases cost more than they save.
     """
 
+    targets = MEASURED_TARGETS
     roots = CONVOLUTIONS
     produces = ((MICROSOFT, "FusedConv"), ("", "DepthToSpace"))
     weighs = (PHASE, PHASE_OF_ANY_SIZE)

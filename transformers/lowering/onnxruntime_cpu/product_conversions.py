@@ -34,11 +34,11 @@ from ortopt.graph.match import (
     rank,
 )
 from ortopt.graph.provenance import NEEDS_KEY
-from ortopt.options import Numerics
+from ortopt.options import MEASURED_TARGETS, Numerics
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.opset_changes import SHAPE_HAS_AN_END_FROM
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
 
 NEGATIVE_AXES_FROM = 11
 
@@ -98,6 +98,7 @@ class OuterSumConversion(CpuRule[Match]):
     Only what comes out of products counts: masks may be infinite, and an infinity times zero is no number.
     """
 
+    targets = MEASURED_TARGETS
     roots = ("Add",)
     opsets = (5, NEWEST_OPSET)  # before, a Reshape's shape was an attribute
     lookback = 3
@@ -173,7 +174,7 @@ class ReduceMatmulConversion(CpuRule[Match]):
     kernel of sums is as fast.
     """
 
-    targets = AND_ON_THE_WEB
+    targets = MEASURED_TARGETS
     roots = (*SQUARES, "ReduceMean", "ReduceSum")
     opsets = (5, NEWEST_OPSET)  # before, a Reshape's shape was an attribute
     weighs = (SUMS, SUMS_OF_ANY_NUMBER)

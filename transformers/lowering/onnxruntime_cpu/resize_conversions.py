@@ -27,7 +27,7 @@ from ortopt.graph.match import (
     static_dims,
     users,
 )
-from ortopt.options import Numerics, Target, TransformerLevel
+from ortopt.options import MEASURED_TARGETS, Numerics, Target, TransformerLevel
 from ortopt.patterns.convolutions import elements_of_an_image, is_convolution, is_filled_image
 from ortopt.patterns.interpolation import IN_PLACE_OF_PHASES, Image, Matrix, interpolated
 from ortopt.rule import NEWEST_OPSET, Match
@@ -119,6 +119,7 @@ class ResizeConvConversion(CpuRule[Match]):
     The kernels hold zeros: a NaN or an infinity makes NaN of the elements beside those that read it.
     """
 
+    targets = MEASURED_TARGETS
     after = ("resize_matmul_conversion",)
     roots = ("Resize",)
     opsets = (11, NEWEST_OPSET)
@@ -170,6 +171,7 @@ class ResizeMatmulConversion(CpuRule[Match]):
     its row and of its column.
     """
 
+    targets = MEASURED_TARGETS
     after = ("resize_projection_reordering",)
     roots = ("Resize",)
     opsets = (11, NEWEST_OPSET)

@@ -18,6 +18,7 @@ from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import Refusal, dims, is_op, need, users
 from ortopt.graph.walk import Question, each, walk
+from ortopt.options import MEASURED_TARGETS
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
@@ -38,6 +39,7 @@ class RollGatherFusion(CpuRule[Match]):
     Two axes are rolled: along one alone, Concat copies large pieces. Short rows are copied slowly.
     """
 
+    targets = MEASURED_TARGETS
     roots = ("Concat", "Transpose")
     opsets = (5, NEWEST_OPSET)
     lookback = MAX_MOVES

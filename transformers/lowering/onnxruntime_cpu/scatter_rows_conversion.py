@@ -12,6 +12,7 @@ from ortopt.analysis.costs import Form
 from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import dims, dtype, inputs, need, need_fixed, producer, same_dim
+from ortopt.options import MEASURED_TARGETS
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
 
@@ -28,6 +29,7 @@ class ScatterRowsConversion(CpuRule[Match]):
     several threads at once, and loses summands where an index occurs twice.
     """
 
+    targets = MEASURED_TARGETS
     roots = ("ScatterElements",)
     opsets = (11, NEWEST_OPSET)
     after = ("constant_folding",)

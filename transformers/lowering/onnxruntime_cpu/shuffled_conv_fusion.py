@@ -39,7 +39,7 @@ from ortopt.graph.match import (
 )
 from ortopt.linear.channels import vector
 from ortopt.linear.weights import rounded
-from ortopt.options import Numerics
+from ortopt.options import MEASURED_TARGETS, Numerics
 from ortopt.patterns.convolutions import is_convolution
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.domains import MICROSOFT
@@ -105,6 +105,7 @@ class ShuffledConvFusion(CpuRule[Match]):
     The larger kernel holds zeros: a NaN or an infinity makes NaN of the pixels beside those that read it.
     """
 
+    targets = MEASURED_TARGETS
     roots = ("DepthToSpace",)
     after = ("conv_add_fusion", "conv_mul_fusion")
     opsets = (11, NEWEST_OPSET)  # the modes of DepthToSpace; before 10, Slice has its bounds as attributes

@@ -34,6 +34,7 @@ from ortopt.graph.match import (
     users,
 )
 from ortopt.graph.symbolic import is_known
+from ortopt.options import MEASURED_TARGETS
 from ortopt.patterns.permutations import (
     Exchange,
     Order,
@@ -45,7 +46,7 @@ from ortopt.patterns.permutations import (
 )
 from ortopt.rule import NEWEST_OPSET, Match
 from ortopt.semantics.op_traits import RESHAPING
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 from ortopt.views.emission import chain
 from ortopt.views.index_map import reordered, reshaped, whole
 from ortopt.views.reading import through
@@ -163,7 +164,7 @@ class TransposeDecomposition(CpuRule[Match]):
     counts.
     """
 
-    targets = AND_ON_THE_WEB
+    targets = MEASURED_TARGETS
     after = ("transpose_optimizer", "window_gather_decomposition")
     roots = ("Transpose",)
     opsets = (5, NEWEST_OPSET)  # the first with a Reshape to a shape that is an input
@@ -268,6 +269,7 @@ class TransposeReshapeMerging(CpuRule[Match]):
     Elements behind one another stay so: short pieces have fast paths where one axis moves.
     """
 
+    targets = MEASURED_TARGETS
     after = ("transpose_optimizer", "transpose_merging", "reshape_transpose_fusion")
     roots = ("Transpose",)
     opsets = (5, NEWEST_OPSET)  # the first with a Reshape to a shape that is an input
@@ -304,7 +306,7 @@ class ColumnGatherConversion(CpuRule[Match]):
     positions. As a row of numbers for each pair they are copied at once, and a Transpose of one axis is fast.
     """
 
-    targets = AND_ON_THE_WEB
+    targets = MEASURED_TARGETS
     roots = ("Gather",)
     after = ("transpose_optimizer",)
     weighs = (COLUMNS_AS_ROWS,)

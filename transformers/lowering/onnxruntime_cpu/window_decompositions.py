@@ -38,8 +38,9 @@ from ortopt.graph.match import (
     static_dims,
     users,
 )
+from ortopt.options import MEASURED_TARGETS
 from ortopt.rule import NEWEST_OPSET, Match
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 
 SLIDING_RUNS = Form("", "Slice", "for each offset")
 
@@ -54,7 +55,7 @@ class SlidingGatherDecomposition(CpuRule[Match]):
     number by number.
     """
 
-    targets = AND_ON_THE_WEB
+    targets = MEASURED_TARGETS
     roots = ("Gather",)
     opsets = (11, NEWEST_OPSET)  # the first with Range
     lookback = 3
@@ -171,7 +172,7 @@ class WindowGatherDecomposition(CpuRule[Match]):
     Two Gathers that cut windows from windows become one. Of few numbers, it is the number of nodes that counts.
     """
 
-    targets = AND_ON_THE_WEB
+    targets = MEASURED_TARGETS
     roots = ("Gather",)
     opsets = (11, NEWEST_OPSET)  # the first with negative indices
     lookback = 3

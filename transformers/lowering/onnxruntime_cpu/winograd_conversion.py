@@ -30,7 +30,7 @@ from ortopt.graph.match import (
     static_dims,
 )
 from ortopt.ops.reader import split_node
-from ortopt.options import Numerics
+from ortopt.options import MEASURED_TARGETS, Numerics
 from ortopt.patterns.convolutions import elements_of_an_image, is_filled_image, separate_activation
 from ortopt.rule import Match
 from ortopt.semantics.opset_changes import PADS_ARE_AN_INPUT_FROM
@@ -40,7 +40,7 @@ from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import (
     channels_first,
     channels_last,
 )
-from ortopt.transformers.lowering.onnxruntime_cpu._rules import AND_ON_THE_WEB, MEASURED, CpuRule
+from ortopt.transformers.lowering.onnxruntime_cpu._rules import MEASURED, CpuRule
 from ortopt.views.layouts import size_along
 
 SMALL_TILES: Final = Form("", "MatMul", "of the points of tiles of 4×4")
@@ -117,7 +117,7 @@ class WinogradConversion(CpuRule[Match]):
     of the results beside those that read it.
     """
 
-    targets = AND_ON_THE_WEB
+    targets = MEASURED_TARGETS
     after = (
         "channel_gate_conversion",
         "conv_add_activation_fusion",
