@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
+from onnxruntime import InferenceSession
 
 from ortopt.patterns.interpolation import Interpolation
 from ortopt.verification.comparison import Comparison, OutputRow
@@ -74,6 +75,29 @@ def test_a_copy_moves_what_a_kernel_gives_by_as_much_as_it_errs() -> None:
     assert moved["e"][1, 0] == 0
     assert moved["s"].max() == moved["e"].max() == 1
     assert moved["e"].min() == -1
+
+
+@pytest.mark.parametrize("length", [64, 100])
+@pytest.mark.parametrize(
+    ("text", "opset"),
+    [
+        ("main (float[8,LENGTH,1] x) => (float[A,B,C] y) { y = DFT <axis = 1> (x) }", 17),
+        ("main (float[8,LENGTH,1] x) => (float[A,B,C] y) <int64 a = {1}> { y = DFT (x, , a) }", 20),
+        ("main (float[8,LENGTH,1] x) => (float[A,B,C] y) { y = DFT (x) }", 20),
+        ("main (float[8,70,1] x) => (float[A,B,C] y) <int64 n = {LENGTH}> { y = DFT (x, n) }", 20),
+    ],
+)
+def test_a_transform_moves_by_as_much_as_its_kernel_errs(text: str, opset: int, length: int) -> None:
+    """One of a length that is a power of two errs as other kernels do."""
+    model = parsed(text.replace("LENGTH", str(length)), opset)
+    columns = 70 if "n =" in text else length
+    x = np.random.default_rng(0).standard_normal((8, columns, 1)).astype(np.float32)
+    plain, moved = (
+        InferenceSession(ir.to_proto(one).SerializeToString()).run(None, {"x": x})[0]
+        for one in (model, jittered(model, 0))
+    )
+    move = np.abs(moved - plain).max() / np.abs(plain).max() * 2**24
+    assert move == 0 if length == 64 else 100 < move < 300
 
 
 LAYERS = 24

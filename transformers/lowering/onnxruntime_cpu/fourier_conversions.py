@@ -59,7 +59,8 @@ class DftMatmulConversion(CpuRule[Match]):
     by one: in several rows of up to a few hundred the product is faster, too.
 
     Not for long ones: work and matrix grow with the square. Of many real numbers half of the frequencies are computed,
-    and mirrored; of fewer it is faster to compute all.
+    and mirrored; of fewer it is faster to compute all. The real numbers of half of the frequencies (`torch.fft.irfft`)
+    are a product with twice the sines and cosines of those that stand for two.
     """
 
     targets = MEASURED_TARGETS
@@ -76,34 +77,63 @@ class DftMatmulConversion(CpuRule[Match]):
         need(_along(root, size) == size - 2, "it is not along the last axis of numbers", root)
         length, parts = need_fixed(dims(x)[-2:], "the length is not known", x)
         asked = optional(root, 1)
-        need(asked is None or _number(asked) == length, "it is cut or padded", root)
         is_inverse, onesided = (bool(attribute(root, name, 0)) for name in ("inverse", "onesided"))
+        if is_inverse and onesided:
+            return _real_numbers(root, x, length, None if asked is None else _number(asked))
+        need(asked is None or _number(asked) == length, "it is cut or padded", root)
         if parts == 2 and (real := _real(x)) is not None:
             x, parts = real, 1
-        need(not onesided or (parts == 1 and not is_inverse), "half of the frequencies is asked for otherwise", root)
+        need(not onesided or parts == 1, "half of the frequencies is asked for otherwise", root)
         need(length <= MAX_NUMBERS and parts in (1, 2), "its matrix would be large", root)
-        form = DFT if length & (length - 1) else DFT_OF_A_POWER
-        check_faster(root, form, columns=length, components=parts, rows=dims(x)[:-2])
+        _check_faster(root, x, length, parts)
         halved = parts == 1 and length > MAX_WHOLE and not onesided
         matrix = _matrix(length, parts, is_inverse=is_inverse, onesided=onesided or halved)
         shared = _known(matrix, root)
-        return Match((root,), lambda: _product(x, matrix, shared, length if halved else None))
+        return Match((root,), lambda: _product(x, matrix, shared, mirrored=length if halved else None))
 
 
-def _product(x: ir.Value, matrix: np.ndarray, shared: ir.Value | None, mirrored: int | None) -> ir.Value:
+def _check_faster(root: ir.Node, x: ir.Value, length: int, parts: int) -> None:
+    form = DFT if length & (length - 1) else DFT_OF_A_POWER
+    check_faster(root, form, columns=length, components=parts, rows=dims(x)[:-2])
+
+
+def _real_numbers(root: ir.Node, x: ir.Value, count: int, asked: int | None) -> Match:
+    """The real numbers of which so many frequencies are half: the others are the same, conjugated.
+
+    Args:
+        root: The inverse DFT of one side.
+        x: The frequencies.
+        count: How many there are.
+        asked: How many numbers are asked for; None are as many as have so many frequencies, an even number.
+    """
+    need(opset(root) >= DFT_AXIS_IS_AN_INPUT_FROM, "half of the frequencies is asked for otherwise", root)
+    need(dims(x)[-1] == 2, "its frequencies are not complex", x)
+    length = 2 * (count - 1) if asked is None else asked
+    need(count > 1 and length // 2 + 1 == count, "it is cut or padded", root)
+    need(length <= MAX_NUMBERS, "its matrix would be large", root)
+    _check_faster(root, x, length, parts=2)
+    matrix = _matrix_of_half(length)
+    shared = _known(matrix, root)
+    return Match((root,), lambda: _product(x, matrix, shared, parts=1))
+
+
+def _product(
+    x: ir.Value, matrix: np.ndarray, shared: ir.Value | None, *, parts: int = 2, mirrored: int | None = None
+) -> ir.Value:
     """Build the product, its numbers side by side.
 
     Args:
         x: What is transformed.
         matrix: Sines and cosines.
         shared: The same matrix, where another transform has it already.
+        parts: How many parts a number of the result has.
         mirrored: How many numbers there are, where the matrix gives half of the frequencies and all are asked for.
     """
     ahead = [0] * (rank(x) - 2)
     rows, columns = matrix.shape
     flat = ir.node("Reshape", [x, constant([*ahead, rows])]).outputs[0]
     product = ir.node("MatMul", [flat, shared or constant(matrix, FLOAT)]).outputs[0]
-    result = ir.node("Reshape", [product, constant([*ahead, columns // 2, 2])]).outputs[0]
+    result = ir.node("Reshape", [product, constant([*ahead, columns // parts, parts])]).outputs[0]
     return result if mirrored is None else _mirrored(result, mirrored, len(ahead))
 
 
@@ -150,6 +180,18 @@ def _matrix(length: int, parts: int, *, is_inverse: bool, onesided: bool) -> np.
     every = np.stack([of_real, of_imaginary][:parts], axis=1)
     matrix: np.ndarray = every.reshape(length * parts, 2 * count)
     return (matrix / length if is_inverse else matrix).astype(np.float32)
+
+
+def _matrix_of_half(length: int) -> np.ndarray:
+    """What each part of half of the frequencies adds to each real number; but for the ends, a frequency is two."""
+    count = length // 2 + 1
+    angles = _angles(count, length, length)
+    weights = np.full((count, 1), 2.0)
+    weights[0] = 1
+    if length % 2 == 0:
+        weights[-1] = 1
+    matrix: np.ndarray = np.stack([np.cos(angles), -np.sin(angles)], axis=1) * weights[:, None] / length
+    return matrix.reshape(2 * count, length).astype(np.float32)
 
 
 def _angles(rows: int, columns: int, length: int) -> np.ndarray:
