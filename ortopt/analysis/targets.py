@@ -69,8 +69,6 @@ class Declaration(Struct, frozen=True, kw_only=True):
         closed_to_outputs: Ops of ai.onnx in whose bodies outputs of a graph around them are misread there.
         mistakes_heads: Whether it takes heads for positions in some attentions that have as many of both.
         slow_padding: From so many zeros on a convolution's own padding is slower there than a Pad; None is never.
-        batch_first: Ops of ai.onnx whose kernels take the batch before the positions: a Transpose beside one that the
-            op wants or gives costs nothing there.
     """
 
     title: str
@@ -90,7 +88,6 @@ class Declaration(Struct, frozen=True, kw_only=True):
     closed_to_outputs: frozenset[str] = frozenset()
     mistakes_heads: bool = False
     slow_padding: int | None = None
-    batch_first: frozenset[str] = frozenset()
 
     def runs(self, node: ir.Node) -> bool:
         """Whether it runs a node of ai.onnx, by its op; what it does with other domains is not known.
@@ -187,17 +184,6 @@ def closed_to_outputs(target: Target) -> frozenset[str]:
         target: The target.
     """
     return frozenset().union(*(one.closed_to_outputs for one in _meant(target)))
-
-
-@functools.cache
-def batch_first(target: Target) -> frozenset[str]:
-    """Ops of ai.onnx whose kernels take the batch before the positions, so that Transposes beside them cost nothing.
-
-    Args:
-        target: The target.
-    """
-    declaration = of(target)
-    return declaration.batch_first if declaration is not None else frozenset()
 
 
 def is_slow_padding(target: Target, zeros: int) -> bool:

@@ -18,9 +18,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
-from ortopt.analysis import targets
-from ortopt.graph import scope
-from ortopt.graph.match import Refusal, is_constant, is_op, shape_of, users
+from ortopt.graph.match import Refusal, is_constant, is_op, shape_of
 from ortopt.onnx_ir_internals import use_count
 from ortopt.patterns.permutations import moves_elements
 from ortopt.semantics.op_traits import RESHAPING
@@ -40,8 +38,8 @@ MAX_NODES = 20_000
 
 
 def permutation(node: ir.Node | None, graph: ir.Graph) -> tuple[int, ...] | None:
-    """The axes that a Transpose of a graph permutes; None if it is none, does not tell, or costs nothing there."""
-    if node is None or node.op_type != "Transpose" or node.domain or node.graph is not graph or _costs_nothing(node):
+    """The axes that a Transpose of a graph permutes; None if it is none, or does not tell."""
+    if node is None or node.op_type != "Transpose" or node.domain or node.graph is not graph:
         return None
     x = node.inputs[0]
     shape = None if x is None else shape_of(x)
@@ -51,16 +49,6 @@ def permutation(node: ir.Node | None, graph: ir.Graph) -> tuple[int, ...] | None
         return ops.Transpose(node).order
     except Refusal:
         return None
-
-
-def _costs_nothing(transpose: ir.Node) -> bool:
-    """Whether the kernel of an op beside a Transpose takes it in, on the runtime that the result is for."""
-    takers = targets.batch_first(scope.of_node(transpose).options.target)
-    if not takers:
-        return False
-    source = transpose.inputs[0]
-    above = None if source is None else source.producer()
-    return is_op(above, *takers) or any(is_op(user, *takers) for user in users(transpose.outputs[0]))
 
 
 class Cost(Struct, frozen=True):

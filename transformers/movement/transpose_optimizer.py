@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ortopt.options import Numerics, TransformerLevel
+from ortopt.options import Numerics, Target, TransformerLevel
 from ortopt.transformer import Context, GraphTransformer
 from ortopt.transpose.movement import SINGLE
 from ortopt.transpose.optimizer import TransposeReducer
@@ -15,7 +15,12 @@ class TransposeOptimizer(GraphTransformer):
 
     A rewrite is made only if fewer transposes remain, and if they do not move more bytes than before, or single
     elements for so long that nothing is gained. Level 3 runs the pass again, on what the fusions of level 2 have left.
+
+    OpenVINO moves Transposes itself, into convolutions and attentions whose layouts it chooses: it is slower where they
+    have been moved before.
     """
+
+    targets = tuple(target for target in Target if target is not Target.OPENVINO)
 
     levels = (TransformerLevel.LEVEL1, TransformerLevel.LEVEL3)
     apply_once = True
