@@ -33,7 +33,7 @@ HYSTERESIS: Final = 0.03
 _SHIPPED: Final = Path(__file__).with_name("data") / "costs.json"
 _ON_OTHER_PROCESSORS: Final = (_SHIPPED.with_name("costs.avx2.json"),)
 WITH_THREADS: Final = _SHIPPED.with_name("costs.threads.json")
-_OF_TARGETS: Final = {
+_OF_TARGETS: Final[Mapping[Target, Path]] = {
     target: _SHIPPED.with_name(f"costs.{target.value}.json") for target in MEASURED_TARGETS if target is not Target.ORT
 }
 
