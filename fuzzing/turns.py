@@ -100,7 +100,7 @@ def _in_turns(worker: Worker, places: tuple[Path, Path], seconds: float, least_w
     while turns < _WARM or (warm < least_warm and time.monotonic() < ends):
         took = turn(each)
         warm, turns = warm + each * sum(took), turns + 1
-        each = 1 if cold else math.ceil(_TURN_SECONDS / max(*took, 1e-6))
+        each = 1 if cold else math.ceil(_TURN_SECONDS / max(min(took), 1e-6))
     ratios: list[float] = []
     spent, ends = 0.0, time.monotonic() + 10 * seconds
     while len(ratios) < _LEAST or (len(ratios) < _MOST and spent < seconds and time.monotonic() < ends):

@@ -7,9 +7,9 @@
     python -m tools.measure_targets web node_modules/onnxruntime-web --forms "MatMul in place of DFT"
 
 Both models of a form run in one process, in turns, on one processor (`fuzzing.turns`). A form counts by its slowest and
-its fastest size within each range of the shipped table; a range in which nothing runs there is not known. Forms that
-read more weights than what they stand for run with empty caches. Rows of the forms that are measured are replaced,
-others stay.
+its fastest size within each range of the shipped table; a range with a size at which it does not run is not known.
+Forms that read more weights than what they stand for run with empty caches. Rows of the forms that are measured are
+replaced, others stay.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def rows_of(entry: Entry, target: Target, runtime: Runtime) -> Iterator[dict[str
     for cost in costs.shipped().own:
         if cost.form == entry.form and cost.provider == CPU:
             within = [speeds[number] for number, given in enumerate(entry.cases) if cost.holds_at(given)]
-            is_narrow = entry.cold and target is not Target.WEB and _WIDE not in tables.processor()
+            is_narrow = entry.moves_more and target is not Target.WEB and _WIDE not in tables.processor()
             yield _row(cost, within, _MIN_GAIN_IF_NARROW if is_narrow else 0.0)
 
 
@@ -185,7 +185,10 @@ def _written(target: Target, rows: Sequence[dict[str, Any]], runtime: Runtime) -
         "kernels": "WebAssembly" if is_web else "OpenVINO",
     }
     how = f"{runtime.name} in {source}" if is_web else source
-    how += ", CPU time, in turns in one process, medians of ratios, both models as it loads them"
+    how += (
+        ", CPU time, in turns in one process, medians of ratios, both models as it loads them; with empty caches those"
+    )
+    how += " that read more weights than what they stand for"
     head = {"name": _name(target, runtime), "measured": circumstances, "sources": {**sources, source: how}}
     lines = ",\n".join(
         f"  {json.dumps(row, ensure_ascii=False)}" for row in [*kept, *({**row, "source": source} for row in rows)]

@@ -7,34 +7,35 @@ import math
 import onnx_ir as ir
 
 from ortopt.cancellation import NEVER, CancellationToken
+from ortopt.graph import scope
 from ortopt.semantics import DEQUANTIZERS, constant_tensor, is_pure, is_random
 from ortopt.semantics.nodes import key, subgraphs
 
 
-def loaded_bytes(graph: ir.Graph | ir.Function, token: CancellationToken = NEVER) -> int:
-    """Bytes of the constants of a graph that its nodes read when it runs, computed ones included.
+def loaded_bytes(model: ir.Model, token: CancellationToken = NEVER) -> int:
+    """Bytes of the constants of a model that its nodes read when it runs, computed ones included.
 
     What is dequantized stays quantized, and what has a size that is not known counts as what it is computed of.
 
     Args:
-        graph: The graph, without those of its nodes.
+        model: The model.
         token: Cancellation token.
     """
-    sizes: dict[ir.Value, int] = {}
+    computed: dict[ir.Value, int] = {}
     read: dict[ir.Value, int] = {}
-    for node in token.checked(graph):
-        if node.op_type == "Constant" and not node.domain:
-            continue
-        known = {
-            value: size for value in node.inputs if value is not None and (size := _size(value, sizes)) is not None
-        }
-        made = _made(node) if len(known) == len({*node.inputs} - {None}) else None
-        if made is None:
-            read |= known
-        else:
-            sizes |= made
-    outputs = {value: size for value in graph.outputs if (size := _size(value, sizes)) is not None}
-    return sum({**read, **outputs}.values())
+    for graph in scope.graphs(model, token):  # those of nodes come after the graphs that these are in
+        for node in token.checked(graph):
+            if node.op_type == "Constant" and not node.domain:
+                continue
+            inputs = {value for value in node.inputs if value is not None}
+            known = {value: size for value in inputs if (size := _size(value, computed)) is not None}
+            made = _made(node) if len(known) == len(inputs) else None
+            if made is None:
+                read |= known
+            else:
+                computed |= made
+        read |= {value: size for value in graph.outputs if (size := _size(value, computed)) is not None}
+    return sum(read.values())
 
 
 def _size(value: ir.Value, computed: dict[ir.Value, int]) -> int | None:

@@ -61,8 +61,8 @@ class Declaration(Struct, frozen=True, kw_only=True):
         slow: Ops of ai.onnx that are slower there than what they stand for, as measured.
         partly: Ops of ai.onnx of which not all of ONNX's tests, or of our passes' examples, were right there; older
             forms of them may be.
-        forms: Of some of these ops, the forms that were tested: those with the attributes of none that was wrong are
-            right, and so are those of a type for which they were.
+        forms: Of some of these ops, the forms that were tested: those are right that were right for their type, and of
+            floats, for which passes' examples run there, those that were right for other types.
         fixed_sizes: Whether it runs models of fixed sizes only.
         reads_empty_constants: Whether constants without elements have the shape there that they have in the file.
         closed: Ops of ai.onnx whose bodies may not read there what is computed outside of them.
@@ -126,11 +126,16 @@ class Declaration(Struct, frozen=True, kw_only=True):
 
     def _is_right(self, node: ir.Node) -> bool:
         """Whether a form of an op that is not always right was right in all tests."""
-        given = {name: one.value for name, one in node.attributes.items() if not one.is_ref()}
+        forms = self.forms.get(node.op_type, ())
+        if not forms or any(one.is_ref() for one in node.attributes.values()):
+            return False
+        given = {name: one.value for name, one in node.attributes.items()}
         attributes = form_attributes(node.op_type, given)
-        alike = [tested for tested in self.forms.get(node.op_type, ()) if tested.attributes == attributes]
+        alike = [tested for tested in forms if tested.attributes == attributes]
         dtype = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
         own = [tested for tested in alike if dtype is not None and tested.dtype == dtype.name.lower()]
+        if not own and dtype != ir.DataType.FLOAT:
+            return False
         return bool(alike) and all(tested.right == tested.tests for tested in own or alike)
 
 

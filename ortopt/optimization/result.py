@@ -278,12 +278,11 @@ def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
     """
     ops: Counter[str] = Counter()
     found: list[Block] = []
-    initializers = nbytes = loaded = 0
+    initializers = nbytes = 0
     for graph in scope.graphs(model, token):
         for value in token.checked(initializers_of(graph).values()):
             initializers += 1
             nbytes += value.const_value.nbytes if value.const_value is not None else 0
-        loaded += loaded_bytes(graph, token)
         for node in token.checked(graph):
             ops[f"{node.domain}::{node.op_type}" if node.domain else node.op_type] += 1
             found += blocks.blocks_at(node)
@@ -291,4 +290,6 @@ def figures(model: ir.Model, token: CancellationToken = NEVER) -> ModelFigures:
                 tensor = semantics.constant_tensor(node.outputs[0])
                 nbytes += tensor.nbytes if tensor is not None else 0
     counts = blocks.count(found)
-    return ModelFigures(dict(sorted(ops.items())), initializers, nbytes, loaded, len(model.functions), counts)
+    return ModelFigures(
+        dict(sorted(ops.items())), initializers, nbytes, loaded_bytes(model, token), len(model.functions), counts
+    )

@@ -374,6 +374,7 @@ class InProcessWorker(Worker):
 
     def run(self, source: Place, target: Place, calls: Calls = ONE_CALL) -> list[Any]:
         """Run the inputs in one place; the outputs are kept in the other."""
+        assert not calls.cold, "it empties no caches"
         self.wait()
         started = time.perf_counter()
         try:

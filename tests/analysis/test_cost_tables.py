@@ -110,7 +110,7 @@ def test_other_targets_have_no_table_of_their_own() -> None:
 def test_what_loses_on_the_web_loses_for_that_target_alone() -> None:
     form, sizes = (
         Form("", "MatMul", "in place of DFT of a power of two"),
-        {"columns": 256, "rows": 128, "components": 1},
+        {"columns": 256, "rows": 512, "components": 1},
     )
     native, web = (table_for(Options(target=target)).find(form, CPU, [sizes]) for target in (Target.ORT, Target.WEB))
     assert native is not None

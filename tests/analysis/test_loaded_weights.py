@@ -36,7 +36,21 @@ from ortopt.testing import parse
 )
 def test_what_nodes_read_when_the_model_runs_counts(text: str, loaded: int) -> None:
     model = load(onnx.shape_inference.infer_shapes(ir.to_proto(parse(f"g {text}"))))
-    assert loaded_bytes(model.graph) == loaded
+    assert loaded_bytes(model) == loaded
+
+
+def test_weights_that_branches_read_count_once() -> None:
+    model = load(
+        onnx.shape_inference.infer_shapes(
+            ir.to_proto(
+                parse("""g (bool c, float[2] x) => (float[2] y) <float[2] w = {1, 2}, float[1] v = {1}> {
+            p = Mul (w, v)
+            y = If (c) <then_branch = t () => (float[2] a) { a = Add (x, p) },
+                else_branch = e () => (float[2] b) { d = Add (x, p) b = Add (d, w) }> }""")
+            )
+        )
+    )
+    assert loaded_bytes(model) == 16
 
 
 def test_a_report_says_when_loaded_weights_are_more() -> None:
