@@ -59,6 +59,15 @@ def test_an_unknown_mask_keeps_what_a_masked_row_gives(shape: str, order: str) -
     check_rows(text, result, np.zeros([int(size) for size in shape.split(",")], np.float32))
 
 
+@pytest.mark.parametrize(("shape", "op"), [("2,2,3,5", "MultiHeadAttention"), ("2,1,3,5", "Attention")])
+def test_as_many_numbers_as_scores_are_not_looked_through(shape: str, op: str) -> None:
+    """Layers that add the scores of the one before (Realformer): other masks are the same for all heads."""
+    text = model(ADDED, inputs=f"{STATIC}, float[{shape}] m")
+    result = optimize(parse(text, 23), only=[PASS])
+    assert result.verified
+    assert [node.op_type for node in result.model.graph if node.op_type.endswith("Attention")] == [op]
+
+
 @pytest.mark.parametrize("shape", ["2,1,1,5", "1,5", "5"])
 def test_a_mask_alike_for_all_queries_gets_a_row_for_each(shape: str) -> None:
     text = model(ADDED, inputs=f"{STATIC}, float[{shape}] m")
