@@ -180,8 +180,8 @@ def check_standard_op(block: Attention) -> None:
 def _is_searched(block: Attention) -> bool:
     """Whether rows of which all keys are masked are looked for among as many numbers as there are scores.
 
-    It takes three kernels over all of them, which is more than one op for the block saves: layers that add the scores
-    of the one before (Realformer, PatchTST) took 1.3 times as long so.
+    It takes three kernels over all of them, which is more than one op for the block saves, in layers that add the
+    scores of the one before (Realformer, PatchTST).
     """
     bias = block.bias
     return bias is not None and bias.depth is Depth.UNKNOWN and bias.shape[1] and bias.shape[2] and bias.shape[3]
