@@ -52,7 +52,9 @@ def _made(node: ir.Node) -> dict[ir.Value, int] | None:
     sizes = {}
     for value in node.outputs:
         dims = None if value.shape is None else value.shape.dims
-        if value.dtype is None or dims is None or not all(isinstance(dim, int) for dim in dims):
+        if dims is None or not all(isinstance(dim, int) for dim in dims):
+            return None
+        if value.dtype is None or value.dtype == ir.DataType.STRING:
             return None
         sizes[value] = math.ceil(value.dtype.itemsize * math.prod(dim for dim in dims if isinstance(dim, int)))
     return sizes

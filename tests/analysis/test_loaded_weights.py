@@ -31,6 +31,7 @@ from ortopt.testing import parse
             6,
         ),
         ("(float[2] x) => (float[2] y) <int64[1] s = {2}> { z = RandomUniformLike (s) y = Add (x, z) }", 8),
+        ('(float[2] x) => (string[2] y) <string[2] w = {"a", "bc"}> { y = Identity (w) }', 3),
         ("(float[2] x) => (float[2] y) { w = Constant <value = float[2] {1, 2}> () y = Add (x, w) }", 8),
     ],
 )
