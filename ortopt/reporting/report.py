@@ -317,7 +317,7 @@ def larger(data: Mapping[str, Any]) -> list[str]:
         clauses.append(f"{size(more)} more: {_causes(data, 'bytes', more, size, others)}")
     loaded = data["loaded_bytes"]
     if loaded["after"] > _MORE_LOADED * max(constants["after"], loaded["before"]):
-        told = f"once loaded, its weights are {size(loaded['after'])} instead of {size(loaded['before'])}"
+        told = f"once loaded, its weights are {size(loaded['after'])}"
         clauses.append(f"{told}: what is computed of constants alone is computed then")
     return clauses
 
