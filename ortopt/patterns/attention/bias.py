@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -112,6 +112,17 @@ class Bias(Struct, frozen=True):
         """How far down the elements go."""
         return mask.depth_of(self.bound())
 
+    @property
+    def is_searched(self) -> bool:
+        """Whether `mask.unmasked_bias` looks for rows without any key in it: how far down it goes is not known."""
+        finite = self.bound(0.0) if self.guarded else None
+        if self.kind == FLOAT16 or (finite is not None and mask.depth_of(finite) is mask.Depth.SHALLOW):
+            return False
+        total: float | None = 0.0
+        for term in self.terms:
+            total = None if total is None else _bounded(term.step, total, math.inf, mask.known_bound)
+        return mask.depth_of(total) is mask.Depth.UNKNOWN
+
     def full(self, value: ir.Value, queries: Heads, keys: Heads, length: ir.Value | None = None) -> ir.Value:
         """The sum with a row for each query, and an element for each key: kernels do not broadcast along these.
 
@@ -157,9 +168,11 @@ class Bias(Struct, frozen=True):
         return need_known(total, "nothing is added")
 
 
-def _bounded(step: Step, total: float, infinite: float) -> float | None:
+def _bounded(
+    step: Step, total: float, infinite: float, of: Callable[[ir.Value | None, float], float | None] = mask.bound
+) -> float | None:
     if step.kind is Kind.ADDED:
-        own = mask.bound(step.value, infinite)
+        own = of(step.value, infinite)
         return None if own is None else total + own * abs(step.number)
     fill = infinite if math.isinf(step.number) else abs(step.number)
     if step.kind is Kind.RAISED:

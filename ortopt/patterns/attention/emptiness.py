@@ -184,4 +184,4 @@ def _is_searched(block: Attention) -> bool:
     scores of the one before (Realformer, PatchTST).
     """
     bias = block.bias
-    return bias is not None and bias.depth is Depth.UNKNOWN and bias.shape[1] and bias.shape[2] and bias.shape[3]
+    return bias is not None and all(bias.shape[1:]) and bias.is_searched

@@ -67,6 +67,17 @@ def bound(value: ir.Value | None, infinite: float = math.inf) -> float | None:
     return walk(_bound, (value, infinite), unknown=None)
 
 
+def known_bound(value: ir.Value | None, infinite: float = math.inf) -> float | None:
+    """The same, or what is known of a value that is computed of normalized ones.
+
+    Args:
+        value: A value.
+        infinite: What an infinity counts as.
+    """
+    own = bound(value, infinite)
+    return computed_bound(value, bound) if own is None and value is not None else own
+
+
 def _bound(about: tuple[ir.Value | None, float]) -> _Asked:
     value, infinite = about
     if value is None:
