@@ -14,7 +14,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,9 @@ _WARM_SECONDS: Final = 4.0
 
 _TURN_SECONDS: Final = 0.02
 """Processor time that a run takes at least: a model that takes less runs several times."""
+
+_MAX_TURN_SECONDS: Final = 0.5
+"""Processor time that several runs of a model take at most, where the other one is much faster."""
 
 _OPENINGS: Final = 3
 """How often both are opened anew, but in node: where a session's buffers happen to lie moves its time by 5 to 8 %."""
@@ -120,7 +123,7 @@ def _in_turns(worker: Worker, places: tuple[Path, Path], seconds: float, least_w
     while turns < _WARM or (warm < least_warm and time.monotonic() < ends):
         took = turn(each)
         warm, turns = warm + each * sum(took), turns + 1
-        each = 1 if cold else math.ceil(_TURN_SECONDS / max(min(took), 1e-6))
+        each = 1 if cold else _repeats(took)
     ratios: list[float] = []
     spent, ends = 0.0, time.monotonic() + 10 * seconds
     while len(ratios) < _LEAST or (len(ratios) < _MOST and spent < seconds and time.monotonic() < ends):
@@ -128,6 +131,12 @@ def _in_turns(worker: Worker, places: tuple[Path, Path], seconds: float, least_w
         ratios.append(took[1] / max(took[0], 1e-9))
         spent += each * sum(took)
     return statistics.median(ratios)
+
+
+def _repeats(took: Sequence[float]) -> int:
+    """How often both run in a turn, so that neither is too short, nor too long."""
+    wanted = math.ceil(_TURN_SECONDS / max(min(took), 1e-6))
+    return max(1, min(wanted, int(_MAX_TURN_SECONDS / max(*took, 1e-6))))
 
 
 def told(runtime: str, ratios: Mapping[str, float]) -> str:

@@ -30,7 +30,6 @@ timed."""
 
 _BATCH: Final = 1e-3  # seconds of calls between two looks at the clock, which costs a microsecond
 _WARM_UP: Final = 2
-_MORE_THAN_CACHES: Final = 128 << 20  # bytes
 _LARGE: Final = 1 << 30
 """Bytes of a model from which the loaded graph's weights are written beside it: protobuf's limit."""
 
@@ -99,10 +98,7 @@ class _Timing:
     """Times calls of sessions in turns."""
 
     def __init__(self, order: Order, quiet: Any, clock: Callable[[], float], timeline: Any) -> None:
-        import numpy as np
-
         self._order, self._quiet, self._clock, self._timeline = order, quiet, clock, timeline
-        self._others = np.ones(_MORE_THAN_CACHES // 8 if order["cold"] else 0)
 
     def calls(self, sessions: list[Any], feeds: dict[str, Any]) -> list[list[float]]:
         """Seconds of the calls of each session."""
@@ -110,8 +106,10 @@ class _Timing:
         return _in_turns(lambda which, batch: self._timed(callers[which], batch), len(sessions), self._order)
 
     def _timed(self, caller: Callable[[], Any], batch: int) -> float:
-        if self._others.size:
-            self._others.sum()
+        if self._order["cold"]:
+            from ortopt.evaluation.caches import empty_caches  # imports numpy
+
+            empty_caches()
         started, start = time.perf_counter(), self._clock()
         for _ in range(batch):
             caller()

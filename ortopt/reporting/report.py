@@ -296,7 +296,7 @@ _WHAT_FOR = {
 
 
 _MORE_LOADED = 1.05
-"""The part of its constants from which on a result whose loaded weights are more tells that."""
+"""From how many times its constants on the report tells how much a result's loaded weights are."""
 
 
 def larger(data: Mapping[str, Any]) -> list[str]:

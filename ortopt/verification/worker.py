@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from ortopt.evaluation.caches import empty_caches
 from ortopt.evaluation.raw_tensors import Array, Place, Raw, keep, kept, kept_rows, make, raw_of
 from ortopt.serialization.wire import field, integer
 from ortopt.system.child_processes import end_with, limit_memory, take_streams
@@ -43,7 +44,6 @@ from ortopt.verification.other_runtimes import (
 
 ONNXRUNTIME: Final = "onnxruntime"
 _CPU: Final = "CPUExecutionProvider"
-_MORE_THAN_CACHES: Final = 128 << 20  # bytes
 _PLUGINS: Final = ("onnxruntime_ep_", "onnxruntime_qnn")
 """What the names of packages with an execution provider begin with; ``onnxruntime_genai`` and others are no such."""
 
@@ -333,12 +333,6 @@ def _chosen(arguments: Sequence[str]) -> str:
     return next(found, ONNXRUNTIME)
 
 
-@functools.cache
-def _more_than_caches() -> Array:
-    """Numbers of which nothing else has room in the processor's caches once they have been read."""
-    return np.ones(_MORE_THAN_CACHES // 8)
-
-
 def _make(request: Mapping[str, Any], runtime: str, sessions: list[Any]) -> None:
     """Make a session that is asked for, in the place of those that are there, or beside them."""
     earlier = next((one for one in sessions if isinstance(one, NodeSession)), None)
@@ -388,7 +382,7 @@ def main(requests: BinaryIO, answers: BinaryIO, runtime: str = ONNXRUNTIME) -> N
             else:
                 source, target, number, times, cold = request
                 if cold:
-                    _more_than_caches().sum()
+                    empty_caches()
                 rows, spent = run_stored(sessions[number], Path(source), Path(target), times)
                 answer = {"rows": rows, "processor": spent}
         except Exception as error:

@@ -35,6 +35,14 @@ def test_the_middle_of_several_openings_counts(
     assert all((warm > 0) == (openings == 1) for _, warm in asked)
 
 
+@pytest.mark.parametrize(
+    ("took", "repeats"),
+    [((0.01, 0.005), 4), ((0.03, 0.02), 1), ((0.1, 0.0001), 5), ((2.0, 0.0001), 1), ((0.0, 0.0), 20_000)],
+)
+def test_short_models_run_several_times_in_a_turn(took: tuple[float, float], repeats: int) -> None:
+    assert turns._repeats(took) == repeats
+
+
 def test_slower_results_are_told() -> None:
     told = turns.told("a runtime", {"one": 0.5, "another": 2.0, "a third": 1.01})
     assert told == (

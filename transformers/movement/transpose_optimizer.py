@@ -16,8 +16,8 @@ class TransposeOptimizer(GraphTransformer):
     A rewrite is made only if fewer transposes remain, and if they do not move more bytes than before, or single
     elements for so long that nothing is gained. Level 3 runs the pass again, on what the fusions of level 2 have left.
 
-    OpenVINO moves Transposes itself, into convolutions and attentions whose layouts it chooses: it is slower where they
-    have been moved before.
+    OpenVINO moves Transposes itself, into convolutions and attentions whose layouts it chooses: some networks are
+    slower there where they have been moved before.
     """
 
     targets = tuple(target for target in Target if target is not Target.OPENVINO)
