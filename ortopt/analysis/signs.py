@@ -25,10 +25,12 @@ KEEPERS = MOVING | {"Add", "Cast", "Div", "GlobalAveragePool", "Mul", "ReduceMea
 """Ops whose results are never below +0 if no operand is."""
 
 
-SUMMING = frozenset(
+ONE_ZERO = frozenset(
     {
         *("Add", "AveragePool", "Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm"),
         *("GlobalAveragePool", "MatMul", "ReduceMean", "ReduceSum", "Sub"),
+        *("Cos", "Equal", "Exp", "Greater", "GreaterOrEqual", "IsNaN", "Less", "LessOrEqual", "LogSoftmax"),
+        *("Sigmoid", "Softmax", "Softplus"),
     }
 )
 """Ops of which the sign of a zero among the operands changes nothing but the sign of a zero in the result."""
@@ -108,20 +110,20 @@ def _is_never_negative_zero(
     return walk(_is_never_below_zero, value, unknown=False, answers=below_zero)
 
 
-def is_only_summed(value: ir.Value) -> bool:
-    """Whether all that reads a value, as it is or its elements moved, adds them to others: no 1/x tells 0.0 from -0.0.
+def has_one_zero(value: ir.Value) -> bool:
+    """Whether all that reads a value, as it is or its elements moved, gives the same for 0.0 and -0.0: none is a 1/x.
 
     Args:
         value: The value, of floats.
     """
-    return walk(_is_only_summed, value, unknown=False)
+    return walk(_has_one_zero, value, unknown=False)
 
 
-def _is_only_summed(value: ir.Value) -> Question[ir.Value, bool]:
+def _has_one_zero(value: ir.Value) -> Question[ir.Value, bool]:
     if value.is_graph_output():
         return False
     for node in users(value):
-        if node.op_type in SUMMING and node.domain in ("", MICROSOFT):
+        if node.op_type in ONE_ZERO and node.domain in ("", MICROSOFT):
             continue
         if node.op_type not in _PASSING or node.domain != "":
             return False

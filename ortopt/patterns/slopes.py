@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis.signs import is_only_summed
+from ortopt.analysis.signs import has_one_zero
 from ortopt.graph.match import (
     Refusal,
     array_of,
@@ -99,7 +99,7 @@ def _keeps_zeros(root: ir.Node, x: ir.Value, slopes: Slopes) -> bool:
         return True
     # A sum of two zeros is 0.0 where one of them is; what is chosen at 0, or multiplied by 0, has a sign.
     added = is_sum and (bool(slopes.below.all()) or not slopes.below.any())
-    return (added and zeros_have_no_sign(x)) or is_only_summed(whole.outputs[0])
+    return (added and zeros_have_no_sign(x)) or has_one_zero(whole.outputs[0])
 
 
 def _whole(root: ir.Node) -> tuple[ir.Value, Slopes]:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortopt.analysis.magnitudes import need_near
-from ortopt.analysis.signs import is_only_summed
+from ortopt.analysis.signs import has_one_zero
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
@@ -147,10 +147,11 @@ def _check_range(numbers: np.ndarray, kind: ir.DataType) -> None:
 
 
 class ZeroSummandElimination(Elimination):
-    """``x + 0`` → ``x`` where only sums read it: programs write ``score = 0``, and then ``score = score + …``.
+    """``x + 0`` → ``x`` where both zeros count the same: programs write ``score = 0``, and then ``score = score + …``.
 
     Only where x is -0.0 is the result another zero: `noop_elimination`, which is exact, leaves the 0 there. The next
-    sum, product of matrices or convolution makes no difference between them but in the sign of a zero of its own.
+    sum, product of matrices, convolution or softmax makes no difference between them but in the sign of a zero of its
+    own.
     """
 
     after = ("constant_folding", "constant_reassociation", "noop_elimination")
@@ -167,7 +168,7 @@ class ZeroSummandElimination(Elimination):
             x, zero = zero, x
         need(_is_zero(zero), "it is not 0", zero)
         need(broadcasts_to(zero, dims(x)), "the 0 would enlarge the sum", zero)
-        need(is_only_summed(total), "what reads the sum may tell 0.0 from -0.0", total)
+        need(has_one_zero(total), "what reads the sum may tell 0.0 from -0.0", total)
         return Forwarded((root,), x)
 
 
