@@ -74,15 +74,13 @@ def test_what_does_not_run_there_is_not_known(monkeypatch: pytest.MonkeyPatch) -
     assert all(row["verdict"] == "unknown" and "speed" not in row for row in rows)
 
 
-@pytest.mark.parametrize(("processor", "verdict"), [("one (AVX2)", "unknown"), ("another (AVX-512)", "pays")])
-def test_a_small_gain_by_fewer_products_counts_where_vectors_are_widest(
-    monkeypatch: pytest.MonkeyPatch, processor: str, verdict: str
-) -> None:
-    monkeypatch.setattr(cost_tables, "processor", lambda: processor)
-    monkeypatch.setattr(turns, "ratio", lambda *_, cold: 1 / 1.2)
-    entry = measure_targets.entries_of(Target.OPENVINO, ["MatMul of the points of tiles of 4×4"])[0]
-    rows = measure_targets.rows_of(entry, Target.OPENVINO, runtime())
-    assert {(row["verdict"], *row["speed"]) for row in rows} == {(verdict, 1.2, 1.2)}
+def test_each_kind_of_processors_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = {}
+    for processor in ("one (AVX2)", "another (AVX-512)"):
+        monkeypatch.setattr(cost_tables, "processor", lambda processor=processor: processor)
+        paths[processor] = [measure_targets.path_of(target).name for target in (Target.OPENVINO, Target.WEB)]
+    assert paths["one (AVX2)"] == ["costs.openvino.json", "costs.web.json"]
+    assert paths["another (AVX-512)"] == ["costs.openvino.avx512.json", "costs.web.json"]
 
 
 def row(low: float, high: float) -> dict[str, Any]:

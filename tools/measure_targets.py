@@ -43,19 +43,13 @@ _SECONDS: Final = 0.5
 _MIN_GAIN: Final = 1.1
 """From how many times as fast on, at its best size, a form pays: what gains less alone may gain none in a network."""
 
-_WIDE: Final = "AVX-512"
-_MIN_GAIN_IF_NARROW: Final = 1.3
-"""From how many times as fast on a form of fewer products and more moves counts where vectors are not the widest: these
-halve the time of products, and not that of moves (1.3 became 1.08 to 1.15, by the profiles of Winograd's products)."""
-
-
 def path_of(target: Target) -> Path:
-    """The file that has a target's rows.
+    """The file that has a target's rows of this machine's kind of processors.
 
     Args:
         target: The target.
     """
-    return Path(costs.__file__).with_name("data") / f"costs.{target.value}.json"
+    return costs.paths_of(target)[-1 if costs.WIDE in tables.processor() else 0]
 
 
 def entries_of(target: Target, names: Sequence[str] = ()) -> list[Entry]:
@@ -87,26 +81,23 @@ def rows_of(entry: Entry, target: Target, runtime: Runtime) -> Iterator[dict[str
     speeds = {number: _speed(entry.at(given), target, runtime) for number, given in enumerate(entry.cases)}
     for cost in costs.shipped().own:
         if cost.form == entry.form and cost.provider == CPU:
-            within = [speeds[number] for number, given in enumerate(entry.cases) if cost.holds_at(given)]
-            is_narrow = entry.moves_more and target is not Target.WEB and _WIDE not in tables.processor()
-            yield _row(cost, within, _MIN_GAIN_IF_NARROW if is_narrow else 0.0)
+            yield _row(cost, [speeds[number] for number, given in enumerate(entry.cases) if cost.holds_at(given)])
 
 
-def _row(cost: Cost, speeds: Sequence[float | None], least: float) -> dict[str, Any]:
+def _row(cost: Cost, speeds: Sequence[float | None]) -> dict[str, Any]:
     """What is known of a form in a range, of its speeds there: nothing, where it does not run at one of the sizes.
 
     Args:
         cost: The row of the shipped table.
         speeds: How many times as fast it is at each size in its range; None where it does not run.
-        least: A gain that is less is not known.
     """
     known = [speed for speed in speeds if speed is not None]
     told: dict[str, Any] = {"provider": CPU, "verdict": Verdict.UNKNOWN.value}
     if known and len(known) == len(speeds):
         speed = round(min(known), 2), round(max(known), 2)
         verdict = costs.verdict_of(speed)
-        if verdict is Verdict.PAYS:
-            verdict = Verdict.UNKNOWN if speed[0] < least else verdict if speed[1] >= _MIN_GAIN else Verdict.NEUTRAL
+        if verdict is Verdict.PAYS and speed[1] < _MIN_GAIN:
+            verdict = Verdict.NEUTRAL
         told |= {"verdict": verdict.value, "speed": list(speed)}
     about = tables.key_as_json(cost.form, cost.at)
     at = {"at": about.pop("at")} if "at" in about else {}
@@ -182,7 +173,7 @@ def _written(target: Target, rows: Sequence[dict[str, Any]], runtime: Runtime) -
         "onnxruntime": version if is_web else "",
         "processor": processor,
         "threads": 1,
-        "kernels": "WebAssembly" if is_web else "OpenVINO",
+        "kernels": "WebAssembly" if is_web else source,
     }
     how = f"{runtime.name} in {source}" if is_web else source
     how += (

@@ -33,9 +33,8 @@ HYSTERESIS: Final = 0.03
 _SHIPPED: Final = Path(__file__).with_name("data") / "costs.json"
 _ON_OTHER_PROCESSORS: Final = (_SHIPPED.with_name("costs.avx2.json"),)
 WITH_THREADS: Final = _SHIPPED.with_name("costs.threads.json")
-_OF_TARGETS: Final[Mapping[Target, Path]] = {
-    target: _SHIPPED.with_name(f"costs.{target.value}.json") for target in MEASURED_TARGETS if target is not Target.ORT
-}
+WIDE: Final = "AVX-512"
+"""The vectors of a kind of processors, in the name of a processor."""
 
 Sizes = Mapping[str, int | Extent]
 """Sizes of a computation by name (see `ortopt.analysis.node_sizes`), each a number or the least and the greatest value;
@@ -476,8 +475,20 @@ def of_target(target: Target) -> CostTable | None:
     Args:
         target: The target that is the runtime's.
     """
-    path = _OF_TARGETS.get(target)
-    return None if path is None else read(path.read_bytes())
+    if target is Target.ORT or target not in MEASURED_TARGETS:
+        return None
+    table, *others = (read(path.read_bytes()) for path in paths_of(target) if path.exists())
+    return on_all_processors(table, others)
+
+
+def paths_of(target: Target) -> tuple[Path, ...]:
+    """The files that have what rows cost on another runtime, one for each kind of processors with kernels of its own.
+
+    Args:
+        target: The target that is the runtime's. WebAssembly has the same vectors on all processors.
+    """
+    kinds = ("",) if target is Target.WEB else ("", f".{WIDE.replace('-', '').lower()}")
+    return tuple(_SHIPPED.with_name(f"costs.{target.value}{kind}.json") for kind in kinds)
 
 
 @functools.cache

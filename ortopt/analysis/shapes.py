@@ -189,7 +189,8 @@ class _Inference:
         self.drive(self._walk(graph))
         doubted = self._no_longer_doubted(graph)
         for _ in range(_MAX_REVISITS):
-            helped = [node for node, names in self._missed.items() if not names.isdisjoint(self._positive)]
+            known = {*self._positive, *self.sizes.least}
+            helped = [node for node, names in self._missed.items() if not names.isdisjoint(known)]
             helped += doubted
             if not helped:
                 break
@@ -255,10 +256,14 @@ class _Inference:
 
     def is_positive(self, dim: Dim) -> bool:
         """Whether a dimension is at least 1 wherever the model runs."""
-        if is_positive(dim, self._positive):
+        return is_positive(dim, self._positive) or self.is_at_least(dim, 1)
+
+    def is_at_least(self, element: Dim, number: int) -> bool:
+        """Whether an element of a tensor of integers is never below a number wherever the model runs."""
+        if self.sizes.is_at_least(element, number):
             return True
-        if self._at is not None and not isinstance(dim, int) and dim.value is not None:
-            self._missed.setdefault(self._at, set()).update(symbols(dim), (dim.value,))
+        if self._at is not None and not isinstance(element, int) and element.value is not None:
+            self._missed.setdefault(self._at, set()).update(symbols(element), (element.value,))
         return False
 
     def fails_without(self, node: ir.Node, dim: Dim) -> None:
@@ -268,6 +273,8 @@ class _Inference:
         """
         if node.graph is self._main and node.graph is not None and any(map(is_needed, node.outputs)):
             self._positive.update(name for name in (*factors(dim), str(dim)) if is_of_inputs(name))
+            if all(map(is_of_inputs, symbols(dim))):
+                self.sizes.learn_positive(dim)
 
     def doubts(self, node: ir.Node) -> None:
         """Infer a node again once more is known of the sizes, if it is one of the main graph."""

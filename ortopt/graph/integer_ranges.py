@@ -48,6 +48,7 @@ LIMITS: Final[dict[ir.DataType, tuple[int, int]]] = {
 _LAST_OF_32_BITS: Final = 2**31 - 1
 
 _MAX_TERMS = 256
+_MOST_LEAST = 1 << 24  # more than the window of any convolution
 _MAX_WAYS = 64  # to choose one symbol of each dimension of an input
 
 
@@ -88,10 +89,11 @@ class Sizes:
         inputs: The extents of the model's inputs (see `extent`): what multiplies to at most `LARGEST` together.
 
     Attributes:
+        least: What some symbols are at least, wherever the model runs.
         refusals: How often something was in doubt.
     """
 
-    __slots__ = ("_alone", "_found", "_having", "_held", "_together", "refusals")
+    __slots__ = ("_alone", "_found", "_having", "_held", "_together", "least", "refusals")
 
     def __init__(self, inputs: Iterable[Iterable[Dim]] = ()) -> None:
         self._together: dict[tuple[str, ...], int] = {}
@@ -99,6 +101,7 @@ class Sizes:
         self._alone: dict[str, int] = {}  # what `_times` says of one symbol
         self._found: dict[str, int | None] = {}
         self._held: dict[tuple[int, int], dict[str, bool]] = {}
+        self.least: dict[str, int] = {}
         self.refusals = 0
         self.learn(inputs)
 
@@ -126,6 +129,24 @@ class Sizes:
             self._having.setdefault(name, {})[names] = None
             most = _root(LARGEST // times, often)  # N of a tensor [N, N] is at most the square root
             self._alone[name] = max(LARGEST // most, self._alone.get(name, 1))
+
+    def learn_positive(self, dim: Dim) -> None:
+        """Note that a dimension is at least 1 wherever the model runs: what that says of its only symbol.
+
+        A convolution without padding, for example, has an input that is no smaller than its window.
+        """
+        found = symbolic.least_of_symbol(dim, _MOST_LEAST)
+        if found is not None:
+            name, size = found
+            self.least[name] = max(size, self.least.get(name, 0))
+
+    def is_at_least(self, element: Dim, number: int) -> bool:
+        """Whether an element is never below a number wherever the model runs."""
+        if symbolic.at_least(element, number):
+            return True
+        known = self.least.keys() & symbolic.symbols(element)
+        shifted = {name: symbolic.add(symbolic.symbol(name), self.least[name]) for name in known}
+        return bool(known) and symbolic.at_least(symbolic.substitute(element, shifted), number)
 
     def holds(self, element: Dim, dtype: ir.DataType) -> bool:
         """Whether a type has what an element is, whatever the sizes are; it never has the unknown dimension."""

@@ -106,6 +106,21 @@ def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
     return tuple(rest)
 
 
+def grows(polynomial: Polynomial) -> bool:
+    """Whether the expression is, by its form, never smaller where a symbol is larger."""
+    return all(factor > 0 and len(atoms) == 1 and _grows(atoms[0]) for atoms, factor in polynomial.items() if atoms)
+
+
+def _grows(atom: str) -> bool:
+    if atom not in FUNCTIONS:
+        return True
+    name, arguments = FUNCTIONS[atom]
+    if name != "//":
+        return all(map(grows, arguments))
+    by = as_constant(arguments[1])
+    return by is not None and by > 0 and grows(arguments[0])
+
+
 def lower_bound(polynomial: Mapping[Monomial, int | Fraction], depth: int = 4) -> int | None:
     """An integer that the expression never falls below, or None."""
     best = _lower_bound_by_terms(polynomial, depth)

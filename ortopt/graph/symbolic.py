@@ -17,6 +17,7 @@ unknown. Division assumes that the divisor is not 0: what it describes does not 
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -293,6 +294,30 @@ def at_least(a: Dim, n: int) -> bool:
         return False
     bound = _known_lower_bound(a.value)
     return bound is not None and bound >= n
+
+
+def least_of_symbol(a: Dim, most: int) -> tuple[str, int] | None:
+    """From which size of its only symbol on a dimension is at least 1: the symbol and the size.
+
+    Args:
+        a: A dimension.
+        most: The largest size that is looked at.
+
+    Returns:
+        None where it has several symbols, is not known to grow with it, or is less at all these sizes.
+    """
+    names = symbols(a)
+    if isinstance(a, int) or len(names) != 1 or not polynomials.grows(_polynomial(a)):
+        return None
+    (name,) = names
+    found = bisect.bisect_left(range(most), 1, key=lambda size: _at(a, name, size))
+    return (name, found) if found < most else None
+
+
+def _at(a: Dim, name: str, size: int) -> int:
+    number = substitute(a, {name: size})
+    assert isinstance(number, int)
+    return number
 
 
 def vanishes_with(a: Dim, b: Dim) -> bool:

@@ -121,3 +121,34 @@ def test_ends_of_slices() -> None:
     assert is_endless(2**31 - 1)
     assert not is_endless(2**31)
     assert not is_endless(symbolic.symbol("N"))
+
+
+@pytest.mark.parametrize(
+    ("positive", "least"),
+    [
+        ("S - 126", {"S": 127}),
+        ("(S + 257)//384 - 2", {"S": 895}),
+        ("max(S - 5, S//2 - 100)", {"S": 6}),
+        ("2*S - 9", {"S": 5}),
+        ("N - S", {}),
+        ("9 - S", {}),
+        ("S*S - 9", {}),
+        ("S//1000000000", {}),
+    ],
+)
+def test_what_is_positive_bounds_its_only_symbol(positive: str, least: dict[str, int]) -> None:
+    sizes = Sizes()
+    sizes.learn_positive(canonical(positive))
+    assert sizes.least == least
+
+
+def test_an_element_is_bounded_by_what_its_symbols_are_at_least() -> None:
+    sizes = Sizes()
+    for positive in ("S - 126", "S - 9"):
+        sizes.learn_positive(canonical(positive))
+    assert sizes.is_at_least(canonical("S - 127"), 0)
+    assert sizes.is_at_least(canonical("(S - 7)//2 + N"), 60)
+    assert not sizes.is_at_least(canonical("S - 128"), 0)
+    assert not sizes.is_at_least(canonical("N - 1"), 0)
+    assert not sizes.is_at_least(UNKNOWN, 0)
+    assert sizes.is_at_least(5, 5)

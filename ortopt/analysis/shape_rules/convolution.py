@@ -7,13 +7,11 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
-from ortopt.analysis.shape_rules.registry import Call, Unknown, rule
+from ortopt.analysis.shape_rules.registry import Call, Unknown, rule, truncated
 from ortopt.graph import symbolic
 from ortopt.graph.facts import Dims
 from ortopt.graph.symbolic import UNKNOWN, Dim
 from ortopt.semantics.domains import MICROSOFT
-
-_LONGEST = 200
 
 
 class Window(Struct, frozen=True):
@@ -63,8 +61,8 @@ def _convolved(call: Call, dim: Dim, window: Window) -> Dim:
     places = symbolic.add(symbolic.floordiv(room, window.stride), 1)
     if isinstance(places, int) and places < 0:
         raise Unknown
-    if not symbolic.at_least(places, 0):
-        call.host.fails_without(call.node, symbolic.add(places, 1))  # no dimension is negative
+    if not isinstance(places, int) and not symbolic.at_least(places, 1):
+        call.host.fails_without(call.node, places)  # runtimes refuse an image that is smaller than the window
     return places
 
 
@@ -88,10 +86,10 @@ def _pooled(call: Call, dim: Dim, window: Window, up: bool) -> Dim:
         # What is added makes room for the window as if it had no gaps.
         padding = (target - 1) * window.stride + window.size - dim
         upper = call.attribute("auto_pad") == "SAME_UPPER"
-        before = _truncated(padding if upper else padding + 1, 2)
+        before = truncated(padding if upper else padding + 1, 2)
     room = symbolic.sub(symbolic.add(dim, padding), window.extent)
     if not up:
-        places = symbolic.add(_quotient(room, window.stride), 1)
+        places = symbolic.add(call.quotient(room, window.stride), 1)
     else:
         # The last window is dropped where it would begin in the right padding.
         limit = symbolic.ceildiv(symbolic.add(dim, before), window.stride)
@@ -99,22 +97,6 @@ def _pooled(call: Call, dim: Dim, window: Window, up: bool) -> Dim:
     if isinstance(places, int) and places < 0:
         raise Unknown
     return places
-
-
-def _quotient(room: Dim, stride: int) -> Dim:
-    """Rounded towards 0: a window larger than what it moves over has one place, or none."""
-    if isinstance(room, int):
-        return _truncated(room, stride)
-    down = symbolic.floordiv(room, stride)
-    if stride == 1 or symbolic.at_least(room, 0):
-        return down
-    exact = symbolic.maximum(down, symbolic.minimum(symbolic.ceildiv(room, stride), 0))
-    # It names the dimension twice: after a few poolings nobody reads it, so the dimension gets a name of its own.
-    return exact if len(str(exact)) <= _LONGEST else UNKNOWN
-
-
-def _truncated(number: int, divisor: int) -> int:
-    return number // divisor if number >= 0 else -(-number // divisor)
 
 
 def convolved(call: Call, data: int, weights: int, *, last: bool = False) -> Dims:

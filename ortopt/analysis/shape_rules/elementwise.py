@@ -60,14 +60,14 @@ def sign(call: Call) -> None:
     dtype = call.dtype(0)
     if dtype is None or dtype not in INTEGERS or (found := all_contents(call.value(0))) is None:
         return
-    changed = partial(symbolic.sub, 0) if call.node.op_type == "Neg" else _absolute
+    changed = partial(symbolic.sub, 0) if call.node.op_type == "Neg" else partial(_absolute, call)
     call.contents[0] = [wrapped(changed(element), dtype) for element in found]
 
 
-def _absolute(element: Dim) -> Dim:
+def _absolute(call: Call, element: Dim) -> Dim:
     if isinstance(element, int):
         return abs(element)
-    return element if symbolic.at_least(element, 0) else UNKNOWN
+    return element if call.host.is_at_least(element, 0) else UNKNOWN
 
 
 @rule("Not")
@@ -156,18 +156,9 @@ def arithmetic(call: Call) -> None:
         _follow(call, _ARITHMETIC.get(call.node.op_type))
 
 
-def _quotient(a: Dim, b: Dim) -> Dim:
-    """Integer division truncates; rounding down is the same for numbers >= 0."""
-    if isinstance(a, int) and isinstance(b, int):
-        if b == 0:
-            return UNKNOWN
-        return -(-a // b) if (a < 0) != (b < 0) else a // b
-    if (exact := symbolic.quotient_exact(a, b)) is not None:
-        return exact
-    return symbolic.floordiv(a, b) if symbolic.at_least(a, 0) and symbolic.at_least(b, 0) else UNKNOWN
-
-
 def _follow(call: Call, operation: Callable[[Dim, Dim], Dim] | None) -> None:
+    if call.node.op_type == "Div":
+        operation = call.quotient
     if operation is None and call.node.op_type == "Mod":
         operation = partial(_remainder_of_doubles, call) if call.attribute("fmod", 0) else symbolic.mod
     if operation is None:
@@ -186,7 +177,7 @@ def _follow(call: Call, operation: Callable[[Dim, Dim], Dim] | None) -> None:
 
 def _remainder_of_doubles(call: Call, a: Dim, b: Dim) -> Dim:
     """What the C function fmod leaves, for numbers >= 0."""
-    if not symbolic.at_least(a, 0) or not symbolic.at_least(b, 0) or not call.survives_doubles(a, b):
+    if not call.host.is_at_least(a, 0) or not call.host.is_at_least(b, 0) or not call.survives_doubles(a, b):
         return UNKNOWN
     return symbolic.mod(a, b)
 
@@ -206,7 +197,6 @@ _ARITHMETIC: dict[str, Callable[[Dim, Dim], Dim]] = {
     "Add": symbolic.add,
     "Sub": symbolic.sub,
     "Mul": symbolic.mul,
-    "Div": _quotient,
 }
 
 

@@ -59,6 +59,9 @@ def rule(*ops: str, domain: str = "", typed: int | ir.DataType | None = None) ->
     return register
 
 
+_LONGEST = 200
+
+
 class Unknown(Exception):  # noqa: N818 -- not knowing is an answer, and no error
     """Something that the rule needs is not known; what it has set so far holds."""
 
@@ -74,6 +77,9 @@ class Host(Protocol):
 
     def is_positive(self, dim: Dim) -> bool:
         """Whether a dimension is at least 1 wherever the model runs."""
+
+    def is_at_least(self, element: Dim, number: int) -> bool:
+        """Whether an element of a tensor of integers is never below a number wherever the model runs."""
 
     def fails_without(self, node: ir.Node, dim: Dim) -> None:
         """Note that a node fails where a dimension is 0."""
@@ -194,6 +200,24 @@ class Call:
         if found is None:
             raise Unknown
         return integers(found)
+
+    def floored(self, element: Dim) -> Dim:
+        """The element, or 0 where it is below: unless it never is where the model runs."""
+        return element if self.host.is_at_least(element, 0) else symbolic.maximum(element, 0)
+
+    def quotient(self, a: Dim, b: Dim) -> Dim:
+        """A quotient of integers, rounded towards 0."""
+        if isinstance(a, int) and isinstance(b, int):
+            return truncated(a, b) if b else UNKNOWN
+        if (exact := symbolic.quotient_exact(a, b)) is not None:
+            return exact
+        if self.host.is_at_least(a, 0) and self.host.is_at_least(b, 0):
+            return symbolic.floordiv(a, b)
+        if not isinstance(b, int) or b < 1:
+            return UNKNOWN
+        towards_zero = symbolic.maximum(symbolic.floordiv(a, b), symbolic.minimum(symbolic.ceildiv(a, b), 0))
+        # It names the dividend twice: after a few poolings nobody reads it, so the dimension gets a name of its own.
+        return towards_zero if len(str(towards_zero)) <= _LONGEST else UNKNOWN
 
     def survives_doubles(self, *elements: Dim) -> bool:
         """Whether a kernel that computes with doubles has the exact elements, whatever the sizes are."""
@@ -350,6 +374,11 @@ def broadcast(a: Dims, b: Dims) -> Dims:
 def broadcast_shape(a: Dims, b: Dims) -> ir.Shape:
     """As `broadcast`; the same frozen shape for the same operands."""
     return shape_from(broadcast(a, b))
+
+
+def truncated(number: int, divisor: int) -> int:
+    """The quotient of two integers, rounded towards 0."""
+    return number // divisor if (number < 0) == (divisor < 0) else -(-number // divisor)
 
 
 def broadcast_dim(x: Dim, y: Dim) -> Dim:

@@ -131,7 +131,7 @@ def _is_size(call: Call, source: Dims | None, target: Sequence[Dim], axis: int, 
     none to copy, and where there are no elements while each other dimension has some.
     """
     dim = target[axis]
-    if not symbolic.at_least(dim, 0) and not call.host.is_positive(symbolic.add(dim, 1)):
+    if not call.host.is_at_least(dim, 0) and not call.host.is_positive(symbolic.add(dim, 1)):
         return False
     if allow_zero or symbolic.at_least(dim, 1):
         return True
@@ -291,7 +291,7 @@ def expand(call: Call) -> None:
     if target is None:
         call.shape_as_listed(1, call.rank(0))
         return
-    wanted = tuple(dim if symbolic.at_least(dim, 0) else UNKNOWN for dim in target)
+    wanted = tuple(dim if call.host.is_at_least(dim, 0) else UNKNOWN for dim in target)
     result = broadcast(call.dims(0), wanted)
     call.shapes[0] = result
     known = call.elements(0)
@@ -352,7 +352,7 @@ def range_(call: Call) -> None:
     distance = symbolic.sub(limit, start) if step > 0 else symbolic.sub(start, limit)
     if not call.survives_doubles(start, limit, step, distance):
         return
-    count = symbolic.maximum(symbolic.ceildiv(distance, abs(step)), 0)
+    count = call.floored(symbolic.ceildiv(distance, abs(step)))
     call.shapes[0] = (count,)
     if isinstance(count, int) and count <= MAX_ELEMENTS:
         call.contents[0] = [symbolic.add(start, step * index) for index in range(count)]
@@ -368,7 +368,7 @@ def _float_steps(call: Call) -> Dim:
         return max(int(-((start - limit) // step)), 0) if step else UNKNOWN
     if start != 0 or step != 1 or limit is None or isinstance(limit, float) or call.dtype(0) not in _WHOLE_FLOATS:
         return UNKNOWN
-    return symbolic.maximum(limit, 0) if call.survives_floats(limit) else UNKNOWN
+    return call.floored(limit) if call.survives_floats(limit) else UNKNOWN
 
 
 def _number(call: Call, index: int) -> float | Dim | None:

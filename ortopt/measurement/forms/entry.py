@@ -66,8 +66,6 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         as_loaded: Whether ONNX Runtime optimizes both when it loads them; else kernels are compared as they stand.
         cold: Whether caches are emptied before each call, as the other layers of a network empty them: for a form that
             reads more weights than what it stands for.
-        moves_more: Whether it is fewer products and more moves than what it stands for: wider vectors halve the time of
-            products only.
     """
 
     op: str
@@ -87,7 +85,6 @@ class Entry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     repeats: bool = False
     as_loaded: bool = False
     cold: bool = False
-    moves_more: bool = False
 
     @property
     def form(self) -> Form:

@@ -184,9 +184,10 @@ class WindowGatherDecomposition(CpuRule[Match]):
         need(not _goes_on(root), "another Gather takes from its result", root)
         plain = _taken(root)
         for taken in (*_behind_another(plain), plain):
-            _check_pays(taken, root)
+            elements = _elements(taken)
             runs = _runs(taken.indices)
             if runs is not None:
+                check_faster(root, WINDOW_RUNS, elements=elements, step=runs.step)
                 return Match(taken.nodes, functools.partial(_slices, taken, runs))
         raise Refusal("the indices are not a few runs of equal steps", root)
 
@@ -262,15 +263,15 @@ def _goes_on(root: ir.Node) -> bool:
     return is_op(user, "Gather") and user.inputs[0] is value and is_constant(inputs(user, 2)[1])
 
 
-def _check_pays(taken: Taken, root: ir.Node) -> None:
-    """Refuse where rows of numbers are taken, or few numbers."""
-    _, x, place, indices = taken
+def _elements(taken: Taken) -> int:
+    """How many single numbers are taken, as far as is known; rows of numbers are refused."""
+    nodes, x, place, indices = taken
     need_float32(x, MEASURED)
     shape = dims(x)
-    need(all(size == 1 for size in shape[place + 1 :]), "it takes rows, which are copied as they are", root)
-    known = math.prod(size for size in shape[:place] if isinstance(size, int))
-    need(indices.ndim > 1, "it takes no windows", root)
-    check_faster(root, WINDOW_RUNS, elements=indices.size * known)
+    need(all(size == 1 for size in shape[place + 1 :]), "it takes rows, which are copied as they are", nodes[-1])
+    known: int = math.prod(size for size in shape[:place] if isinstance(size, int))
+    need(indices.ndim > 1, "it takes no windows", nodes[-1])
+    return indices.size * known
 
 
 def _runs(indices: np.ndarray) -> Runs | None:
