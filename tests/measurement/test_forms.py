@@ -90,7 +90,7 @@ def test_sizes_have_names(entry: Entry) -> None:
             "saved",
             "saving",
         ),
-        *("scale", "second", "side", "size", "window", "zeros"),
+        *("scale", "second", "side", "size", "step", "window", "zeros"),
     }
     assert all(given.keys() <= {*node_sizes.NAMES, *own} for given in entry.cases)
     assert len({tuple(given.items()) for given in entry.cases}) == len(entry.cases)
