@@ -213,3 +213,18 @@ def check_rows(text: str, result: ir.Model, mask: np.ndarray, **more: np.ndarray
             mixed[..., :2] = np.finfo(np.float32).min
         for drawn in (mask, part, row, whole, mixed):
             compare(text, result, feeds | {name: drawn})
+
+
+@pytest.mark.parametrize("shape", ["3,1,4,4", "1,3,1,4,4"])
+def test_a_mask_of_windows_is_repeated_for_each_image(shape: str) -> None:
+    """Shifted windows (Swin): six of two images, whose scores get a dimension for the image while they are masked."""
+    scores = (
+        "d = MatMul (qh, kt) w = Reshape (d, windows) a = Add (w, m) z = Reshape (a, whole) p = Softmax <axis = -1> (z)"
+    )
+    text = model(
+        scores,
+        inputs=f"float[6,4,8] q, float[6,4,8] k, float[6,4,8] v, float[{shape}] m",
+        outputs="float[6,4,8] y",
+        more="int64[5] windows = {2, 3, 2, 4, 4}, int64[4] whole = {6, 2, 4, 4}",
+    )
+    check_rewrites(PASS, text, ops={"Attention": 1, "Expand": 1, "Softmax": 0}, opset=23)

@@ -33,6 +33,7 @@ class Term(Struct, frozen=True):
         shape: Of what the value has something for each: batch, head, query, key; None for what it has 1 of.
         repeated: Dimensions of 1 that are repeated first, and how often: a value, its dimension, divided by what.
         cut: The Slice that gives `step.value`, if it leaves as many positions as there are keys; else None.
+        ahead: Dimensions of 1 before those of the value, of which some are repeated.
     """
 
     step: Step
@@ -40,6 +41,7 @@ class Term(Struct, frozen=True):
     shape: tuple[Dim | None, ...]
     repeated: tuple[tuple[int, View, int, int], ...] = ()
     cut: ir.Node | None = None
+    ahead: int = 0
 
     @property
     def used(self) -> tuple[ir.Value, ...]:
@@ -205,7 +207,7 @@ def _value(term: Term, length: ir.Value | None) -> ir.Value:
         inputs[_ENDS] = length
         value = ir.node("Slice", inputs).outputs[0]
     if term.repeated:
-        ones = [constant([1])] * rank(value)
+        ones = [constant([1])] * (term.ahead + rank(value))
         for place, view, at, divisor in term.repeated:
             times = size_along(view.value, at)
             ones[place] = times if divisor == 1 else ir.node("Div", [times, constant([divisor])]).outputs[0]
@@ -247,6 +249,8 @@ def term(
     is_for_all = all(not group or group == leaves(full) for group, full in zip(whole, layout, strict=True))
     if view.groups == wanted and is_for_all:
         return Term(step, None, shape)
+    ahead = 0 if is_for_all else len(groups) - len(own)  # what is repeated may have no dimension
+    own, aligned, parts = (1,) * ahead + own, groups[:ahead] + aligned, ((),) * ahead + parts
     for dim, group in zip(own, parts, strict=True):
         known = (len(group) == 1 and group[0].is_size(dim)) or same_dim(size_of(group), dim)
         need(not group or known, "the mask may be broadcast", step.value)
@@ -261,7 +265,7 @@ def term(
         view = View(step.value, parts)
         present = set(view.axes)
         whole = tuple(tuple(one for one in leaves(group) if one in present) for group in layout)
-    return Term(step, plan(view, whole, measures), shape, tuple(repeated))
+    return Term(step, plan(view, whole, measures), shape, tuple(repeated), ahead=ahead)
 
 
 def _repeat(
