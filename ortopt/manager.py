@@ -27,7 +27,7 @@ class GraphTransformerManager:
     """Applies the transformers of a level in steps until nothing changes.
 
     Args:
-        steps: The bound on the steps of a level.
+        steps: The bound on the steps of a level that do not make the graph smaller.
         options: Options of the run, as transformers see them; the defaults if None.
         observers: Observers of the run.
         on_error: What happens where a transformer raises: ``"raise"`` ends the run with a `TransformerError`,
@@ -67,11 +67,11 @@ class GraphTransformerManager:
 
     @property
     def steps(self) -> int:
-        """The bound on the steps of a level."""
+        """The bound on the steps of a level that do not make the graph smaller."""
         return self._steps
 
     def set_steps(self, steps: int) -> None:
-        """Set the bound on the steps of a level.
+        """Set the bound on the steps of a level that do not make the graph smaller.
 
         Args:
             steps: At least 1.
@@ -217,7 +217,9 @@ class GraphTransformerManager:
         self._runner.endless = ""
         self.bound_reached = [reached for reached in self.bound_reached if reached is not level]  # of an earlier round
         batches = self._batches_of(workspace, level)
-        for number in range(1, self._steps + 1):
+        left, number, graph = self._steps, 0, workspace.model.graph
+        while left:
+            number, size = number + 1, len(graph)
             step = Step(workspace, level, number, cancellation)
             changed = False
             for batch in batches:
@@ -231,9 +233,10 @@ class GraphTransformerManager:
                 return self._runner.modified
             if not changed:
                 return self._runner.modified
+            left -= len(graph) >= size  # a graph that gets smaller each time comes to an end
         if any(not batch.apply_once for batch in batches):
             self.warn_limit(
-                level, f"level {level.value} still changed the graph in step {self._steps}, the last one allowed"
+                level, f"level {level.value} still changed the graph in step {number}, the last one allowed"
             )
         return self._runner.modified
 

@@ -316,7 +316,12 @@ class Options:
         metavar="SIZE",
         says="max(1 MB, 1 %)",
     )
-    steps: int = _option(DEFAULT_STEPS, Count(1), "--steps", "Most times that the passes of a level are repeated.")
+    steps: int = _option(
+        DEFAULT_STEPS,
+        Count(1),
+        "--steps",
+        "Most times that the passes of a level run without making the graph smaller.",
+    )
     timeout: float | None = _option(
         None,
         Seconds(),
