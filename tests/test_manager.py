@@ -29,6 +29,7 @@ from ortopt import (
 from ortopt import rule as rule_module
 from ortopt.graph import scope
 from ortopt.graph.edit import constant
+from ortopt.graph.match import inputs, is_op
 from ortopt.observers import Observer
 from ortopt.options import Target
 from ortopt.rule import Forwarded
@@ -109,9 +110,9 @@ class Shortens(GraphTransformer):
 
     def apply(self, graph: ir.Graph, context: Context) -> bool:
         for node in graph:
-            before = node.inputs[0].producer()
-            if node.op_type == "Abs" and before is not None and before.op_type == "Abs":
-                return context.replace({node.outputs[0]: node.inputs[0]}, before=node, origin=[node])
+            (x,) = inputs(node, 1)
+            if is_op(node, "Abs") and is_op(x.producer(), "Abs"):
+                return bool(context.replace({node.outputs[0]: x}, before=node, origin=[node]))
         return False
 
 
