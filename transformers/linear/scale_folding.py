@@ -43,8 +43,8 @@ class ScaleFolding(RewriteRule[Match]):
     """``(x·W + b) * c`` → ``x·(W * c) + b * c``, also ``/ c`` and through Reshape, Transpose and GatherElements.
 
     Exporters scale the queries and keys of attention in this way, in each layer. A number for each column is taken in
-    as well, where nothing moves columns: the layer scale of vision transformers. For convolutions see
-    `conv_mul_fusion`.
+    as well, where nothing moves columns: the layer scale of vision transformers, the offsets of deformable attention by
+    the sizes of images. For convolutions see `conv_mul_fusion`.
     """
 
     after = ("constant_reassociation", "reshape_merging", "transpose_merging")
@@ -83,19 +83,40 @@ class ScaleFolding(RewriteRule[Match]):
 
 
 def _factor(number: ir.Value, at: ir.Value, path: Sequence[ir.Node]) -> np.ndarray:
-    """One number, or one for each column of the layer at the end of a path."""
+    """One number, or one for each column of the layer at the end of a path, be it split into several axes."""
     own = static_dims(number)
     if math.prod(own) == 1:
         need(keeps_rank(number, at), "the factor would raise the rank", number)
         return np.asarray(scalar(number))
     need(is_constant(number), "the factor is no constant", number)
-    need(not any(is_op(node, *REARRANGING) for node in path[1:]), "it is not one number, and columns are moved", number)
-    columns = dims(at)[-1]
-    of_columns = len(own) <= len(dims(at)) and math.prod(own[:-1]) == 1 and own[-1] == columns
-    need(of_columns, "it is not one number, nor one for each column", number)
-    for node in path[1:]:
+    kept = not any(is_op(node, *REARRANGING - RESHAPING) for node in path[1:])
+    need(kept, "it is not one number, and columns are moved", number)
+    layers = [node for node in path[1:] if not is_op(node, *RESHAPING)]
+    columns = dims(layers[0].outputs[0])[-1]
+    for node in layers:
         need(_has_columns(node, columns), "what it scales has other columns", node)
-    return array_of(number).reshape(-1)
+    return _of_columns(number, dims(at), columns)
+
+
+def _of_columns(number: ir.Value, shape: Sequence[Dim], columns: Dim) -> np.ndarray:
+    """A number for each column, of a constant that is broadcast to a value whose last axes are the columns.
+
+    Raises:
+        Refusal: If they are not, or the constant has numbers for other axes.
+    """
+    own = static_dims(number)
+    reason = "it is not one number, nor one for each column"
+    need(len(own) <= len(shape), reason, number)
+    last = next((k for k in range(1, len(shape) + 1) if math.prod(_sizes(shape[-k:])) == columns), 0)
+    behind = _sizes(shape[-last:])
+    need(last > 0 and all(size == 1 for size in own[:-last]), reason, number)
+    need(all(size in (1, whole) for size, whole in zip(own[::-1], behind[::-1], strict=False)), reason, number)
+    return np.broadcast_to(array_of(number).reshape(own[-last:]), behind).reshape(-1)
+
+
+def _sizes(shape: Sequence[Dim]) -> tuple[int, ...]:
+    """Sizes that are known; 0 for those that are not."""
+    return tuple(size if isinstance(size, int) else 0 for size in shape)
 
 
 def _has_columns(node: ir.Node, columns: Dim) -> bool:
