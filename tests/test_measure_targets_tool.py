@@ -79,8 +79,8 @@ def test_each_kind_of_processors_has_a_file_of_its_own(monkeypatch: pytest.Monke
     for processor in ("one (AVX2)", "another (AVX-512)"):
         monkeypatch.setattr(cost_tables, "processor", lambda processor=processor: processor)
         paths[processor] = [measure_targets.path_of(target).name for target in (Target.OPENVINO, Target.WEB)]
-    assert paths["one (AVX2)"] == ["costs.openvino.json", "costs.web.json"]
-    assert paths["another (AVX-512)"] == ["costs.openvino.avx512.json", "costs.web.json"]
+    assert paths["one (AVX2)"] == ["costs.openvino.avx2.json", "costs.web.json"]
+    assert paths["another (AVX-512)"] == ["costs.openvino.json", "costs.web.json"]
 
 
 def row(low: float, high: float) -> dict[str, Any]:

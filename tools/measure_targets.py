@@ -49,7 +49,7 @@ def path_of(target: Target) -> Path:
     Args:
         target: The target.
     """
-    return costs.paths_of(target)[-1 if costs.WIDE in tables.processor() else 0]
+    return costs.paths_of(target)[0 if costs.WIDE in tables.processor() else -1]
 
 
 def entries_of(target: Target, names: Sequence[str] = ()) -> list[Entry]:

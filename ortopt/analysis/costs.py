@@ -486,8 +486,11 @@ def paths_of(target: Target) -> tuple[Path, ...]:
 
     Args:
         target: The target that is the runtime's. WebAssembly has the same vectors on all processors.
+
+    Returns:
+        First that of processors with AVX-512, as of the table that ships: what is neutral there stays so.
     """
-    kinds = ("",) if target is Target.WEB else ("", f".{WIDE.replace('-', '').lower()}")
+    kinds = ("",) if target is Target.WEB else ("", ".avx2")
     return tuple(_SHIPPED.with_name(f"costs.{target.value}{kind}.json") for kind in kinds)
 
 
