@@ -43,6 +43,7 @@ _SECONDS: Final = 0.5
 _MIN_GAIN: Final = 1.1
 """From how many times as fast on, at its best size, a form pays: what gains less alone may gain none in a network."""
 
+
 def path_of(target: Target) -> Path:
     """The file that has a target's rows of this machine's kind of processors.
 

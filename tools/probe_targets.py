@@ -63,7 +63,32 @@ def cases() -> Iterator[tuple[str, onnx.ModelProto, dict[str, Any], list[Any]]]:
         least = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", version)])
         model.ir_version = max(least, min(model.ir_version, _NEWEST_IR))
         names = [value.name for value in model.graph.input]
-        yield model.graph.node[0].op_type, model, dict(zip(names, inputs, strict=False)), list(outputs)
+        given = dict(zip(names, inputs, strict=False))
+        yield model.graph.node[0].op_type, model, given, list(outputs)
+        is_comparison = all(array.dtype == np.bool_ for array in outputs)
+        for kind in (ir.DataType.INT64, ir.DataType.FLOAT) if is_comparison else (ir.DataType.INT64,):
+            other = _of_type(model, kind)
+            if other is not None:
+                cast = [
+                    array.astype(kind.numpy()) if array.dtype == np.int32 else array for array in (*inputs, *outputs)
+                ]
+                given = dict(zip(names, cast[: len(inputs)], strict=False))
+                yield model.graph.node[0].op_type, other, given, cast[len(inputs) :]
+
+
+def _of_type(model: onnx.ModelProto, kind: ir.DataType) -> onnx.ModelProto | None:
+    """A test of 32-bit integers with numbers of a type that models have more often; None where there is none."""
+    other = onnx.ModelProto()
+    other.CopyFrom(model)
+    values = (*other.graph.input, *other.graph.output)
+    short = [one for one in values if one.type.tensor_type.elem_type == onnx.TensorProto.INT32]
+    for value in short:
+        value.type.tensor_type.elem_type = kind.value
+    try:
+        onnx.checker.check_model(other, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError):
+        return None
+    return other if short else None
 
 
 def forms(model: onnx.ModelProto, inputs: dict[str, Any]) -> Iterator[tuple[onnx.ModelProto, dict[str, Any]]]:
