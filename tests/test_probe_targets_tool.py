@@ -30,7 +30,18 @@ def test_tests_of_a_form_are_counted_together() -> None:
     for op, model, inputs, _ in cases():
         if op == "Pad":
             _count(known, model, inputs, right=model.graph.node[0].attribute[0].s != b"wrap")
-    counted = {(form["attributes"]["mode"], form["dtype"]): (form["right"], form["tests"]) for form in known}
-    assert counted["wrap", "int32"] == (0, 1)
-    assert counted["constant", "float"] == (3, 3)
+    counted = {
+        (form["attributes"]["mode"], form["dtype"], form["inputs"]): (form["right"], form["tests"]) for form in known
+    }
+    assert counted["wrap", "int32", "xx"] == (0, 1)
+    assert counted["wrap", "int64", "xx"] == (0, 1)
+    assert counted["constant", "float", "xxx"] == (1, 1)
+    assert counted["constant", "float", "xxxx"] == (2, 2)
     assert len(counted) == len(known)
+
+
+def test_comparisons_of_integers_are_tested_with_floats() -> None:
+    types = {str(next(iter(inputs.values())).dtype) for op, _, inputs, _ in cases() if op == "Equal"}
+    assert types >= {"int32", "int64", "float32"}
+    types = {str(next(iter(inputs.values())).dtype) for op, _, inputs, _ in cases() if op == "Mod"}
+    assert types >= {"int32", "int64"}

@@ -119,6 +119,9 @@ def test_those_with_standard_ops_only_get_no_others(target: Target) -> None:
         ("y = MaxPool <kernel_shape = [2], ceil_mode = 1> (x)", "not always right"),
         ("y = Min (x, x)", "not always right"),
         ("y = Max (x, x)", "not always right"),  # declared: of a NaN it is wrong
+        ("y = Sum (x, x)", ""),
+        ("y = Sum (x, x, x)", ""),
+        ("y = Sum (x)", "not always right"),
     ],
 )
 def test_of_an_op_that_is_not_always_right_forms_are_that_were_never_wrong(node: str, fault: str) -> None:
@@ -128,6 +131,25 @@ def test_of_an_op_that_is_not_always_right_forms_are_that_were_never_wrong(node:
     infer_model(model)
     (tested,) = (node for node in model.graph if node.op_type != "Cast")
     assert declared.fault(tested) == fault
+
+
+@pytest.mark.parametrize(
+    ("node", "fault"),
+    [
+        ("LSTM <hidden_size = 9> (x, w, r)", ""),
+        ("LSTM <hidden_size = 9> (x, w, r, b)", ""),
+        ("LSTM <hidden_size = 9> (x, w, r, b, , h, c, p)", "not always right"),  # with peepholes
+        ("LSTM <hidden_size = 9, layout = 1> (x, w, r)", "not always right"),
+        ('LSTM <hidden_size = 9, activations = ["Relu", "Tanh", "Tanh"]> (x, w, r)', "not always right"),
+    ],
+)
+def test_forms_of_recurrent_layers_are_told_by_their_inputs(node: str, fault: str) -> None:
+    declared = targets.of(Target.OPENVINO)
+    assert declared is not None
+    inputs = "float[4,1,3] x, float[1,36,3] w, float[1,36,9] r, float[1,72] b, float[1,1,9] h, float[1,1,9] c"
+    model = parse(f"main ({inputs}, float[1,27] p) => (float[A,B,C,D] y) {{ y = {node} }}")
+    infer_model(model)
+    assert declared.fault(model.graph[0]) == fault
 
 
 def test_the_newest_opset_is_the_runtimes() -> None:

@@ -32,13 +32,13 @@ import onnx_ir as ir
 
 from fuzzing.releases import Runner, difference
 from ortopt.analysis.providers import full_names
-from ortopt.analysis.targets import OPS, form_attributes
+from ortopt.analysis.targets import OPS, form_attributes, form_inputs
 from ortopt.verification import runtimes
 from ortopt.verification.process import WorkerError
 
 _HELPED: Final = "fallback to CPU EP has been explicitly disabled"  # ONNX Runtime's words
 
-_SCALARS: Final = (onnx.AttributeProto.FLOAT, onnx.AttributeProto.INT, onnx.AttributeProto.STRING)
+_OF_FORMS: Final = tuple(getattr(onnx.AttributeProto, name) for name in ("FLOAT", "INT", "STRING", "STRINGS"))
 
 _NEWEST_IR: Final = 10
 """IR version that tests are given, where their opset does not need a later one: runtimes refuse newer ones."""
@@ -187,10 +187,14 @@ def counted(runtime: str, provider: str = "") -> tuple[str, dict[str, list[int]]
 def _count(known: Forms, model: onnx.ModelProto, inputs: dict[str, Any], *, right: bool) -> None:
     """Count a test among those of its form."""
     (node,) = model.graph.node
-    given = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute if one.type in _SCALARS}
+    given = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute if one.type in _OF_FORMS}
     first = next(iter(inputs.values()), None)
     dtype = "" if first is None else ir.DataType.from_numpy(first.dtype).name.lower()
-    about = {"attributes": form_attributes(node.op_type, given), "dtype": dtype}
+    about = {
+        "attributes": form_attributes(node.op_type, given),
+        "dtype": dtype,
+        "inputs": form_inputs(node.op_type, list(map(bool, node.input))),
+    }
     form = next((one for one in known if one.items() >= about.items()), None)
     if form is None:
         known.append(form := {**about, "right": 0, "tests": 0})

@@ -34,16 +34,18 @@ class Tested(Struct, frozen=True):
     """A form of an op in ONNX's tests.
 
     Attributes:
-        attributes: Those of the op that are no lists, as given or by default.
+        attributes: Those of the op that are no lists of numbers and no sizes, as given or by default.
         dtype: The type of its first input.
         right: How many of the tests were right.
         tests: How many there are.
+        inputs: Which inputs are given, in the words of `form_inputs`; None where that was not noted.
     """
 
     attributes: Mapping[str, str | int | float]
     dtype: str
     right: int
     tests: int
+    inputs: str | None = None
 
 
 class Declaration(Struct, frozen=True, kw_only=True):
@@ -134,7 +136,8 @@ class Declaration(Struct, frozen=True, kw_only=True):
             return False
         given = {name: one.value for name, one in node.attributes.items()}
         attributes = form_attributes(node.op_type, given)
-        alike = [tested for tested in forms if tested.attributes == attributes]
+        inputs = form_inputs(node.op_type, [value is not None for value in node.inputs])
+        alike = _with_inputs([one for one in forms if one.attributes == attributes], inputs)
         dtype = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
         own = [tested for tested in alike if dtype is not None and tested.dtype == dtype.name.lower()]
         if not own and dtype != ir.DataType.FLOAT:
@@ -142,8 +145,20 @@ class Declaration(Struct, frozen=True, kw_only=True):
         return bool(alike) and all(tested.right == tested.tests for tested in own or alike)
 
 
+def _with_inputs(tested: Sequence[Tested], given: str) -> list[Tested]:
+    """The tests in which the same inputs are given; where there are none, those in which all of these are, and more."""
+    same = [one for one in tested if one.inputs in (given, None)]
+    places = {place for place, letter in enumerate(given) if letter == "x"}
+    return same or [
+        one for one in tested if places <= {at for at, letter in enumerate(one.inputs or "") if letter == "x"}
+    ]
+
+
+_SIZES: Final = frozenset({"hidden_size"})
+
+
 def form_attributes(op_type: str, given: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """The attributes of an op of ai.onnx that are no lists, those that are left out by their defaults.
+    """The attributes of an op of ai.onnx that are no lists of numbers, those that are left out by their defaults.
 
     Args:
         op_type: The op.
@@ -157,12 +172,35 @@ def form_attributes(op_type: str, given: Mapping[str, Any]) -> dict[str, str | i
         for name, one in schema.attributes.items()
         if one.default_value.type
     }
-    texts = {
-        name: value.decode() if isinstance(value, bytes) else value
-        for name, value in {**defaults, **given}.items()
-        if name in schema.attributes
+    texts = {name: _text(value) for name, value in {**defaults, **given}.items() if name in schema.attributes}
+    return {
+        name: value
+        for name, value in sorted(texts.items())
+        if isinstance(value, str | int | float) and name not in _SIZES
     }
-    return {name: value for name, value in sorted(texts.items()) if isinstance(value, str | int | float)}
+
+
+def _text(value: Any) -> Any:
+    """An attribute, as a text where it is one or several."""
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        several = all(isinstance(one, str | bytes) for one in value)
+        return ", ".join(map(_text, value)) if several and value else value
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def form_inputs(op_type: str, given: Sequence[bool]) -> str:
+    """Which inputs of an op of ai.onnx are given: a letter for each, a dash for one that is left out.
+
+    Args:
+        op_type: The op; of one that takes any number of inputs several are as two.
+        given: Whether each is.
+    """
+    import onnx
+
+    text = "".join("x" if one else "-" for one in given).rstrip("-")
+    formal = onnx.defs.get_schema(op_type).inputs
+    takes_any = bool(formal) and formal[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return text[: len(formal) + 1] if takes_any else text
 
 
 def of(target: Target) -> Declaration | None:
