@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import ModelProto
 
-from tools.probe_targets import Forms, _count, cases, forms
+from tools.probe_targets import Forms, _count, cases, forms, recurrent_layers
 
 
 def _version(model: ModelProto) -> int:
@@ -45,3 +45,12 @@ def test_comparisons_of_integers_are_tested_with_floats() -> None:
     assert types >= {"int32", "int64", "float32"}
     types = {str(next(iter(inputs.values())).dtype) for op, _, inputs, _ in cases() if op == "Mod"}
     assert types >= {"int32", "int64"}
+
+
+def test_recurrent_layers_have_initial_states() -> None:
+    known: Forms = []
+    for _, model, inputs, outputs in recurrent_layers():
+        assert outputs[0].shape[:1] == inputs["x"].shape[:1]
+        _count(known, model, inputs, right=True)
+    assert {form["inputs"] for form in known} == {"xxxx", "xxxx-x", "xxxx-xx"}
+    assert {form["attributes"].get("linear_before_reset") for form in known} == {None, 0, 1}

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import itertools
 import json
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 
 from fuzzing.releases import Runner, difference
 from ortopt.analysis.providers import full_names
@@ -39,6 +41,11 @@ from ortopt.verification.process import WorkerError
 _HELPED: Final = "fallback to CPU EP has been explicitly disabled"  # ONNX Runtime's words
 
 _OF_FORMS: Final = tuple(getattr(onnx.AttributeProto, name) for name in ("FLOAT", "INT", "STRING", "STRINGS"))
+
+_GATES: Final = {"GRU": 3, "LSTM": 4, "RNN": 1}
+_DIRECTIONS: Final = {"forward": 1, "reverse": 1, "bidirectional": 2}
+_SIZE: Final = 4
+_INITIAL_OPSET: Final = 14
 
 _NEWEST_IR: Final = 10
 """IR version that tests are given, where their opset does not need a later one: runtimes refuse newer ones."""
@@ -74,6 +81,40 @@ def cases() -> Iterator[tuple[str, onnx.ModelProto, dict[str, Any], list[Any]]]:
                 ]
                 given = dict(zip(names, cast[: len(inputs)], strict=False))
                 yield model.graph.node[0].op_type, other, given, cast[len(inputs) :]
+
+
+def recurrent_layers() -> Iterator[tuple[str, onnx.ModelProto, dict[str, Any], list[Any]]]:
+    """What ONNX has no tests of and models have: layers with initial states, and GRUs as Keras and PyTorch have them.
+
+    What is expected is what ONNX Runtime computes without optimizations.
+    """
+    rng = np.random.default_rng(0)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for (op, gates), (direction, count) in itertools.product(_GATES.items(), _DIRECTIONS.items()):
+        state = (count, 2, _SIZE)
+        shapes = {
+            "x": (5, 2, 3),
+            "w": (count, gates * _SIZE, 3),
+            "r": (count, gates * _SIZE, _SIZE),
+            "b": (count, 2 * gates * _SIZE),
+            "h": state,
+            **({"c": state} if op == "LSTM" else {}),
+        }
+        for names, after in itertools.product((["x", "w", "r", "b"], list(shapes)), (0, 1) if op == "GRU" else (0,)):
+            given = {name: rng.standard_normal(shapes[name]).astype(np.float32) for name in names}
+            settings = {"linear_before_reset": after} if op == "GRU" else {}
+            places = names if "h" not in names else [*names[:4], "", *names[4:]]
+            node = onnx.helper.make_node(op, places, ["y"], hidden_size=_SIZE, direction=direction, **settings)
+            inputs = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes[name]) for name in names]
+            output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (5, count, 2, _SIZE))
+            model = onnx.helper.make_model(
+                onnx.helper.make_graph([node], "main", inputs, [output]),
+                opset_imports=[onnx.helper.make_opsetid("", _INITIAL_OPSET)],
+                ir_version=_NEWEST_IR,
+            )
+            session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+            yield op, model, given, session.run(None, given)
 
 
 def _of_type(model: onnx.ModelProto, kind: ir.DataType) -> onnx.ModelProto | None:
@@ -170,7 +211,7 @@ def counted(runtime: str, provider: str = "") -> tuple[str, dict[str, list[int]]
             stack.enter_context(Runner(Path(stack.enter_context(tempfile.TemporaryDirectory())), one, helps=False))
             for one in (found, None)
         )
-        for op, model, inputs, outputs in cases():
+        for op, model, inputs, outputs in itertools.chain(cases(), recurrent_layers()):
             answers = {_is_right(runner, *form, outputs) for form in forms(model, inputs)}
             if answers == {None}:
                 continue
