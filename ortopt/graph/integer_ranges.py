@@ -48,7 +48,7 @@ LIMITS: Final[dict[ir.DataType, tuple[int, int]]] = {
 _LAST_OF_32_BITS: Final = 2**31 - 1
 
 _MAX_TERMS = 256
-_MOST_LEAST = 1 << 24  # more than the window of any convolution
+_MOST_LEAST = 1 << 16  # more than the windows of a network have together
 _MAX_WAYS = 64  # to choose one symbol of each dimension of an input
 
 
@@ -93,7 +93,7 @@ class Sizes:
         refusals: How often something was in doubt.
     """
 
-    __slots__ = ("_alone", "_found", "_having", "_held", "_together", "least", "refusals")
+    __slots__ = ("_alone", "_found", "_having", "_held", "_positive", "_together", "least", "refusals")
 
     def __init__(self, inputs: Iterable[Iterable[Dim]] = ()) -> None:
         self._together: dict[tuple[str, ...], int] = {}
@@ -101,6 +101,7 @@ class Sizes:
         self._alone: dict[str, int] = {}  # what `_times` says of one symbol
         self._found: dict[str, int | None] = {}
         self._held: dict[tuple[int, int], dict[str, bool]] = {}
+        self._positive: set[str] = set()  # what `least` is learned of
         self.least: dict[str, int] = {}
         self.refusals = 0
         self.learn(inputs)
@@ -135,6 +136,10 @@ class Sizes:
 
         A convolution without padding, for example, has an input that is no smaller than its window.
         """
+        text = str(dim)
+        if text in self._positive:
+            return
+        self._positive.add(text)
         found = symbolic.least_of_symbol(dim, _MOST_LEAST)
         if found is not None:
             name, size = found

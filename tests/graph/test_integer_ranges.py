@@ -133,7 +133,7 @@ def test_ends_of_slices() -> None:
         ("N - S", {}),
         ("9 - S", {}),
         ("S*S - 9", {}),
-        ("S//1000000000", {}),
+        ("S//70000", {}),
     ],
 )
 def test_what_is_positive_bounds_its_only_symbol(positive: str, least: dict[str, int]) -> None:
