@@ -27,7 +27,7 @@ class GraphTransformerManager:
     """Applies the transformers of a level in steps until nothing changes.
 
     Args:
-        steps: The bound on the steps of a level that do not make the graph smaller.
+        steps: The bound on the steps of a level that do not make the main graph smaller.
         options: Options of the run, as transformers see them; the defaults if None.
         observers: Observers of the run.
         on_error: What happens where a transformer raises: ``"raise"`` ends the run with a `TransformerError`,
@@ -67,11 +67,11 @@ class GraphTransformerManager:
 
     @property
     def steps(self) -> int:
-        """The bound on the steps of a level that do not make the graph smaller."""
+        """The bound on the steps of a level that do not make the main graph smaller."""
         return self._steps
 
     def set_steps(self, steps: int) -> None:
-        """Set the bound on the steps of a level that do not make the graph smaller.
+        """Set the bound on the steps of a level that do not make the main graph smaller.
 
         Args:
             steps: At least 1.

@@ -320,7 +320,7 @@ class Options:
         DEFAULT_STEPS,
         Count(1),
         "--steps",
-        "Most times that the passes of a level run without making the graph smaller.",
+        "Most times that the passes of a level run without making the main graph smaller.",
     )
     timeout: float | None = _option(
         None,

@@ -31,12 +31,12 @@ def test_tests_of_a_form_are_counted_together() -> None:
         if op == "Pad":
             _count(known, model, inputs, right=model.graph.node[0].attribute[0].s != b"wrap")
     counted = {
-        (form["attributes"]["mode"], form["dtype"], form["inputs"]): (form["right"], form["tests"]) for form in known
+        (form["attributes"]["mode"], form["dtype"], form["given"]): (form["right"], form["tests"]) for form in known
     }
-    assert counted["wrap", "int32", "xx"] == (0, 1)
-    assert counted["wrap", "int64", "xx"] == (0, 1)
-    assert counted["constant", "float", "xxx"] == (1, 1)
-    assert counted["constant", "float", "xxxx"] == (2, 2)
+    assert counted["wrap", "int32", "xx>x"] == (0, 1)
+    assert counted["wrap", "int64", "xx>x"] == (0, 1)
+    assert counted["constant", "float", "xxx>x"] == (1, 1)
+    assert counted["constant", "float", "xxxx>x"] == (2, 2)
     assert len(counted) == len(known)
 
 
@@ -52,5 +52,5 @@ def test_recurrent_layers_have_initial_states() -> None:
     for _, model, inputs, outputs in recurrent_layers():
         assert outputs[0].shape[:1] == inputs["x"].shape[:1]
         _count(known, model, inputs, right=True)
-    assert {form["inputs"] for form in known} == {"xxxx", "xxxx-x", "xxxx-xx"}
+    assert {form["given"] for form in known} == {"xxxx>xx", "xxxx>xxx", "xxxx-x>xx", "xxxx-xx>xxx"}
     assert {form["attributes"].get("linear_before_reset") for form in known} == {None, 0, 1}

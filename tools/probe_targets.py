@@ -34,7 +34,7 @@ import onnxruntime
 
 from fuzzing.releases import Runner, difference
 from ortopt.analysis.providers import full_names
-from ortopt.analysis.targets import OPS, form_attributes, form_inputs
+from ortopt.analysis.targets import OPS, form_attributes, form_places
 from ortopt.verification import runtimes
 from ortopt.verification.process import WorkerError
 
@@ -101,20 +101,25 @@ def recurrent_layers() -> Iterator[tuple[str, onnx.ModelProto, dict[str, Any], l
             "h": state,
             **({"c": state} if op == "LSTM" else {}),
         }
+        results = ["y", "y_h", "y_c"][: len(shapes) - 3]
+        outputs = _typed(dict(zip(results, [(5, *state), state, state], strict=False)))
         for names, after in itertools.product((["x", "w", "r", "b"], list(shapes)), (0, 1) if op == "GRU" else (0,)):
             given = {name: rng.standard_normal(shapes[name]).astype(np.float32) for name in names}
             settings = {"linear_before_reset": after} if op == "GRU" else {}
             places = names if "h" not in names else [*names[:4], "", *names[4:]]
-            node = onnx.helper.make_node(op, places, ["y"], hidden_size=_SIZE, direction=direction, **settings)
-            inputs = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes[name]) for name in names]
-            output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (5, count, 2, _SIZE))
+            node = onnx.helper.make_node(op, places, results, hidden_size=_SIZE, direction=direction, **settings)
             model = onnx.helper.make_model(
-                onnx.helper.make_graph([node], "main", inputs, [output]),
+                onnx.helper.make_graph([node], "main", *(_typed({name: shapes[name] for name in names}), outputs)),
                 opset_imports=[onnx.helper.make_opsetid("", _INITIAL_OPSET)],
                 ir_version=_NEWEST_IR,
             )
             session = onnxruntime.InferenceSession(model.SerializeToString(), options)
             yield op, model, given, session.run(None, given)
+
+
+def _typed(shapes: dict[str, tuple[int, ...]]) -> list[onnx.ValueInfoProto]:
+    """Values of single precision."""
+    return [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()]
 
 
 def _of_type(model: onnx.ModelProto, kind: ir.DataType) -> onnx.ModelProto | None:
@@ -234,7 +239,7 @@ def _count(known: Forms, model: onnx.ModelProto, inputs: dict[str, Any], *, righ
     about = {
         "attributes": form_attributes(node.op_type, given),
         "dtype": dtype,
-        "inputs": form_inputs(node.op_type, list(map(bool, node.input))),
+        "given": form_places(node.op_type, list(map(bool, node.input)), list(map(bool, node.output))),
     }
     form = next((one for one in known if one.items() >= about.items()), None)
     if form is None:

@@ -477,8 +477,8 @@ def of_target(target: Target) -> CostTable | None:
     """
     if target is Target.ORT or target not in MEASURED_TARGETS:
         return None
-    table, *others = (read(path.read_bytes()) for path in paths_of(target) if path.exists())
-    return on_all_processors(table, others)
+    first, *rest = paths_of(target)
+    return on_all_processors(read(first.read_bytes()), [read(path.read_bytes()) for path in rest])
 
 
 def paths_of(target: Target) -> tuple[Path, ...]:

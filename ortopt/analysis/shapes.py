@@ -188,9 +188,12 @@ class _Inference:
         )
         self.drive(self._walk(graph))
         doubted = self._no_longer_doubted(graph)
+        seen: dict[str, int] = {}
         for _ in range(_MAX_REVISITS):
-            known = {*self._positive, *self.sizes.least}
-            helped = [node for node, names in self._missed.items() if not names.isdisjoint(known)]
+            known = {**dict.fromkeys(self._positive, 1), **self.sizes.least}
+            learned = {name for name, least in known.items() if seen.get(name) != least}
+            seen = known
+            helped = [node for node, names in self._missed.items() if not names.isdisjoint(learned)]
             helped += doubted
             if not helped:
                 break

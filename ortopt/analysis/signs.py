@@ -111,7 +111,9 @@ def _is_never_negative_zero(
 
 
 def has_one_zero(value: ir.Value) -> bool:
-    """Whether all that reads a value, as it is or its elements moved, gives the same for 0.0 and -0.0: none is a 1/x.
+    """Whether all that reads a value, as it is or its elements moved, gives the same for 0.0 and -0.0.
+
+    But for the sign of a zero of its own: it is no 1/x, which gives two infinities.
 
     Args:
         value: The value, of floats.

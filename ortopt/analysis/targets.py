@@ -38,14 +38,14 @@ class Tested(Struct, frozen=True):
         dtype: The type of its first input.
         right: How many of the tests were right.
         tests: How many there are.
-        inputs: Which inputs are given, in the words of `form_inputs`; None where that was not noted.
+        given: Which inputs and outputs are given, as `form_places` writes them; None where that was not noted.
     """
 
     attributes: Mapping[str, str | int | float]
     dtype: str
     right: int
     tests: int
-    inputs: str | None = None
+    given: str | None = None
 
 
 class Declaration(Struct, frozen=True, kw_only=True):
@@ -136,8 +136,10 @@ class Declaration(Struct, frozen=True, kw_only=True):
             return False
         given = {name: one.value for name, one in node.attributes.items()}
         attributes = form_attributes(node.op_type, given)
-        inputs = form_inputs(node.op_type, [value is not None for value in node.inputs])
-        alike = _with_inputs([one for one in forms if one.attributes == attributes], inputs)
+        places = form_places(
+            node.op_type, [value is not None for value in node.inputs], list(map(_is_read, node.outputs))
+        )
+        alike = _with_places([one for one in forms if one.attributes == attributes], places)
         dtype = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
         own = [tested for tested in alike if dtype is not None and tested.dtype == dtype.name.lower()]
         if not own and dtype != ir.DataType.FLOAT:
@@ -145,13 +147,25 @@ class Declaration(Struct, frozen=True, kw_only=True):
         return bool(alike) and all(tested.right == tested.tests for tested in own or alike)
 
 
-def _with_inputs(tested: Sequence[Tested], given: str) -> list[Tested]:
-    """The tests in which the same inputs are given; where there are none, those in which all of these are, and more."""
-    same = [one for one in tested if one.inputs in (given, None)]
-    places = {place for place, letter in enumerate(given) if letter == "x"}
-    return same or [
-        one for one in tested if places <= {at for at, letter in enumerate(one.inputs or "") if letter == "x"}
-    ]
+def _is_read(output: ir.Value) -> bool:
+    return bool(output.uses()) or output.is_graph_output() or output.index() == 0
+
+
+def _with_places(tested: Sequence[Tested], given: str) -> list[Tested]:
+    """The tests in which the same inputs and outputs are given; else those in which these are, and few others."""
+    same = [one for one in tested if one.given in (given, None)]
+    more = [one for one in tested if _places(given) < _places(one.given or "")]
+    least = min((len(_places(one.given or "")) for one in more), default=0)
+    return same or [one for one in more if len(_places(one.given or "")) == least]
+
+
+def _places(given: str) -> set[tuple[int, int]]:
+    return {
+        (side, place)
+        for side, letters in enumerate(given.split(">"))
+        for place, letter in enumerate(letters)
+        if letter == "x"
+    }
 
 
 _SIZES: Final = frozenset({"hidden_size"})
@@ -188,19 +202,20 @@ def _text(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def form_inputs(op_type: str, given: Sequence[bool]) -> str:
-    """Which inputs of an op of ai.onnx are given: a letter for each, a dash for one that is left out.
+def form_places(op_type: str, inputs: Sequence[bool], outputs: Sequence[bool]) -> str:
+    """Which inputs and outputs of an op of ai.onnx are given: a letter for each, a dash for one that is left out.
 
     Args:
         op_type: The op; of one that takes any number of inputs several are as two.
-        given: Whether each is.
+        inputs: Whether each is given.
+        outputs: So for the outputs.
     """
     import onnx
 
-    text = "".join("x" if one else "-" for one in given).rstrip("-")
+    before, behind = ("".join("x" if one else "-" for one in places).rstrip("-") for places in (inputs, outputs))
     formal = onnx.defs.get_schema(op_type).inputs
     takes_any = bool(formal) and formal[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
-    return text[: len(formal) + 1] if takes_any else text
+    return f"{before[: len(formal) + 1] if takes_any else before}>{behind}"
 
 
 def of(target: Target) -> Declaration | None:

@@ -310,14 +310,13 @@ def least_of_symbol(a: Dim, most: int) -> tuple[str, int] | None:
     if isinstance(a, int) or len(names) != 1 or not polynomials.grows(_polynomial(a)):
         return None
     (name,) = names
-    found = bisect.bisect_left(range(most), 1, key=lambda size: _at(a, name, size))
+
+    def size_at(size: int) -> int:
+        number = substitute(a, {name: size})
+        return number if isinstance(number, int) else 0  # too large to be told
+
+    found = bisect.bisect_left(range(most), 1, key=size_at)
     return (name, found) if found < most else None
-
-
-def _at(a: Dim, name: str, size: int) -> int:
-    number = substitute(a, {name: size})
-    assert isinstance(number, int)
-    return number
 
 
 def vanishes_with(a: Dim, b: Dim) -> bool:

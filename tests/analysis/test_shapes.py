@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import onnx_ir as ir
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 from ortopt.analysis import shapes
 from ortopt.graph import facts, symbolic
@@ -410,3 +410,24 @@ def test_heads_are_split_and_joined_through_shape_arithmetic() -> None:
     assert text(values["y"]) == "float[B,T,8]"
     assert shapes.shape_of(values["z"]) is not None
     assert symbolic.same_shape(shapes.dims_of(values["z"]), shapes.dims_of(values["x"]))
+
+
+CUT = "n = Shape<start=2>(x) a = Sub(n, four) l = Div(a, two) r = ConstantOfShape(l)"
+
+
+def test_a_convolution_that_a_branch_alone_computes_bounds_nothing() -> None:
+    """Where it is computed in every run, its window does: then the division does not round upwards."""
+    numbers = "int64[1] four = {4}, int64[1] two = {2}"
+    always = f"c = Conv (x, w) {CUT} k = ReduceSum <keepdims = 0> (c) y = Add (r, k)"
+    branch = (
+        f"k = If (b) <then_branch = t () => (float u) {{ c = Conv (x, w) u = ReduceSum <keepdims = 0> (c) }}, "
+        f"else_branch = e () => (float v) {{ v = ReduceSum <keepdims = 0> (x) }}> {CUT} y = Add (r, k)"
+    )
+    shapes = []
+    for body in (always, branch):
+        proto = parser.parse_model(
+            '<ir_version: 9, opset_import: ["": 17]> main (float[1,1,S] x, float[1,1,5] w, bool b) => (float[L] y) '
+            f"<{numbers}> {{ {body} }}"
+        )
+        shapes.append(str(facts.dims_of(infer_proto(proto)["r"])[0]))
+    assert shapes == ["S//2 - 2", "max(S//2 - 2, min((S + 1)//2 - 2, 0))"]

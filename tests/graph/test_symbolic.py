@@ -283,3 +283,9 @@ def test_what_a_dimension_is_never_above() -> None:
     assert symbolic.greatest_of(canonical("max(N, 8 - 8*N)")) == [canonical("8 - 8*N"), N]
     assert symbolic.greatest_of(N) == [N]
     assert symbolic.greatest_of(UNKNOWN) == []
+
+
+def test_a_size_that_is_too_large_is_no_least_size() -> None:
+    assert symbolic.least_of_symbol(canonical("4611686018427387904*N - 5"), 1 << 16) in (None, ("N", 1))
+    assert symbolic.least_of_symbol(UNKNOWN, 1 << 16) is None
+    assert symbolic.least_of_symbol(7, 1 << 16) is None

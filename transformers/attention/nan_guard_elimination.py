@@ -9,12 +9,16 @@ from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOAT,
+    FLOATS,
     Refusal,
     array_of,
+    attribute,
     before,
+    dims,
     dtype,
     inputs,
     is_constant,
+    is_never_zero,
     is_op,
     is_scalar,
     is_used_once,
@@ -23,6 +27,7 @@ from ortopt.graph.match import (
     only_user,
     operand_constant,
     opset,
+    optional,
     producer,
     rank,
 )
@@ -36,7 +41,6 @@ from ortopt.semantics.domains import MICROSOFT
 from ortopt.semantics.op_traits import RESHAPING
 
 MOVES = RESHAPING | {"Expand", "Transpose", "Identity"}
-_PRODUCTS = ("Einsum", "Gemm", "MatMul")
 _BITS = 16
 _LARGEST = 1e20
 """Integers of so many bits by no larger scales stay finite, and so do sums with all floats but infinities."""
@@ -57,15 +61,15 @@ class _Guard(Match, frozen=True):
 class NanGuardElimination(RewriteRule[_Guard]):
     """``Where(IsNaN(p), 0, p)`` → ``p``, where p is a Softmax of scores that no mask makes infinite.
 
-    With ``p = Softmax(x + mask)`` and a mask of finite numbers and -inf: ``p · keep``, where keep is 0 for rows in
-    which the mask is -inf throughout, else 1, and p is taken without a mask in these rows. Of a product with p the rows
-    are set to 0, which have fewer numbers than those of p.
+    A mask of finite numbers and -inf may leave a row nothing. Then p is taken without the mask in these rows, and they
+    are set to 0: ``p · keep``, where keep is 0 or 1 for each row; or ``Where(empty, 0, p · v)`` behind the product with
+    values v that alone reads p, which has fewer numbers.
 
     PyTorch's dynamo writes the guard behind each Softmax of an attention. It reads and writes all scores twice, and
     OpenVINO makes one kernel of an attention only without it.
 
-    Dequantized scores are finite. Products of matrices are where their operands are, and do not overflow: the guard
-    would turn a NaN of theirs into 0.
+    Dequantized scores are numbers by their type. Products of matrices are taken to be finite: where one is not, the
+    guard would give a 0, and the result has a NaN.
     """
 
     levels = (TransformerLevel.LEVEL3,)  # fused attention knows the guard
@@ -99,12 +103,14 @@ class NanGuardElimination(RewriteRule[_Guard]):
         need(is_op(x.producer(), "Add"), "the scores may be infinite or NaN", x)
         addition = producer(x, "Add", alone="the scores are used elsewhere")
         scores, mask = _masked(addition)
+        need(rank(mask) > 0, "the mask has no rows", mask)
         nodes = (addition, softmax, *nodes)
         if _is_dequantized(scores):
             return _Guard(nodes, lambda: _rows_kept(addition, mask, softmax))
         need(_is_of_products(scores, mask), "the scores may be infinite or NaN", scores)
         product = _product_of(root)
-        if product is None:
+        # Of nothing, ONNX Runtime's ReduceMax gives as many rows as there were numbers.
+        if product is None or not all(is_never_zero(size, root) for size in dims(mask)):
             return _Guard(nodes, lambda: _rows_kept(addition, mask, softmax), finite=True)
         result = product.outputs[0]
         return _Guard(
@@ -154,8 +160,12 @@ def _is_of_products(x: ir.Value, mask: ir.Value | None = None) -> bool:
 def _bound_beside_products(value: ir.Value) -> Question[ir.Value, float | None]:
     """The largest magnitude of what is added to products of matrices: scores are far from the largest number."""
     node = value.producer()
-    if is_op(node, *_PRODUCTS) or is_op(node, "FusedMatMul", domain=MICROSOFT):
-        return 0.0
+    if is_op(node, "Gemm", "MatMul") or is_op(node, "FusedMatMul", domain=MICROSOFT):
+        if any(map(_is_masked, inputs(node, len(node.inputs))[:2])):
+            return None
+        summand = optional(node, 2)
+        added = 0.0 if summand is None else (yield summand)
+        return None if added is None else added * abs(attribute(node, "beta", 1.0))
     if is_op(node, "Add", "Sub"):
         first, second = inputs(node, 2)
         one, other = (yield first), (yield second)
@@ -168,16 +178,26 @@ def _bound_beside_products(value: ir.Value) -> Question[ir.Value, float | None]:
     return masks.known_bound(value)
 
 
+def _is_masked(operand: ir.Value) -> bool:
+    """Whether an operand of a product has infinities of a mask of its own."""
+    node = _source(operand)
+    for value in (operand, *(() if node is None else node.inputs)):
+        if value is not None and is_constant(value) and value.dtype in FLOATS and np.isinf(array_of(value)).any():
+            return True
+    return False
+
+
 def _scaled(node: ir.Node) -> ir.Value | None:
-    """What a node multiplies by a finite constant, or divides by one without a 0."""
+    """What a node multiplies by a constant, or divides by one, that lets it overflow no sooner."""
     try:
         factor, x = operand_constant(node)
     except Refusal:
         return None
-    numbers = array_of(factor)
-    if is_op(node, "Div") and (factor is not node.inputs[1] or not numbers.all()):
+    if is_op(node, "Div") and factor is not node.inputs[1]:
         return None
-    return x if bool(np.isfinite(numbers).all()) else None
+    numbers = np.abs(array_of(factor))
+    near = numbers >= 1 / _LARGEST if is_op(node, "Div") else numbers <= _LARGEST
+    return x if bool(near.all()) else None
 
 
 def _masked(addition: ir.Node) -> tuple[ir.Value, ir.Value]:

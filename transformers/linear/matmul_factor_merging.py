@@ -11,7 +11,7 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOATS, dims, dtype, inputs, is_op, keeps_rank, need, operand_constant, scalar
+from ortopt.graph.match import FLOATS, dims, dtype, inputs, is_op, keeps_rank, need, operand_constant, rank, scalar
 from ortopt.linear.folding import node_alone
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
@@ -39,7 +39,7 @@ class MatmulFactorMerging(RewriteRule[Match]):
         a, b = inputs(root, 2)
         need(dtype(a) in FLOATS, "integers wrap", a)
         stays, goes = _scaling(a, root), _scaling(b, root)
-        (rows,), (columns,) = dims(a)[-2:-1] or (1,), dims(b)[-1:]
+        (rows,), columns = dims(a)[-2:-1] or (1,), dims(b)[-1] if rank(b) > 1 else 1
         if isinstance(rows, int) and isinstance(columns, int) and rows > columns:
             stays, goes = goes, stays
         total = stays.factor * goes.factor
