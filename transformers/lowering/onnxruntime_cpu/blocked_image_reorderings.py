@@ -130,7 +130,7 @@ def _unfolding(root: ir.Node, image: ir.Value) -> Match:
         views.pop()
     need(bool(views), "the channels do not go last", root)
     made = plan(View(image, _last(parts)), views[-1].groups)
-    _check_gain(nodes, made, image)
+    _check_gain(nodes, made, made.split, image)
     y = nodes[-1].outputs[0]
     return Match(tuple(nodes), lambda: {y: _unfolded(made)}, (y,))
 
@@ -163,14 +163,20 @@ def _folding(root: ir.Node, image: ir.Value) -> Match:
         views.pop()
     need(bool(views), "the channels do not come from the end", root)
     made = plan(views[-1], _last(parts))
-    _check_gain(nodes, made, image)
+    _check_gain(nodes, made, made.joined, image)
     return Match(tuple(nodes), lambda: channels_first(build(made)))
 
 
-def _check_gain(nodes: list[ir.Node], made: Plan, image: ir.Value) -> None:
+def _check_gain(nodes: list[ir.Node], made: Plan, between: tuple[Group, ...] | None, image: ir.Value) -> None:
     """Refuse where as many Transposes are left, and none of them moved single elements, or one is made of both again.
 
     Between Transposes of several images there is a Reshape that splits axes, and that other passes move out of the way.
+
+    Args:
+        nodes: The nodes that are replaced.
+        made: What takes their place, beside a Transpose of the image.
+        between: What a Reshape between the two Transposes makes; None where there is none.
+        image: The image.
     """
     turning = [node for node in nodes if is_op(node, "Transpose")]
     left = made.cost[0]
@@ -179,6 +185,7 @@ def _check_gain(nodes: list[ir.Node], made: Plan, image: ir.Value) -> None:
     need(left + len(turning) > 1, "a Transpose of rows is next to it", nodes[-1])  # reshape_transpose_reordering
     one = same_dim(dims(image)[0], 1)
     need(left == 0 or one, "there may be several images, and one Transpose would be made of both", image)
+    need(left == 0 or between is not None, "one Transpose would be made of both", image)
 
 
 def _image(image: ir.Value) -> tuple[Group, ...]:
