@@ -24,7 +24,7 @@ from ortopt.transformers.lowering.onnxruntime_cpu._convolutions import (
     image_dims,
 )
 from ortopt.transformers.lowering.onnxruntime_cpu._rules import CpuRule
-from ortopt.views.axes import LONGEST, Axis, Group, View, all_above, all_below
+from ortopt.views.axes import LONGEST, Axis, Group, View, all_above, all_below, leaves
 from ortopt.views.emission import chain
 from ortopt.views.index_map import identity, reordered, reshaped, same, whole
 from ortopt.views.layouts import Plan, build, plan
@@ -130,7 +130,7 @@ def _unfolding(root: ir.Node, image: ir.Value) -> Match:
         views.pop()
     need(bool(views), "the channels do not go last", root)
     made = plan(View(image, _last(parts)), views[-1].groups)
-    _check_gain(nodes, made, made.split, image)
+    _check_gain(nodes, made, (made.view.groups, _spread(made)), image)
     y = nodes[-1].outputs[0]
     return Match(tuple(nodes), lambda: {y: _unfolded(made)}, (y,))
 
@@ -163,11 +163,12 @@ def _folding(root: ir.Node, image: ir.Value) -> Match:
         views.pop()
     need(bool(views), "the channels do not come from the end", root)
     made = plan(views[-1], _last(parts))
-    _check_gain(nodes, made, made.joined, image)
+    turned = tuple(_spread(made)[place] for place in made.perm or range(len(_spread(made))))
+    _check_gain(nodes, made, (turned, made.joined or turned), image)
     return Match(tuple(nodes), lambda: channels_first(build(made)))
 
 
-def _check_gain(nodes: list[ir.Node], made: Plan, between: tuple[Group, ...] | None, image: ir.Value) -> None:
+def _check_gain(nodes: list[ir.Node], made: Plan, between: tuple[Sequence[Group], ...], image: ir.Value) -> None:
     """Refuse where as many Transposes are left, and none of them moved single elements, or one is made of both again.
 
     Between Transposes of several images there is a Reshape that splits axes, and that other passes move out of the way.
@@ -175,7 +176,8 @@ def _check_gain(nodes: list[ir.Node], made: Plan, between: tuple[Group, ...] | N
     Args:
         nodes: The nodes that are replaced.
         made: What takes their place, beside a Transpose of the image.
-        between: What a Reshape between the two Transposes makes; None where there is none.
+        between: The dimensions before and behind the Reshape between the two Transposes, which are merged if that is
+            none, or moves out of the way.
         image: The image.
     """
     turning = [node for node in nodes if is_op(node, "Transpose")]
@@ -185,7 +187,13 @@ def _check_gain(nodes: list[ir.Node], made: Plan, between: tuple[Group, ...] | N
     need(left + len(turning) > 1, "a Transpose of rows is next to it", nodes[-1])  # reshape_transpose_reordering
     one = same_dim(dims(image)[0], 1)
     need(left == 0 or one, "there may be several images, and one Transpose would be made of both", image)
-    need(left == 0 or between is not None, "one Transpose would be made of both", image)
+    before, behind = ([own for group in groups if (own := leaves(group))] for groups in between)
+    need(left == 0 or before != behind, "one Transpose would be made of both", image)
+
+
+def _spread(made: Plan) -> tuple[Group, ...]:
+    """The dimensions that a plan transposes."""
+    return made.view.groups if made.split is None else made.split
 
 
 def _image(image: ir.Value) -> tuple[Group, ...]:
@@ -202,8 +210,8 @@ def _last(parts: tuple[Group, ...]) -> tuple[Group, ...]:
 
 def _has_rows(view: View, channels: Group) -> bool:
     """Whether the axes of a value end with all channels, in order, in one dimension."""
-    leaves = View(view.value, (channels,)).axes
-    return bool(view.groups) and view.groups[-1][-len(leaves) :] == leaves
+    own = View(view.value, (channels,)).axes
+    return bool(view.groups) and view.groups[-1][-len(own) :] == own
 
 
 def _turns(node: ir.Node, order: tuple[int, ...]) -> bool:
