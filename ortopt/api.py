@@ -161,7 +161,7 @@ def optimize(
         settings: Options of single passes, as a mapping from pass name to options.
         limit: Stop after this number of rewrites.
         max_growth: Number of bytes by which the file may grow, or a text such as ``"10MB"``. None is max(1 MB, 1 %).
-        steps: Most times that the passes of a level are repeated.
+        steps: Most times that the passes of a level run without making the main graph smaller.
         timeout: Stop after this number of seconds, and keep the best result so far, verified and marked `stopped`.
             Verification and repair may take as long again, and 60 s in any case. By itself it is cooperative: the
             deadline is checked before each pass, between rewrites and while graphs are walked, so a pass that does not

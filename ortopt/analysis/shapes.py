@@ -43,6 +43,7 @@ from ortopt.analysis.claims import (
 from ortopt.analysis.shape_rules import RULES
 from ortopt.analysis.shape_rules.fallback import infer_by_schema
 from ortopt.analysis.shape_rules.registry import Call, Steps, join_dims
+from ortopt.analysis.sizes_in_every_run import sizes_in_every_run
 from ortopt.cancellation import NEVER, CancellationToken
 from ortopt.graph import scope
 from ortopt.graph.facts import (
@@ -71,7 +72,6 @@ from ortopt.graph.symbolic import (
     factors,
     fresh,
     is_invented,
-    is_known,
     is_of_inputs,
     is_positive,
     symbols,
@@ -79,7 +79,6 @@ from ortopt.graph.symbolic import (
 from ortopt.onnx_ir_internals import get_meta, initializers_of, is_needed
 from ortopt.semantics import subgraphs
 from ortopt.semantics.nodes import callers_first
-from ortopt.semantics.op_traits import RESHAPING
 
 _LATEST_OPSET = 26
 _MAX_NODES_WALKED_AGAIN = 20_000
@@ -204,7 +203,7 @@ class _Inference:
 
     def _no_longer_doubted(self, graph: ir.Graph) -> list[ir.Node]:
         """The nodes whose integers may fit their types, now that the tensors of every run are known."""
-        if not (self._doubted and self.sizes.learn(_sizes_in_every_run(graph))):
+        if not (self._doubted and self.sizes.learn(sizes_in_every_run(graph))):
             return []
         doubted, self._doubted = self._doubted, []
         return doubted
@@ -522,52 +521,6 @@ class _Inference:
             (value.type, hidden(dims_of(value), inner), hidden(contents(value), inner)) for value in function.outputs
         ]
         self._opsets = outer
-
-
-def _sizes_in_every_run(graph: ir.Graph) -> Iterator[Dims]:
-    """The extents of the tensors that a main graph computes for its outputs, where numbers stand beside symbols."""
-    read: set[ir.Value | None] = set(graph.outputs)
-    for node in reversed(graph):
-        if read.isdisjoint(node.outputs):
-            continue
-        read.update(node.inputs)
-        if any(subgraphs(node)):
-            read.update(scope.captured(node))
-        for value in node.outputs:
-            dims = _elements(value) or _square(value) if isinstance(value.type, ir.TensorType) else None
-            if dims is not None and any(symbols(dim) for dim in dims):
-                yield extent(dims, value.dtype)
-
-
-def _elements(value: ir.Value) -> Dims | None:
-    """Sizes that multiply to the number of a value's elements: its own, or of what it was reshaped or looked up from.
-
-    So ``Gather(table, Reshape(ids))`` has as many elements as ids times the row of the table, whatever its shape is.
-    """
-    more: Dims = ()
-    while True:
-        dims = dims_of(value)
-        if dims is not None and all(is_known(dim) and all(map(is_of_inputs, symbols(dim))) for dim in dims):
-            return (*dims, *more)
-        node = value.producer()
-        first, *others = (None,) if node is None or node.domain or not node.inputs else node.inputs
-        if node is None or first is None:
-            return None
-        if node.op_type in RESHAPING or node.op_type in ("Cast", "Identity"):
-            value = first
-            continue
-        table = dims_of(first) if node.op_type == "Gather" else None
-        axis = node.attributes.get("axis")
-        rows = table is not None and all(isinstance(dim, int) for dim in table[1:])
-        if table is None or not rows or others[0] is None or (axis is not None and axis.value != 0):
-            return None
-        value, more = others[0], (*table[1:], *more)
-
-
-def _square(value: ir.Value) -> Dims | None:
-    """The dimensions of a value if one of them is there twice, be it invented; None for others."""
-    dims = [dim for dim in dims_of(value) or () if not isinstance(dim, int)]
-    return dims_of(value) if len(set(map(str, dims))) < len(dims) and all(map(is_known, dims)) else None
 
 
 def _joined(signatures: Sequence[tuple[Fact, ...]]) -> tuple[Fact, ...]:

@@ -3,7 +3,6 @@
 import numpy as np
 import onnx
 import onnx_ir as ir
-import pytest
 from onnx import helper
 
 import ortopt
@@ -199,14 +198,10 @@ def test_each_node_is_one_rewrite_and_can_be_left_out() -> None:
             m = Exp (s)
             y = Add (x, m)
         }"""
-    for without, expected in ((1, ["Neg", "Exp", "Add"]), (2, ["Exp", "Add"])):
+    for first, expected in ((1, ["Neg", "Exp", "Add"]), (2, ["Exp", "Add"])):
         model = parse(text)
-        manager = GraphTransformerManager(1, observers=[RewriteLimit(without=frozenset({without}))])
+        manager = GraphTransformerManager(1, observers=[RewriteLimit(without=frozenset(range(first, 9)))])
         manager.register(ConstantFolding())
-        if without == 1:
-            manager.apply_transformers(model, 1)
-            assert not manager.is_graph_modified
-        else:
-            with pytest.warns(RuntimeWarning, match="still changed"):
-                manager.apply_transformers(model, 1)
+        manager.apply_transformers(model, 1)
+        assert manager.is_graph_modified is (first > 1)
         assert [node.op_type for node in model.graph] == expected
