@@ -93,7 +93,7 @@ class Sizes:
         refusals: How often something was in doubt.
     """
 
-    __slots__ = ("_alone", "_found", "_having", "_held", "_positive", "_together", "least", "refusals")
+    __slots__ = ("_alone", "_asked", "_found", "_having", "_held", "_positive", "_together", "least", "refusals")
 
     def __init__(self, inputs: Iterable[Iterable[Dim]] = ()) -> None:
         self._together: dict[tuple[str, ...], int] = {}
@@ -103,6 +103,7 @@ class Sizes:
         self._held: dict[tuple[int, int], dict[str, bool]] = {}
         self._positive: set[str] = set()  # what `least` is learned of
         self.least: dict[str, int] = {}
+        self._asked: dict[tuple[str, int], bool] = {}  # what `is_at_least` has said of them
         self.refusals = 0
         self.learn(inputs)
 
@@ -143,15 +144,22 @@ class Sizes:
         found = symbolic.least_of_symbol(dim, _MOST_LEAST)
         if found is not None:
             name, size = found
-            self.least[name] = max(size, self.least.get(name, 0))
+            if size > self.least.get(name, 0):
+                self.least[name] = size
+                self._asked.clear()
 
     def is_at_least(self, element: Dim, number: int) -> bool:
         """Whether an element is never below a number wherever the model runs."""
         if symbolic.at_least(element, number):
             return True
-        known = self.least.keys() & symbolic.symbols(element)
-        shifted = {name: symbolic.add(symbolic.symbol(name), self.least[name]) for name in known}
-        return bool(known) and symbolic.at_least(symbolic.substitute(element, shifted), number)
+        if isinstance(element, int) or element.value is None or not self.least:
+            return False
+        about = element.value, number
+        if about not in self._asked:
+            known = self.least.keys() & symbolic.symbols(element)
+            shifted = {name: symbolic.add(symbolic.symbol(name), self.least[name]) for name in known}
+            self._asked[about] = bool(known) and symbolic.at_least(symbolic.substitute(element, shifted), number)
+        return self._asked[about]
 
     def holds(self, element: Dim, dtype: ir.DataType) -> bool:
         """Whether a type has what an element is, whatever the sizes are; it never has the unknown dimension."""
