@@ -40,6 +40,8 @@ from ortopt.verification.start import Runtime
 _SECONDS: Final = 0.5
 """Processor time for each form at each size."""
 
+_WIDE: Final = "AVX-512"
+
 _MIN_GAIN: Final = 1.1
 """From how many times as fast on, at its best size, a form pays: what gains less alone may gain none in a network."""
 
@@ -50,7 +52,7 @@ def path_of(target: Target) -> Path:
     Args:
         target: The target.
     """
-    return costs.paths_of(target)[0 if costs.WIDE in tables.processor() else -1]
+    return costs.paths_of(target)[0 if _WIDE in tables.processor() else -1]
 
 
 def entries_of(target: Target, names: Sequence[str] = ()) -> list[Entry]:

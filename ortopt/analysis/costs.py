@@ -33,8 +33,6 @@ HYSTERESIS: Final = 0.03
 _SHIPPED: Final = Path(__file__).with_name("data") / "costs.json"
 _ON_OTHER_PROCESSORS: Final = (_SHIPPED.with_name("costs.avx2.json"),)
 WITH_THREADS: Final = _SHIPPED.with_name("costs.threads.json")
-WIDE: Final = "AVX-512"
-"""The vectors of a kind of processors, in the name of a processor."""
 
 Sizes = Mapping[str, int | Extent]
 """Sizes of a computation by name (see `ortopt.analysis.node_sizes`), each a number or the least and the greatest value;

@@ -137,7 +137,7 @@ class Declaration(Struct, frozen=True, kw_only=True):
         given = {name: one.value for name, one in node.attributes.items()}
         attributes = form_attributes(node.op_type, given)
         places = form_places(
-            node.op_type, [value is not None for value in node.inputs], list(map(_is_read, node.outputs))
+            node.op_type, [value is not None for value in node.inputs], [value.name != "" for value in node.outputs]
         )
         alike = _with_places([one for one in forms if one.attributes == attributes], places)
         dtype = node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None
@@ -145,10 +145,6 @@ class Declaration(Struct, frozen=True, kw_only=True):
         if not own and dtype != ir.DataType.FLOAT:
             return False
         return bool(alike) and all(tested.right == tested.tests for tested in own or alike)
-
-
-def _is_read(output: ir.Value) -> bool:
-    return bool(output.uses()) or output.is_graph_output() or output.index() == 0
 
 
 def _with_places(tested: Sequence[Tested], given: str) -> list[Tested]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import ClassVar, TypeAlias
@@ -9,17 +10,22 @@ from typing import ClassVar, TypeAlias
 import onnx_ir as ir
 
 from ortopt import ops
+from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     Refusal,
+    dtype,
     inputs,
     is_op,
     is_used_once,
+    keeps_rank,
     need,
     operand_constant,
     operand_from,
+    opset,
     optional,
     producer,
+    scalar,
     tensor_of,
 )
 from ortopt.linear.channels import Affine
@@ -27,6 +33,7 @@ from ortopt.linear.layer import CONVOLUTIONS, Folded, linear
 from ortopt.linear.weights import Array
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, RewriteRule
+from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
 Place: TypeAlias = tuple[ir.Node, int]
 """An input of a node."""
@@ -72,6 +79,33 @@ def node_alone(value: ir.Value, root: ir.Node) -> ir.Node:
     if node is None or node.graph is not root.graph or not is_used_once(value):
         raise Refusal("no linear layer is above it alone", value)
     return node
+
+
+def factor_of(scaling: ir.Node) -> tuple[ir.Value, ir.Value]:
+    """What a Mul multiplies by, a constant, or a Div divides by; and what it scales.
+
+    Raises:
+        Refusal: If a Mul has no constant.
+    """
+    if is_op(scaling, "Mul"):
+        return operand_constant(scaling)
+    x, divisor = inputs(scaling, 2)
+    return divisor, x
+
+
+def scaling_of(node: ir.Node) -> tuple[float, ir.Value]:
+    """The one number by which a Mul or Div scales a value, and the value.
+
+    Raises:
+        Refusal: If there is none, it is 0, not finite or far from 1, or it raises the rank.
+    """
+    need(opset(node) >= BROADCASTS_FROM, "an attribute says how its operands broadcast", node)
+    number, x = factor_of(node)
+    factor = scalar(number)
+    need(math.isfinite(factor) and factor != 0, "it is no factor", number)
+    need(keeps_rank(number, x), "the factor would raise the rank", number)
+    need_near(1.0, (abs(factor),), dtype(x), number)
+    return 1 / factor if is_op(node, "Div") else factor, x
 
 
 def layer_alone(last: ir.Node, root: ir.Node) -> tuple[list[ir.Node], list[Place]]:

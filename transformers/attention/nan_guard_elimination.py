@@ -25,22 +25,22 @@ from ortopt.graph.match import (
     keeps_rank,
     need,
     only_user,
-    operand_constant,
     opset,
     optional,
     producer,
     rank,
 )
 from ortopt.graph.walk import Question, walk
+from ortopt.linear.folding import factor_of
 from ortopt.onnx_ir_internals import use_count
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.attention import mask as masks
 from ortopt.patterns.quantization import is_dequantizer
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.semantics.op_traits import RESHAPING
+from ortopt.semantics.op_traits import PERMUTING, REPEATING
 
-MOVES = RESHAPING | {"Expand", "Transpose", "Identity"}
+MOVES = PERMUTING | REPEATING
 _BITS = 16
 _LARGEST = 1e20
 """Integers of so many bits by no larger scales stay finite, and so do sums with all floats but infinities."""
@@ -190,12 +190,10 @@ def _is_masked(operand: ir.Value) -> bool:
 def _scaled(node: ir.Node) -> ir.Value | None:
     """What a node multiplies by a constant, or divides by one, that lets it overflow no sooner."""
     try:
-        factor, x = operand_constant(node)
+        factor, x = factor_of(node)
+        numbers = np.abs(array_of(factor))
     except Refusal:
         return None
-    if is_op(node, "Div") and factor is not node.inputs[1]:
-        return None
-    numbers = np.abs(array_of(factor))
     near = numbers >= 1 / _LARGEST if is_op(node, "Div") else numbers <= _LARGEST
     return x if bool(near.all()) else None
 

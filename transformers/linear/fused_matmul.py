@@ -5,7 +5,6 @@ A MatMul and a FusedMatMul are read as one thing: operands in another order of a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -32,24 +31,20 @@ from ortopt.graph.match import (
     inputs,
     is_op,
     is_used_once,
-    keeps_rank,
     need,
     need_never_zero,
     need_present,
-    operand_constant,
-    opset,
     plain_attributes,
     producer,
     rank,
     same_dim,
-    scalar,
     users,
 )
+from ortopt.linear.folding import scaling_of
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.affine import check_no_half_of_gelu
 from ortopt.rule import Match, RewriteRule
 from ortopt.semantics.domains import MICROSOFT
-from ortopt.semantics.opset_changes import BROADCASTS_FROM
 
 ROOTS = ("MatMul", f"{MICROSOFT}::FusedMatMul")
 
@@ -320,7 +315,7 @@ def _is_for_products(value: ir.Value) -> bool:
 
 
 def _behind(root: ir.Node) -> Match:
-    factor, at = _scaled(root)
+    factor, at = scaling_of(root)
     matmul = at.producer()
     if matmul is None or not (is_op(matmul, "MatMul") or is_op(matmul, "FusedMatMul", domain=MICROSOFT)):
         raise Refusal("no product is scaled", root)
@@ -337,21 +332,10 @@ def _before(root: ir.Node) -> Match:
     ]
     need(bool(scalings), "no operand is scaled for it alone", root)
     side, scaling = choose(scalings)
-    number, value = _scaled(scaling)
+    number, value = scaling_of(scaling)
     check_no_half_of_gelu(value)
     replaced = product.with_side(side, Factor(value, product.sides[side].order))
     return Match((scaling, root), _times(replaced, number, root).node)
-
-
-def _scaled(node: ir.Node) -> tuple[float, ir.Value]:
-    """The factor by which a Mul or Div scales a value, and the value."""
-    need(opset(node) >= BROADCASTS_FROM, "an attribute says how its operands broadcast", node)
-    number, value = operand_constant(node) if is_op(node, "Mul") else inputs(node, 2)[::-1]
-    factor = scalar(number)
-    need(math.isfinite(factor) and factor != 0, "it is no factor", number)
-    need(keeps_rank(number, value), "the factor would raise the rank", number)
-    need_near(1.0, (factor,), dtype(value), number)
-    return (factor if is_op(node, "Mul") else 1 / factor), value
 
 
 def _times(product: FusedMatMul, factor: float, matmul: ir.Node) -> FusedMatMul:

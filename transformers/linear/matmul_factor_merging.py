@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
@@ -11,13 +9,13 @@ from msgspec import Struct
 from ortopt import ops
 from ortopt.analysis.magnitudes import need_near
 from ortopt.graph.edit import constant
-from ortopt.graph.match import FLOATS, dims, dtype, inputs, is_op, keeps_rank, need, operand_constant, rank, scalar
-from ortopt.linear.folding import node_alone
+from ortopt.graph.match import FLOATS, dims, dtype, inputs, is_op, need, rank
+from ortopt.linear.folding import node_alone, scaling_of
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
-from ortopt.semantics.op_traits import RESHAPING
+from ortopt.semantics.op_traits import PERMUTING, REPEATING
 
-MOVES = RESHAPING | {"Expand", "Identity", "Transpose"}
+MOVES = PERMUTING | REPEATING
 MAX_MOVES = 6
 
 
@@ -43,8 +41,7 @@ class MatmulFactorMerging(RewriteRule[Match]):
         if isinstance(rows, int) and isinstance(columns, int) and rows > columns:
             stays, goes = goes, stays
         total = stays.factor * goes.factor
-        for factor in (stays.factor, goes.factor, total):
-            need_near(1.0, (abs(factor),), dtype(a), root)
+        need_near(1.0, (abs(total),), dtype(a), root)
         return Match((*stays.nodes, *goes.nodes, root), lambda: _scaled_once(root, stays, goes, total))
 
 
@@ -73,11 +70,8 @@ def _scaling(value: ir.Value, root: ir.Node) -> _Scaling:
         path.append(node_alone(inputs(path[-1], len(path[-1].inputs))[0], root))
     last = path[-1]
     need(is_op(last, "Div", "Mul"), "it is not scaled", last)
-    number, x = operand_constant(last) if is_op(last, "Mul") else inputs(last, 2)[::-1]
-    factor = scalar(number)
-    need(math.isfinite(factor) and factor != 0, "it is no factor", number)
-    need(keeps_rank(number, x), "the factor would raise the rank", number)
-    return _Scaling(tuple(reversed(path)), x, 1 / factor if is_op(last, "Div") else factor)
+    factor, x = scaling_of(last)
+    return _Scaling(tuple(reversed(path)), x, factor)
 
 
 def _scaled_once(root: ir.Node, stays: _Scaling, goes: _Scaling, total: float) -> ir.Node:

@@ -22,12 +22,11 @@ from ortopt.graph.match import (
     is_used_once,
     keeps_rank,
     need,
-    operand_constant,
     optional,
     scalar,
     static_dims,
 )
-from ortopt.linear.folding import layer_alone, node_alone, rebuilt
+from ortopt.linear.folding import factor_of, layer_alone, node_alone, rebuilt
 from ortopt.linear.weights import scaled
 from ortopt.options import Numerics
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
@@ -55,7 +54,7 @@ class ScaleFolding(RewriteRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """A factor of one number, and above it a MatMul or Gemm with constant weights that no other node uses."""
-        number, at = operand_constant(root) if is_op(root, "Mul") else inputs(root, 2)[::-1]
+        number, at = factor_of(root)
         path = [root, _node_alone(at, root)]
         while path[-1].op_type in REARRANGING and len(path) <= MAX_MOVES:
             path.append(_node_alone(inputs(path[-1], 1)[0], root))
