@@ -51,7 +51,7 @@ from ortopt.patterns.standardized import (
     Affine,
     Mean,
     Measure,
-    affine_of,
+    Products,
     mean_of,
     restores,
     source_of,
@@ -223,10 +223,11 @@ def normalization(measure: Measure, shape: tuple[int, ...] | None) -> Normalizat
     """
     found: Normalization | None = None
     refusal: Refusal | None = None
+    products = Products(measure, shape)
     try:
         for y in _results(measure.root):
             try:
-                affine = affine_of(y, measure, shape)
+                affine = products.affine(y)
                 need(measure.mean is not None or affine.bias is None, "there is no op with a bias", y)
                 _check_types(measure, affine)
             except Refusal as reason:

@@ -24,7 +24,8 @@ ARITHMETIC: Final = ("Add", "Cast", "Div", "Expand", "Mul", "Neg", "Reciprocal",
 
 MEANS: Final = ("GlobalAveragePool", "ReduceMean")
 
-_MAX_VALUES: Final = 40
+_MAX_VALUES: Final = 24
+"""How many values are asked about between one result and the next: more than any spelling has."""
 
 
 class Mean(NamedTuple):
@@ -92,61 +93,59 @@ _Sum: TypeAlias = dict[_Term, float]
 _ONE: Final = _Term(0, ())
 
 
-def affine_of(y: ir.Value, measure: Measure, shape: tuple[int, ...] | None) -> Affine:
-    """A value as ``scale · (x - mean) / root + bias``; without the mean where none is measured.
+class Products:
+    """What is computed from a square root, multiplied out; each value once, whatever is asked about.
 
     Args:
-        y: A value below the root.
         measure: The root, and what it measures.
         shape: The shape of scale and bias; None if there may be neither.
-
-    Raises:
-        Refusal: If it is something else.
-    """
-    x = next((value for value in (measure.x, source_of(measure.x)) if value and value.dtype == y.dtype), None)
-    if x is None:
-        raise Refusal("the result has another type than what is normalized", y)
-    need(same_shape(dims(y), dims(x)), "the result has another shape than what is normalized", y)
-    products = _Products(measure, shape, y)
-    terms = dict(products.sum_of(y))
-    scale = bias = None
-    for term in [term for term in terms if measure.x in term.factors]:
-        rest = _without(term.factors, measure.x)
-        need(len(rest) < 2 and measure.x not in rest and measure.mean not in rest, "x is multiplied by more", y)
-        scale = rest[0] if rest else None
-        expected = {_product(1, rest, measure.x): 1.0}
-        if measure.mean is not None:
-            expected[_product(1, rest, measure.mean)] = -1.0
-        for wanted, coefficient in expected.items():
-            need(terms.pop(wanted, 0.0) == coefficient, "it is no scaled difference", y)
-        break
-    else:
-        raise Refusal("something else is divided", y)
-    if terms:
-        ((power, factors), coefficient), *more = terms.items()
-        plain = not more and power == 0 and len(factors) == 1 and coefficient == 1
-        need(plain and factors[0] not in (measure.x, measure.mean), "something else is added", y)
-        (bias,) = factors
-    return Affine(products.nodes(), x, scale, bias)
-
-
-class _Products:
-    """Values, multiplied out.
-
-    Args:
-        measure: The root, and what it measures.
-        shape: The shape of parameters; None if there are none.
-        y: The result, which has the type of parameters.
     """
 
-    def __init__(self, measure: Measure, shape: tuple[int, ...] | None, y: ir.Value) -> None:
+    def __init__(self, measure: Measure, shape: tuple[int, ...] | None) -> None:
         self._measure = measure
         self._shape = shape
-        self._y = y
+        self._dtype = measure.x.dtype
         self._answers: Answers[ir.Value, _Sum] = Answers()
         self._computed_by: dict[ir.Value, ir.Node] = {}
 
-    def sum_of(self, value: ir.Value) -> _Sum:
+    def affine(self, y: ir.Value) -> Affine:
+        """A value as ``scale · (x - mean) / root + bias``; without the mean where none is measured.
+
+        Args:
+            y: A value below the root.
+
+        Raises:
+            Refusal: If it is something else.
+        """
+        measure = self._measure
+        x = next((value for value in (measure.x, source_of(measure.x)) if value and value.dtype == y.dtype), None)
+        if x is None:
+            raise Refusal("the result has another type than what is normalized", y)
+        need(same_shape(dims(y), dims(x)), "the result has another shape than what is normalized", y)
+        if y.dtype != self._dtype:  # parameters have the type of the result
+            self._dtype, self._answers, self._computed_by = y.dtype, Answers(), {}
+        terms = dict(self._sum_of(y))
+        scale = bias = None
+        for term in [term for term in terms if measure.x in term.factors]:
+            rest = _without(term.factors, measure.x)
+            need(len(rest) < 2 and measure.x not in rest and measure.mean not in rest, "x is multiplied by more", y)
+            scale = rest[0] if rest else None
+            expected = {_product(1, rest, measure.x): 1.0}
+            if measure.mean is not None:
+                expected[_product(1, rest, measure.mean)] = -1.0
+            for wanted, coefficient in expected.items():
+                need(terms.pop(wanted, 0.0) == coefficient, "it is no scaled difference", y)
+            break
+        else:
+            raise Refusal("something else is divided", y)
+        if terms:
+            ((power, factors), coefficient), *more = terms.items()
+            plain = not more and power == 0 and len(factors) == 1 and coefficient == 1
+            need(plain and factors[0] not in (measure.x, measure.mean), "something else is added", y)
+            (bias,) = factors
+        return Affine(self._nodes(y), x, scale, bias)
+
+    def _sum_of(self, value: ir.Value) -> _Sum:
         """The terms of a value.
 
         Raises:
@@ -159,10 +158,10 @@ class _Products:
         given = self._given(value)
         return given if given is not None else (yield from self._multiplied_out(value))
 
-    def nodes(self) -> tuple[ir.Node, ...]:
-        """The nodes that were multiplied out for the result."""
+    def _nodes(self, y: ir.Value) -> tuple[ir.Node, ...]:
+        """The nodes that were multiplied out for a value."""
         found: dict[ir.Node, None] = {}
-        waiting = deque([self._y])
+        waiting = deque([y])
         while waiting:
             node = self._computed_by.get(waiting.popleft())
             if node is not None and node not in found:
@@ -202,7 +201,7 @@ class _Products:
 
     def _is_parameter(self, value: ir.Value) -> bool:
         """Whether a value has the shape of the normalized axes; a constant may have sizes of 1 in front."""
-        if self._shape is None or value.shape is None or value.dtype != self._y.dtype:
+        if self._shape is None or value.shape is None or value.dtype != self._dtype:
             return False
         own = dims(value)
         more = len(own) - len(self._shape)

@@ -12,10 +12,9 @@ from msgspec import Struct
 from ortopt import semantics
 from ortopt.graph import scope, symbolic
 from ortopt.graph.edit import constant
-from ortopt.graph.match import Dim, Refusal, integers, is_constant, is_op, need, need_known, opset, optional, shape_of
+from ortopt.graph.match import Dim, integers, is_constant, need, need_known, opset, optional, shape_of
 from ortopt.onnx_ir_internals import use_count
 from ortopt.ops import OneAxis, Setting, changed
-from ortopt.patterns.rotary.block import ROOTS, rotary
 from ortopt.transpose.layout import Layout, Perm, inverse
 
 SMALL_NODE = 1024
@@ -91,6 +90,11 @@ class At(Struct, frozen=True):
     position: int
     layout: Perm
 
+    @property
+    def moves_last_axis(self) -> bool:
+        """Whether the last axis is another one in the other layout."""
+        return self.layout[-1] != len(self.layout) - 1
+
 
 _OPTIONAL_OUTPUTS = frozenset({"Dropout", "LayerNormalization"})
 
@@ -152,8 +156,6 @@ def plan(node: ir.Node, at: At) -> Plan:
     need(not own or node.op_identifier() not in own, "it is a local function", node)
     need(opset(node) >= FIRST_OPSET, f"transposes move from opset {FIRST_OPSET} on", node)
     need(not semantics.is_random(node), "its results are random", node)
-    moves_lanes = at.layout[-1] != len(at.layout) - 1
-    need(not moves_lanes or not _is_rotary(node), "one op may stand for the rotary embedding as it is", node)
     full_plan = handler(node, at)
     return full_plan._replace(
         inputs=tuple(
@@ -164,17 +166,6 @@ def plan(node: ir.Node, at: At) -> Plan:
             None if is_one(value) else layout for value, layout in zip(node.outputs, full_plan.outputs, strict=True)
         ),
     )
-
-
-def _is_rotary(node: ir.Node) -> bool:
-    """Whether a node gives what a rotary embedding does, whose op wants the elements of a head last."""
-    if not is_op(node, *ROOTS):
-        return False
-    try:
-        rotary(node)
-    except Refusal:
-        return False
-    return True
 
 
 def is_one(value: ir.Value | None) -> bool:

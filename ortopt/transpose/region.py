@@ -18,9 +18,10 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from ortopt import ops
-from ortopt.graph.match import Refusal, is_constant, is_op, shape_of
+from ortopt.graph.match import Refusal, is_constant, is_op, need, shape_of
 from ortopt.onnx_ir_internals import use_count
 from ortopt.patterns.permutations import moves_elements
+from ortopt.patterns.rotary.block import ROOTS, rotary
 from ortopt.semantics.op_traits import RESHAPING
 from ortopt.transpose.layout import Layout, compose, inverse, normal
 from ortopt.transpose.matmul import flexible_inputs
@@ -111,6 +112,14 @@ class Views:
         self._ports: dict[ir.Value, tuple[list[Port], list[ir.Node]]] = {}
         self._nbytes: dict[ir.Value, int] = {}
         self._factors: dict[tuple[ir.Value, Layout, Layout], int] = {}
+        self._rotary: dict[ir.Node, bool] = {}
+
+    def is_rotary(self, node: ir.Node) -> bool:
+        """Whether a node gives what a rotary embedding does, whose op wants the elements of a head last."""
+        known = self._rotary.get(node)
+        if known is None:
+            known = self._rotary[node] = is_op(node, *ROOTS) and _is_embedding(node)
+        return known
 
     def of(self, value: ir.Value) -> View:
         """A value's root, and how it comes from there."""
@@ -186,6 +195,14 @@ class Views:
         return factor * self.nbytes(root)
 
 
+def _is_embedding(node: ir.Node) -> bool:
+    try:
+        rotary(node)
+    except Refusal:
+        return False
+    return True
+
+
 def _is_single(root: ir.Value, has: Layout, wanted: Layout) -> bool:
     """Whether a Transpose of a root from one layout to another moves its elements one by one."""
     order = compose(has, inverse(wanted))
@@ -238,6 +255,8 @@ class Region:
                 continue
             try:
                 node_plan = plan(node, at)
+                turned = at.moves_last_axis and self.views.is_rotary(node)
+                need(not turned, "one op may stand for the rotary embedding as it is", node)
             except Refusal as refusal:
                 refused.add((node, at))
                 self.refusals.append(refusal.with_traceback(None))  # its frames would hold everything

@@ -38,14 +38,27 @@ class ConstantSharing(GraphTransformer):
         """Share the constants of a graph and of those nested in it, which may use the outer ones."""
         if scope.of(graph).parent is not None:
             return False  # the outermost graph's turn did it
-        changed = False
         token = context.cancellation
         constants: NestedWalk[ir.Value, _Entry] = NestedWalk(graph, partial(_items, token=token))
         # asked only where there is a constant to share
         annotated = cache(partial(semantics.quantization_parameters, token=token))
+        shared: dict[ir.Value, dict[ir.Value, ir.Node]] = {}  # the first use of each that equals a constant
         for value in constants:
-            equal = _first_equal(value, constants)
-            changed |= equal is not None and _share(value, equal, annotated, context)
+            keeper = _first_equal(value, constants)
+            use = None if keeper is None else first_use(value)
+            if keeper is None or keeper is value or use is None:
+                continue
+            reason = _reason_against(value, keeper, annotated)
+            if reason is None:
+                shared.setdefault(keeper, {})[value] = use.node
+            else:
+                context.refuse(use.node, reason)
+        changed = False
+        for keeper, uses in shared.items():
+            names = ", ".join(str(value.name) for value in uses)
+            nodes = tuple(dict.fromkeys(uses.values()))
+            why = f"equal to {keeper.name}: {names}"
+            changed |= context.substitute(dict.fromkeys(uses, keeper), before=nodes[0], nodes=nodes, why=why)
         return changed
 
 
@@ -123,20 +136,6 @@ def _data(tensor: ir.TensorProtocol) -> memoryview:
     if tensor.dtype.bitwidth < 8 or not tensor.size:
         return memoryview(tensor.tobytes())
     return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8).data
-
-
-def _share(
-    value: ir.Value, keeper: ir.Value, annotated: Callable[[ir.Graph | None], frozenset[str]], context: Context
-) -> bool:
-    """Replace a constant by an equal one."""
-    use = first_use(value)
-    if use is None or keeper is value:
-        return False
-    reason = _reason_against(value, keeper, annotated)
-    if reason is not None:
-        context.refuse(use.node, reason)
-        return False
-    return context.substitute({value: keeper}, before=use.node, why=f"{value.name} equals {keeper.name}")
 
 
 def _reason_against(
