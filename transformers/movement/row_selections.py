@@ -20,11 +20,13 @@ from ortopt import ops
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
     FLOATS,
+    Dim,
     Refusal,
     array_of,
+    attribute,
+    dims,
     dtype,
     inputs,
-    integers,
     is_constant,
     is_op,
     is_used_once,
@@ -32,6 +34,8 @@ from ortopt.graph.match import (
     operand_constant,
     opset,
     rank,
+    same_dim,
+    shape_of,
     static_dims,
     tensor_of,
     users,
@@ -40,9 +44,18 @@ from ortopt.linear.weights import MAX_WORK, rounded
 from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.rows import rows_of
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
+from ortopt.semantics.op_traits import RESHAPING
 
 MAX_GROWTH = 2
 """How many times as large as the matrix the product with all rows may be, whose place it takes."""
+
+BOUNDS_ARE_INPUTS_FROM = 10
+
+FEW = 2
+"""Rows are few if there are so many times as many of them."""
+
+MAX_STEPS = 16
+"""How far a product is looked for above a selection."""
 
 
 class RowSelectionFolding(RewriteRule[Match]):
@@ -54,7 +67,7 @@ class RowSelectionFolding(RewriteRule[Match]):
     levels = (TransformerLevel.LEVEL2,)
     after = ("constant_folding",)
     roots = ("MatMul", "Add")
-    opsets = (10, NEWEST_OPSET)  # before, the bounds of a Slice were attributes, and it is a constant
+    opsets = (BOUNDS_ARE_INPUTS_FROM, NEWEST_OPSET)  # before, a Slice of a constant is one
     numerics = Numerics.REORDERED
     lookback = 3
 
@@ -125,41 +138,38 @@ def _sum(root: ir.Node, selection: ir.Node, number: ir.Value) -> np.ndarray:
 
 
 class RowSelectionReordering(RewriteRule[Match]):
-    """``Gather(Gelu(MatMul(x, W)), 0)`` → ``Gelu(MatMul(Gather(x, 0), W))``, for what treats each row by itself.
+    """``Gather(Gelu(MatMul(x, W)), i)`` → ``Gelu(MatMul(Gather(x, i), W))``, for what treats each row by itself.
 
-    The place is one number, and no other place is read. For a last layer this goes on up to its attention.
+    No other rows are read. One place is selected, or a few of many rows of what a product gives, by a Gather, GatherND
+    or Slice: of what a detector computes for each point of an image it keeps the best. For a last layer this goes on up
+    to its attention.
     """
 
     levels = (TransformerLevel.LEVEL3,)
     after = ("residual_sum_conversion",)
-    roots = ("Gather",)
+    roots = ("Gather", "GatherND", "Slice")
     looks_downstream = True
     numerics = Numerics.REORDERED
 
     def match(self, root: ir.Node) -> Match:
-        """One place of an axis before the last, of a value that nothing else reads but to select the same place."""
-        value, listed = inputs(root, 2)
-        need(is_constant(listed) and rank(listed) == 0, "it selects no single place", root)
+        """Places of an axis before the last, of a value that nothing else reads but to select the same places."""
+        value, *_ = inputs(root, len(root.inputs))
         node = value.producer()
         if node is None or node.graph is not root.graph:
             raise Refusal("nothing in this graph computes the rows", value)
-        of = rank(value)
-        place = ops.Gather(root).axis
-        need(place < of - 1, "it selects no row", root)
-        (index,) = integers(listed)
+        is_one = is_op(root, "Gather") and rank(inputs(root, 2)[1]) == 0
+        _check_selection(root, value, is_one=is_one)
         need(not value.is_graph_output(), "all rows are asked for", value)
         alike = users(value)
-        need(all(_is_same(each, value, place, index) for each in alike), "other rows are read", value)
+        need(all(_is_same(each, root) for each in alike), "other rows are read", value)
         outputs = sum(each.outputs[0].is_graph_output() for each in alike)
         need(outputs < 2, "two outputs are the same row", value)
         rows = rows_of(node)
+        need(is_one or _is_behind_product(node), "no product has more rows", node)
         results = tuple(each.outputs[0] for each in alike)
 
         def build() -> dict[ir.Value, ir.Value]:
-            selected = {
-                value: ir.node("Gather", [value, constant(np.array(index, np.int64))], {"axis": place}).outputs[0]
-                for value in dict.fromkeys(rows)
-            }
+            selected = {value: ops.copied(root, [value, *root.inputs[1:]]).outputs[0] for value in dict.fromkeys(rows)}
             operands = [selected.get(value, value) if value is not None else None for value in node.inputs]
             new = ops.copied(node, operands, **({"axis": -1} if ops.OneAxis(node).is_stated else {}))
             return dict.fromkeys(results, new.outputs[0])
@@ -167,10 +177,75 @@ class RowSelectionReordering(RewriteRule[Match]):
         return Match((node, *alike), build, results)
 
 
-def _is_same(node: ir.Node, value: ir.Value, place: int, index: int) -> bool:
-    """Whether a node selects the same row of a value."""
-    if not is_op(node, "Gather") or node.inputs[0] is not value or node.inputs[1] is None:
+def _check_selection(root: ir.Node, value: ir.Value, *, is_one: bool) -> None:
+    """Refuse what selects something else than one place, or few of many rows, of one axis before the last."""
+    if is_one:
+        need(is_constant(inputs(root, 2)[1]), "the place is computed", root)
+        need(ops.Gather(root).axis < rank(value) - 1, "it selects no row", root)
+        return
+    if is_op(root, "GatherND"):
+        need(attribute(root, "batch_dims", 0) == rank(value) - 2, "it selects no rows", root)
+        need(same_dim(dims(root.inputs[1])[-1], 1), "several numbers name a row", root)  # type: ignore[arg-type]
+    if is_op(root, "Slice"):
+        need(opset(root) >= BOUNDS_ARE_INPUTS_FROM, "its bounds are attributes", root)
+        need(rank(value) - 1 not in ops.Slice(root).axes, "it selects columns", root)
+    before, after = dims(value), dims(root.outputs[0], rank(value))
+    (place, *more) = [axis for axis, size in enumerate(before) if not same_dim(size, after[axis])] or [len(before)]
+    need(not more and place < len(before) - 1, "it selects something else than rows of one axis", root)
+    total, count = before[place], after[place]
+    few = isinstance(count, int) and (count == 1 or (isinstance(total, int) and count * FEW <= total))
+    need(few or _are_best(root, total), "it is not known that it selects few of many rows", root)
+
+
+def _are_best(root: ir.Node, total: Dim) -> bool:
+    """Whether the selected rows are those that a TopK chose of as many."""
+    listed = root.inputs[1] if is_op(root, "Gather", "GatherND") else None
+    node = None if listed is None else listed.producer()
+    while node is not None and is_op(node, "Cast", *RESHAPING):
+        listed = node.inputs[0]
+        node = None if listed is None else listed.producer()
+    if node is None or not is_op(node, "TopK") or listed is not node.outputs[1]:
         return False
-    listed = node.inputs[1]
-    alone = is_constant(listed) and rank(listed) == 0 and listed is not value
-    return alone and integers(listed) == (index,) and ops.Gather(node).axis == place
+    shape = shape_of(inputs(node, 2)[0])
+    return shape is not None and same_dim(shape[ops.OneAxis(node).axis], total)
+
+
+def _is_behind_product(node: ir.Node) -> bool:
+    """Whether fewer rows are fewer for a product, too: of this node, or of one whose rows nothing else reads."""
+    waiting = [node]
+    for _ in range(MAX_STEPS):
+        at = waiting.pop()
+        if is_op(at, "MatMul"):
+            return True
+        try:
+            above = [value.producer() for value in rows_of(at) if _is_for_it_alone(value, at)]
+        except Refusal:
+            above = []
+        waiting += [each for each in above if each is not None and each.graph is node.graph]
+        if not waiting:
+            break
+    return False
+
+
+def _is_for_it_alone(value: ir.Value, node: ir.Node) -> bool:
+    return not value.is_graph_output() and all(user is node for user in users(value))
+
+
+def _is_same(node: ir.Node, root: ir.Node) -> bool:
+    """Whether a node selects the same rows of a value as another one."""
+    if not is_op(node, root.op_type) or len(node.inputs) != len(root.inputs):
+        return False
+    if attribute(node, "batch_dims", 0) != attribute(root, "batch_dims", 0):
+        return False
+    if is_op(root, "Gather") and ops.Gather(node).axis != ops.Gather(root).axis:
+        return False
+    return node.inputs[0] is root.inputs[0] and all(map(_is_equal, node.inputs[1:], root.inputs[1:]))
+
+
+def _is_equal(a: ir.Value | None, b: ir.Value | None) -> bool:
+    """Whether two operands are one value, or equal constants."""
+    if a is b or a is None or b is None:
+        return a is b
+    if not (is_constant(a) and is_constant(b) and dtype(a) == dtype(b)):
+        return False
+    return bool(np.array_equal(array_of(a), array_of(b)))
