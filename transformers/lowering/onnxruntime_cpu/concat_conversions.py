@@ -139,7 +139,7 @@ class WeightedConcatDecomposition(CpuRule[Match]):
         nodes, parts = _parts(joined)
         (points,) = need_fixed(dims(parts[0])[-1:], "the parts are empty, or of no known length", parts[0])
         need(points > 0, "the parts are empty, or of no known length", parts[0])
-        check_faster(root, SUMS_OF_PRODUCTS, columns=points)
+        check_faster(root, SUMS_OF_PRODUCTS, columns=points, elements=dims(parts[0]))
         need(all(same_dim(dims(part)[-1], points) for part in parts), "the parts have different sizes", joined)
         need(same_dim(dims(weights)[-1], points * len(parts)), "the parts share weights", weights)
         return Match((root, multiply, *nodes), lambda: _of_parts(root, parts, weights, points))
