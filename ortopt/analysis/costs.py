@@ -256,10 +256,11 @@ def _most_cautious(rows: Sequence[Cost], sizes: Sizes) -> Cost | None:
     """The row that counts at some sizes."""
     fitting = [cost for cost in rows if cost.holds_at(sizes)]
     nearest = min(fitting or rows, key=_caution, default=None)
-    if fitting or nearest is None or nearest.verdict is Verdict.LOSES:
+    if fitting or nearest is None:
         return nearest
+    verdict = Verdict.LOSES if nearest.verdict is Verdict.LOSES else Verdict.UNKNOWN
     elsewhere = " or ".join(in_sizes(cost.at) for cost in rows)
-    return structs.replace(nearest, verdict=Verdict.UNKNOWN, speed=None, elsewhere=elsewhere)
+    return structs.replace(nearest, verdict=verdict, speed=None, speeds={}, elsewhere=elsewhere)
 
 
 def _caution(cost: Cost) -> int:

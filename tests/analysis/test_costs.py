@@ -118,8 +118,10 @@ def test_a_form_must_not_lose_at_any_size() -> None:
     assert known.find(FAST, CPU, [{"rows": 14}]) is many
     assert known.find(FAST, CPU) is many
     assert known.find(FAST, CPU, [{"columns": 3}]) is many
-    assert known.find(FAST, CPU, [{"rows": 5}]) is many  # nobody has measured five
-    assert known.find(FAST, CPU, [{"rows": 1}, {"rows": 128}]) is many
+    unmeasured = known.find(FAST, CPU, [{"rows": 5}])
+    assert unmeasured is not None
+    assert (unmeasured.verdict, unmeasured.speed) == (Verdict.LOSES, None)  # other sizes say nothing about its speed
+    assert known.find(FAST, CPU, [{"rows": 1}, {"rows": 100}]) is many
     assert known.find(FAST, CPU, [{"rows": (0, 1)}]) is few
     assert known.find(FAST, CPU, [{"rows": (1, 512)}]) is many  # what is expected in a range may be anywhere in it
 
