@@ -62,7 +62,7 @@ OTHER_LIMITS = {
     f"{LOWERING}.winograd_conversion MOST_GIVEN": "how many results tiles may give for each that is needed",
     f"{LOWERING}.fourier_conversions MAX_LENGTH": "memory: the weights are stored",
     "movement.row_selections MAX_GROWTH": "an estimate of work, on any provider",
-    "movement.row_selections FEW": "fewer rows of a product are less work on any provider; so many fewer pay for another selection",
+    "movement.row_selections FEW": "fewer rows are less work on any provider; so many fewer pay for one more selection",
     "movement.splits MAX_PARTS": "a search",
     "movement.squeeze_reordering FIRST_SPATIAL": "a place in a list",
     "movement.squeeze_reordering FURTHEST": "a search",
