@@ -230,6 +230,8 @@ class CostTable:
         """
         best: tuple[Form, tuple[float, ...]] | None = None
         for form in forms:
+            if self._loses_elsewhere(form, provider, places):
+                continue
             speed = self._speed(form, provider, places)
             if speed is None:
                 return None
@@ -239,6 +241,11 @@ class CostTable:
             if best is None or order > 0:
                 best = form, speed
         return None if best is None else best[0]
+
+    def _loses_elsewhere(self, form: Form, provider: str, places: Places) -> bool:
+        """Whether a form loses at other sizes than those asked for, which nobody has measured."""
+        cost = self.find(form, provider, places)
+        return cost is not None and cost.verdict is Verdict.LOSES and bool(cost.elsewhere)
 
     def _speed(self, form: Form, provider: str, places: Places) -> tuple[float, ...] | None:
         """The least and the greatest speed of a form at each of several places."""
@@ -258,9 +265,10 @@ def _most_cautious(rows: Sequence[Cost], sizes: Sizes) -> Cost | None:
     nearest = min(fitting or rows, key=_caution, default=None)
     if fitting or nearest is None:
         return nearest
-    verdict = Verdict.LOSES if nearest.verdict is Verdict.LOSES else Verdict.UNKNOWN
     elsewhere = " or ".join(in_sizes(cost.at) for cost in rows)
-    return structs.replace(nearest, verdict=verdict, speed=None, speeds={}, elsewhere=elsewhere)
+    if nearest.verdict is Verdict.LOSES:
+        return structs.replace(nearest, speed=None, speeds={}, elsewhere=elsewhere, releases="")
+    return structs.replace(nearest, verdict=Verdict.UNKNOWN, speed=None, speeds={}, elsewhere=elsewhere)
 
 
 def _caution(cost: Cost) -> int:

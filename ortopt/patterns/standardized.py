@@ -25,7 +25,7 @@ ARITHMETIC: Final = ("Add", "Cast", "Div", "Expand", "Mul", "Neg", "Reciprocal",
 MEANS: Final = ("GlobalAveragePool", "ReduceMean")
 
 _MAX_VALUES: Final = 24
-"""How many values are asked about between one result and the next: more than any spelling has."""
+"""How many values are asked about that no answer is kept for: more than in any spelling that is known."""
 
 
 class Mean(NamedTuple):
@@ -94,7 +94,7 @@ _ONE: Final = _Term(0, ())
 
 
 class Products:
-    """What is computed from a square root, multiplied out; each value once, whatever is asked about.
+    """What is computed from a square root, multiplied out; answers are kept, but for results of another type.
 
     Args:
         measure: The root, and what it measures.

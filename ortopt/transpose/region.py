@@ -10,6 +10,7 @@ charged together, which no network can, one is charged alone: a choice never cos
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -116,10 +117,13 @@ class Views:
 
     def is_rotary(self, node: ir.Node) -> bool:
         """Whether a node gives what a rotary embedding does, whose op wants the elements of a head last."""
-        known = self._rotary.get(node)
-        if known is None:
-            known = self._rotary[node] = is_op(node, *ROOTS) and _is_embedding(node)
-        return known
+        if node not in self._rotary:
+            self._rotary[node] = False
+            if is_op(node, *ROOTS):
+                with contextlib.suppress(Refusal):
+                    rotary(node)
+                    self._rotary[node] = True
+        return self._rotary[node]
 
     def of(self, value: ir.Value) -> View:
         """A value's root, and how it comes from there."""
@@ -195,14 +199,6 @@ class Views:
         return factor * self.nbytes(root)
 
 
-def _is_embedding(node: ir.Node) -> bool:
-    try:
-        rotary(node)
-    except Refusal:
-        return False
-    return True
-
-
 def _is_single(root: ir.Value, has: Layout, wanted: Layout) -> bool:
     """Whether a Transpose of a root from one layout to another moves its elements one by one."""
     order = compose(has, inverse(wanted))
@@ -255,6 +251,7 @@ class Region:
                 continue
             try:
                 node_plan = plan(node, at)
+                # asked last: to read an embedding takes longer than any plan
                 turned = at.moves_last_axis and self.views.is_rotary(node)
                 need(not turned, "one op may stand for the rotary embedding as it is", node)
             except Refusal as refusal:

@@ -55,9 +55,9 @@ class ConstantSharing(GraphTransformer):
                 context.refuse(use.node, reason)
         changed = False
         for keeper, uses in shared.items():
-            names = ", ".join(str(value.name) for value in uses)
             nodes = tuple(dict.fromkeys(uses.values()))
-            why = f"equal to {keeper.name}: {names}"
+            first = next(iter(uses)).name
+            why = f"{first} equals {keeper.name}" if len(uses) == 1 else f"{len(uses)} constants equal {keeper.name}"
             changed |= context.substitute(dict.fromkeys(uses, keeper), before=nodes[0], nodes=nodes, why=why)
         return changed
 

@@ -52,7 +52,7 @@ MAX_GROWTH = 2
 BOUNDS_ARE_INPUTS_FROM = 10
 
 FEW = 2
-"""Rows are few if there are so many times as many of them."""
+"""Selected rows are few if there are at least so many times as many rows."""
 
 MAX_STEPS = 16
 """How far a product is looked for above a selection."""
@@ -153,7 +153,7 @@ class RowSelectionReordering(RewriteRule[Match]):
 
     def match(self, root: ir.Node) -> Match:
         """Places of an axis before the last, of a value that nothing else reads but to select the same places."""
-        value, *_ = inputs(root, len(root.inputs))
+        (value,) = inputs(root, 1)
         node = value.producer()
         if node is None or node.graph is not root.graph:
             raise Refusal("nothing in this graph computes the rows", value)
@@ -162,8 +162,9 @@ class RowSelectionReordering(RewriteRule[Match]):
         need(not value.is_graph_output(), "all rows are asked for", value)
         alike = users(value)
         need(all(_is_same(each, root) for each in alike), "other rows are read", value)
-        outputs = sum(each.outputs[0].is_graph_output() for each in alike)
-        need(outputs < 2, "two outputs are the same row", value)
+        outputs = [each for each in alike if each.outputs[0].is_graph_output()]
+        need(len(outputs) < 2, "two outputs are the same row", value)
+        need(all(each.graph is root.graph for each in outputs), "a subgraph gives the row", value)
         rows = rows_of(node)
         need(is_one or _is_behind_product(node), "no product has more rows", node)
         results = tuple(each.outputs[0] for each in alike)
@@ -185,29 +186,33 @@ def _check_selection(root: ir.Node, value: ir.Value, *, is_one: bool) -> None:
         return
     if is_op(root, "GatherND"):
         need(attribute(root, "batch_dims", 0) == rank(value) - 2, "it selects no rows", root)
-        need(same_dim(dims(root.inputs[1])[-1], 1), "several numbers name a row", root)  # type: ignore[arg-type]
+        need(same_dim(dims(inputs(root, 2)[1])[-1], 1), "several numbers name a row", root)
     if is_op(root, "Slice"):
         need(opset(root) >= BOUNDS_ARE_INPUTS_FROM, "its bounds are attributes", root)
         need(rank(value) - 1 not in ops.Slice(root).axes, "it selects columns", root)
     before, after = dims(value), dims(root.outputs[0], rank(value))
-    (place, *more) = [axis for axis, size in enumerate(before) if not same_dim(size, after[axis])] or [len(before)]
-    need(not more and place < len(before) - 1, "it selects something else than rows of one axis", root)
-    total, count = before[place], after[place]
-    few = isinstance(count, int) and (count == 1 or (isinstance(total, int) and count * FEW <= total))
-    need(few or _are_best(root, total), "it is not known that it selects few of many rows", root)
+    places = [axis for axis, size in enumerate(before) if not same_dim(size, after[axis])]
+    need(len(places) == 1 and places[0] < len(before) - 1, "it selects something else than rows of one axis", root)
+    total, count = before[places[0]], after[places[0]]
+    if count != 1 and isinstance(count, int) and isinstance(total, int):
+        need(count * FEW <= total, "it selects many of the rows", root)
+    else:
+        need(count == 1 or _are_best(root, count, total), "it is not known that it selects few of many rows", root)
 
 
-def _are_best(root: ir.Node, total: Dim) -> bool:
-    """Whether the selected rows are those that a TopK chose of as many."""
-    listed = root.inputs[1] if is_op(root, "Gather", "GatherND") else None
+def _are_best(root: ir.Node, count: Dim, total: Dim) -> bool:
+    """Whether a TopK chose the selected rows, of as many as there are."""
+    listed = inputs(root, 2)[1] if is_op(root, "Gather", "GatherND") else None
     node = None if listed is None else listed.producer()
     while node is not None and is_op(node, "Cast", *RESHAPING):
         listed = node.inputs[0]
         node = None if listed is None else listed.producer()
     if node is None or not is_op(node, "TopK") or listed is not node.outputs[1]:
         return False
-    shape = shape_of(inputs(node, 2)[0])
-    return shape is not None and same_dim(shape[ops.OneAxis(node).axis], total)
+    place = ops.OneAxis(node).axis
+    sizes = ((inputs(node, 2)[0], total), (listed, count))
+    shapes = [(shape_of(value), size) for value, size in sizes]
+    return all(shape is not None and same_dim(shape[place], size) for shape, size in shapes)
 
 
 def _is_behind_product(node: ir.Node) -> bool:
@@ -215,12 +220,13 @@ def _is_behind_product(node: ir.Node) -> bool:
     waiting = [node]
     for _ in range(MAX_STEPS):
         at = waiting.pop()
-        if is_op(at, "MatMul"):
-            return True
         try:
-            above = [value.producer() for value in rows_of(at) if _is_for_it_alone(value, at)]
+            rows = rows_of(at)
         except Refusal:
-            above = []
+            rows = ()
+        if rows and is_op(at, "MatMul"):
+            return True
+        above = [value.producer() for value in rows if _is_for_it_alone(value, at)]
         waiting += [each for each in above if each is not None and each.graph is node.graph]
         if not waiting:
             break
@@ -246,6 +252,4 @@ def _is_equal(a: ir.Value | None, b: ir.Value | None) -> bool:
     """Whether two operands are one value, or equal constants."""
     if a is b or a is None or b is None:
         return a is b
-    if not (is_constant(a) and is_constant(b) and dtype(a) == dtype(b)):
-        return False
-    return bool(np.array_equal(array_of(a), array_of(b)))
+    return is_constant(a) and is_constant(b) and bool(np.array_equal(array_of(a), array_of(b)))

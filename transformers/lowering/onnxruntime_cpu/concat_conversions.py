@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import onnx_ir as ir
@@ -11,6 +12,7 @@ from ortopt.analysis.costs import Form
 from ortopt.framework.fusions import check_faster
 from ortopt.graph.edit import constant
 from ortopt.graph.match import (
+    Dim,
     Refusal,
     dims,
     inputs,
@@ -105,6 +107,9 @@ class StridedConcatConversion(CpuRule[Match]):
         return Match((root,), once.build)
 
 
+FEWEST_PARTS = 3
+"""As many as were measured: two are joined faster."""
+
 SUMS_OF_PRODUCTS = Form("", "ReduceSum", "of sums of products")
 
 
@@ -137,12 +142,32 @@ class WeightedConcatDecomposition(CpuRule[Match]):
         multiply = producer(product, "Mul", alone="the product is used elsewhere")
         joined, weights = _operands(multiply)
         nodes, parts = _parts(joined)
+        need(len(parts) >= FEWEST_PARTS, "there are few parts", joined)
         (points,) = need_fixed(dims(parts[0])[-1:], "the parts are empty, or of no known length", parts[0])
         need(points > 0, "the parts are empty, or of no known length", parts[0])
-        check_faster(root, SUMS_OF_PRODUCTS, columns=points, elements=dims(parts[0]))
+        groups, row = _shared(dims(parts[0]), (*dims(weights)[:-1], points))
+        check_faster(root, SUMS_OF_PRODUCTS, columns=points, elements=dims(parts[0]), groups=groups, row=row)
         need(all(same_dim(dims(part)[-1], points) for part in parts), "the parts have different sizes", joined)
         need(same_dim(dims(weights)[-1], points * len(parts)), "the parts share weights", weights)
         return Match((root, multiply, *nodes), lambda: _of_parts(root, parts, weights, points))
+
+
+def _shared(part: Sequence[Dim], weights: Sequence[Dim]) -> tuple[list[Dim], list[Dim]]:
+    """How many numbers of a part have the same weight, and how many weights there are in a row before they repeat.
+
+    Args:
+        part: The dimensions of a part.
+        weights: Those of its weights.
+
+    Returns:
+        The dimensions of which each is the product.
+    """
+    lacking = len(part) - len(weights)
+    each = (*(1 for _ in range(lacking)), *weights)
+    repeats = [same_dim(own, 1) and not same_dim(dim, 1) for dim, own in zip(part, each, strict=True)]
+    groups = [dim for dim, repeated in zip(part, repeats, strict=True) if repeated]
+    row = itertools.takewhile(lambda axis: not repeats[axis], reversed(range(len(part))))
+    return groups, [part[axis] for axis in row]
 
 
 def _of_parts(root: ir.Node, parts: Sequence[ir.Value], weights: ir.Value, points: int) -> ir.Node:
