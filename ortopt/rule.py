@@ -31,7 +31,7 @@ MAX_REWRITES = 10_000
 
 MAX_REWRITES_A_NODE = 20
 
-VISITS_BETWEEN_CHECKS = 16
+VISITS_BETWEEN_CHECKS = 8
 """How many nodes are offered to rules between two checks of the token."""
 
 

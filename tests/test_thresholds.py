@@ -58,6 +58,7 @@ OTHER_LIMITS = {
     f"{LOWERING}.pixel_block_conversions BLOCK": "the pattern: blocks of 2x2",
     f"{LOWERING}.transpose_conversions MAX_RANK": "a rank",
     f"{LOWERING}.channel_product_conversions SIGNAL": "a rank",
+    f"{LOWERING}.concat_conversions FEWEST_PARTS": "the form is measured with three; its inputs are no size",
     f"{LOWERING}.window_decompositions MAX_RUNS": "how many nodes may take the place of one",
     f"{LOWERING}.winograd_conversion MOST_GIVEN": "how many results tiles may give for each that is needed",
     f"{LOWERING}.fourier_conversions MAX_LENGTH": "memory: the weights are stored",

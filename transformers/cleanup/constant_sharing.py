@@ -23,6 +23,9 @@ SAMPLE_BYTES = 64
 """So many bytes from the start, the middle and the end of large constants are compared before anything else."""
 
 
+AT_ONCE = 16
+"""So many equal constants go in one rewrite: a rewrite of a few takes as long as one of one, and none is stopped."""
+
 _READABLE = (MappedTensor, ir.Tensor)
 
 
@@ -55,10 +58,12 @@ class ConstantSharing(GraphTransformer):
                 context.refuse(use.node, reason)
         changed = False
         for keeper, uses in shared.items():
-            nodes = tuple(dict.fromkeys(uses.values()))
-            first = next(iter(uses)).name
-            why = f"{first} equals {keeper.name}" if len(uses) == 1 else f"{len(uses)} constants equal {keeper.name}"
-            changed |= context.substitute(dict.fromkeys(uses, keeper), before=nodes[0], nodes=nodes, why=why)
+            equal = list(uses)
+            for start in range(0, len(equal), AT_ONCE):
+                some = equal[start : start + AT_ONCE]
+                nodes = tuple(dict.fromkeys(uses[value] for value in some))
+                why = ", ".join(f"{value.name}" for value in some) + f": equal to {keeper.name}"
+                changed |= context.substitute(dict.fromkeys(some, keeper), before=nodes[0], nodes=nodes, why=why)
         return changed
 
 
