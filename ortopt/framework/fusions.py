@@ -404,9 +404,10 @@ def explained(cost: Cost) -> str:
     where = _named(cost.provider) + (f" with ONNX Runtime {cost.releases}" if cost.releases else "")
     if cost.speed is None or (cost.releases and cost.verdict is not Verdict.LOSES):
         known = f"nobody has measured whether {op} is faster than {cost.instead_of} on {where}"
-        if cost.elsewhere:
-            where_not = ", and it is not everywhere" if cost.verdict is Verdict.LOSES else ""
-            known += f" at these sizes, but with {cost.elsewhere}{where_not}"
+        if cost.elsewhere and cost.verdict is Verdict.LOSES:
+            known += f" at these sizes; of those that were measured, {cost.elsewhere}, it loses at some"
+        elif cost.elsewhere:
+            known += f" at these sizes, but with {cost.elsewhere}"
     else:
         speed = between(*cost.speed)
         known = f"on {where}, {op} is {speed} {'as' if speed.endswith('fast') else 'than'} {cost.instead_of}"

@@ -24,7 +24,8 @@ SAMPLE_BYTES = 64
 
 
 AT_ONCE = 16
-"""So many equal constants go in one rewrite: a rewrite of a few takes as long as one of one, and none is stopped."""
+"""So many equal constants go into one rewrite, which takes little longer than one of a single constant; a run can be
+stopped between two rewrites only, so that there may not be many."""
 
 _READABLE = (MappedTensor, ir.Tensor)
 
