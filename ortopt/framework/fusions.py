@@ -405,7 +405,7 @@ def explained(cost: Cost) -> str:
     if cost.speed is None or (cost.releases and cost.verdict is not Verdict.LOSES):
         known = f"nobody has measured whether {op} is faster than {cost.instead_of} on {where}"
         if cost.elsewhere and cost.verdict is Verdict.LOSES:
-            known += f" at these sizes; of those that were measured, {cost.elsewhere}, it loses at some"
+            known += f" at these sizes; it loses at some of those that were measured ({cost.elsewhere})"
         elif cost.elsewhere:
             known += f" at these sizes, but with {cost.elsewhere}"
     else:

@@ -126,6 +126,13 @@ def test_a_form_must_not_lose_at_any_size() -> None:
     assert known.find(FAST, CPU, [{"rows": (1, 512)}]) is many  # what is expected in a range may be anywhere in it
 
 
+def test_what_loses_at_other_sizes_is_no_choice() -> None:
+    losing = row(SLOW, (0.5, 0.6), rows=(1, 4))
+    known = table(row(FAST, (2.0, 2.0)), losing)
+    assert known.fastest([SLOW, FAST], CPU, [{"rows": 9}]) == FAST
+    assert table(losing).fastest([SLOW], CPU, [{"rows": 9}]) is None
+
+
 def test_where_only_other_sizes_were_measured_nothing_is_known() -> None:
     known = table(row(FAST, (1.2, 1.3), channels=(16, math.inf)))
     pays, unknown = (known.find(FAST, CPU, [{"channels": count}]) for count in (64, 4))

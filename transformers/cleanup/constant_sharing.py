@@ -24,8 +24,8 @@ SAMPLE_BYTES = 64
 
 
 AT_ONCE = 16
-"""So many equal constants go into one rewrite, which takes little longer than one of a single constant; a run can be
-stopped between two rewrites only, so that there may not be many."""
+"""So many equal constants go into one rewrite, which takes little longer than one of a single constant. A run can be
+stopped between two rewrites only, so they are not many."""
 
 _READABLE = (MappedTensor, ir.Tensor)
 
@@ -63,7 +63,7 @@ class ConstantSharing(GraphTransformer):
             for start in range(0, len(equal), AT_ONCE):
                 some = equal[start : start + AT_ONCE]
                 nodes = tuple(dict.fromkeys(uses[value] for value in some))
-                why = ", ".join(f"{value.name}" for value in some) + f": equal to {keeper.name}"
+                why = ", ".join(str(value.name) for value in some) + f": equal to {keeper.name}"
                 changed |= context.substitute(dict.fromkeys(some, keeper), before=nodes[0], nodes=nodes, why=why)
         return changed
 

@@ -45,11 +45,10 @@ from ortopt.options import Numerics, TransformerLevel
 from ortopt.patterns.rows import rows_of
 from ortopt.rule import NEWEST_OPSET, Match, RewriteRule
 from ortopt.semantics.op_traits import RESHAPING
+from ortopt.semantics.opset_changes import BOUNDS_ARE_INPUTS_FROM
 
 MAX_GROWTH = 2
 """How many times as large as the matrix the product with all rows may be, whose place it takes."""
-
-BOUNDS_ARE_INPUTS_FROM = 10
 
 FEW = 2
 """Selected rows are few if there are at least so many times as many rows."""
@@ -67,7 +66,7 @@ class RowSelectionFolding(RewriteRule[Match]):
     levels = (TransformerLevel.LEVEL2,)
     after = ("constant_folding",)
     roots = ("MatMul", "Add")
-    opsets = (BOUNDS_ARE_INPUTS_FROM, NEWEST_OPSET)  # before, a Slice of a constant is one
+    opsets = (BOUNDS_ARE_INPUTS_FROM["Slice"], NEWEST_OPSET)  # before, a Slice of a constant is one
     numerics = Numerics.REORDERED
     lookback = 3
 
@@ -180,15 +179,16 @@ class RowSelectionReordering(RewriteRule[Match]):
 
 def _check_selection(root: ir.Node, value: ir.Value, *, is_one: bool) -> None:
     """Refuse what selects something else than one place, or few of many rows, of one axis before the last."""
+    if is_op(root, "Gather"):
+        need(ops.Gather(root).axis < rank(value) - 1, "it selects no row", root)
     if is_one:
         need(is_constant(inputs(root, 2)[1]), "the place is computed", root)
-        need(ops.Gather(root).axis < rank(value) - 1, "it selects no row", root)
         return
     if is_op(root, "GatherND"):
         need(attribute(root, "batch_dims", 0) == rank(value) - 2, "it selects no rows", root)
         need(same_dim(dims(inputs(root, 2)[1])[-1], 1), "several numbers name a row", root)
     if is_op(root, "Slice"):
-        need(opset(root) >= BOUNDS_ARE_INPUTS_FROM, "its bounds are attributes", root)
+        need(opset(root) >= BOUNDS_ARE_INPUTS_FROM["Slice"], "its bounds are attributes", root)
         need(rank(value) - 1 not in ops.Slice(root).axes, "it selects columns", root)
     before, after = dims(value), dims(root.outputs[0], rank(value))
     places = [axis for axis, size in enumerate(before) if not same_dim(size, after[axis])]
